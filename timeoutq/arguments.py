@@ -1,0 +1,195 @@
+"""What callers pass, checked and turned into bytes and whole milliseconds; `operations.py` calls it before anything is sent.
+
+Each function raises `InvalidInput`, which names the argument, what is wrong with it and what would be right.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from timeoutq.errors import InvalidInput
+from timeoutq.model import Lease, Payload, TaskId, Tasks
+
+MAX_ID = 1024
+MAX_PAYLOAD = 1024 * 1024
+MAX_TIME_MS = 253_402_300_799_000  # the end of the year 9999, the last that datetime can show
+MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000
+MIN_TIMEOUT_MS = 10
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+
+
+def queue_name(name: object) -> str:
+    """Check the name of a queue: it becomes the hash tag of its keys, so it must be plain."""
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise InvalidInput(f"{name!r:.80} is not a queue name: use 1 to 64 of A-Z a-z 0-9 . _ -")
+    return name
+
+
+def task_id(task: object) -> bytes:
+    """Give the bytes of an id: 1 byte to 1 KiB; `str` is UTF-8, with surrogate escapes for bytes that are not."""
+    if isinstance(task, str):
+        try:
+            data = task.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"task id {task!r:.80} holds a lone surrogate, which UTF-8 cannot write") from error
+    elif isinstance(task, bytes):
+        data = task
+    else:
+        raise InvalidInput(f"a task id is str or bytes, not {type(task).__name__}: {task!r:.80}")
+    if not data:
+        raise InvalidInput("a task id must not be empty")
+    if len(data) > MAX_ID:
+        raise InvalidInput(
+            f"task id {data[:40]!r}… has {len(data)} bytes; {MAX_ID} is the most: put what is long into the payload"
+        )
+    return data
+
+
+def pack(payload: Payload, task: object = "") -> bytes | None:
+    """Give the bytes of a payload: JSON as it is, `bytes` behind a NUL, at most 1 MiB; None is no payload."""
+    if payload is None:
+        return None
+    if isinstance(payload, bytes):
+        data = b"\0" + payload
+    else:
+        try:
+            data = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidInput(
+                f"the payload of task {task!r:.80} is neither bytes nor JSON: {error}"
+            ) from error
+    if len(data) > MAX_PAYLOAD:
+        raise InvalidInput(
+            f"the payload of task {task!r:.80} has {len(data):,} bytes; {MAX_PAYLOAD:,} is the most: "
+            "store it elsewhere and put its address here"
+        )
+    return data
+
+
+def unpack(data: bytes | None) -> Payload:
+    """Read a payload back; what another program wrote and is not JSON comes as the bytes it is."""
+    if data is None:
+        return None
+    if data[:1] == b"\0":
+        return data[1:]
+    try:
+        return json.loads(data)
+    except ValueError:
+        return data
+
+
+def tasks(given: tuple[Tasks, ...]) -> tuple[list[bytes], dict[int, bytes]]:
+    """Flatten ids, mappings of ids to payloads and iterables of ids into ids and, by position, payloads."""
+    ids: list[bytes] = []
+    payloads: dict[int, bytes] = {}
+    for item in given:
+        if isinstance(item, str | bytes):
+            ids.append(task_id(item))
+        elif isinstance(item, Mapping):
+            for task, payload in cast("Mapping[TaskId, Payload]", item).items():
+                data = pack(payload, task)
+                if data is not None:
+                    payloads[len(ids)] = data
+                ids.append(task_id(task))
+        elif isinstance(item, Iterable) and not isinstance(item, bytearray | memoryview):
+            ids.extend(_ids(item))
+        else:
+            ids.append(task_id(item))
+    return ids, payloads
+
+
+def _ids(items: Iterable[TaskId]) -> Iterable[bytes]:
+    # the common case, valid strings, without a call a string: this is the hot path of a bulk put
+    for item in items:
+        if type(item) is str:
+            try:
+                data = item.encode()
+            except UnicodeEncodeError:
+                data = task_id(item)
+            if 0 < len(data) <= MAX_ID:
+                yield data
+                continue
+        yield task_id(item)
+
+
+def leases(given: Lease | Iterable[Lease]) -> list[Lease]:
+    """Give one lease or many as a list."""
+    if isinstance(given, Lease):
+        return [given]
+    found = list(given) if isinstance(given, Iterable) else [given]
+    for lease in found:
+        if not isinstance(lease, Lease):
+            raise InvalidInput(f"this takes leases that claim() gave, not {type(lease).__name__}: {lease!r:.80}")
+    return found
+
+
+def count(value: object, name: str = "n", low: int = 1, high: int = 1_000_000_000) -> int:
+    """Check a whole number."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidInput(f"{name} must be a whole number from {low:,} to {high:,}, not {value!r:.80}")
+    return value
+
+
+def seconds(value: object, name: str) -> float:
+    """Check a length of time: a finite number of seconds, or a timedelta, not below zero."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {value!r:.80}")
+    return float(value)
+
+
+def delay_ms(value: object, name: str) -> int:
+    """Give a delay in ms, rounded up: a task is never early."""
+    found = math.ceil(seconds(value, name) * 1000)
+    if found > MAX_TIME_MS:
+        raise InvalidInput(f"{name}={value!r} is past the year 9999")
+    return found
+
+
+def timeout_ms(value: object, name: str = "timeout") -> int:
+    """Give the length of a lease in ms: 10 ms to 7 days."""
+    found = round(seconds(value, name) * 1000)
+    if not MIN_TIMEOUT_MS <= found <= MAX_TIMEOUT_MS:
+        raise InvalidInput(
+            f"{name}={value!r} is out of range: 0.01 s to 7 days; for longer work extend the lease while you live"
+        )
+    return found
+
+
+def due(at: object, after: object) -> bytes:
+    """Give the wire form of a due time: ms since 1970, or `+` ms from now by the server's clock."""
+    if (at is None) == (after is None):
+        raise InvalidInput("say when: either at= (Unix seconds or an aware datetime) or after= (seconds from now)")
+    if after is not None:
+        return b"+%d" % delay_ms(after, "after")
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise InvalidInput(f"at={at!r} has no time zone: use datetime.now(timezone.utc) or .astimezone()")
+        at = at.timestamp()
+    return b"%d" % delay_ms(at, "at")
+
+
+def keep_done(value: object) -> bytes:
+    """Give the wire form of keep_done: "forever", 0 (not at all), a count, or a timedelta."""
+    if value == "forever":
+        return b"forever"
+    if isinstance(value, timedelta):
+        return b"t%d" % delay_ms(value, "keep_done")
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return b"n%d" % value if value else b"no"
+    raise InvalidInput(f'keep_done must be "forever", 0, how many to keep, or a timedelta, not {value!r:.80}')
+
+
+def error_text(error: Any) -> bytes:
+    """Give the text of an error, at most 4 KiB: `ValueError: bad page` for an exception, a string as it is."""
+    if isinstance(error, BaseException):
+        message = str(error)
+        error = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return str(error).encode("utf-8", "backslashreplace")[:4096] or b"unknown error"

@@ -1,0 +1,731 @@
+"""`Queue` and `AsyncQueue`, the two faces of one queue, side by side: a line a method. The only caller of the links.
+
+What a method does is in `operations.py` (one exchange) or `flows.py` (several); `_run` drives it. The twins carry the
+same names, signatures and docstrings, which a test holds equal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import count
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from timeoutq import arguments, flows, operations
+from timeoutq.connection import NETWORK_ERRORS, AsyncLink, Link, Server
+from timeoutq.errors import InvalidInput
+from timeoutq.flows import BELL_WAIT, Bell, Flow, Send, ServerClock, Sleep, Talk
+from timeoutq.model import (
+    Answer,
+    Failure,
+    Lease,
+    Outcome,
+    Page,
+    Sample,
+    State,
+    Stats,
+    Task,
+    TaskId,
+    TaskInfo,
+    Tasks,
+    WorkerInfo,
+)
+from timeoutq.operations import BATCH, Call, Operations
+from timeoutq.retry import Retries, RetryPolicy
+
+T = TypeVar("T")
+
+
+class _Face:
+    """What both faces hold: the settings, the name of this client, and its tokens."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str | None = None,
+        *,
+        client: Any = None,
+        timeout: float = 30.0,
+        max_runtime: float | None = None,
+        retry: Retries = None,
+        keep_done: int | str | timedelta | None = None,
+        max_crashes: int | None = None,
+        deadline: float = 5.0,
+        allow_eviction: bool = False,
+    ) -> None:
+        """Describe a queue; the first operation connects.
+
+        `name` is 1 to 64 of `A-Z a-z 0-9 . _ -`. The server is `url` (`redis://`, `rediss://`, `unix://`, `valkey://`),
+        else `TIMEOUTQ_URL`, else `REDIS_URL`, else `redis://localhost:6379/0`; or that of `client`, a redis-py client
+        whose address and credentials are used with connections of our own.
+
+        `timeout` is the length of a lease and `max_runtime` the most that a task may be held in all, both in seconds.
+        `retry` says when a failed task is tried again: tenacity's `wait_*` and `stop_*` objects or a list of delays.
+        `keep_done` ("forever", 0, a count or a timedelta) and `max_crashes` (lost leases until a task goes to failed,
+        5 at first) belong to the queue: who gives them sets them for all its clients. No call takes longer than
+        `deadline` seconds, waiting apart. `allow_eviction` accepts a server that may throw tasks away.
+
+        Raises `InvalidInput` for an argument that cannot be used.
+        """
+        self.operations = Operations(name)
+        self.name = name
+        self.timeout = arguments.timeout_ms(timeout) / 1000
+        self.max_runtime = None if max_runtime is None else arguments.timeout_ms(max_runtime, "max_runtime") / 1000
+        self.retry = RetryPolicy.of(retry)
+        self.allow_eviction = allow_eviction
+        if not 0.05 <= arguments.seconds(deadline, "deadline") <= 3600:
+            raise InvalidInput(f"deadline={deadline!r} is out of range: 0.05 s to 1 hour")
+        self.server_at = Server(url, client, deadline)
+        self.url = self.server_at.url
+        self._settings: dict[str, bytes] = {}
+        if keep_done is not None:
+            self._settings["keep_done"] = arguments.keep_done(keep_done)
+        if max_crashes is not None:
+            self._settings["max_crashes"] = b"%d" % arguments.count(max_crashes, "max_crashes")
+        self._given = (url, client, deadline)
+        self._opened = False
+        self._identify()
+        self.talk = Talk(self.operations, self.server_at, ServerClock(), deadline, self.token)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, url={self.url!r})"
+
+    def _identify(self) -> None:
+        self._pid = os.getpid()
+        host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:24]
+        self.worker = f"{host}:{self._pid}:{secrets.token_hex(4)}"
+        self._numbers = count(1)
+
+    def token(self) -> bytes:
+        """Make a new token: this client's name and a number; another name in a forked process."""
+        if os.getpid() != self._pid:
+            self._identify()
+        return b"%s#%x" % (self.worker.encode(), next(self._numbers))
+
+    def _timeout_ms(self, timeout: float | None) -> int:
+        return round(self.timeout * 1000) if timeout is None else arguments.timeout_ms(timeout)
+
+    def _claim(self, n: int, timeout: float | None, max_runtime: float | None, wait: float) -> tuple[Any, ...]:
+        runtime = self.max_runtime if max_runtime is None else max_runtime
+        return (
+            arguments.count(n, high=BATCH),
+            self._timeout_ms(timeout),
+            0 if runtime is None else arguments.timeout_ms(runtime, "max_runtime"),
+            arguments.seconds(wait, "wait"),
+        )
+
+    def _fail(
+        self, leases: Sequence[Lease], error: BaseException | str, retry_in: float | None, give_up: bool
+    ) -> list[Call[Outcome]]:
+        if give_up and retry_in is not None:
+            raise InvalidInput("fail() takes retry_in= or give_up=True, not both")
+        if retry_in is not None:
+            retries = [arguments.delay_ms(retry_in, "retry_in")] * len(leases)
+        elif give_up:
+            retries = [-1] * len(leases)
+        else:
+            waits = [self.retry.decide(lease.attempt, error) for lease in leases]
+            retries = [-1 if wait is None else arguments.delay_ms(wait, "retry") for wait in waits]
+        return self.operations.fail(leases, retries, [arguments.error_text(error)] * len(leases))
+
+    def _configured(self, keep_done: int | str | timedelta | None, max_crashes: int | None) -> dict[str, bytes]:
+        settings: dict[str, bytes] = {}
+        if keep_done is not None:
+            settings["keep_done"] = arguments.keep_done(keep_done)
+        if max_crashes is not None:
+            settings["max_crashes"] = b"%d" % arguments.count(max_crashes, "max_crashes")
+        return settings
+
+    def _ack(self, lease: Lease | Iterable[Lease], put: Tasks | None) -> Flow[Any]:
+        leases = arguments.leases(lease)
+        if put is not None:
+            if not isinstance(lease, Lease):
+                raise InvalidInput("put= goes with one lease: ack leases that found something one by one")
+            return flows.ack_put(self.talk, lease, put)
+        return self._end(lease, leases, self.operations.ack(leases))
+
+    def _end(self, given: object, leases: Sequence[Lease], calls: Sequence[Call[Outcome]]) -> Flow[Any]:
+        if isinstance(given, Lease):
+            return flows.end_one(self.talk, leases[0], calls)
+        return flows.answers(self.talk, calls)
+
+    def _extend(self, lease: Lease | Iterable[Lease], timeout: float | None) -> Flow[Any]:
+        if isinstance(lease, Lease):
+            return flows.extend_one(self.talk, lease, self._timeout_ms(timeout))
+        return self._extend_many(arguments.leases(lease), self._timeout_ms(timeout))
+
+    def _extend_many(self, leases: Sequence[Lease], timeout_ms: int) -> Flow[Outcome]:
+        return (yield from flows.extend(self.talk, leases, timeout_ms))[1]
+
+    def _moved(self, call: Call[operations.Swept]) -> Flow[int]:
+        swept = yield from flows.answer(self.talk, call)
+        self.talk.clock.swept(swept.now_ms)
+        return swept.moved
+
+    def _page(self, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
+        try:
+            found = State(state)
+        except ValueError:
+            known = ", ".join(State)
+            raise InvalidInput(f"{state!r:.80} is not a state: one of {known}") from None
+        if cursor is not None and not cursor.isdigit():
+            raise InvalidInput(f"{cursor!r:.80} is not a cursor that list() gave")
+        entries, following = yield from flows.page(self.talk, found.value, cursor, arguments.count(n, high=1000))
+        return Page(found, entries, following)
+
+    def _workers(self) -> Flow[list[WorkerInfo]]:
+        key = self.operations.key
+        (found,) = yield from flows.ask(self.talk, [("ZREVRANGE", key("workers"), 0, 499, "WITHSCORES")])
+        flat = [word for pair in found for word in pair] if found and isinstance(found[0], list | tuple) else found
+        names, beats = flat[::2], flat[1::2]
+        if not names:
+            return []
+        (about,) = yield from flows.ask(self.talk, [("HMGET", key("worker_info"), *names)])
+        return [
+            operations.read_worker(name, info or b"{}", beat)
+            for name, beat, info in zip(names, beats, about, strict=True)
+        ]
+
+    def _history(self) -> Flow[list[Sample]]:
+        (lines,) = yield from flows.ask(self.talk, [("LRANGE", self.operations.key("history"), 0, 119)])
+        return [operations.read_sample(line) for line in reversed(lines)]
+
+    def _errors(self, n: int) -> Flow[list[Failure]]:
+        high = arguments.count(n, high=50)
+        (lines,) = yield from flows.ask(self.talk, [("LRANGE", self.operations.key("error_log"), 0, high - 1)])
+        return [operations.read_failure(line) for line in lines]
+
+    def _prune(self, n: int) -> Flow[int]:
+        found = yield from flows.answer(self.talk, self.operations.prune(arguments.count(n, high=BATCH)))
+        return found.pruned
+
+    def _server(self) -> Flow[dict[str, Any]]:
+        (info,) = yield from flows.ask(self.talk, [("INFO",)])
+        return dict(info) if isinstance(info, dict) else {"raw": info}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # a reply
+
+    def _drained(self, before: float | datetime | None) -> Flow[bool]:
+        if before is None:
+            return flows.answer(self.talk, self.operations.drained())
+        return flows.answer(self.talk, self.operations.drained(int(arguments.due(before, None))))
+
+
+class Queue(_Face):
+    """A queue, for code that blocks. Safe to share between threads; in a forked process it becomes a new client."""
+
+    def _run(self, flow: Flow[T]) -> T:
+        if not self._opened:
+            self._drive(flows.opening(self.talk, self._settings, self.allow_eviction))
+            self._opened = True
+        return self._drive(flow)
+
+    def _drive(self, flow: Flow[T]) -> T:
+        link, result = self._link(), None
+        while True:
+            try:
+                step = flow.send(result)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # the flow's own type
+            try:
+                if isinstance(step, Send):
+                    result = link.send(step.commands)
+                elif isinstance(step, Bell):
+                    result = link.wait_bell(self.operations.key("bell"), step.seconds)
+                else:
+                    result = time.sleep(step.seconds)
+            except NETWORK_ERRORS as error:
+                result = error
+
+    def _link(self) -> Link:
+        pid = os.getpid()
+        if self._held is None or self._held[0] != pid:
+            self._held = (pid, Link(self.server_at, BELL_WAIT))
+        return self._held[1]
+
+    _held: tuple[int, Link] | None = None
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        if self._held is not None:
+            self._held[1].close()
+            self._held = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- tasks in
+
+    def put(self, *tasks: Tasks, again: bool = False) -> Outcome:
+        """Put tasks: ids, mappings of ids to payloads, or iterables of ids, any number.
+
+        Gives for each id, in order, `ADDED` or the state it already is in; `again=True` puts done and failed ones back
+        with a clean record. 500 ids at a time are one atomic step; a bad id among them all means that none is put.
+        Raises `InvalidInput`, `ServerFull`, `Unavailable`.
+        """
+        return self._run(flows.answers(self.talk, self.operations.put(tasks, self.token, again=again)))
+
+    def schedule(
+        self, *tasks: Tasks, at: float | datetime | None = None, after: float | None = None, again: bool = False
+    ) -> Outcome:
+        """Schedule tasks `at` a time (Unix seconds or an aware datetime) or `after` so many seconds.
+
+        A task that is scheduled already gets the new time, earlier or later, and the answer `SCHEDULED`. `after` counts
+        by the server's clock. Raises `InvalidInput`, `ServerFull`, `Unavailable`.
+        """
+        calls = self.operations.schedule(tasks, self.token, at=at, after=after, again=again)
+        return self._run(flows.answers(self.talk, calls))
+
+    # ---- leases
+
+    def claim(
+        self, n: int = 1, *, timeout: float | None = None, max_runtime: float | None = None, wait: float = 0.0
+    ) -> list[Lease]:
+        """Lease up to `n` ready tasks (500 at most) for `timeout` seconds; wait up to `wait` seconds for the first.
+
+        Gives an empty list when nothing is ready or the queue is paused. Expired and due tasks are made ready first.
+        Raises `InvalidInput`, `Unavailable`.
+        """
+        return self._run(flows.claim(self.talk, *self._claim(n, timeout, max_runtime, wait)))
+
+    @overload
+    def extend(self, lease: Lease, timeout: float | None = None) -> Lease: ...
+    @overload
+    def extend(self, lease: Iterable[Lease], timeout: float | None = None) -> Outcome: ...
+    def extend(self, lease: Lease | Iterable[Lease], timeout: float | None = None) -> Lease | Outcome:
+        """Let leases run for `timeout` seconds from now; also one that ran out, if nobody took the task back yet.
+
+        One lease is given back with its new deadline, or `LeaseLost` is raised; many are answered each: `OK`, `LOST`,
+        or `MAX_RUNTIME` for one that may not be extended any more.
+        """
+        return self._run(self._extend(lease, timeout))
+
+    @overload
+    def ack(self, lease: Lease, put: Tasks | None = None) -> Answer: ...
+    @overload
+    def ack(self, lease: Iterable[Lease], put: None = None) -> Outcome: ...
+    def ack(self, lease: Lease | Iterable[Lease], put: Tasks | None = None) -> Answer | Outcome:
+        """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
+
+        Counts after the deadline too, while nobody took the task back. For one lease: `OK`, or `ALREADY` when this very
+        ack was carried out before; raises `LeaseLost` when the task is somebody else's. Many are answered each.
+        """
+        return self._run(self._ack(lease, put))
+
+    @overload
+    def release(self, lease: Lease, delay: float = 0.0) -> Answer: ...
+    @overload
+    def release(self, lease: Iterable[Lease], delay: float = 0.0) -> Outcome: ...
+    def release(self, lease: Lease | Iterable[Lease], delay: float = 0.0) -> Answer | Outcome:
+        """Give leases back, ready at once or after `delay` seconds. It costs no attempt. Answers as `ack` does."""
+        leases = arguments.leases(lease)
+        calls = self.operations.release(leases, arguments.delay_ms(delay, "delay"))
+        return self._run(self._end(lease, leases, calls))
+
+    @overload
+    def fail(
+        self, lease: Lease, error: BaseException | str, *, retry_in: float | None = None, give_up: bool = False
+    ) -> Answer: ...
+    @overload
+    def fail(
+        self,
+        lease: Iterable[Lease],
+        error: BaseException | str,
+        *,
+        retry_in: float | None = None,
+        give_up: bool = False,
+    ) -> Outcome: ...
+    def fail(
+        self,
+        lease: Lease | Iterable[Lease],
+        error: BaseException | str,
+        *,
+        retry_in: float | None = None,
+        give_up: bool = False,
+    ) -> Answer | Outcome:
+        """End leases as failed: tried again in `retry_in` seconds, or never (`give_up`), or as the retry policy says.
+
+        `error` is kept with the task, at most 4 KiB of it. Answers as `ack` does.
+        """
+        leases = arguments.leases(lease)
+        return self._run(self._end(lease, leases, self._fail(leases, error, retry_in, give_up)))
+
+    def pull(self, n: int = 1) -> list[Task]:
+        """Take up to `n` tasks (500 at most) without a lease: they are done at once, and lost if you die: at most once.
+
+        Raises `Unavailable` when the reply was lost: what it held is not given again.
+        """
+        return self._run(flows.answer(self.talk, self.operations.pull(arguments.count(n, high=BATCH))))
+
+    # ---- the cleaner's
+
+    def requeue_expired(self, n: int = 200) -> int:
+        """Take back up to `n` tasks whose lease ran out; give how many. Any number of processes may do it."""
+        return self._run(self._moved(self.operations.requeue_expired(arguments.count(n, high=BATCH))))
+
+    def promote_due(self, n: int = 500) -> int:
+        """Make up to `n` scheduled tasks ready whose time has come; give how many."""
+        return self._run(self._moved(self.operations.promote_due(arguments.count(n, high=BATCH))))
+
+    def prune(self, n: int = 500) -> int:
+        """Drop up to `n` done tasks that `keep_done` does not keep; give how many."""
+        return self._run(self._prune(n))
+
+    # ---- the operator's
+
+    def retry_failed(self, *tasks: Tasks) -> int:
+        """Make failed tasks ready again with a clean record: these, or all when none are named; give how many."""
+        return self._run(flows.retry_failed(self.talk, tasks))
+
+    def forget(self, *tasks: Tasks) -> Outcome:
+        """Remove tasks from every state, running ones too: their ack will be `LOST`. Gives the state each was in."""
+        return self._run(flows.answers(self.talk, self.operations.forget(tasks)))
+
+    def inspect(self, task: TaskId) -> TaskInfo:
+        """Tell all that is known of one task; its `state` is None when it is in none."""
+        return self._run(flows.answer(self.talk, self.operations.inspect(task)))
+
+    def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
+        """Read a page of a state, about `n` entries: in_progress by deadline, scheduled by due time, sets in no order."""
+        return self._run(self._page(state, cursor, n))
+
+    def stats(self) -> Stats:
+        """Count all states, read counters and settings, at one moment."""
+        return self._run(flows.answer(self.talk, self.operations.stats()))
+
+    def workers(self) -> list[WorkerInfo]:
+        """Tell who works: the 500 workers that said so last."""
+        return self._run(self._workers())
+
+    def history(self) -> list[Sample]:
+        """Give the counters of the last twenty minutes, one sample about each ten seconds, oldest first."""
+        return self._run(self._history())
+
+    def errors(self, n: int = 10) -> list[Failure]:
+        """Give the last errors, newest first, 50 at most."""
+        return self._run(self._errors(n))
+
+    def pause(self) -> None:
+        """Stop giving out tasks to anyone; what is leased goes on."""
+        self._run(flows.answer(self.talk, self.operations.configure({"paused": b"1"})))
+
+    def resume(self) -> None:
+        """Give out tasks again."""
+        self._run(flows.answer(self.talk, self.operations.configure({"paused": b"0"})))
+
+    def configure(
+        self, *, keep_done: int | str | timedelta | None = None, max_crashes: int | None = None
+    ) -> None:
+        """Change settings of the queue for all its clients; see `Queue()` for their meaning."""
+        self._run(flows.answer(self.talk, self.operations.configure(self._configured(keep_done, max_crashes))))
+
+    def drained(self, before: float | datetime | None = None) -> bool:
+        """Say whether nothing is ready, held or scheduled (before a time, if one is given)."""
+        return self._run(self._drained(before))
+
+    def purge(self) -> None:
+        """Remove the queue with all its keys. Workers that hold leases find them lost."""
+        self._run(flows.purge(self.talk))
+
+    def server(self) -> dict[str, Any]:
+        """Give what INFO tells of the server."""
+        return self._run(self._server())
+
+
+class AsyncQueue(_Face):
+    """A queue, for asyncio; used from one event loop."""
+
+    async def _run(self, flow: Flow[T]) -> T:
+        if not self._opened:
+            await self._drive(flows.opening(self.talk, self._settings, self.allow_eviction))
+            self._opened = True
+        return await self._drive(flow)
+
+    async def _drive(self, flow: Flow[T]) -> T:
+        link, result = self.link, None
+        while True:
+            try:
+                step = flow.send(result)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # the flow's own type
+            try:
+                if isinstance(step, Send):
+                    result = await link.send(step.commands)
+                elif isinstance(step, Bell):
+                    result = await link.wait_bell(self.operations.key("bell"), step.seconds)
+                elif isinstance(step, Sleep):  # pyright: ignore[reportUnnecessaryIsInstance]  # reads as the list of steps
+                    result = await asyncio.sleep(step.seconds)
+            except NETWORK_ERRORS as error:
+                result = error
+
+    @property
+    def link(self) -> AsyncLink:
+        """The connections, made when first asked for."""
+        if self._held is None:
+            self._held = AsyncLink(self.server_at, BELL_WAIT)
+        return self._held
+
+    _held: AsyncLink | None = None
+
+    async def _claim_shielded(self, n: int, timeout_ms: int, max_runtime_ms: int, wait: float) -> list[Lease]:
+        # a claim that is cancelled after it was sent may have been carried out: its leases are given back
+        tokens: list[bytes] = []
+
+        def nonce() -> bytes:
+            tokens.append(self.token())
+            return tokens[-1]
+
+        talk = Talk(self.operations, self.server_at, self.talk.clock, self.talk.deadline, nonce)
+        try:
+            return await self._run(flows.claim(talk, n, timeout_ms, max_runtime_ms, wait))
+        except asyncio.CancelledError:
+            if tokens:
+                task = asyncio.ensure_future(self._give_back(tokens[-1], timeout_ms, max_runtime_ms))
+                self._background.add(task)
+                task.add_done_callback(self._background.discard)
+            raise
+
+    async def _give_back(self, token: bytes, timeout_ms: int, max_runtime_ms: int) -> None:
+        call = self.operations.claim(token, 0, timeout_ms, max_runtime_ms)
+        replies = await self._drive(_replay(call, self.talk))
+        if replies:
+            await self._drive(flows.answers(self.talk, self.operations.release(replies)))
+
+    @property
+    def _background(self) -> set[asyncio.Future[None]]:
+        return self.__dict__.setdefault("_background_tasks", set())
+
+    async def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        if self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)
+        if self._held is not None:
+            await self._held.close()
+            self._held = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ---- tasks in
+
+    async def put(self, *tasks: Tasks, again: bool = False) -> Outcome:
+        """Put tasks: ids, mappings of ids to payloads, or iterables of ids, any number.
+
+        Gives for each id, in order, `ADDED` or the state it already is in; `again=True` puts done and failed ones back
+        with a clean record. 500 ids at a time are one atomic step; a bad id among them all means that none is put.
+        Raises `InvalidInput`, `ServerFull`, `Unavailable`.
+        """
+        return await self._run(flows.answers(self.talk, self.operations.put(tasks, self.token, again=again)))
+
+    async def schedule(
+        self, *tasks: Tasks, at: float | datetime | None = None, after: float | None = None, again: bool = False
+    ) -> Outcome:
+        """Schedule tasks `at` a time (Unix seconds or an aware datetime) or `after` so many seconds.
+
+        A task that is scheduled already gets the new time, earlier or later, and the answer `SCHEDULED`. `after` counts
+        by the server's clock. Raises `InvalidInput`, `ServerFull`, `Unavailable`.
+        """
+        calls = self.operations.schedule(tasks, self.token, at=at, after=after, again=again)
+        return await self._run(flows.answers(self.talk, calls))
+
+    # ---- leases
+
+    async def claim(
+        self, n: int = 1, *, timeout: float | None = None, max_runtime: float | None = None, wait: float = 0.0
+    ) -> list[Lease]:
+        """Lease up to `n` ready tasks (500 at most) for `timeout` seconds; wait up to `wait` seconds for the first.
+
+        Gives an empty list when nothing is ready or the queue is paused. Expired and due tasks are made ready first.
+        Raises `InvalidInput`, `Unavailable`.
+        """
+        return await self._claim_shielded(*self._claim(n, timeout, max_runtime, wait))
+
+    @overload
+    async def extend(self, lease: Lease, timeout: float | None = None) -> Lease: ...
+    @overload
+    async def extend(self, lease: Iterable[Lease], timeout: float | None = None) -> Outcome: ...
+    async def extend(self, lease: Lease | Iterable[Lease], timeout: float | None = None) -> Lease | Outcome:
+        """Let leases run for `timeout` seconds from now; also one that ran out, if nobody took the task back yet.
+
+        One lease is given back with its new deadline, or `LeaseLost` is raised; many are answered each: `OK`, `LOST`,
+        or `MAX_RUNTIME` for one that may not be extended any more.
+        """
+        return await self._run(self._extend(lease, timeout))
+
+    @overload
+    async def ack(self, lease: Lease, put: Tasks | None = None) -> Answer: ...
+    @overload
+    async def ack(self, lease: Iterable[Lease], put: None = None) -> Outcome: ...
+    async def ack(self, lease: Lease | Iterable[Lease], put: Tasks | None = None) -> Answer | Outcome:
+        """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
+
+        Counts after the deadline too, while nobody took the task back. For one lease: `OK`, or `ALREADY` when this very
+        ack was carried out before; raises `LeaseLost` when the task is somebody else's. Many are answered each.
+        """
+        return await self._run(self._ack(lease, put))
+
+    @overload
+    async def release(self, lease: Lease, delay: float = 0.0) -> Answer: ...
+    @overload
+    async def release(self, lease: Iterable[Lease], delay: float = 0.0) -> Outcome: ...
+    async def release(self, lease: Lease | Iterable[Lease], delay: float = 0.0) -> Answer | Outcome:
+        """Give leases back, ready at once or after `delay` seconds. It costs no attempt. Answers as `ack` does."""
+        leases = arguments.leases(lease)
+        calls = self.operations.release(leases, arguments.delay_ms(delay, "delay"))
+        return await self._run(self._end(lease, leases, calls))
+
+    @overload
+    async def fail(
+        self, lease: Lease, error: BaseException | str, *, retry_in: float | None = None, give_up: bool = False
+    ) -> Answer: ...
+    @overload
+    async def fail(
+        self,
+        lease: Iterable[Lease],
+        error: BaseException | str,
+        *,
+        retry_in: float | None = None,
+        give_up: bool = False,
+    ) -> Outcome: ...
+    async def fail(
+        self,
+        lease: Lease | Iterable[Lease],
+        error: BaseException | str,
+        *,
+        retry_in: float | None = None,
+        give_up: bool = False,
+    ) -> Answer | Outcome:
+        """End leases as failed: tried again in `retry_in` seconds, or never (`give_up`), or as the retry policy says.
+
+        `error` is kept with the task, at most 4 KiB of it. Answers as `ack` does.
+        """
+        leases = arguments.leases(lease)
+        return await self._run(self._end(lease, leases, self._fail(leases, error, retry_in, give_up)))
+
+    async def pull(self, n: int = 1) -> list[Task]:
+        """Take up to `n` tasks (500 at most) without a lease: they are done at once, and lost if you die: at most once.
+
+        Raises `Unavailable` when the reply was lost: what it held is not given again.
+        """
+        return await self._run(flows.answer(self.talk, self.operations.pull(arguments.count(n, high=BATCH))))
+
+    # ---- the cleaner's
+
+    async def requeue_expired(self, n: int = 200) -> int:
+        """Take back up to `n` tasks whose lease ran out; give how many. Any number of processes may do it."""
+        return await self._run(self._moved(self.operations.requeue_expired(arguments.count(n, high=BATCH))))
+
+    async def promote_due(self, n: int = 500) -> int:
+        """Make up to `n` scheduled tasks ready whose time has come; give how many."""
+        return await self._run(self._moved(self.operations.promote_due(arguments.count(n, high=BATCH))))
+
+    async def prune(self, n: int = 500) -> int:
+        """Drop up to `n` done tasks that `keep_done` does not keep; give how many."""
+        return await self._run(self._prune(n))
+
+    # ---- the operator's
+
+    async def retry_failed(self, *tasks: Tasks) -> int:
+        """Make failed tasks ready again with a clean record: these, or all when none are named; give how many."""
+        return await self._run(flows.retry_failed(self.talk, tasks))
+
+    async def forget(self, *tasks: Tasks) -> Outcome:
+        """Remove tasks from every state, running ones too: their ack will be `LOST`. Gives the state each was in."""
+        return await self._run(flows.answers(self.talk, self.operations.forget(tasks)))
+
+    async def inspect(self, task: TaskId) -> TaskInfo:
+        """Tell all that is known of one task; its `state` is None when it is in none."""
+        return await self._run(flows.answer(self.talk, self.operations.inspect(task)))
+
+    async def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
+        """Read a page of a state, about `n` entries: in_progress by deadline, scheduled by due time, sets in no order."""
+        return await self._run(self._page(state, cursor, n))
+
+    async def stats(self) -> Stats:
+        """Count all states, read counters and settings, at one moment."""
+        return await self._run(flows.answer(self.talk, self.operations.stats()))
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Tell who works: the 500 workers that said so last."""
+        return await self._run(self._workers())
+
+    async def history(self) -> list[Sample]:
+        """Give the counters of the last twenty minutes, one sample about each ten seconds, oldest first."""
+        return await self._run(self._history())
+
+    async def errors(self, n: int = 10) -> list[Failure]:
+        """Give the last errors, newest first, 50 at most."""
+        return await self._run(self._errors(n))
+
+    async def pause(self) -> None:
+        """Stop giving out tasks to anyone; what is leased goes on."""
+        await self._run(flows.answer(self.talk, self.operations.configure({"paused": b"1"})))
+
+    async def resume(self) -> None:
+        """Give out tasks again."""
+        await self._run(flows.answer(self.talk, self.operations.configure({"paused": b"0"})))
+
+    async def configure(
+        self, *, keep_done: int | str | timedelta | None = None, max_crashes: int | None = None
+    ) -> None:
+        """Change settings of the queue for all its clients; see `Queue()` for their meaning."""
+        await self._run(flows.answer(self.talk, self.operations.configure(self._configured(keep_done, max_crashes))))
+
+    async def drained(self, before: float | datetime | None = None) -> bool:
+        """Say whether nothing is ready, held or scheduled (before a time, if one is given)."""
+        return await self._run(self._drained(before))
+
+    async def purge(self) -> None:
+        """Remove the queue with all its keys. Workers that hold leases find them lost."""
+        await self._run(flows.purge(self.talk))
+
+    async def server(self) -> dict[str, Any]:
+        """Give what INFO tells of the server."""
+        return await self._run(self._server())
+
+
+def _replay(call: Call[operations.Claimed], talk: Talk) -> Flow[list[Lease]]:
+    reply = yield Send([call.command(int(talk.deadline * 1000))])
+    if not isinstance(reply, list) or isinstance(reply[0], BaseException):
+        return []  # the leases run out by themselves
+    return call.read(reply[0]).leases
+
+
+def twin(queue: AsyncQueue) -> Queue:
+    """Make a blocking client of the same queue, with connections of its own: for a thread of the worker."""
+    url, client, deadline = queue._given  # pyright: ignore[reportPrivateUsage]  # a sibling in the same module
+    if client is not None:
+        pool = client.connection_pool
+        kwargs = {k: v for k, v in pool.connection_kwargs.items() if k in _PLAIN}
+        import redis
+
+        client = redis.Redis(**kwargs)
+    made = Queue(
+        queue.name,
+        url,
+        client=client,
+        timeout=queue.timeout,
+        max_runtime=queue.max_runtime,
+        deadline=deadline,
+        allow_eviction=True,
+    )
+    made.worker = queue.worker
+    return made
+
+
+_PLAIN = {"host", "port", "db", "username", "password", "path", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}

@@ -1,0 +1,294 @@
+"""From a URL, the environment or a client of the caller's to links that carry commands; and what server errors mean.
+
+`client.py` calls it, and is called back by nobody else. A link sends a list of commands and gives a list of replies, in
+which an error of the server stands in the place of its reply; an error of the network is raised. redis-py's own retries
+are off: what may be sent again, and for how long, is decided in `flows.py` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import ssl
+from collections.abc import Sequence
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    InvalidResponse,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.retry import Retry
+
+from timeoutq.errors import (
+    AccessDenied,
+    InvalidInput,
+    NotRedis,
+    ReadOnly,
+    SchemaMismatch,
+    ServerError,
+    ServerFull,
+    TimeoutqError,
+    Unavailable,
+)
+from timeoutq.operations import Command
+
+NETWORK_ERRORS = (redis.ConnectionError, redis.TimeoutError, OSError, asyncio.TimeoutError, InvalidResponse)
+"""The connection broke or nobody answered: the command may have run or not."""
+
+DEFAULT_URL = "redis://localhost:6379/0"
+_SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
+_TRANSIENT = ("LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "MISCONF", "LATE", "NOGOODSLAVE")
+
+
+def find_url(url: str | None) -> str:
+    """Give the URL, else `TIMEOUTQ_URL`, else `REDIS_URL`, else redis://localhost:6379/0; checked."""
+    found = url or os.environ.get("TIMEOUTQ_URL") or os.environ.get("REDIS_URL") or DEFAULT_URL
+    try:
+        parts = urlsplit(found)
+        parts.port  # noqa: B018  # reading it is the check
+    except ValueError as error:
+        raise InvalidInput(f"the server URL {redact(found)!r} does not parse: {error}") from None
+    if parts.scheme not in _SCHEMES or (parts.scheme == "unix" and not parts.path):
+        raise InvalidInput(
+            f"the server URL {redact(found)!r} does not parse: write redis://[user:password@]host:port/db, "
+            "rediss:// for TLS, or unix:///path"
+        )
+    if parts.path.strip("/") and parts.scheme != "unix" and not parts.path.strip("/").isdigit():
+        raise InvalidInput(f"the server URL {redact(found)!r} does not parse: the path is a database number, like /0")
+    return found
+
+
+def redact(url: str) -> str:
+    """Give the URL with its password, wherever it stands, replaced by ***."""
+    shown = re.sub(r"(://[^:@/?#]*):.*@", r"\1:***@", url)
+    return re.sub(r"(?i)([?&](?:password|ssl_password)=)[^&#]*", r"\1***", shown)
+
+
+def _secrets(url: str) -> list[str]:
+    try:
+        password = urlsplit(url).password
+    except ValueError:
+        return []
+    return [secret for secret in (password, unquote(password or "")) if secret]
+
+
+class Server:
+    """Where the server is and how long to wait for it; makes the redis-py clients of the links."""
+
+    def __init__(self, url: str | None, client: Any, deadline: float) -> None:
+        self.deadline = deadline
+        self._kwargs: dict[str, Any] = {}
+        self._pool: Any = None
+        if client is not None:
+            pool = getattr(client, "connection_pool", None)
+            if pool is None or not hasattr(pool, "connection_kwargs"):
+                raise InvalidInput(
+                    f"client= takes a redis.Redis or redis.asyncio.Redis, not {type(client).__name__}"
+                )
+            self._pool = pool
+            self._kwargs = dict(pool.connection_kwargs)
+            host = self._kwargs.get("host") or self._kwargs.get("path") or "client"
+            self.url = f"redis://{host}:{self._kwargs.get('port', '')}/{self._kwargs.get('db') or 0}"
+            password = self._kwargs.get("password")
+            self._secrets = [str(password)] if password else []
+            self._given = None
+        else:
+            self._given = find_url(url)
+            self.url = redact(self._given)
+            self._secrets = _secrets(self._given)
+
+    def __repr__(self) -> str:
+        return f"Server({self.url!r})"
+
+    def _options(self, read_timeout: float) -> dict[str, Any]:
+        return {
+            "decode_responses": False,
+            "health_check_interval": 0,
+            "protocol": 2,
+            "retry_on_timeout": False,
+            "retry_on_error": [],
+            "socket_connect_timeout": min(2.0, self.deadline / 2),
+            "socket_keepalive": True,
+            "socket_timeout": read_timeout,
+        }
+
+    def client(self, *, asynchronous: bool, read_timeout: float) -> Any:
+        """Make a redis-py client with its own connections: bytes, RESP2, no retries of its own."""
+        options = self._options(read_timeout)
+        if asynchronous:
+            options["retry"] = AsyncRetry(NoBackoff(), 0)
+        else:
+            options["retry"] = Retry(NoBackoff(), 0)
+        kind: Any = redis.asyncio.Redis if asynchronous else redis.Redis
+        if self._given is not None:
+            url = re.sub(r"^valkey", "redis", self._given)
+            return kind.from_url(url, **options)
+        pool_kind: Any = type(self._pool)
+        kwargs = {**self._kwargs, **options}
+        if asynchronous != ("asyncio" in pool_kind.__module__ or "aio" in self._pool.connection_class.__module__):
+            raise InvalidInput("Queue takes a redis.Redis client, AsyncQueue a redis.asyncio.Redis one")
+        connection = self._pool.connection_class
+        if "fakeredis" in connection.__module__:
+            return kind(connection_pool=self._pool)
+        if not issubclass(connection, (redis.Connection, redis.asyncio.Connection)):
+            kwargs.pop("socket_keepalive", None)
+        if hasattr(self._pool, "service_name"):
+            kwargs.pop("connection_pool", None)
+            return kind(
+                connection_pool=pool_kind(self._pool.service_name, self._pool.sentinel_manager, **kwargs)
+            )
+        return kind(connection_pool=pool_kind(connection_class=connection, **kwargs))
+
+    def explain(self, error: BaseException) -> TimeoutqError:
+        """Make the error that a caller gets of one that redis-py raised; without any password."""
+        return explain(error, self.url, self._secrets, self.deadline)
+
+
+def is_script_missing(error: object) -> bool:
+    """Say whether the server does not know the script (it restarted, or never saw it)."""
+    return isinstance(error, NoScriptError) or (isinstance(error, ResponseError) and str(error).startswith("NOSCRIPT"))
+
+
+def is_transient(error: object) -> bool:
+    """Say whether the server refused to run a command now, but may run it soon: it did not run."""
+    return isinstance(error, BusyLoadingError) or (
+        isinstance(error, ResponseError) and str(error).startswith(_TRANSIENT)
+    )
+
+
+def is_hopeless(error: BaseException) -> bool:
+    """Say whether a network-like error will be the same next time: a wrong password, or not a Redis at all."""
+    return isinstance(error, AuthenticationError | AuthorizationError | InvalidResponse | ssl.SSLCertVerificationError)
+
+
+def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadline: float = 0.0) -> TimeoutqError:
+    """Translate an error of redis-py, of the network or of the server into one of `errors.py`."""
+    if isinstance(error, TimeoutqError):
+        return error
+    said = str(error) or type(error).__name__
+    for secret in secrets:
+        said = said.replace(secret, "***")
+    if isinstance(error, InvalidResponse) or "Protocol Error" in said:
+        return NotRedis(f"what answers at {url} is not Redis: {said[:200]}; check host and port")
+    if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or said.startswith(
+        ("NOAUTH", "WRONGPASS", "NOPERM")
+    ):
+        return AccessDenied(f"{url} refuses access: {said[:300]}; check user, password and ACL")
+    if isinstance(error, ReadOnlyError) or said.startswith("READONLY"):
+        return ReadOnly(f"{url} is a read-only replica: connect to the primary")
+    if type(error).__name__ == "OutOfMemoryError" or "OOM" in said[:80] or "maxmemory" in said:
+        return ServerFull(
+            f"{url} is out of memory and takes no new tasks: raise maxmemory, or let workers drain it "
+            f"(claims and acks still work); it said: {said[:200]}"
+        )
+    if said.startswith("MISCONF"):
+        return ServerFull(f"{url} cannot write to its disk and takes nothing: free space there; it said: {said[:200]}")
+    if said.startswith("SCHEMA"):
+        return SchemaMismatch(f"{said.removeprefix('SCHEMA ')}, and this timeoutq knows schema 1: upgrade timeoutq")
+    if is_transient(error):
+        return Unavailable(f"{url} did not take the command for {deadline:g} s: {said[:200]}")
+    if said.startswith("WRONGTYPE"):
+        return ServerError(f"a key of the queue at {url} is of a foreign type: {said[:200]}; what else uses its names?")
+    if isinstance(error, NETWORK_ERRORS):
+        return Unavailable(f"no answer from {url} within {deadline:g} s: {said[:200]}; is the server up?")
+    if isinstance(error, RedisError):
+        return ServerError(f"{url} answered with an error: {said[:300]}")
+    return ServerError(f"unexpected {type(error).__name__} while talking to {url}: {said[:300]}")
+
+
+class Link:
+    """A blocking link to the server."""
+
+    def __init__(self, server: Server, bell_wait: float) -> None:
+        self.server = server
+        self._client = server.client(asynchronous=False, read_timeout=server.deadline / 2)
+        self._bell: Any = None
+        self._bell_wait = bell_wait
+
+    def send(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in one flush; server errors come as values."""
+        if len(commands) == 1:
+            try:
+                return [self._client.execute_command(*commands[0])]
+            except ResponseError as error:
+                return [error]
+        pipe = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command)
+        return cast("list[Any]", pipe.execute(raise_on_error=False))
+
+    def wait_bell(self, key: str, seconds: float) -> bool:
+        """Wait for a stroke of the bell, at most so long, on a connection of its own."""
+        if self._bell is None:
+            self._bell = self.server.client(
+                asynchronous=False, read_timeout=self._bell_wait + self.server.deadline
+            )
+        return self._bell.execute_command("BLPOP", key, max(0.001, seconds)) is not None
+
+    def close(self) -> None:
+        """Close all connections."""
+        for client in (self._client, self._bell):
+            if client is not None:
+                client.close()
+                client.connection_pool.disconnect()
+
+
+class AsyncLink:
+    """The same link for asyncio; used by one event loop."""
+
+    def __init__(self, server: Server, bell_wait: float) -> None:
+        self.server = server
+        self._client = server.client(asynchronous=True, read_timeout=server.deadline / 2)
+        self._bell: Any = None
+        self._bell_wait = bell_wait
+
+    async def send(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in one flush; server errors come as values."""
+        if len(commands) == 1:
+            try:
+                return [await self._client.execute_command(*commands[0])]
+            except ResponseError as error:
+                return [error]
+        pipe = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command)
+        return cast("list[Any]", await pipe.execute(raise_on_error=False))
+
+    def _blocking(self) -> Any:
+        if self._bell is None:
+            self._bell = self.server.client(asynchronous=True, read_timeout=self._bell_wait + self.server.deadline)
+        return self._bell
+
+    async def wait_bell(self, key: str, seconds: float) -> bool:
+        """Wait for a stroke of the bell, at most so long, on a connection of its own."""
+        return await self._blocking().execute_command("BLPOP", key, max(0.001, seconds)) is not None
+
+    async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
+        """Wait until somebody sounds the alarm after `last`; give the id of the newest sound."""
+        reply: Any = await self._blocking().execute_command(
+            "XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", key, last
+        )
+        if not reply:
+            return last
+        streams: Any = next(iter(reply.values())) if isinstance(reply, dict) else reply[0][1]
+        return cast("bytes", streams[-1][0])
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for client in (self._client, self._bell):
+            if client is not None:
+                await client.aclose()
+                await client.connection_pool.disconnect()

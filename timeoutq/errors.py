@@ -1,0 +1,69 @@
+"""One class for each thing that a caller would do differently; every module raises these and nothing else.
+
+The message of each error names the task or the server, the cause and the cure. No message holds a password: errors of
+the Redis client are rewritten in `connection.py` before they get here.
+"""
+
+from __future__ import annotations
+
+
+class TimeoutqError(Exception):
+    """The base of all errors of timeoutq."""
+
+
+class InvalidInput(TimeoutqError, ValueError):
+    """An argument cannot be used as it is: mend the call. Nothing was written."""
+
+
+class LeaseLost(TimeoutqError):
+    """The lease is not this holder's any more: stop working on the task, somebody else has it or ended it.
+
+    `task` is the id, `holder` the worker that holds it now (None if nobody does), `state` where the task is now
+    (None if it is in no state, because it was forgotten, purged or not kept).
+    """
+
+    def __init__(self, message: str, *, task: str, holder: str | None = None, state: str | None = None) -> None:
+        super().__init__(message)
+        self.task = task
+        self.holder = holder
+        self.state = state
+
+
+class Unavailable(TimeoutqError):
+    """The server could not be asked, or could not answer, within the deadline: try again later."""
+
+
+class ServerFull(Unavailable):
+    """The server has no memory or disk left for new tasks: free some. Acks still work."""
+
+
+class ReadOnly(Unavailable):
+    """The server is a replica: connect to the primary."""
+
+
+class AccessDenied(TimeoutqError):
+    """The server refuses the user, the password or a command: mend the credentials or the ACL."""
+
+
+class NotRedis(TimeoutqError):
+    """What answers at the address does not speak the Redis protocol: mend the address."""
+
+
+class UnsafeServer(TimeoutqError):
+    """The server may throw tasks away (eviction policy): set `maxmemory-policy noeviction`."""
+
+
+class SchemaMismatch(TimeoutqError):
+    """The queue was written by another major version of timeoutq: upgrade this one."""
+
+
+class HandlerNotFound(TimeoutqError, ImportError):
+    """A handler given as `module:function` cannot be imported."""
+
+
+class MissingExtra(TimeoutqError, ImportError):
+    """A feature needs a package that is not installed: the message says which."""
+
+
+class ServerError(TimeoutqError):
+    """The server answered with an error that timeoutq does not know; the message quotes it."""

@@ -1,0 +1,401 @@
+"""What takes more than one exchange with the server: sending again, chunks, waiting for the bell. No I/O, no clock of its own.
+
+Each flow is a generator that yields what it needs (`Send`, `Sleep`, `Bell`) and is given what came of it; `client.py`
+drives it, blocking or with asyncio. So both faces share every decision: a call is sent again only if it did not run or
+may be replayed, after a pause with full jitter, until the deadline of the whole is over.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from timeoutq import arguments, operations
+from timeoutq.connection import Server, is_hopeless, is_script_missing, is_transient
+from timeoutq.errors import LeaseLost, TimeoutqError, UnsafeServer
+from timeoutq.model import Answer, Lease, Outcome, TaskInfo, Tasks, text
+from timeoutq.operations import BATCH, Call, Claimed, Command, Operations, Swept
+
+T = TypeVar("T")
+
+BELL_WAIT = 10.0
+"""The longest wait for one stroke of the bell; a stroke that died with its worker is made up for after it, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send these commands; a list of replies, or the error of the network, comes back."""
+
+    commands: Sequence[Command]
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bell:
+    """Wait for the bell, at most so many seconds; whether it rang, or the error of the network, comes back."""
+
+    seconds: float
+
+
+Step = Send | Sleep | Bell
+Flow = Generator[Step, Any, T]
+
+
+class ServerClock:
+    """What the server's clock shows, from the last reply that told; so that nobody's own clock matters."""
+
+    JUMP_MS = 2000
+    """A difference that no round trip and no slewing explains."""
+
+    def __init__(self) -> None:
+        self._offset_ms: int | None = None
+        self._steady_ms: int | None = None
+
+    def seen(self, now_ms: int) -> None:
+        """Take the time in a reply that has just come."""
+        self._offset_ms = now_ms - int(time.monotonic() * 1000)
+        if self._steady_ms is None or abs(self._offset_ms - self._steady_ms) < self.JUMP_MS:
+            self._steady_ms = self._offset_ms
+
+    def swept(self, now_ms: int) -> None:
+        """Take the time in the reply of a cleaner's script, which has judged by then whether the clock had jumped."""
+        self._steady_ms = None
+        self.seen(now_ms)
+
+    @property
+    def now_ms(self) -> int:
+        """The server's time, or 0 when it has never told."""
+        return 0 if self._offset_ms is None else self._offset_ms + int(time.monotonic() * 1000)
+
+    @property
+    def expected_ms(self) -> int:
+        """The server's time if its clock has run evenly since the last sweep, or 0 when it has never told."""
+        return 0 if self._steady_ms is None else self._steady_ms + int(time.monotonic() * 1000)
+
+
+@dataclass(slots=True)
+class Talk:
+    """What the flows of one queue share."""
+
+    operations: Operations
+    server: Server
+    clock: ServerClock
+    deadline: float
+    nonce: Callable[[], bytes]
+
+
+def settle(talk: Talk, calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
+    """Send calls in one flush until each has an answer or the deadline is over.
+
+    Gives for each call what it read, or the `TimeoutqError` that it ended in. A call that is not replayable is sent
+    again only when it surely did not run.
+    """
+    began = time.monotonic()
+    results: list[Any] = [None] * len(calls)
+    open_calls = list(range(len(calls)))
+    sent_before = False
+    tries = 0
+    while True:
+        if talk.clock.now_ms == 0 and any(calls[i].dated is not None for i in open_calls):
+            yield from _ask_time(talk)
+        left = talk.deadline - (time.monotonic() - began)
+        age_ms = max(1, int((time.monotonic() - began) * 1000)) if sent_before else 0
+        now_ms = talk.clock.now_ms
+        reply = yield Send(
+            [
+                calls[i].command(age_ms, not_after=now_ms + int(left * 1000) if now_ms else 0, expected=talk.clock.expected_ms)
+                for i in open_calls
+            ]
+        )
+        tries += 1
+        missing: set[str] = set()
+        again: list[int] = []
+        if isinstance(reply, BaseException):
+            error = reply
+            for i in open_calls:
+                results[i] = reply
+                if calls[i].replayable and not is_hopeless(reply):
+                    again.append(i)
+            sent_before = True
+        else:
+            error = None
+            for i, value in zip(open_calls, reply, strict=True):
+                if not isinstance(value, BaseException):
+                    results[i] = calls[i].read(value)
+                    continue
+                error = results[i] = value
+                if is_script_missing(value):
+                    missing.add(calls[i].name)
+                    again.append(i)
+                elif is_transient(value):
+                    again.append(i)
+        open_calls = again
+        if not open_calls:
+            break
+        elapsed = time.monotonic() - began
+        # one attempt may take half of the deadline to time out, so none starts later than that
+        if elapsed > talk.deadline / 2 and not (missing and tries < 3):
+            break
+        if missing:
+            yield Send([("SCRIPT", "LOAD", operations.script(name).text) for name in sorted(missing)])
+            if tries < 3:
+                continue
+        if isinstance(error, Exception) and str(error).startswith("LATE"):
+            yield from _ask_time(talk)
+        yield Sleep(random.uniform(0, min(0.02 * 2**tries, 0.5)))  # noqa: S311  # jitter, not a secret
+    return [talk.server.explain(r) if isinstance(r, BaseException) else r for r in results]
+
+
+def _ask_time(talk: Talk) -> Flow[None]:
+    reply = yield Send([("TIME",)])
+    if isinstance(reply, list) and isinstance(reply[0], list | tuple):
+        seconds, micros = reply[0]
+        talk.clock.seen(int(seconds) * 1000 + int(micros) // 1000)
+
+
+def answer(talk: Talk, call: Call[T]) -> Flow[T]:
+    """Send one call and give its answer, or raise what it ended in."""
+    result = (yield from settle(talk, [call]))[0]
+    if isinstance(result, TimeoutqError):
+        raise result
+    return result  # type: ignore[no-any-return]  # settle() gives what the call reads
+
+
+def answers(talk: Talk, calls: Sequence[Call[Outcome]]) -> Flow[Outcome]:
+    """Send the calls of a long batch, sixteen in a flush, and give all their answers as one."""
+    tasks: list[bytes] = []
+    codes: list[bytes] = []
+    for at in range(0, len(calls), 16):
+        for result in (yield from settle(talk, calls[at : at + 16])):
+            if isinstance(result, TimeoutqError):
+                raise result
+            if len(calls) == 1:
+                return result  # type: ignore[no-any-return]  # settle() gives what the call reads
+            tasks.extend(result.tasks)
+            codes.append(result.codes)
+    return Outcome(tasks, b"".join(codes))
+
+
+def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
+    """Meet the server: refuse one that evicts, learn its time, write the settings that the caller gave."""
+    reply = yield Send([("TIME",), ("INFO", "memory")])
+    if isinstance(reply, list):
+        if isinstance(reply[0], list | tuple):
+            talk.clock.seen(int(reply[0][0]) * 1000 + int(reply[0][1]) // 1000)
+        policy = eviction_policy(reply[1])
+        if policy not in (None, "noeviction") and not allow_eviction:
+            raise UnsafeServer(
+                f"{talk.server.url} may throw tasks away: maxmemory-policy is {policy}; run "
+                "'CONFIG SET maxmemory-policy noeviction' (and put it into its configuration), "
+                "or pass allow_eviction=True to accept the loss"
+            )
+    if settings:
+        yield from answer(talk, talk.operations.configure(settings))
+
+
+def eviction_policy(info: object) -> str | None:
+    """Read `maxmemory_policy` from an INFO reply, parsed or not; None where it is not told."""
+    if isinstance(info, dict):
+        found = info.get("maxmemory_policy")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # a reply
+        return str(found) if found else None  # pyright: ignore[reportUnknownArgumentType]  # same
+    if isinstance(info, bytes):
+        for line in info.splitlines():
+            if line.startswith(b"maxmemory_policy:"):
+                return line.partition(b":")[2].decode()
+    return None
+
+
+def claim(
+    talk: Talk, n: int, timeout_ms: int, max_runtime_ms: int, wait: float, token: bytes | None = None
+) -> Flow[list[Lease]]:
+    """Claim up to n leases; wait for the first one on the bell, and wake when the next lease or due time is up."""
+    ops, until = talk.operations, time.monotonic() + wait
+    while True:
+        found: Claimed = yield from answer(
+            talk, ops.claim(token or talk.nonce(), n, timeout_ms, max_runtime_ms)
+        )
+        token = None
+        talk.clock.seen(found.now_ms)
+        if found.leases:
+            return found.leases
+        pause = BELL_WAIT
+        if found.next_ms and found.next_ms <= found.now_ms:
+            if (yield from clean(talk)) and not found.paused:
+                continue
+            pause = 0.25
+        elif found.next_ms:
+            pause = min(pause, (found.next_ms - found.now_ms) / 1000 + 0.001)
+        left = until - time.monotonic()
+        if left <= 0:
+            return []
+        reply = yield Bell(min(pause, left))
+        if isinstance(reply, BaseException):
+            yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
+
+
+def clean(talk: Talk) -> Flow[int]:
+    """Do one bounded round of the cleaner; give how many tasks it moved."""
+    ops = talk.operations
+    moved = 0
+    for swept in (yield from settle(talk, [ops.requeue_expired(), ops.promote_due()])):
+        if isinstance(swept, TimeoutqError):
+            raise swept
+        if isinstance(swept, Swept):
+            moved += swept.moved
+            talk.clock.swept(swept.now_ms)
+    return moved
+
+
+def extend(talk: Talk, leases: Sequence[Lease], timeout_ms: int) -> Flow[tuple[float, Outcome]]:
+    """Extend leases; give the deadline and the answers."""
+    deadline, codes, tasks = 0.0, b"", list[bytes]()
+    for result in (yield from settle(talk, talk.operations.extend(leases, timeout_ms))):
+        if isinstance(result, TimeoutqError):
+            raise result
+        deadline, outcome = result
+        codes += outcome.codes
+        tasks.extend(outcome.tasks)
+    return deadline, Outcome(tasks, codes)
+
+
+def extend_one(talk: Talk, lease: Lease, timeout_ms: int) -> Flow[Lease]:
+    """Extend one lease and give it with its new deadline, or raise `LeaseLost`."""
+    deadline, outcome = yield from extend(talk, [lease], timeout_ms)
+    if outcome[0] is Answer.MAX_RUNTIME:
+        raise LeaseLost(
+            f"the lease on {lease.task!r} has reached its max_runtime and is not extended: "
+            "raise max_runtime= or make the handler faster",
+            task=lease.task,
+            holder=lease.holder,
+            state="in_progress",
+        )
+    if outcome[0] is Answer.LOST:
+        raise (yield from lost(talk, lease))
+    return operations.renew(lease, deadline)
+
+
+def end_one(talk: Talk, lease: Lease, calls: Sequence[Call[Outcome]]) -> Flow[Answer]:
+    """End one lease; raise `LeaseLost` if it is not this token's any more."""
+    outcome = yield from answers(talk, calls)
+    if outcome[0] is Answer.LOST:
+        raise (yield from lost(talk, lease))
+    return outcome[0]  # type: ignore[no-any-return]  # Outcome's __getitem__ serves ints and slices
+
+
+def lost(talk: Talk, lease: Lease) -> Flow[LeaseLost]:
+    """Find out who has the task now, for an error that says so."""
+    info: TaskInfo = yield from answer(talk, talk.operations.inspect(lease.task))
+    return explain_loss(talk, lease, info)
+
+
+def explain_loss(talk: Talk, lease: Lease, info: TaskInfo) -> LeaseLost:
+    """Say why a lease is lost, and what to do about it."""
+    now_ms = talk.clock.now_ms
+    ago = max(0.0, now_ms / 1000 - lease.deadline)
+    past = f"ran out {ago:.1f} s ago" if ago > 0 else "was taken from it"
+    cure = "raise timeout=, extend while you work, or make the handler idempotent"
+    if info.holder is not None:
+        message = f"lease on {lease.task!r} {past} and worker {info.holder} has it now: {cure}"
+    elif info.state is None:
+        message = f"lease on {lease.task!r} is gone: the task was forgotten, purged, or done and not kept"
+    elif info.state == "done":
+        message = f"lease on {lease.task!r} {past} and somebody has done the task since: {cure}"
+    else:
+        message = f"lease on {lease.task!r} {past} and the task is in {info.state.value} now: {cure}"
+    return LeaseLost(message, task=lease.task, holder=info.holder, state=info.state)
+
+
+def ack_put(talk: Talk, lease: Lease, put: Tasks) -> Flow[Answer]:
+    """Ack one lease and put what it found, in one atomic step; beyond 499 tasks, the surplus is put before.
+
+    A crash between the two leaves tasks that were put and a lease that was not acked: the handler runs again and finds
+    them there. Nothing is lost.
+    """
+    ids, payloads = arguments.tasks((put,))
+    surplus = ids[BATCH - 1 :]
+    if surplus:
+        bodies = {i - (BATCH - 1): body for i, body in payloads.items() if i >= BATCH - 1}
+        extra = talk.operations.put(({task: b for task, b in _pairs(surplus, bodies)},), talk.nonce)
+        yield from answers(talk, extra)
+    first = {i: body for i, body in payloads.items() if i < BATCH - 1}
+    return (yield from end_one(talk, lease, [talk.operations.ack_put(lease, ids[: BATCH - 1], first)]))
+
+
+def _pairs(ids: Sequence[bytes], bodies: Mapping[int, bytes]) -> list[tuple[bytes, Any]]:
+    return [(id, arguments.unpack(bodies.get(i))) for i, id in enumerate(ids)]
+
+
+def retry_failed(talk: Talk, tasks: tuple[Tasks, ...]) -> Flow[int]:
+    """Make failed tasks ready again: those named, or all."""
+    ids, _ = arguments.tasks(tasks)
+    moved = 0
+    if tasks:
+        for at in range(0, len(ids), BATCH):
+            moved += yield from answer(talk, talk.operations.retry_failed(ids[at : at + BATCH]))
+        return moved
+    while True:
+        found = yield from answer(talk, talk.operations.retry_failed([]))
+        moved += found
+        if found < BATCH:
+            return moved
+
+
+def purge(talk: Talk) -> Flow[None]:
+    """Remove the queue with all its keys."""
+    while not (yield from answer(talk, talk.operations.purge())):
+        pass
+
+
+def ask(talk: Talk, commands: Sequence[Command]) -> Flow[list[Any]]:
+    """Send plain reading commands; raise what any of them ends in."""
+    began = time.monotonic()
+    while True:
+        reply = yield Send(commands)
+        errors = [reply] if isinstance(reply, BaseException) else [r for r in reply if isinstance(r, BaseException)]
+        if not errors:
+            return list(reply)
+        hopeless = is_hopeless(errors[0]) or not (isinstance(reply, BaseException) or is_transient(errors[0]))
+        if hopeless or time.monotonic() - began > talk.deadline / 2:
+            raise talk.server.explain(errors[0])
+        yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
+
+
+def page(talk: Talk, state: str, cursor: str | None, n: int) -> Flow[tuple[list[operations.Entry], str | None]]:
+    """Read a page of a state: sets by SSCAN, what has a time in its order."""
+    key = talk.operations.key
+    if state in ("scheduled", "in_progress"):
+        start = int(cursor or 0)
+        source = key("scheduled" if state == "scheduled" else "leases")
+        (pairs,) = yield from ask(talk, [("ZRANGE", source, start, start + n - 1, "WITHSCORES")])
+        flat = [word for pair in pairs for word in pair] if pairs and isinstance(pairs[0], list | tuple) else pairs
+        ids, scores = flat[::2], flat[1::2]
+        tokens: list[Any] = [None] * len(ids)
+        if state == "in_progress" and ids:
+            (tokens,) = yield from ask(talk, [("HMGET", key("owners"), *ids)])
+        found = [
+            operations.read_entry(id, at=float(score), token=token)
+            for id, score, token in zip(ids, scores, tokens, strict=True)
+        ]
+        return found, str(start + n) if len(ids) == n else None
+    (reply,) = yield from ask(talk, [("SSCAN", key(state), cursor or "0", "COUNT", n)])
+    following, ids = reply
+    lines: list[Any] = [None] * len(ids)
+    if state == "failed" and ids:
+        (lines,) = yield from ask(talk, [("HMGET", key("errors"), *ids)])
+    found = [operations.read_entry(id, error=line) for id, line in zip(ids, lines, strict=True)]
+    after = following.decode() if isinstance(following, bytes) else str(following)
+    return found, None if after == "0" else after
+
+
+def show(tasks: Sequence[bytes]) -> str:
+    """Name some tasks in a message."""
+    return ", ".join(repr(text(task)) for task in tasks[:3]) + ("…" if len(tasks) > 3 else "")

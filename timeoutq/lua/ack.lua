@@ -1,0 +1,50 @@
+-- ack: end leases as done and, in the same step, put the tasks that they found.
+-- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm calls
+-- PARTS open items drop replay wake add
+-- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length)
+--       then, for one lease, what it found: count, id * count, count of payloads, (position, payload) *
+-- Reply letters, one a lease: O acked; R this very call was carried out before; L is not this token's
+local call_id = ARGV[1]
+local ids, tokens, at = read_leases(3)
+local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
+local keep = settings[5] or 'forever'
+for i = 1, #ids do
+  codes[i] = 'L'
+  if yes[i] then
+    local moved
+    if keep == 'no' then
+      moved = redis.call('SREM', in_progress, ids[i])
+    else
+      moved = redis.call('SMOVE', in_progress, done, ids[i])
+    end
+    if moved == 1 then
+      codes[i] = 'O'
+      ended[#ended + 1] = ids[i]
+    end
+  end
+  if codes[i] == 'L' then lost = lost + 1 end
+end
+if #ended > 0 then
+  drop(ended)
+  if redis.call('EXISTS', payload, attempts, crashes, errors) > 0 then
+    redis.call('HDEL', payload, unpack(ended))
+    redis.call('HDEL', attempts, unpack(ended))
+    redis.call('HDEL', crashes, unpack(ended))
+    redis.call('HDEL', errors, unpack(ended))
+  end
+  redis.call('HINCRBY', stats, 'acked', #ended)
+  if keep ~= 'forever' and keep ~= 'no' then
+    local times = {}
+    for i = 1, #ended do
+      times[2 * i - 1], times[2 * i] = now, ended[i]
+    end
+    redis.call('ZADD', done_at, unpack(times))
+  end
+  if ARGV[at] then
+    local found, payloads = read_tasks(at)
+    if #found > 0 then add(found, payloads, false, false) end
+  end
+end
+local letters = judge(call_id, codes, lost)
+if #ended > 0 then remember(call_id, codes, lost) end
+return letters

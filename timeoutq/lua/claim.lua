@@ -1,0 +1,90 @@
+-- claim: lease ready tasks to a token. Sent again with the same token, it gives the leases that the first call took.
+-- KEYS  todos in_progress scheduled leases owners lock payload attempts crashes runtime meta stats bell alarm
+-- PARTS open wake
+-- ARGV  1 token   2 age of the call, ms (0 when first sent)   3 how many   4 timeout, ms   5 max_runtime, ms, or 0
+--       6 not after: server time, ms, past which the client has given up; 0 for never
+--       7 share: how many workers there are; nobody takes more than its part of a short queue
+-- Reply {now ms, deadline ms, first fence, ids, failures, crashes, payloads}; the last three {} where no task has any
+--       {now ms, next event ms or 0, paused: 0 or 1} when there is nothing to lease
+local token, age, n = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local lease_ms, runtime_ms, not_after = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+if not_after > 0 and now > not_after then
+  return {err = 'LATE the claim arrived ' .. (now - not_after) .. ' ms after its caller gave up'}
+end
+if runtime_ms > 0 and runtime_ms < lease_ms then
+  lease_ms = runtime_ms
+end
+local deadline = now + lease_ms
+local ids = {}
+if age > 0 then
+  local first = redis.call('ZRANGEBYSCORE', leases, now - age - 1000 + lease_ms, deadline)
+  for at = 1, #first, 500 do
+    local chunk = {unpack(first, at, math.min(at + 499, #first))}
+    local held = redis.call('HMGET', owners, unpack(chunk))
+    for i = 1, #chunk do
+      if held[i] == token then ids[#ids + 1] = chunk[i] end
+    end
+  end
+end
+if #ids == 0 and settings[2] ~= '1' then
+  local ready = redis.call('SCARD', todos)
+  n = math.min(n, math.max(1, math.ceil(ready / tonumber(ARGV[7]))))
+  local picks = ready > 0 and redis.call('SRANDMEMBER', todos, n) or {}
+  if #picks > 0 and redis.call('EXISTS', crashes) == 1 then
+    -- a task that lost two leases is a suspect: it is handed out alone
+    local counts, others = redis.call('HMGET', crashes, unpack(picks)), {}
+    for i = 1, #picks do
+      if tonumber(counts[i] or 0) < 2 then
+        others[#others + 1] = picks[i]
+      elseif i == 1 then
+        others = {picks[1]}
+        break
+      end
+    end
+    picks = others
+  end
+  for i = 1, #picks do
+    if redis.call('SMOVE', todos, in_progress, picks[i]) == 1 then
+      ids[#ids + 1] = picks[i]
+      redis.call('PSETEX', lock .. picks[i], lease_ms, token)
+    end
+  end
+  if #ids > 0 then
+    local deadlines, tokens = {}, {}
+    for i = 1, #ids do
+      deadlines[2 * i - 1], deadlines[2 * i] = deadline, ids[i]
+      tokens[2 * i - 1], tokens[2 * i] = ids[i], token
+    end
+    redis.call('ZADD', leases, unpack(deadlines))
+    redis.call('HSET', owners, unpack(tokens))
+    if runtime_ms > 0 then
+      for i = 1, #ids do
+        tokens[2 * i] = now + runtime_ms
+      end
+      redis.call('HSET', runtime, unpack(tokens))
+    end
+    redis.call('HINCRBY', stats, 'claimed', #ids)
+    rouse(deadline)
+    if ready > #ids then ring() end
+  end
+end
+if #ids == 0 then
+  local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
+  local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
+  local a, b = tonumber(lease[2] or 0), tonumber(due[2] or 0)
+  local at = (a > 0 and b > 0) and math.min(a, b) or math.max(a, b)
+  return {now, at, settings[2] == '1' and 1 or 0}
+end
+-- fences grow even when the clock steps back or a failover forgot the last ones
+local fence = math.max(tonumber(redis.call('HGET', meta, 'fence') or 0) + 1, time[1] * 1000000 + time[2])
+redis.call('HSET', meta, 'fence', string.format('%.0f', fence + #ids - 1))
+if lease_ms > tonumber(settings[3] or 0) then
+  redis.call('HSET', meta, 'lease_ms', lease_ms)
+end
+local failures, lost, bodies = {}, {}, {}
+if redis.call('EXISTS', attempts, crashes, payload) > 0 then
+  failures = redis.call('HMGET', attempts, unpack(ids))
+  lost = redis.call('HMGET', crashes, unpack(ids))
+  bodies = redis.call('HMGET', payload, unpack(ids))
+end
+return {now, deadline, string.format('%.0f', fence), ids, failures, lost, bodies}

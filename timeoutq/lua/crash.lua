@@ -1,0 +1,18 @@
+-- crash: a supervisor saw the process die that ran these leases; it says so without waiting for their end.
+-- KEYS  todos in_progress failed leases owners lock crashes errors error_log runtime meta stats bell alarm
+-- PARTS open items drop wake log crashed
+-- ARGV  1 call id   2 age of the call, ms   3 reason   4.. count, runs of (token, length, id * length)
+-- Reply letters, one a lease: O taken back; L is not this token's
+local ids, tokens = read_leases(4)
+local yes, codes, dead, was = mine(ids, tokens), {}, {}, {}
+for i = 1, #ids do
+  codes[i] = yes[i] and 'O' or 'L'
+  if yes[i] then
+    dead[#dead + 1], was[#dead + 1] = ids[i], tokens[i]
+  end
+end
+if #dead > 0 then
+  local back, given_up = crash(dead, was, ARGV[3])
+  redis.call('HINCRBY', stats, 'crashed', back + given_up)
+end
+return table.concat(codes)

@@ -1,0 +1,43 @@
+-- fail: a handler failed. The task is scheduled for another attempt, or moved to failed when there is none left.
+-- KEYS  in_progress failed scheduled leases owners lock attempts errors error_log runtime meta stats bell alarm calls
+-- PARTS open items drop replay wake log
+-- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length)
+--       then for each lease: retry in ms, or -1 to give up; error text
+-- Reply letters, one a lease: O failed; R this very call was carried out before; L is not this token's
+local call_id = ARGV[1]
+local ids, tokens, at = read_leases(3)
+local yes, codes, ended, lost, gave_up = mine(ids, tokens), {}, {}, 0, 0
+local counts = redis.call('HMGET', attempts, unpack(ids))
+for i = 1, #ids do
+  local retry, message = tonumber(ARGV[at + 2 * i - 2]), ARGV[at + 2 * i - 1]
+  codes[i] = 'L'
+  if yes[i] then
+    local moved
+    if retry < 0 then
+      moved = redis.call('SMOVE', in_progress, failed, ids[i])
+    else
+      moved = redis.call('SREM', in_progress, ids[i])
+    end
+    if moved == 1 then
+      codes[i] = 'O'
+      ended[#ended + 1] = ids[i]
+      if retry < 0 then
+        gave_up = gave_up + 1
+      else
+        redis.call('ZADD', scheduled, now + retry, ids[i])
+        rouse(now + retry)
+      end
+      redis.call('HSET', attempts, ids[i], tonumber(counts[i] or 0) + 1)
+      log_error(ids[i], message)
+    end
+  end
+  if codes[i] == 'L' then lost = lost + 1 end
+end
+if #ended > 0 then
+  drop(ended)
+  redis.call('HINCRBY', stats, 'failed', #ended)
+  if gave_up > 0 then redis.call('HINCRBY', stats, 'gave_up', gave_up) end
+end
+local letters = judge(call_id, codes, lost)
+if #ended > 0 then remember(call_id, codes, lost) end
+return letters

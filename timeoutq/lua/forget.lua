@@ -1,0 +1,27 @@
+-- forget: remove tasks from every state; a worker that runs one finds its lease lost.
+-- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm
+-- PARTS open drop wake add
+-- ARGV  1 call id   2 age of the call, ms   3.. id *
+-- Reply letters, one an id: t p d f s the state it was in; u it was in none
+local ids, codes = {unpack(ARGV, 3)}, {}
+local where, count, running = find(ids), 0, {}
+for i = 1, #ids do
+  codes[i] = where[i] or 'u'
+  if where[i] then count = count + 1 end
+  if where[i] == 'p' then running[#running + 1] = ids[i] end
+end
+redis.call('SREM', todos, unpack(ids))
+redis.call('SREM', in_progress, unpack(ids))
+redis.call('SREM', done, unpack(ids))
+redis.call('SREM', failed, unpack(ids))
+redis.call('ZREM', scheduled, unpack(ids))
+redis.call('ZREM', done_at, unpack(ids))
+redis.call('HDEL', payload, unpack(ids))
+redis.call('HDEL', attempts, unpack(ids))
+redis.call('HDEL', crashes, unpack(ids))
+redis.call('HDEL', errors, unpack(ids))
+drop(running)
+if count > 0 then
+  redis.call('HINCRBY', stats, 'forgotten', count)
+end
+return table.concat(codes)

@@ -1,0 +1,38 @@
+-- crash: leases on `ids` ran out (`was` their owners). Back to todos, or to failed for those that did it too often.
+local function crash(ids, was, reason)
+  local limit = tonumber(settings[6] or 5)
+  local counts = redis.call('HMGET', crashes, unpack(ids))
+  local gone, back, given_up = {}, 0, 0
+  local fields, lines = {}, {}
+  for i = 1, #ids do
+    local id = ids[i]
+    local count = tonumber(counts[i] or 0) + 1
+    gone[#gone + 1] = id
+    if redis.call('SMOVE', in_progress, count >= limit and failed or todos, id) == 1 then
+      fields[#fields + 1] = id
+      fields[#fields + 1] = count
+      local line = reason .. ' (crash ' .. count .. ' of ' .. limit .. '; it was leased to ' .. (was[i] or '?') .. ')'
+      if count >= limit then
+        given_up = given_up + 1
+        line = 'gave up: ' .. line
+      else
+        back = back + 1
+      end
+      lines[#lines + 1] = {id, line}
+    end
+  end
+  drop(gone)
+  if #fields > 0 then
+    redis.call('HSET', crashes, unpack(fields))
+    for i = 1, #lines do
+      log_error(lines[i][1], lines[i][2])
+    end
+  end
+  if given_up > 0 then
+    redis.call('HINCRBY', stats, 'gave_up', given_up)
+  end
+  if back > 0 then
+    ring()
+  end
+  return back, given_up
+end

@@ -1,0 +1,31 @@
+-- replay: a call whose reply was lost is sent again under the same id and must not run twice. `calls` keeps the ids of
+-- the calls of the last minute: one member a call that succeeded whole, `id:n` for each part of one that did not.
+local function judge(call_id, codes, lost)
+  if lost > 0 then
+    local whole = redis.call('ZSCORE', calls, call_id)
+    for i = 1, #codes do
+      if codes[i] == 'L' and (whole or redis.call('ZSCORE', calls, call_id .. ':' .. i)) then
+        codes[i] = 'R'
+      end
+    end
+  end
+  return table.concat(codes)
+end
+
+local function remember(call_id, codes, lost)
+  local members = {}
+  if lost == 0 then
+    members = {now, call_id}
+  else
+    for i = 1, #codes do
+      if codes[i] == 'O' then
+        members[#members + 1] = now
+        members[#members + 1] = call_id .. ':' .. i
+      end
+    end
+  end
+  redis.call('ZREMRANGEBYSCORE', calls, '-inf', now - 60000)
+  if #members > 0 then
+    redis.call('ZADD', calls, unpack(members))
+  end
+end

@@ -1,0 +1,15 @@
+-- ring: something is ready; wake one idle claimer. The bell carries no task, so one stroke at a time is enough.
+local function ring()
+  if redis.call('EXISTS', bell) == 0 then
+    redis.call('RPUSH', bell, '1')
+  end
+end
+
+-- rouse: something will be due at `at`. Every cleaner looks again by `wake_at`; when that is too late, wake them all.
+local function rouse(at)
+  if at < wake_at then
+    redis.call('HSET', meta, 'wake_at', at)
+    redis.call('XADD', alarm, 'MAXLEN', 1, '*', 'at', at)
+    wake_at = at
+  end
+end

@@ -1,0 +1,29 @@
+-- plan: a cleaner asks how long it may sleep, and promises to look again by then.
+-- KEYS  in_progress scheduled leases meta stats history
+-- PARTS open
+-- ARGV  1 call id   2 age of the call, ms   3 longest sleep, ms
+-- Reply {now ms, look again at ms, last deadline due: 0 or 1}
+local at = now + tonumber(ARGV[3])
+local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
+local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
+local grace_until = tonumber(redis.call('HGET', meta, 'grace_until') or 0)
+if lease[2] then
+  local deadline = tonumber(lease[2])
+  if now < grace_until and grace_until - now <= 60000 then deadline = math.max(deadline, grace_until) end
+  at = math.min(at, deadline)
+end
+if due[2] then
+  at = math.min(at, tonumber(due[2]))
+end
+if wake_at < at or wake_at > now + 60000 then
+  redis.call('HSET', meta, 'wake_at', at)
+end
+-- counters of the last twenty minutes, for the dashboard: a line each ten seconds, whoever comes first
+local last = redis.call('LINDEX', history, 0)
+if not last or math.abs(now - tonumber(string.match(last, '^%d+'))) >= 10000 then
+  local c = redis.call('HMGET', stats, 'put', 'claimed', 'acked', 'failed', 'expired')
+  local line = now .. ' ' .. (c[1] or 0) .. ' ' .. (c[2] or 0) .. ' ' .. (c[3] or 0)
+  redis.call('LPUSH', history, line .. ' ' .. (c[4] or 0) .. ' ' .. (c[5] or 0))
+  redis.call('LTRIM', history, 0, 119)
+end
+return {now, at}

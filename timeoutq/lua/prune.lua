@@ -1,0 +1,35 @@
+-- prune: drop done tasks that are older, or more, than keep_done says; and adopt tasks in progress without a lease.
+-- KEYS  in_progress done leases owners done_at meta stats bell alarm
+-- PARTS open wake
+-- ARGV  1 call id   2 age of the call, ms   3 at most   4 cursor of the walk through in_progress
+-- Reply {pruned, next cursor, adopted, 1 if there may be more to prune}
+local n, keep = tonumber(ARGV[3]), settings[5] or 'forever'
+local old = {}
+if string.sub(keep, 1, 1) == 't' then
+  old = redis.call('ZRANGEBYSCORE', done_at, '-inf', now - tonumber(string.sub(keep, 2)), 'LIMIT', 0, n)
+elseif string.sub(keep, 1, 1) == 'n' then
+  local over = redis.call('ZCARD', done_at) - tonumber(string.sub(keep, 2))
+  if over > 0 then
+    old = redis.call('ZRANGE', done_at, 0, math.min(over, n) - 1)
+  end
+end
+if #old > 0 then
+  redis.call('SREM', done, unpack(old))
+  redis.call('ZREM', done_at, unpack(old))
+  redis.call('HINCRBY', stats, 'pruned', #old)
+end
+-- nothing of ours leaves a task in progress without a deadline; a hand at redis-cli, or a script that was refused
+-- half-way by an ACL, may. It gets one lease, owned by nobody, and then comes back like any other.
+local page, adopted = redis.call('SSCAN', in_progress, ARGV[4], 'COUNT', 200), 0
+for i = 1, #page[2] do
+  local id = page[2][i]
+  if not redis.call('ZSCORE', leases, id) then
+    local deadline = now + tonumber(settings[3] or 30000)
+    redis.call('ZADD', leases, deadline, id)
+    redis.call('HSETNX', owners, id, '?')
+    rouse(deadline)
+    adopted = adopted + 1
+  end
+end
+if adopted > 0 then redis.call('HINCRBY', stats, 'adopted', adopted) end
+return {#old, page[1], adopted, #old == n and 1 or 0}

@@ -1,0 +1,34 @@
+-- pull: take tasks for good, without a lease: at most once.
+-- KEYS  todos done done_at payload attempts crashes errors meta stats
+-- PARTS open
+-- ARGV  1 call id   2 age of the call, ms   3 how many
+-- Reply {ids, payloads}
+if settings[2] == '1' then
+  return {{}, {}}
+end
+local picks, ids = redis.call('SRANDMEMBER', todos, ARGV[3]), {}
+local keep = settings[5] or 'forever'
+for i = 1, #picks do
+  local moved
+  if keep == 'no' then
+    moved = redis.call('SREM', todos, picks[i])
+  else
+    moved = redis.call('SMOVE', todos, done, picks[i])
+  end
+  if moved == 1 then ids[#ids + 1] = picks[i] end
+end
+if #ids == 0 then
+  return {{}, {}}
+end
+local bodies = redis.call('HMGET', payload, unpack(ids))
+redis.call('HDEL', payload, unpack(ids))
+redis.call('HDEL', attempts, unpack(ids))
+redis.call('HDEL', crashes, unpack(ids))
+redis.call('HDEL', errors, unpack(ids))
+if keep ~= 'forever' and keep ~= 'no' then
+  for i = 1, #ids do
+    redis.call('ZADD', done_at, now, ids[i])
+  end
+end
+redis.call('HINCRBY', stats, 'pulled', #ids)
+return {ids, bodies}

@@ -1,0 +1,19 @@
+-- put: add tasks that no state knows; say for each what was found.
+-- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm calls
+-- PARTS open wake add
+-- ARGV  1 call id   2 age of the call, ms (0 when first sent)   3 again: 0 or 1
+--       4.. count, id * count, count of payloads, (position, payload) *
+-- Reply letters, one an id: A added; t p d f s the state it already is in
+local call_id = ARGV[1]
+local ids, payloads = read_tasks(4)
+if tonumber(ARGV[2]) > 0 and redis.call('ZSCORE', calls, call_id) then
+  local where = find(ids)
+  for i = 1, #ids do
+    where[i] = where[i] or 'A'
+  end
+  return table.concat(where)
+end
+local codes = add(ids, payloads, ARGV[3] == '1', false)
+redis.call('ZREMRANGEBYSCORE', calls, '-inf', now - 60000)
+redis.call('ZADD', calls, now, call_id)
+return codes

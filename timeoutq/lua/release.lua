@@ -1,0 +1,39 @@
+-- release: give leases back without blame, to todos at once or to scheduled after a delay.
+-- KEYS  todos in_progress scheduled leases owners lock runtime meta stats bell alarm calls
+-- PARTS open items drop replay wake
+-- ARGV  1 call id   2 age of the call, ms   3 delay, ms   4.. count, runs of (token, length, id * length)
+-- Reply letters, one a lease: O released; R this very call was carried out before; L is not this token's
+local call_id, delay = ARGV[1], tonumber(ARGV[3])
+local ids, tokens = read_leases(4)
+local yes, codes, ended, lost, dues = mine(ids, tokens), {}, {}, 0, {}
+for i = 1, #ids do
+  codes[i] = 'L'
+  if yes[i] then
+    local moved
+    if delay > 0 then
+      moved = redis.call('SREM', in_progress, ids[i])
+      dues[#dues + 1] = now + delay
+      dues[#dues + 1] = ids[i]
+    else
+      moved = redis.call('SMOVE', in_progress, todos, ids[i])
+    end
+    if moved == 1 then
+      codes[i] = 'O'
+      ended[#ended + 1] = ids[i]
+    end
+  end
+  if codes[i] == 'L' then lost = lost + 1 end
+end
+if #ended > 0 then
+  drop(ended)
+  redis.call('HINCRBY', stats, 'released', #ended)
+  if delay > 0 then
+    redis.call('ZADD', scheduled, unpack(dues))
+    rouse(now + delay)
+  else
+    ring()
+  end
+end
+local letters = judge(call_id, codes, lost)
+if #ended > 0 then remember(call_id, codes, lost) end
+return letters

@@ -1,0 +1,22 @@
+-- retry_failed: failed tasks become ready again, with a clean record.
+-- KEYS  todos failed attempts crashes errors meta stats bell alarm
+-- PARTS open wake
+-- ARGV  1 call id   2 age of the call, ms   3 at most, when no ids are named   4.. id *
+-- Reply how many moved
+local ids, moved = {unpack(ARGV, 4)}, {}
+if #ids == 0 then
+  ids = redis.call('SRANDMEMBER', failed, ARGV[3])
+end
+for i = 1, #ids do
+  if redis.call('SMOVE', failed, todos, ids[i]) == 1 then
+    moved[#moved + 1] = ids[i]
+  end
+end
+if #moved > 0 then
+  redis.call('HDEL', attempts, unpack(moved))
+  redis.call('HDEL', crashes, unpack(moved))
+  redis.call('HDEL', errors, unpack(moved))
+  redis.call('HINCRBY', stats, 'retried', #moved)
+  ring()
+end
+return #moved

@@ -1,0 +1,280 @@
+"""What crosses the API: plain frozen values, made by `operations.py` from replies and read by everyone above it.
+
+Times are Unix seconds (float) of the server's clock. Task ids are `str`: bytes that are not UTF-8 appear as Python's
+surrogate escapes and go back to Redis as the bytes they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+TaskId = str | bytes
+Payload = Any
+"""A value that `json` can write, or `bytes`; `None` is no payload."""
+
+Tasks = TaskId | Mapping[TaskId, Payload] | Iterable[TaskId]
+"""One id, a mapping of ids to payloads, or any iterable of ids."""
+
+
+class State(StrEnum):
+    """Where a task is. A task that was accepted is in exactly one of these."""
+
+    TODOS = "todos"
+    SCHEDULED = "scheduled"
+    IN_PROGRESS = "in_progress"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Answer(StrEnum):
+    """What became of one id in a batch."""
+
+    ADDED = "added"
+    TODOS = "todos"
+    SCHEDULED = "scheduled"
+    IN_PROGRESS = "in_progress"
+    DONE = "done"
+    FAILED = "failed"
+    OK = "ok"
+    ALREADY = "already"
+    """The same call was carried out before; its reply had been lost."""
+    LOST = "lost"
+    """The lease belongs to somebody else or to nobody."""
+    MAX_RUNTIME = "max_runtime"
+    """The lease has reached its `max_runtime` and is not extended."""
+    UNKNOWN = "unknown"
+    """No state holds this id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on a task until `deadline`. `extend` it, and end it with `ack`, `fail` or `release`."""
+
+    task: str
+    token: str
+    """Names the holder and the claim; only who has it can extend or end the lease."""
+    deadline: float
+    """When the lease runs out, seconds of the server's clock."""
+    attempt: int = 1
+    """1 for the first try, one more after each failure. Lost leases and releases do not count."""
+    crashes: int = 0
+    """How many leases on this task have run out. From two on the task is handed out alone."""
+    fence: int = 0
+    """Grows with every lease: guard your own sink by refusing a smaller one than it has seen."""
+    payload: Payload = field(default=None, compare=False)
+
+    @property
+    def holder(self) -> str:
+        """The worker part of the token."""
+        return self.token.partition("#")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task that `pull` took for good."""
+
+    task: str
+    payload: Payload = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Return it from a handler: the lease is acked and, in the same atomic step, what the task found is put."""
+
+    put: Tasks = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Return it from a handler: the task goes back without blame, after `delay` seconds."""
+
+    delay: float = 0.0
+
+
+class Outcome(Sequence[Answer]):
+    """The answers to a batch, in the order of its ids; `outcome[i]` is an `Answer`."""
+
+    __slots__ = ("codes", "tasks")
+
+    def __init__(self, tasks: Sequence[bytes], codes: bytes) -> None:
+        self.tasks = tasks
+        self.codes = codes
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [ANSWERS[code] for code in self.codes[index]]
+        return ANSWERS[self.codes[index]]
+
+    def __iter__(self) -> Iterator[Answer]:
+        return (ANSWERS[code] for code in self.codes)
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # a sequence that compares with lists cannot have their hash
+
+    def __repr__(self) -> str:
+        return f"Outcome({dict(self.counts())!r})"
+
+    @property
+    def added(self) -> int:
+        """How many ids were new."""
+        return self.codes.count(b"A")
+
+    @property
+    def ok(self) -> int:
+        """How many leases were ended or extended by this call, now or when it was first sent."""
+        return self.codes.count(b"O") + self.codes.count(b"R")
+
+    def counts(self) -> dict[str, int]:
+        """How many ids got which answer."""
+        found = {str(answer): self.codes.count(bytes((code,))) for code, answer in ANSWERS.items()}
+        return {answer: count for answer, count in found.items() if count}
+
+    def items(self) -> Iterator[tuple[str, Answer]]:
+        """The ids with their answers."""
+        return ((text(task), ANSWERS[code]) for task, code in zip(self.tasks, self.codes, strict=True))
+
+
+ANSWERS: dict[int, Answer] = {
+    ord("A"): Answer.ADDED,
+    ord("t"): Answer.TODOS,
+    ord("s"): Answer.SCHEDULED,
+    ord("p"): Answer.IN_PROGRESS,
+    ord("d"): Answer.DONE,
+    ord("f"): Answer.FAILED,
+    ord("O"): Answer.OK,
+    ord("R"): Answer.ALREADY,
+    ord("L"): Answer.LOST,
+    ord("X"): Answer.MAX_RUNTIME,
+    ord("u"): Answer.UNKNOWN,
+}
+"""The letters in which scripts answer: one a task, so that a thousand answers are a thousand bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """All that the queue knows about one id."""
+
+    task: str
+    state: State | None
+    """None: no state holds it."""
+    due: float | None = None
+    """When a scheduled task becomes ready."""
+    deadline: float | None = None
+    """When the lease on it runs out."""
+    lease_left: float | None = None
+    """Seconds until then; negative when the cleaner has not come by yet."""
+    holder: str | None = None
+    failures: int = 0
+    crashes: int = 0
+    error: str | None = None
+    error_at: float | None = None
+    payload: Payload = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of `list`: an id and, where the state has one, its time, holder or last error."""
+
+    task: str
+    at: float | None = None
+    """scheduled: due time; in_progress: deadline of the lease; failed: time of the last error."""
+    holder: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of a state. `cursor` is None on the last one; a task that moves meanwhile may be missed or seen twice."""
+
+    state: State
+    entries: Sequence[Entry]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a worker last said of itself."""
+
+    worker: str
+    host: str
+    pid: int
+    concurrency: int
+    held: int
+    acked: int
+    failed: int
+    started: float
+    beat: float
+    """When it last said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One of the last errors."""
+
+    task: str
+    at: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The counters at a moment; rates are the differences of two."""
+
+    at: float
+    put: int = 0
+    claimed: int = 0
+    acked: int = 0
+    failed: int = 0
+    expired: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """One atomic look at the queue."""
+
+    now: float
+    todos: int
+    scheduled: int
+    in_progress: int
+    done: int
+    failed: int
+    paused: bool
+    counters: Mapping[str, int]
+    """Everything that ever happened: put, claimed, acked, failed, gave_up, expired, crashed, released, promoted, …"""
+    next_due: float | None = None
+    next_deadline: float | None = None
+    todos_since: float | None = None
+    """Since when todos has not been empty: no ready task has waited longer than since then."""
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    workers: int = 0
+
+    @property
+    def known(self) -> int:
+        """todos + scheduled + in_progress + done + failed."""
+        return self.todos + self.scheduled + self.in_progress + self.done + self.failed
+
+    @property
+    def drained(self) -> bool:
+        """Nothing is ready, scheduled or held."""
+        return not (self.todos or self.scheduled or self.in_progress)
+
+    @property
+    def sample(self) -> Sample:
+        """The counters that rates are made of."""
+        of = self.counters.get
+        return Sample(
+            self.now, of("put", 0), of("claimed", 0), of("acked", 0), of("failed", 0), of("expired", 0)
+        )
+
+
+def text(task: bytes) -> str:
+    """Give the id as `str`; bytes that are not UTF-8 become surrogate escapes."""
+    return task.decode("utf-8", "surrogateescape")

@@ -1,0 +1,516 @@
+"""The table of operations: which script, which keys, which arguments, how to read the reply, may it be sent again.
+
+No I/O happens here: each method of `Operations` gives a `Call`, which `flows.py` sends and `client.py` carries.
+
+                    schedule(at)                         fail, retries left / release(delay)
+        +--------------------------> scheduled <-------------------------------------+
+        |                                | promote_due (its time has come)           |
+     put|                                v                                           |
+    ----+--------------------------->  todos  --- claim(timeout) --->  in_progress --+
+                                         ^                              | | |
+                                         +--- requeue_expired ----------+ | |   ack
+                                         |    (the lease ran out),        | +--------> done
+                                         |    release()                   |
+                                         +--- retry_failed --- failed <---+ fail, no retries left / crashed too often
+
+The text of a script is the prelude that binds its KEYS line to names, the parts that its PARTS line names, and its own
+file. Arguments 1 and 2 of every script are the call's id and its age in ms, 0 when it is sent for the first time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, Generic, TypeVar
+
+from timeoutq import arguments
+from timeoutq.model import (
+    Entry,
+    Failure,
+    Lease,
+    Outcome,
+    Sample,
+    State,
+    Stats,
+    Task,
+    TaskId,
+    TaskInfo,
+    Tasks,
+    WorkerInfo,
+    text,
+)
+
+T = TypeVar("T")
+Argument = bytes | str | int
+Command = tuple[Argument, ...]
+
+BATCH = 500
+"""The most ids in one script call: a script runs alone, and this bounds for how long."""
+
+STATES = {
+    b"t": State.TODOS,
+    b"s": State.SCHEDULED,
+    b"p": State.IN_PROGRESS,
+    b"d": State.DONE,
+    b"f": State.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script as the server runs it."""
+
+    name: str
+    keys: tuple[str, ...]
+    text: str
+    sha: str
+
+
+@cache
+def script(name: str) -> Script:
+    """Read and assemble one of the files in `lua/`."""
+    folder = files("timeoutq") / "lua"
+    body = (folder / f"{name}.lua").read_text("utf-8")
+    keys = tuple(_header(body, "KEYS").split())
+    parts = [(folder / "parts" / f"{part}.lua").read_text("utf-8") for part in _header(body, "PARTS").split()]
+    prelude = f"local {', '.join(keys)} = {', '.join(f'KEYS[{i}]' for i in range(1, len(keys) + 1))}\n"
+    whole = prelude + "".join(parts) + body
+    return Script(name, keys, whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest())
+
+
+def _header(body: str, word: str) -> str:
+    found = re.search(rf"^-- {word} +(.*)$", body, re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One script call: `command()` is what goes on the wire, `read` makes the answer of the reply."""
+
+    name: str
+    head: Command
+    id: bytes
+    args: Sequence[Argument]
+    read: Callable[[Any], T]
+    replayable: bool = True
+    """False: it must not be sent again when its reply is lost."""
+    dated: int | None = None
+    """Where in `args` the server time stands after which nobody waits for the answer any more."""
+    expects: int | None = None
+    """Where in `args` the server time stands that the client expects, to notice a clock that jumped."""
+
+    def command(self, age_ms: int = 0, *, not_after: int = 0, expected: int = 0) -> Command:
+        """Give the words of the command, for a call that was first sent `age_ms` ago."""
+        args = self.args
+        if self.dated is not None or self.expects is not None:
+            args = list(args)
+            if self.dated is not None:
+                args[self.dated] = not_after
+            if self.expects is not None:
+                args[self.expects] = expected
+        return (*self.head, self.id, age_ms, *args)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a claim found: leases, or when to look again (server ms; 0 for no known time)."""
+
+    now_ms: int
+    leases: list[Lease] = field(default_factory=list[Lease])
+    next_ms: int = 0
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a round of the cleaner did."""
+
+    now_ms: int
+    moved: int
+    failed: int = 0
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Until when a cleaner may sleep (server ms)."""
+
+    now_ms: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a prune did, and where its walk through in_progress goes on."""
+
+    pruned: int
+    cursor: bytes
+    adopted: int
+    more: bool
+
+
+class Operations:
+    """The operations of one queue, as calls."""
+
+    def __init__(self, name: str) -> None:
+        self.name = arguments.queue_name(name)
+        self._prefix = f"timeoutq:{{{self.name}}}:"
+        self._heads: dict[str, Command] = {}
+
+    def key(self, name: str) -> str:
+        """Give the full key of one of the names in the design's table; `lock` is the prefix of the lock keys."""
+        return self._prefix + ("lock:" if name == "lock" else name)
+
+    def call(
+        self,
+        name: str,
+        args: Sequence[Argument],
+        read: Callable[[Any], T],
+        *,
+        id: bytes = b"",
+        replayable: bool = True,
+        dated: int | None = None,
+        expects: int | None = None,
+    ) -> Call[T]:
+        """Build the call of the script `name`."""
+        head = self._heads.get(name)
+        if head is None:
+            found = script(name)
+            keys = [self.key(key).encode() for key in found.keys]
+            head = self._heads[name] = (b"EVALSHA", found.sha.encode(), len(keys), *keys)
+        return Call(name, head, id, args, read, replayable, dated, expects)
+
+    # ---- tasks in
+
+    def put(
+        self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes], *, again: bool = False
+    ) -> list[Call[Outcome]]:
+        """Build the calls that put tasks: one for each 500."""
+        ids, payloads = arguments.tasks(tasks)
+        return [
+            self.call("put", [int(again), *_tasks(part, bodies)], _outcome(part), id=nonce())
+            for part, bodies in _batches(ids, payloads)
+        ]
+
+    def schedule(
+        self,
+        tasks: tuple[Tasks, ...],
+        nonce: Callable[[], bytes],
+        *,
+        at: object = None,
+        after: object = None,
+        again: bool = False,
+    ) -> list[Call[Outcome]]:
+        """Build the calls that schedule tasks."""
+        due = arguments.due(at, after)
+        ids, payloads = arguments.tasks(tasks)
+        return [
+            self.call("schedule", [int(again), due, *_tasks(part, bodies)], _outcome(part), id=nonce())
+            for part, bodies in _batches(ids, payloads)
+        ]
+
+    # ---- leases
+
+    def claim(
+        self, token: bytes, n: int, timeout_ms: int, max_runtime_ms: int = 0, share: int = 1
+    ) -> Call[Claimed]:
+        """Build a claim of up to `n` leases."""
+        name = token.decode()
+        return self.call(
+            "claim",
+            [min(n, BATCH), timeout_ms, max_runtime_ms, 0, share],
+            lambda reply: _claimed(reply, name),
+            id=token,
+            dated=3,
+        )
+
+    def extend(self, leases: Sequence[Lease], timeout_ms: int) -> list[Call[tuple[float, Outcome]]]:
+        """Build the calls that extend leases; each gives the new deadline (seconds) and the answers."""
+        return [
+            self.call("extend", [timeout_ms, *words], _extended(ids)) for ids, words in map(_leases, _split(leases))
+        ]
+
+    def ack(self, leases: Sequence[Lease]) -> list[Call[Outcome]]:
+        """Build the calls that ack leases."""
+        return [
+            self.call("ack", words, _outcome(ids), id=_digest(b"a", words))
+            for ids, words in map(_leases, _split(leases))
+        ]
+
+    def ack_put(self, lease: Lease, ids: Sequence[bytes], payloads: Mapping[int, bytes]) -> Call[Outcome]:
+        """Build the call that acks one lease and puts what it found: at most 499 tasks."""
+        mine, words = _leases([lease])
+        return self.call("ack", [*words, *_tasks(ids, payloads)], _outcome(mine), id=_digest(b"a", words))
+
+    def release(self, leases: Sequence[Lease], delay_ms: int = 0) -> list[Call[Outcome]]:
+        """Build the calls that give leases back."""
+        return [
+            self.call("release", [delay_ms, *words], _outcome(ids), id=_digest(b"r", words))
+            for ids, words in map(_leases, _split(leases))
+        ]
+
+    def fail(self, leases: Sequence[Lease], retries_ms: Sequence[int], errors: Sequence[bytes]) -> list[Call[Outcome]]:
+        """Build the calls that fail leases: for each the delay before the next attempt, or -1, and the error."""
+        calls: list[Call[Outcome]] = []
+        for start in range(0, len(leases), BATCH):
+            ids, words = _leases(leases[start : start + BATCH])
+            ends: list[Argument] = []
+            for i in range(start, start + len(ids)):
+                ends += (retries_ms[i], errors[i])
+            calls.append(self.call("fail", [*words, *ends], _outcome(ids), id=_digest(b"f", words)))
+        return calls
+
+    def crash(self, leases: Sequence[Lease], reason: str) -> list[Call[Outcome]]:
+        """Build the calls with which a supervisor ends the leases of tasks that a dead process was running."""
+        return [
+            self.call("crash", [arguments.error_text(reason), *words], _outcome(ids))
+            for ids, words in map(_leases, _split(leases))
+        ]
+
+    # ---- tasks out, one way or another
+
+    def pull(self, n: int) -> Call[list[Task]]:
+        """Build the call that takes up to 500 tasks for good; it is never sent twice."""
+        return self.call("pull", [min(n, BATCH)], _pulled, replayable=False)
+
+    def retry_failed(self, ids: Sequence[bytes]) -> Call[int]:
+        """Build the call that makes failed tasks ready again: these, or any 500."""
+        return self.call("retry_failed", [BATCH, *ids], int)
+
+    def forget(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
+        """Build the calls that remove tasks from every state."""
+        ids, _ = arguments.tasks(tasks)
+        return [self.call("forget", part, _outcome(part)) for part, _ in _batches(ids, {})]
+
+    def purge(self) -> Call[int]:
+        """Build the call that removes the queue; it answers 0 while it has to be called again."""
+        return self.call("purge", [BATCH], int)
+
+    # ---- the cleaner's
+
+    def requeue_expired(self, n: int = 200) -> Call[Swept]:
+        """Build a round of taking back expired leases."""
+        return self.call("requeue_expired", [min(n, BATCH), 0], _swept, expects=1)
+
+    def promote_due(self, n: int = BATCH) -> Call[Swept]:
+        """Build a round of making due tasks ready."""
+        return self.call("promote_due", [min(n, BATCH)], lambda reply: Swept(reply[0], reply[1], 0, bool(reply[2])))
+
+    def prune(self, n: int = BATCH, cursor: bytes = b"0") -> Call[Pruned]:
+        """Build a round of dropping done tasks that need not be kept, and of adopting tasks without a lease."""
+        return self.call(
+            "prune", [min(n, BATCH), cursor], lambda r: Pruned(r[0], r[1], r[2], bool(r[3]))
+        )
+
+    def plan(self, longest_ms: int) -> Call[Plan]:
+        """Build a cleaner's question: how long may I sleep?"""
+        return self.call("plan", [longest_ms], lambda reply: Plan(reply[0], reply[1]))
+
+    def beat(self, worker: str, about: Mapping[str, object] | None) -> Call[int]:
+        """Build a worker's sign of life, or its farewell (None); it answers how many workers live."""
+        return self.call("beat", [worker, json.dumps(about) if about else ""], int)
+
+    # ---- looking
+
+    def inspect(self, task: TaskId) -> Call[TaskInfo]:
+        """Build the call that tells all about one task."""
+        id = arguments.task_id(task)
+        return self.call("inspect", [id], lambda reply: _info(text(id), reply))
+
+    def stats(self) -> Call[Stats]:
+        """Build the call that counts everything at one moment."""
+        return self.call("stats", [], _stats)
+
+    def drained(self, before_ms: int | None = None) -> Call[bool]:
+        """Build the call that says whether nothing is ready, held or scheduled (before a time)."""
+        return self.call("drained", ["+inf" if before_ms is None else before_ms], bool)
+
+    def configure(self, settings: Mapping[str, bytes]) -> Call[int]:
+        """Build the call that writes settings."""
+        return self.call("configure", [word for pair in settings.items() for word in pair], int)
+
+
+# ---- words for the wire
+
+
+def _batches(
+    ids: Sequence[bytes], payloads: Mapping[int, bytes]
+) -> Iterable[tuple[Sequence[bytes], Mapping[int, bytes]]]:
+    if len(ids) <= BATCH:
+        return [(ids, payloads)] if ids else []
+    if not payloads:
+        return [(ids[at : at + BATCH], {}) for at in range(0, len(ids), BATCH)]
+    return [
+        (part, {i: payloads[at + i] for i in range(len(part)) if at + i in payloads})
+        for at in range(0, len(ids), BATCH)
+        for part in (ids[at : at + BATCH],)
+    ]
+
+
+def _tasks(ids: Sequence[bytes], payloads: Mapping[int, bytes]) -> list[Argument]:
+    words: list[Argument] = [len(ids), *ids, len(payloads)]
+    for position, payload in payloads.items():
+        words += (position + 1, payload)
+    return words
+
+
+def _split(leases: Sequence[Lease]) -> Iterable[Sequence[Lease]]:
+    return (leases[at : at + BATCH] for at in range(0, len(leases), BATCH))
+
+
+def _leases(leases: Sequence[Lease]) -> tuple[list[bytes], list[Argument]]:
+    # runs of leases of the same claim share their token: a batch that is acked as it was claimed names it once
+    ids = [lease.task.encode("utf-8", "surrogateescape") for lease in leases]
+    words: list[Argument] = [len(ids)]
+    start = 0
+    for end in range(1, len(ids) + 1):
+        if end == len(ids) or leases[end].token != leases[start].token:
+            words += (leases[start].token, end - start)
+            words += ids[start:end]
+            start = end
+    return ids, words
+
+
+def _digest(verb: bytes, words: Sequence[Argument]) -> bytes:
+    # the same leases ended the same way are the same call, also when the caller asks again after an error
+    hashed = hashlib.blake2b(digest_size=12)
+    hashed.update(b"\0".join(word if isinstance(word, bytes) else str(word).encode() for word in words))
+    return verb + hashed.hexdigest().encode()
+
+
+# ---- reading replies
+
+
+def _outcome(ids: Sequence[bytes]) -> Callable[[Any], Outcome]:
+    return lambda reply: Outcome(ids, reply)
+
+
+def _extended(ids: Sequence[bytes]) -> Callable[[Any], tuple[float, Outcome]]:
+    return lambda reply: (reply[1] / 1000, Outcome(ids, reply[2]))
+
+
+def _claimed(reply: Any, token: str) -> Claimed:
+    if len(reply) == 3:
+        return Claimed(reply[0], [], reply[1], bool(reply[2]))
+    now_ms, deadline_ms, fence, ids, failures, crashes, bodies = reply
+    deadline, fence = deadline_ms / 1000, int(fence)
+    names = [id.decode("utf-8", "surrogateescape") for id in ids]
+    if not failures and not crashes and not bodies:
+        return Claimed(now_ms, [Lease(name, token, deadline, 1, 0, fence + i) for i, name in enumerate(names)])
+    return Claimed(
+        now_ms,
+        [
+            Lease(name, token, deadline, int(failed or 0) + 1, int(lost or 0), fence + i, arguments.unpack(body))
+            for i, (name, failed, lost, body) in enumerate(zip(names, failures, crashes, bodies, strict=True))
+        ],
+    )
+
+
+def _pulled(reply: Any) -> list[Task]:
+    return [Task(text(id), arguments.unpack(body)) for id, body in zip(reply[0], reply[1], strict=True)]
+
+
+def _swept(reply: Any) -> Swept:
+    now_ms, back, failed, more = reply
+    return Swept(now_ms, back + failed, failed, bool(more))
+
+
+def _error(line: bytes | None) -> tuple[float | None, str | None]:
+    if not line:
+        return None, None
+    at, _, message = line.partition(b" ")
+    return int(at) / 1000, message.decode("utf-8", "replace")
+
+
+def _info(task: str, reply: Any) -> TaskInfo:
+    now_ms, state, due, deadline, token, failures, crashes, error, body = reply
+    error_at, message = _error(error)
+    return TaskInfo(
+        task=task,
+        state=STATES.get(state),
+        due=float(due) / 1000 if due else None,
+        deadline=float(deadline) / 1000 if deadline else None,
+        lease_left=(float(deadline) - now_ms) / 1000 if deadline else None,
+        holder=token.decode("utf-8", "replace").partition("#")[0] if token else None,
+        failures=int(failures or 0),
+        crashes=int(crashes or 0),
+        error=message,
+        error_at=error_at,
+        payload=arguments.unpack(body),
+    )
+
+
+def _stats(reply: Any) -> Stats:
+    now, todos, scheduled, in_progress, done, failed, due, deadline, workers, counters, settings = reply
+    counted = {name.decode(): int(value) for name, value in zip(counters[::2], counters[1::2], strict=True)}
+    kept = {name.decode(): value.decode() for name, value in zip(settings[::2], settings[1::2], strict=True)}
+    since = counted.pop("todos_since", None)
+    return Stats(
+        now=now / 1000,
+        todos=todos,
+        scheduled=scheduled,
+        in_progress=in_progress,
+        done=done,
+        failed=failed,
+        paused=kept.get("paused") == "1",
+        counters=counted,
+        next_due=float(due) / 1000 if due else None,
+        next_deadline=float(deadline) / 1000 if deadline else None,
+        todos_since=since / 1000 if since and todos else None,
+        settings=kept,
+        workers=workers,
+    )
+
+
+def read_worker(worker: bytes, about: bytes, beat: bytes | float) -> WorkerInfo:
+    """Read an entry of `workers` and `worker_info`; what is missing or odd in it becomes zero or empty."""
+    try:
+        found = json.loads(about)
+    except ValueError:
+        found = {}
+    number: Callable[[str], float] = lambda name: v if isinstance(v := found.get(name, 0), int | float) else 0  # noqa: E731  # a name for one expression used six times
+    return WorkerInfo(
+        worker=text(worker),
+        host=str(found.get("host", "")),
+        pid=int(number("pid")),
+        concurrency=int(number("concurrency")),
+        held=int(number("held")),
+        acked=int(number("acked")),
+        failed=int(number("failed")),
+        started=float(number("started")),
+        beat=float(beat) / 1000,
+    )
+
+
+def read_sample(line: bytes) -> Sample:
+    """Read a line of `history`."""
+    at, *counts = (int(word) for word in line.split())
+    return Sample(at / 1000, *counts)
+
+
+def read_failure(line: bytes) -> Failure:
+    """Read a line of `error_log`: length of the id, id, time, message."""
+    length, _, rest = line.partition(b" ")
+    at, message = _error(rest[int(length) :])
+    return Failure(text(rest[: int(length)]), at or 0.0, message or "")
+
+
+def read_entry(task: bytes, *, at: float | None = None, token: bytes | None = None, error: bytes | None = None) -> Entry:
+    """Make one line of a page."""
+    error_at, message = _error(error)
+    return Entry(
+        text(task),
+        at=error_at if at is None else at / 1000,
+        holder=token.decode("utf-8", "replace").partition("#")[0] if token else None,
+        error=message,
+    )
+
+
+def renew(lease: Lease, deadline: float) -> Lease:
+    """Give the lease with its new deadline."""
+    return replace(lease, deadline=deadline)
