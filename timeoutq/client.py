@@ -89,7 +89,7 @@ class _Face:
             self._settings["keep_done"] = arguments.keep_done(keep_done)
         if max_crashes is not None:
             self._settings["max_crashes"] = b"%d" % arguments.count(max_crashes, "max_crashes")
-        self._given = (url, client, deadline)
+        self.given = (url, client, deadline)
         self._opened = False
         self._identify()
         self.talk = Talk(self.operations, self.server_at, ServerClock(), deadline, self.token)
@@ -219,7 +219,8 @@ class _Face:
 class Queue(_Face):
     """A queue, for code that blocks. Safe to share between threads; in a forked process it becomes a new client."""
 
-    def _run(self, flow: Flow[T]) -> T:
+    def run(self, flow: Flow[T]) -> T:
+        """Carry out a flow of `flows.py`; the first one also meets the server."""
         if not self._opened:
             self._drive(flows.opening(self.talk, self._settings, self.allow_eviction))
             self._opened = True
@@ -273,7 +274,7 @@ class Queue(_Face):
         with a clean record. 500 ids at a time are one atomic step; a bad id among them all means that none is put.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`.
         """
-        return self._run(flows.answers(self.talk, self.operations.put(tasks, self.token, again=again)))
+        return self.run(flows.answers(self.talk, self.operations.put(tasks, self.token, again=again)))
 
     def schedule(
         self, *tasks: Tasks, at: float | datetime | None = None, after: float | None = None, again: bool = False
@@ -284,7 +285,7 @@ class Queue(_Face):
         by the server's clock. Raises `InvalidInput`, `ServerFull`, `Unavailable`.
         """
         calls = self.operations.schedule(tasks, self.token, at=at, after=after, again=again)
-        return self._run(flows.answers(self.talk, calls))
+        return self.run(flows.answers(self.talk, calls))
 
     # ---- leases
 
@@ -296,7 +297,7 @@ class Queue(_Face):
         Gives an empty list when nothing is ready or the queue is paused. Expired and due tasks are made ready first.
         Raises `InvalidInput`, `Unavailable`.
         """
-        return self._run(flows.claim(self.talk, *self._claim(n, timeout, max_runtime, wait)))
+        return self.run(flows.claim(self.talk, *self._claim(n, timeout, max_runtime, wait)))
 
     @overload
     def extend(self, lease: Lease, timeout: float | None = None) -> Lease: ...
@@ -308,7 +309,7 @@ class Queue(_Face):
         One lease is given back with its new deadline, or `LeaseLost` is raised; many are answered each: `OK`, `LOST`,
         or `MAX_RUNTIME` for one that may not be extended any more.
         """
-        return self._run(self._extend(lease, timeout))
+        return self.run(self._extend(lease, timeout))
 
     @overload
     def ack(self, lease: Lease, put: Tasks | None = None) -> Answer: ...
@@ -320,7 +321,7 @@ class Queue(_Face):
         Counts after the deadline too, while nobody took the task back. For one lease: `OK`, or `ALREADY` when this very
         ack was carried out before; raises `LeaseLost` when the task is somebody else's. Many are answered each.
         """
-        return self._run(self._ack(lease, put))
+        return self.run(self._ack(lease, put))
 
     @overload
     def release(self, lease: Lease, delay: float = 0.0) -> Answer: ...
@@ -330,7 +331,7 @@ class Queue(_Face):
         """Give leases back, ready at once or after `delay` seconds. It costs no attempt. Answers as `ack` does."""
         leases = arguments.leases(lease)
         calls = self.operations.release(leases, arguments.delay_ms(delay, "delay"))
-        return self._run(self._end(lease, leases, calls))
+        return self.run(self._end(lease, leases, calls))
 
     @overload
     def fail(
@@ -358,94 +359,95 @@ class Queue(_Face):
         `error` is kept with the task, at most 4 KiB of it. Answers as `ack` does.
         """
         leases = arguments.leases(lease)
-        return self._run(self._end(lease, leases, self._fail(leases, error, retry_in, give_up)))
+        return self.run(self._end(lease, leases, self._fail(leases, error, retry_in, give_up)))
 
     def pull(self, n: int = 1) -> list[Task]:
         """Take up to `n` tasks (500 at most) without a lease: they are done at once, and lost if you die: at most once.
 
         Raises `Unavailable` when the reply was lost: what it held is not given again.
         """
-        return self._run(flows.answer(self.talk, self.operations.pull(arguments.count(n, high=BATCH))))
+        return self.run(flows.answer(self.talk, self.operations.pull(arguments.count(n, high=BATCH))))
 
     # ---- the cleaner's
 
     def requeue_expired(self, n: int = 200) -> int:
         """Take back up to `n` tasks whose lease ran out; give how many. Any number of processes may do it."""
-        return self._run(self._moved(self.operations.requeue_expired(arguments.count(n, high=BATCH))))
+        return self.run(self._moved(self.operations.requeue_expired(arguments.count(n, high=BATCH))))
 
     def promote_due(self, n: int = 500) -> int:
         """Make up to `n` scheduled tasks ready whose time has come; give how many."""
-        return self._run(self._moved(self.operations.promote_due(arguments.count(n, high=BATCH))))
+        return self.run(self._moved(self.operations.promote_due(arguments.count(n, high=BATCH))))
 
     def prune(self, n: int = 500) -> int:
         """Drop up to `n` done tasks that `keep_done` does not keep; give how many."""
-        return self._run(self._prune(n))
+        return self.run(self._prune(n))
 
     # ---- the operator's
 
     def retry_failed(self, *tasks: Tasks) -> int:
         """Make failed tasks ready again with a clean record: these, or all when none are named; give how many."""
-        return self._run(flows.retry_failed(self.talk, tasks))
+        return self.run(flows.retry_failed(self.talk, tasks))
 
     def forget(self, *tasks: Tasks) -> Outcome:
         """Remove tasks from every state, running ones too: their ack will be `LOST`. Gives the state each was in."""
-        return self._run(flows.answers(self.talk, self.operations.forget(tasks)))
+        return self.run(flows.answers(self.talk, self.operations.forget(tasks)))
 
     def inspect(self, task: TaskId) -> TaskInfo:
         """Tell all that is known of one task; its `state` is None when it is in none."""
-        return self._run(flows.answer(self.talk, self.operations.inspect(task)))
+        return self.run(flows.answer(self.talk, self.operations.inspect(task)))
 
     def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
         """Read a page of a state, about `n` entries: in_progress by deadline, scheduled by due time, sets in no order."""
-        return self._run(self._page(state, cursor, n))
+        return self.run(self._page(state, cursor, n))
 
     def stats(self) -> Stats:
         """Count all states, read counters and settings, at one moment."""
-        return self._run(flows.answer(self.talk, self.operations.stats()))
+        return self.run(flows.answer(self.talk, self.operations.stats()))
 
     def workers(self) -> list[WorkerInfo]:
         """Tell who works: the 500 workers that said so last."""
-        return self._run(self._workers())
+        return self.run(self._workers())
 
     def history(self) -> list[Sample]:
         """Give the counters of the last twenty minutes, one sample about each ten seconds, oldest first."""
-        return self._run(self._history())
+        return self.run(self._history())
 
     def errors(self, n: int = 10) -> list[Failure]:
         """Give the last errors, newest first, 50 at most."""
-        return self._run(self._errors(n))
+        return self.run(self._errors(n))
 
     def pause(self) -> None:
         """Stop giving out tasks to anyone; what is leased goes on."""
-        self._run(flows.answer(self.talk, self.operations.configure({"paused": b"1"})))
+        self.run(flows.answer(self.talk, self.operations.configure({"paused": b"1"})))
 
     def resume(self) -> None:
         """Give out tasks again."""
-        self._run(flows.answer(self.talk, self.operations.configure({"paused": b"0"})))
+        self.run(flows.answer(self.talk, self.operations.configure({"paused": b"0"})))
 
     def configure(
         self, *, keep_done: int | str | timedelta | None = None, max_crashes: int | None = None
     ) -> None:
         """Change settings of the queue for all its clients; see `Queue()` for their meaning."""
-        self._run(flows.answer(self.talk, self.operations.configure(self._configured(keep_done, max_crashes))))
+        self.run(flows.answer(self.talk, self.operations.configure(self._configured(keep_done, max_crashes))))
 
     def drained(self, before: float | datetime | None = None) -> bool:
         """Say whether nothing is ready, held or scheduled (before a time, if one is given)."""
-        return self._run(self._drained(before))
+        return self.run(self._drained(before))
 
     def purge(self) -> None:
         """Remove the queue with all its keys. Workers that hold leases find them lost."""
-        self._run(flows.purge(self.talk))
+        self.run(flows.purge(self.talk))
 
     def server(self) -> dict[str, Any]:
         """Give what INFO tells of the server."""
-        return self._run(self._server())
+        return self.run(self._server())
 
 
 class AsyncQueue(_Face):
     """A queue, for asyncio; used from one event loop."""
 
-    async def _run(self, flow: Flow[T]) -> T:
+    async def run(self, flow: Flow[T]) -> T:
+        """Carry out a flow of `flows.py`; the first one also meets the server."""
         if not self._opened:
             await self._drive(flows.opening(self.talk, self._settings, self.allow_eviction))
             self._opened = True
@@ -487,7 +489,7 @@ class AsyncQueue(_Face):
 
         talk = Talk(self.operations, self.server_at, self.talk.clock, self.talk.deadline, nonce)
         try:
-            return await self._run(flows.claim(talk, n, timeout_ms, max_runtime_ms, wait))
+            return await self.run(flows.claim(talk, n, timeout_ms, max_runtime_ms, wait))
         except asyncio.CancelledError:
             if tokens:
                 task = asyncio.ensure_future(self._give_back(tokens[-1], timeout_ms, max_runtime_ms))
@@ -530,7 +532,7 @@ class AsyncQueue(_Face):
         with a clean record. 500 ids at a time are one atomic step; a bad id among them all means that none is put.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`.
         """
-        return await self._run(flows.answers(self.talk, self.operations.put(tasks, self.token, again=again)))
+        return await self.run(flows.answers(self.talk, self.operations.put(tasks, self.token, again=again)))
 
     async def schedule(
         self, *tasks: Tasks, at: float | datetime | None = None, after: float | None = None, again: bool = False
@@ -541,7 +543,7 @@ class AsyncQueue(_Face):
         by the server's clock. Raises `InvalidInput`, `ServerFull`, `Unavailable`.
         """
         calls = self.operations.schedule(tasks, self.token, at=at, after=after, again=again)
-        return await self._run(flows.answers(self.talk, calls))
+        return await self.run(flows.answers(self.talk, calls))
 
     # ---- leases
 
@@ -565,7 +567,7 @@ class AsyncQueue(_Face):
         One lease is given back with its new deadline, or `LeaseLost` is raised; many are answered each: `OK`, `LOST`,
         or `MAX_RUNTIME` for one that may not be extended any more.
         """
-        return await self._run(self._extend(lease, timeout))
+        return await self.run(self._extend(lease, timeout))
 
     @overload
     async def ack(self, lease: Lease, put: Tasks | None = None) -> Answer: ...
@@ -577,7 +579,7 @@ class AsyncQueue(_Face):
         Counts after the deadline too, while nobody took the task back. For one lease: `OK`, or `ALREADY` when this very
         ack was carried out before; raises `LeaseLost` when the task is somebody else's. Many are answered each.
         """
-        return await self._run(self._ack(lease, put))
+        return await self.run(self._ack(lease, put))
 
     @overload
     async def release(self, lease: Lease, delay: float = 0.0) -> Answer: ...
@@ -587,7 +589,7 @@ class AsyncQueue(_Face):
         """Give leases back, ready at once or after `delay` seconds. It costs no attempt. Answers as `ack` does."""
         leases = arguments.leases(lease)
         calls = self.operations.release(leases, arguments.delay_ms(delay, "delay"))
-        return await self._run(self._end(lease, leases, calls))
+        return await self.run(self._end(lease, leases, calls))
 
     @overload
     async def fail(
@@ -615,88 +617,88 @@ class AsyncQueue(_Face):
         `error` is kept with the task, at most 4 KiB of it. Answers as `ack` does.
         """
         leases = arguments.leases(lease)
-        return await self._run(self._end(lease, leases, self._fail(leases, error, retry_in, give_up)))
+        return await self.run(self._end(lease, leases, self._fail(leases, error, retry_in, give_up)))
 
     async def pull(self, n: int = 1) -> list[Task]:
         """Take up to `n` tasks (500 at most) without a lease: they are done at once, and lost if you die: at most once.
 
         Raises `Unavailable` when the reply was lost: what it held is not given again.
         """
-        return await self._run(flows.answer(self.talk, self.operations.pull(arguments.count(n, high=BATCH))))
+        return await self.run(flows.answer(self.talk, self.operations.pull(arguments.count(n, high=BATCH))))
 
     # ---- the cleaner's
 
     async def requeue_expired(self, n: int = 200) -> int:
         """Take back up to `n` tasks whose lease ran out; give how many. Any number of processes may do it."""
-        return await self._run(self._moved(self.operations.requeue_expired(arguments.count(n, high=BATCH))))
+        return await self.run(self._moved(self.operations.requeue_expired(arguments.count(n, high=BATCH))))
 
     async def promote_due(self, n: int = 500) -> int:
         """Make up to `n` scheduled tasks ready whose time has come; give how many."""
-        return await self._run(self._moved(self.operations.promote_due(arguments.count(n, high=BATCH))))
+        return await self.run(self._moved(self.operations.promote_due(arguments.count(n, high=BATCH))))
 
     async def prune(self, n: int = 500) -> int:
         """Drop up to `n` done tasks that `keep_done` does not keep; give how many."""
-        return await self._run(self._prune(n))
+        return await self.run(self._prune(n))
 
     # ---- the operator's
 
     async def retry_failed(self, *tasks: Tasks) -> int:
         """Make failed tasks ready again with a clean record: these, or all when none are named; give how many."""
-        return await self._run(flows.retry_failed(self.talk, tasks))
+        return await self.run(flows.retry_failed(self.talk, tasks))
 
     async def forget(self, *tasks: Tasks) -> Outcome:
         """Remove tasks from every state, running ones too: their ack will be `LOST`. Gives the state each was in."""
-        return await self._run(flows.answers(self.talk, self.operations.forget(tasks)))
+        return await self.run(flows.answers(self.talk, self.operations.forget(tasks)))
 
     async def inspect(self, task: TaskId) -> TaskInfo:
         """Tell all that is known of one task; its `state` is None when it is in none."""
-        return await self._run(flows.answer(self.talk, self.operations.inspect(task)))
+        return await self.run(flows.answer(self.talk, self.operations.inspect(task)))
 
     async def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
         """Read a page of a state, about `n` entries: in_progress by deadline, scheduled by due time, sets in no order."""
-        return await self._run(self._page(state, cursor, n))
+        return await self.run(self._page(state, cursor, n))
 
     async def stats(self) -> Stats:
         """Count all states, read counters and settings, at one moment."""
-        return await self._run(flows.answer(self.talk, self.operations.stats()))
+        return await self.run(flows.answer(self.talk, self.operations.stats()))
 
     async def workers(self) -> list[WorkerInfo]:
         """Tell who works: the 500 workers that said so last."""
-        return await self._run(self._workers())
+        return await self.run(self._workers())
 
     async def history(self) -> list[Sample]:
         """Give the counters of the last twenty minutes, one sample about each ten seconds, oldest first."""
-        return await self._run(self._history())
+        return await self.run(self._history())
 
     async def errors(self, n: int = 10) -> list[Failure]:
         """Give the last errors, newest first, 50 at most."""
-        return await self._run(self._errors(n))
+        return await self.run(self._errors(n))
 
     async def pause(self) -> None:
         """Stop giving out tasks to anyone; what is leased goes on."""
-        await self._run(flows.answer(self.talk, self.operations.configure({"paused": b"1"})))
+        await self.run(flows.answer(self.talk, self.operations.configure({"paused": b"1"})))
 
     async def resume(self) -> None:
         """Give out tasks again."""
-        await self._run(flows.answer(self.talk, self.operations.configure({"paused": b"0"})))
+        await self.run(flows.answer(self.talk, self.operations.configure({"paused": b"0"})))
 
     async def configure(
         self, *, keep_done: int | str | timedelta | None = None, max_crashes: int | None = None
     ) -> None:
         """Change settings of the queue for all its clients; see `Queue()` for their meaning."""
-        await self._run(flows.answer(self.talk, self.operations.configure(self._configured(keep_done, max_crashes))))
+        await self.run(flows.answer(self.talk, self.operations.configure(self._configured(keep_done, max_crashes))))
 
     async def drained(self, before: float | datetime | None = None) -> bool:
         """Say whether nothing is ready, held or scheduled (before a time, if one is given)."""
-        return await self._run(self._drained(before))
+        return await self.run(self._drained(before))
 
     async def purge(self) -> None:
         """Remove the queue with all its keys. Workers that hold leases find them lost."""
-        await self._run(flows.purge(self.talk))
+        await self.run(flows.purge(self.talk))
 
     async def server(self) -> dict[str, Any]:
         """Give what INFO tells of the server."""
-        return await self._run(self._server())
+        return await self.run(self._server())
 
 
 def _replay(call: Call[operations.Claimed], talk: Talk) -> Flow[list[Lease]]:
@@ -707,14 +709,8 @@ def _replay(call: Call[operations.Claimed], talk: Talk) -> Flow[list[Lease]]:
 
 
 def twin(queue: AsyncQueue) -> Queue:
-    """Make a blocking client of the same queue, with connections of its own: for a thread of the worker."""
-    url, client, deadline = queue._given  # pyright: ignore[reportPrivateUsage]  # a sibling in the same module
-    if client is not None:
-        pool = client.connection_pool
-        kwargs = {k: v for k, v in pool.connection_kwargs.items() if k in _PLAIN}
-        import redis
-
-        client = redis.Redis(**kwargs)
+    """Make a blocking client of the same queue and the same name, with connections of its own: for a thread."""
+    url, client, deadline = queue.given
     made = Queue(
         queue.name,
         url,
@@ -722,10 +718,7 @@ def twin(queue: AsyncQueue) -> Queue:
         timeout=queue.timeout,
         max_runtime=queue.max_runtime,
         deadline=deadline,
-        allow_eviction=True,
+        allow_eviction=queue.allow_eviction,
     )
     made.worker = queue.worker
     return made
-
-
-_PLAIN = {"host", "port", "db", "username", "password", "path", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}

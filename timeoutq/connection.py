@@ -17,6 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 import redis
 import redis.asyncio
+import redis.asyncio.connection
+import redis.connection
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -136,21 +138,33 @@ class Server:
         if self._given is not None:
             url = re.sub(r"^valkey", "redis", self._given)
             return kind.from_url(url, **options)
-        pool_kind: Any = type(self._pool)
-        kwargs = {**self._kwargs, **options}
-        if asynchronous != ("asyncio" in pool_kind.__module__ or "aio" in self._pool.connection_class.__module__):
-            raise InvalidInput("Queue takes a redis.Redis client, AsyncQueue a redis.asyncio.Redis one")
-        connection = self._pool.connection_class
-        if "fakeredis" in connection.__module__:
-            return kind(connection_pool=self._pool)
-        if not issubclass(connection, (redis.Connection, redis.asyncio.Connection)):
-            kwargs.pop("socket_keepalive", None)
+        given = self._pool.connection_class
+        if "fakeredis" in given.__module__:
+            return self._fake(asynchronous)
         if hasattr(self._pool, "service_name"):
-            kwargs.pop("connection_pool", None)
-            return kind(
-                connection_pool=pool_kind(self._pool.service_name, self._pool.sentinel_manager, **kwargs)
-            )
-        return kind(connection_pool=pool_kind(connection_class=connection, **kwargs))
+            pool = type(self._pool)(self._pool.service_name, self._pool.sentinel_manager, **self._plain(), **options)
+            return kind(connection_pool=pool)
+        module: Any = redis.asyncio.connection if asynchronous else redis.connection
+        connection: Any = getattr(module, given.__name__, given)
+        if "path" in self._kwargs:
+            options.pop("socket_keepalive")
+        pool = module.ConnectionPool(connection_class=connection, **self._plain(), **options)
+        return kind(connection_pool=pool)
+
+    def _plain(self) -> dict[str, Any]:
+        # where to, as whom and over what: all else of the caller's connections is ours to decide
+        return {
+            name: value
+            for name, value in self._kwargs.items()
+            if name in ("host", "port", "path", "db", "username", "password", "credential_provider", "client_name")
+            or name.startswith("ssl_")
+        }
+
+    def _fake(self, asynchronous: bool) -> Any:
+        import fakeredis
+
+        server = self._kwargs["server"]
+        return fakeredis.FakeAsyncRedis(server=server) if asynchronous else fakeredis.FakeRedis(server=server)
 
     def explain(self, error: BaseException) -> TimeoutqError:
         """Make the error that a caller gets of one that redis-py raised; without any password."""

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from timeoutq import arguments, operations
 from timeoutq.connection import Server, is_hopeless, is_script_missing, is_transient
-from timeoutq.errors import LeaseLost, TimeoutqError, UnsafeServer
-from timeoutq.model import Answer, Lease, Outcome, TaskInfo, Tasks, text
+from timeoutq.errors import AccessDenied, InvalidInput, LeaseLost, NotRedis, SchemaMismatch, TimeoutqError, UnsafeServer
+from timeoutq.model import Answer, Lease, Outcome, TaskInfo, Tasks
 from timeoutq.operations import BATCH, Call, Claimed, Command, Operations, Swept
 
 T = TypeVar("T")
@@ -396,6 +396,6 @@ def page(talk: Talk, state: str, cursor: str | None, n: int) -> Flow[tuple[list[
     return found, None if after == "0" else after
 
 
-def show(tasks: Sequence[bytes]) -> str:
-    """Name some tasks in a message."""
-    return ", ".join(repr(text(task)) for task in tasks[:3]) + ("…" if len(tasks) > 3 else "")
+def is_final(error: TimeoutqError) -> bool:
+    """Say whether no waiting mends it; once a worker has met its server, it waits for these too."""
+    return isinstance(error, AccessDenied | InvalidInput | NotRedis | SchemaMismatch | UnsafeServer)

@@ -1,0 +1,148 @@
+"""Takes back expired leases and makes due tasks ready, on a clock that sleeps exactly until the next of them.
+
+Every worker runs one, `timeoutq cleaner` runs one alone, and any number may run at once: its scripts are idempotent and
+nobody leads. It sleeps until the next deadline or due time that it knows of; whoever adds an earlier one rings the alarm
+(a stream of one entry, which wakes all cleaners). Without news it looks again after `longest` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+
+from timeoutq import flows
+from timeoutq.client import AsyncQueue
+from timeoutq.connection import NETWORK_ERRORS
+from timeoutq.errors import TimeoutqError
+from timeoutq.operations import Plan
+
+log = logging.getLogger(__name__)
+
+PRUNE_EVERY = 30.0
+ALARM_WAIT = 30.0
+
+
+def waiting_for(what: str, mends: Callable[[BaseException], bool]) -> AsyncRetrying:
+    """Give the loop that waits for a server which is away, restarting or in failover: full jitter, without end.
+
+    `mends` says of an error whether waiting may mend it; others are raised.
+    """
+
+    def tell(state: RetryCallState) -> None:
+        if state.attempt_number == 1 and state.outcome is not None:
+            log.warning("%s waits for the server: %s", what, state.outcome.exception())
+
+    return AsyncRetrying(
+        retry=retry_if_exception(mends),
+        wait=wait_random_exponential(multiplier=0.1, max=3),
+        before_sleep=tell,
+        reraise=True,
+    )
+
+
+class Cleaner:
+    """Keeps one queue moving while it runs."""
+
+    def __init__(self, queue: AsyncQueue, *, longest: float = 10.0) -> None:
+        """Prepare; `longest` is the most seconds between two looks at the queue."""
+        self.queue = queue
+        self.longest = longest
+        self.peers = 1
+        """How many clean this queue; with many, each waits a little longer, so that they do not all do each round."""
+        self.met = False
+        """Whether the server has answered before; then every error of it is waited out."""
+        self.requeued = 0
+        self.promoted = 0
+        self._alarm = asyncio.Event()
+        self._cursor = b"0"
+        self._prune_at = 0.0
+
+    async def run(self) -> None:
+        """Clean until cancelled. A server that is away is waited for, without end."""
+        listener = asyncio.create_task(self._listen(), name=f"alarm-{self.queue.name}")
+        try:
+            while True:
+                self._alarm.clear()
+                async for attempt in waiting_for(f"cleaner of queue {self.queue.name}", self._mends):
+                    with attempt:
+                        pause = await self._round()
+                try:
+                    await asyncio.wait_for(self._alarm.wait(), pause)
+                except TimeoutError:
+                    pass
+                if self.peers > 1:
+                    await asyncio.sleep(random.uniform(0, min(0.02, 0.001 * self.peers)))  # noqa: S311  # jitter
+        finally:
+            listener.cancel()
+            await asyncio.gather(listener, return_exceptions=True)
+
+    def _mends(self, error: BaseException) -> bool:
+        return isinstance(error, TimeoutqError) and (self.met or not flows.is_final(error))
+
+    async def _round(self) -> float:
+        """Do all that is due; give how many seconds to sleep."""
+        queue, ops = self.queue, self.queue.operations
+        while True:
+            plan: Plan = await queue.run(flows.answer(queue.talk, ops.plan(int(self.longest * 1000))))
+            self.met = True
+            if plan.at_ms > plan.now_ms:
+                break
+            requeued, promoted = await queue.run(flows.settle(queue.talk, [ops.requeue_expired(), ops.promote_due()]))
+            for swept in (requeued, promoted):
+                if isinstance(swept, TimeoutqError):
+                    raise swept
+            queue.talk.clock.swept(requeued.now_ms)
+            self.requeued += requeued.moved
+            self.promoted += promoted.moved
+            if requeued.moved:
+                log.info(
+                    "queue %s: took back %d expired leases, %d of them to failed",
+                    queue.name, requeued.moved, requeued.failed,
+                )  # fmt: skip
+            if not requeued.moved and not promoted.moved:
+                # somebody else did it, or a grace holds it back: look again soon
+                return 0.05
+        if time.monotonic() >= self._prune_at:
+            await self._prune()
+        # whole ms were rounded down on the way: one more, and the next look finds it due
+        return (plan.at_ms - plan.now_ms) / 1000 + 0.001
+
+    async def _prune(self) -> None:
+        while True:
+            call = self.queue.operations.prune(cursor=self._cursor)
+            found = await self.queue.run(flows.answer(self.queue.talk, call))
+            self._cursor = found.cursor
+            if found.adopted:
+                log.warning("queue %s: %d tasks in progress had no lease", self.queue.name, found.adopted)
+            if not found.more:
+                break
+        self._prune_at = time.monotonic() + (PRUNE_EVERY if self._cursor == b"0" else 1.0)
+
+    async def _listen(self) -> None:
+        link, key = self.queue.link, self.queue.operations.key("alarm")
+        last = b""
+        wait = wait_random_exponential(multiplier=0.1, max=3)
+        failures = 0
+        while True:
+            try:
+                if not last:
+                    (newest,) = await link.send([("XREVRANGE", key, "+", "-", "COUNT", 1)])
+                    last = newest[0][0] if isinstance(newest, list) and newest else b"0-0"
+                    self._alarm.set()
+                heard: Any = await link.wait_alarm(key, last, ALARM_WAIT)
+                if heard != last:
+                    self._alarm.set()
+                last, failures = heard, 0
+            except (*NETWORK_ERRORS, TimeoutqError) as error:
+                failures += 1
+                log.debug("queue %s: the alarm is not heard: %s", self.queue.name, error)
+                last = b""
+                state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]  # only its number is read
+                state.attempt_number = failures
+                await asyncio.sleep(wait(state))

@@ -1,0 +1,107 @@
+"""Keeps leases alive: one thread, one connection of its own, one call for all leases each third of the timeout.
+
+The worker starts it. It runs outside of the event loop, so that a handler that blocks the loop does not lose the leases
+of the others; only code that holds the GIL for longer than two thirds of the timeout can. It also tells the queue that
+this worker lives, and learns how many others do.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from timeoutq import flows
+from timeoutq.client import Queue
+from timeoutq.errors import TimeoutqError
+from timeoutq.model import Answer, Lease, Outcome
+
+log = logging.getLogger(__name__)
+
+BEAT_EVERY = 5.0
+"""Seconds between two signs of life, when no lease asks for more."""
+
+
+class Heartbeat:
+    """Extends every lease in `held`, and reports those that could not be, from its thread."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        held: Mapping[int, Lease],
+        on_lost: Callable[[list[tuple[Lease, Answer]]], None],
+        about: Callable[[], Mapping[str, object]],
+    ) -> None:
+        """Prepare; `queue` is a client that nobody else uses, `held` maps fences to leases and is read only.
+
+        `on_lost` is called in the heartbeat's thread with the leases that were refused and why: `LOST` or
+        `MAX_RUNTIME`. `about` gives what the worker says of itself.
+        """
+        self.queue = queue
+        self.peers = 1
+        self._held = held
+        self._on_lost = on_lost
+        self._about = about
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"heartbeat-{queue.name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, say farewell to the queue, and wait for the thread to end."""
+        self._stop.set()
+        self._thread.join(timeout=self.queue.talk.deadline + 1)
+
+    def _run(self) -> None:
+        period = self.queue.timeout / 3
+        extend_at, beat_at = time.monotonic() + period, time.monotonic()
+        down = False
+        while not self._stop.is_set():
+            now = time.monotonic()
+            try:
+                if now >= beat_at:
+                    beat_at = now + max(BEAT_EVERY, period)
+                    self._beat(self._about())
+                if now >= extend_at:
+                    extend_at = now + period
+                    self._extend()
+            except TimeoutqError as error:
+                if not down:
+                    log.warning("heartbeat of queue %s cannot reach the server: %s", self.queue.name, error)
+                down = True
+                # leases are running out meanwhile: try again soon, but not all workers at once
+                extend_at = beat_at = now + random.uniform(0, min(1.0, period))  # noqa: S311  # jitter, not a secret
+            else:
+                if down:
+                    log.info("heartbeat of queue %s reaches the server again", self.queue.name)
+                down = False
+            self._stop.wait(max(0.0, min(extend_at, beat_at) - time.monotonic()))
+        try:
+            self._beat(None)
+        except TimeoutqError as error:
+            log.debug("no farewell to queue %s: %s", self.queue.name, error)
+        self.queue.close()
+
+    def _beat(self, about: Mapping[str, object] | None) -> None:
+        call = self.queue.operations.beat(self.queue.worker, about)
+        self.peers = max(1, self.queue.run(flows.answer(self.queue.talk, call)))
+
+    def _extend(self) -> None:
+        leases = list(self._held.values())
+        if not leases:
+            return
+        outcome: Outcome = self.queue.extend(leases)
+        if outcome.ok == len(leases):
+            return
+        refused = [
+            (lease, answer)
+            for lease, answer in zip(leases, outcome, strict=True)
+            # what was ended while the call was under way is not lost
+            if answer is not Answer.OK and lease.fence in self._held
+        ]
+        if refused:
+            self._on_lost(refused)

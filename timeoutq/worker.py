@@ -1,0 +1,755 @@
+"""Claims tasks, runs a handler on each, and acks or fails them: one event loop, handlers in it or in threads.
+
+`timeoutq worker` and user code start it. Its parts, each started and ended by `run`: the pump, which alone talks to the
+queue and sends all that has gathered while the last exchange was under way (so batches form by themselves under load);
+consumers, which live as long as the worker and run handlers; a heartbeat thread; a cleaner; and, while there is nothing
+to do, a wait on the bell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol, cast
+
+from tenacity import RetryCallState, wait_random_exponential
+
+from timeoutq import arguments, flows
+from timeoutq.cleaner import Cleaner
+from timeoutq.client import AsyncQueue, twin
+from timeoutq.connection import NETWORK_ERRORS
+from timeoutq.errors import HandlerNotFound, InvalidInput, LeaseLost, TimeoutqError
+from timeoutq.heartbeat import Heartbeat
+from timeoutq.model import Ack, Answer, Lease, Outcome, Release
+from timeoutq.operations import BATCH, Call, Claimed
+from timeoutq.retry import Retries, RetryPolicy
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Lease], Any]
+"""Takes a lease; `async def` or `def`. Gives None or `Ack(put=…)`, or `Release(…)`; raises to fail the task."""
+
+BELL_RETRY = 0.5
+THREAD_LIMIT = 1000
+
+
+class Ledger(Protocol):
+    """Where a supervisor reads, after this process died, what it held and what it was running."""
+
+    def hold(self, leases: Iterable[Lease]) -> None: ...
+    def start(self, lease: Lease) -> None: ...
+    def finish(self, lease: Lease) -> None: ...
+    def end(self, leases: Iterable[Lease]) -> None: ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a worker did."""
+
+    claimed: int = 0
+    acked: int = 0
+    failed: int = 0
+    released: int = 0
+    lost: int = 0
+
+
+def load_handler(path: str) -> Handler:
+    """Import `module:function`; raises `HandlerNotFound`, which says what is missing."""
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise HandlerNotFound(f"{path!r} is not a handler: write module:function, like demo.crawl:fetch")
+    try:
+        found: Any = import_module(module)
+    except Exception as error:
+        where = "" if not isinstance(error, ModuleNotFoundError) else f" (searched from {sys.path[0] or 'here'})"
+        raise HandlerNotFound(
+            f"handler {path!r}: importing {module} raised {type(error).__name__}: {error}{where}"
+        ) from error
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise HandlerNotFound(f"handler {path!r}: module {module} has no {name}") from None
+    if not callable(found):
+        raise HandlerNotFound(f"handler {path!r} is not callable but {type(found).__name__}")
+    return cast("Handler", found)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A handler at work."""
+
+    lease: Lease
+    task: asyncio.Task[None] | None = None
+    end: str = ""
+    """Why it is being stopped: lost, max_runtime, shutdown; empty while it is not."""
+
+
+@dataclass(slots=True)
+class _Errand:
+    """Calls that end leases; kept whole and sent again until the server has answered."""
+
+    verb: str
+    leases: list[Lease]
+    call: Call[Outcome]
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What has ended since the last exchange."""
+
+    acks: list[Lease] = field(default_factory=list[Lease])
+    errands: list[_Errand] = field(default_factory=list[_Errand])
+    fails: list[tuple[Lease, int, bytes]] = field(default_factory=list[tuple[Lease, int, bytes]])
+    releases: list[Lease] = field(default_factory=list[Lease])
+
+    def __bool__(self) -> bool:
+        return bool(self.acks or self.errands or self.fails or self.releases)
+
+
+class Worker:
+    """Works on one queue until it is stopped, or drained with `burst=True`."""
+
+    def __init__(
+        self,
+        queue: AsyncQueue,
+        handler: Handler | str,
+        *,
+        concurrency: int = 100,
+        prefetch: int | None = None,
+        retry: Retries = None,
+        max_runtime: float | None = None,
+        burst: bool = False,
+        drain_deadline: float = 25.0,
+        signals: bool = True,
+        ledger: Ledger | None = None,
+    ) -> None:
+        """Prepare a worker; `await run()` starts it.
+
+        `handler` is an object or `module:function`. `concurrency` is how many handlers run at once; `prefetch` how many
+        tasks wait here for one of them (None: as many as an exchange with the server takes to bring). `retry` replaces
+        the queue's policy, `max_runtime` (seconds) its limit. `burst` ends the worker when the queue is drained. On
+        SIGTERM it claims no more, finishes what runs within `drain_deadline` seconds and gives the rest back; on SIGINT
+        or a second SIGTERM it gives back at once (`signals=False` leaves signals to the caller, see `stop`).
+        """
+        self.queue = queue
+        self.handler = load_handler(handler) if isinstance(handler, str) else handler
+        if not callable(self.handler):
+            raise InvalidInput(f"handler must be callable, not {type(handler).__name__}")
+        self.concurrency = arguments.count(concurrency, "concurrency", high=100_000)
+        self._prefetch = None if prefetch is None else arguments.count(prefetch, "prefetch", low=0)
+        self.policy = queue.retry if retry is None else RetryPolicy.of(retry)
+        runtime = queue.max_runtime if max_runtime is None else max_runtime
+        self._runtime_ms = 0 if runtime is None else arguments.timeout_ms(runtime, "max_runtime")
+        self._timeout_ms = round(queue.timeout * 1000)
+        self.burst = burst
+        self.drain_deadline = arguments.seconds(drain_deadline, "drain_deadline")
+        self._signals = signals
+        self._ledger = ledger
+        called = getattr(self.handler, "__call__", None)  # noqa: B004  # the method itself is asked for
+        self._is_async = inspect.iscoroutinefunction(self.handler) or inspect.iscoroutinefunction(called)
+        self.tally = Tally()
+        self.held: dict[int, Lease] = {}
+        self._inbox: deque[Lease] = deque()
+        self._running: dict[int, _Run] = {}
+        self._gathered = _Gathered()
+        self._solo: Lease | None = None
+        self._alone = 0
+        self._closing = False
+        self._met = False
+        self._idle = False
+        self._stop_level = 0
+        self._started = time.time()
+        self._rate, self._trip = 0.0, 0.005
+        self._counted, self._counted_at = 0, time.monotonic()
+        self._failures = 0
+        self._crew: _Crew | None = None
+
+    # ---- the whole
+
+    async def run(self) -> Tally:
+        """Work until stopped (or drained, in a burst); give what was done. Waits for a server that is away.
+
+        Raises at once what no waiting mends: `AccessDenied`, `NotRedis`, `SchemaMismatch`, `UnsafeServer`.
+        """
+        loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._loop = loop
+        caught = self._catch_signals(loop)
+        self._heartbeat = Heartbeat(twin(self.queue), self.held, self._lost_in_thread, self._about)
+        cleaner = Cleaner(self.queue)
+        consumers: list[asyncio.Task[None]] = []
+        background: list[asyncio.Task[None]] = []
+        self._bell_task: asyncio.Task[None] | None = None
+        try:
+            self._heartbeat.start()
+            background.append(asyncio.create_task(cleaner.run(), name=f"cleaner-{self.queue.name}"))
+            if self._runtime_ms:
+                background.append(asyncio.create_task(self._watch_runtime(), name=f"runtime-{self.queue.name}"))
+            self._cleaner = cleaner
+            if self._is_async:
+                consumers = [asyncio.create_task(self._consume()) for _ in range(self.concurrency)]
+            else:
+                self._crew = _Crew(self, min(self.concurrency, THREAD_LIMIT))
+            log.info(
+                "worker %s starts on queue %s: concurrency %d, timeout %g s",
+                self.queue.worker, self.queue.name, self.concurrency, self.queue.timeout,
+            )  # fmt: skip
+            await self._pump(background[0])
+        finally:
+            for number in caught:
+                loop.remove_signal_handler(number)
+            await self._shut_down(consumers, background)
+        log.info("worker %s ends: %s", self.queue.worker, self.tally)
+        return self.tally
+
+    def stop(self, *, now: bool = False) -> None:
+        """Claim no more and finish what runs; with `now`, or when called again, give everything back at once."""
+        self._stop_level = 2 if now or self._stop_level else 1
+        log.info("worker %s %s", self.queue.worker, "leaves now" if self._stop_level == 2 else "drains")
+        self._wake.set()
+
+    def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> list[signal.Signals]:
+        caught: list[signal.Signals] = []
+        if self._signals and threading.current_thread() is threading.main_thread():
+            with suppress(NotImplementedError):
+                loop.add_signal_handler(signal.SIGTERM, self.stop)
+                loop.add_signal_handler(signal.SIGINT, lambda: self.stop(now=True))
+                caught = [signal.SIGTERM, signal.SIGINT]
+        return caught
+
+    def _about(self) -> dict[str, object]:
+        host, pid, _ = self.queue.worker.split(":")
+        return {
+            "host": host,
+            "pid": int(pid),
+            "concurrency": self.concurrency,
+            "held": len(self.held),
+            "acked": self.tally.acked,
+            "failed": self.tally.failed,
+            "started": self._started,
+        }
+
+    # ---- the pump: all exchanges with the queue
+
+    async def _pump(self, cleaner: asyncio.Task[None]) -> None:
+        drain_until = 0.0
+        while True:
+            if cleaner.done():
+                cleaner.result()  # raises what no waiting mends
+            self._wake.clear()
+            if self._stop_level:
+                drain_until = drain_until or time.monotonic() + self.drain_deadline
+                self._give_back_unstarted()
+                if self._stop_level == 2 or time.monotonic() >= drain_until or not self._running:
+                    return
+            self._start_solo()
+            claim = self._claim_call()
+            if self._gathered or claim is not None:
+                await self._exchange(claim)
+                if self.burst and self._idle and not self.held and not self._gathered and await self._is_drained():
+                    return
+                continue
+            await self._rest(drain_until)
+
+    async def _rest(self, drain_until: float) -> None:
+        if self._idle and self._bell_task is None and not self._stop_level:
+            self._bell_task = asyncio.create_task(self._await_bell(), name=f"bell-{self.queue.name}")
+        timeout = max(0.0, drain_until - time.monotonic()) if drain_until else None
+        try:
+            await asyncio.wait_for(self._wake.wait(), timeout)
+        except TimeoutError:
+            pass
+
+    def _claim_call(self) -> Call[Claimed] | None:
+        if self._stop_level or self._idle or self._solo is not None or self._alone in self.held:
+            return None
+        self._measure()
+        slots = self.concurrency + self._ahead()
+        unstarted = len(self._inbox) if self._crew is None else self._crew.unstarted
+        want = slots - len(self._running) - unstarted
+        # a claim for a sliver of the slots would be an exchange for little: let more of them come free
+        if want < max(1, slots // 8) and unstarted > 0:
+            return None
+        if want < 1:
+            return None
+        return self.queue.operations.claim(
+            self.queue.token(), min(want, BATCH), self._timeout_ms, self._runtime_ms, self._heartbeat.peers
+        )
+
+    def _ahead(self) -> int:
+        if self._prefetch is not None:
+            return self._prefetch
+        # what is done during two exchanges, and no more than is done in a third of a lease
+        per_trip = self._rate * (2 * self._trip + 0.002)
+        return int(min(per_trip, self._rate * self.queue.timeout / 3, 2 * BATCH))
+
+    def _measure(self) -> None:
+        now = time.monotonic()
+        span = now - self._counted_at
+        if span >= 0.05:
+            done = self.tally.acked + self.tally.failed
+            self._rate += ((done - self._counted) / span - self._rate) * min(1.0, 4 * span)
+            self._counted, self._counted_at = done, now
+
+    def _errands(self) -> list[_Errand]:
+        gathered, self._gathered = self._gathered, _Gathered()
+        ops, errands = self.queue.operations, gathered.errands
+        for call, part in zip(ops.ack(gathered.acks), _parts(gathered.acks), strict=True):
+            errands.append(_Errand("ack", part, call))
+        leases = [lease for lease, _, _ in gathered.fails]
+        calls = ops.fail(leases, [retry for _, retry, _ in gathered.fails], [text for _, _, text in gathered.fails])
+        for call, part in zip(calls, _parts(leases), strict=True):
+            errands.append(_Errand("fail", part, call))
+        for call, part in zip(ops.release(gathered.releases), _parts(gathered.releases), strict=True):
+            errands.append(_Errand("release", part, call))
+        return errands
+
+    async def _exchange(self, claim: Call[Claimed] | None) -> None:
+        errands = self._errands()
+        calls: list[Call[Any]] = [errand.call for errand in errands]
+        if claim is not None:
+            calls.append(claim)
+        began = time.monotonic()
+        try:
+            results = await self.queue.run(flows.settle(self.queue.talk, calls))
+        except TimeoutqError as error:
+            results = [error] * len(calls)
+        except BaseException:
+            self._gathered.errands[:0] = errands
+            raise
+        self._trip += (time.monotonic() - began - self._trip) / 8
+        trouble: TimeoutqError | None = None
+        for errand, result in zip(errands, results, strict=False):
+            if isinstance(result, TimeoutqError):
+                trouble = result
+                self._gathered.errands.append(errand)
+            else:
+                await self._settled(errand, result)
+        if claim is not None:
+            found = results[-1]
+            if isinstance(found, TimeoutqError):
+                trouble = found
+            else:
+                self._receive(found, cast("int", claim.args[0]))
+        if trouble is not None:
+            await self._wait_out(trouble)
+        else:
+            self._met = self._cleaner.met = True
+            if self._failures:
+                log.info("worker %s goes on", self.queue.worker)
+            self._failures = 0
+
+    async def _wait_out(self, trouble: TimeoutqError) -> None:
+        if not self._met and flows.is_final(trouble):
+            raise trouble
+        self._failures += 1
+        if self._failures == 1:
+            log.warning("worker %s waits for the server: %s", self.queue.worker, trouble)
+        state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]  # only its number is read
+        state.attempt_number = self._failures
+        pause = wait_random_exponential(multiplier=0.1, max=3)(state)
+        if self._stop_level == 2:
+            return
+        try:
+            await asyncio.wait_for(self._stopped(), pause)
+        except TimeoutError:
+            pass
+
+    async def _stopped(self) -> None:
+        while not self._stop_level:
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _settled(self, errand: _Errand, outcome: Outcome) -> None:
+        leases = errand.leases
+        for lease in leases:
+            self.held.pop(lease.fence, None)
+        if self._ledger is not None:
+            self._ledger.end(leases)
+        good = outcome.ok
+        if errand.verb == "ack":
+            self.tally.acked += good
+        elif errand.verb == "fail":
+            self.tally.failed += good
+        else:
+            self.tally.released += good
+        if good < len(leases):
+            for lease, answer in zip(leases, outcome, strict=True):
+                if answer is Answer.LOST and errand.verb != "release":
+                    await self._tell_lost(lease, errand.verb)
+
+    async def _tell_lost(self, lease: Lease, verb: str) -> None:
+        self.tally.lost += 1
+        try:
+            loss: object = await self.queue.run(flows.lost(self.queue.talk, lease))
+        except TimeoutqError as error:
+            loss = f"lease on {lease.task!a} is lost; why cannot be asked: {error}"
+        log.warning("queue %s: the %s of a task came too late: %s", self.queue.name, verb, loss)
+
+    def _receive(self, found: Claimed, asked: int) -> None:
+        self.queue.talk.clock.seen(found.now_ms)
+        self._cleaner.peers = self._heartbeat.peers
+        leases = found.leases
+        if len(leases) < asked:
+            # there was not more, or not more for us: what is left rings the bell for whoever waits longest
+            self._idle = True
+        if not leases:
+            return
+        self.tally.claimed += len(leases)
+        for lease in leases:
+            self.held[lease.fence] = lease
+        if self._ledger is not None:
+            self._ledger.hold(leases)
+        if leases[0].crashes >= 2:
+            # it may kill this process: it runs with nothing beside it, and nothing is held that could go down with it
+            self._solo = leases[0]
+            self._idle = False
+            self._give_back_unstarted()
+            return
+        self._hand_out(leases)
+
+    def _hand_out(self, leases: list[Lease]) -> None:
+        if self._crew is not None:
+            self._crew.take(leases)
+            return
+        self._inbox.extend(leases)
+        for _ in range(min(len(leases), len(self._waiters))):
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _start_solo(self) -> None:
+        if self._solo is not None and not self._running and not self._inbox and not self.held.keys() - {
+            self._solo.fence
+        }:
+            lease, self._solo = self._solo, None
+            self._alone = lease.fence
+            self._hand_out([lease])
+
+    def _give_back_unstarted(self) -> None:
+        unstarted = list(self._inbox)
+        self._inbox.clear()
+        if self._crew is not None:
+            unstarted += self._crew.give_back()
+        if self._stop_level and self._solo is not None:
+            unstarted.append(self._solo)
+            self._solo = None
+        self._gathered.releases.extend(unstarted)
+
+    # ---- waiting
+
+    async def _await_bell(self) -> None:
+        seconds = BELL_RETRY if self.burst else flows.BELL_WAIT
+        try:
+            await self.queue.link.wait_bell(self.queue.operations.key("bell"), seconds)
+        except NETWORK_ERRORS:
+            await asyncio.sleep(BELL_RETRY)
+        finally:
+            self._bell_task = None
+        self._idle = False
+        self._wake.set()
+
+    async def _is_drained(self) -> bool:
+        try:
+            return await self.queue.drained()
+        except TimeoutqError as error:
+            await self._wait_out(error)
+            return False
+
+    # ---- running handlers
+
+    async def _consume(self) -> None:
+        inbox, running = self._inbox, self._running
+        handler = cast("Callable[[Lease], Awaitable[Any]]", self.handler)
+        me = asyncio.current_task()
+        assert me is not None
+        since = time.monotonic()
+        while True:
+            if not inbox:
+                waiter = self._loop.create_future()
+                self._waiters.append(waiter)
+                await waiter
+                since = time.monotonic()
+                continue
+            lease = inbox.popleft()
+            run = _Run(lease, me)
+            running[lease.fence] = run
+            if self._ledger is not None:
+                self._ledger.start(lease)
+            try:
+                self._finish(lease, await handler(lease))
+            except asyncio.CancelledError as error:
+                if not run.end:
+                    if me.cancelling():
+                        raise
+                    # the handler cancelled itself, or something in it did
+                    self._fail(lease, error)
+                else:
+                    me.uncancel()
+                    self._ended(run)
+            except (Exception, SystemExit) as error:
+                self._fail(lease, error)
+            finally:
+                running.pop(lease.fence, None)
+                if self._ledger is not None:
+                    self._ledger.finish(lease)
+            if not self._wake.is_set():
+                self._wake.set()
+            if self._closing:
+                return
+            if time.monotonic() - since > 0.005:
+                # handlers that never wait would keep everybody else from the loop
+                await asyncio.sleep(0)
+                since = time.monotonic()
+
+    def _finish(self, lease: Lease, result: Any) -> None:
+        gathered = self._gathered
+        if result is None or not isinstance(result, Ack | Release):
+            gathered.acks.append(lease)
+        elif isinstance(result, Ack):
+            self._finish_found(lease, result)
+        elif result.delay:
+            call = self.queue.operations.release([lease], arguments.delay_ms(result.delay, "delay"))[0]
+            gathered.errands.append(_Errand("release", [lease], call))
+        else:
+            gathered.releases.append(lease)
+
+    def _finish_found(self, lease: Lease, result: Ack) -> None:
+        ids, payloads = arguments.tasks((result.put,))
+        if not ids:
+            self._gathered.acks.append(lease)
+            return
+        ops = self.queue.operations
+        if len(ids) < BATCH:
+            self._gathered.errands.append(_Errand("ack", [lease], ops.ack_put(lease, ids, payloads)))
+            return
+        task = self._loop.create_task(self._ack_many(lease, result))
+        self._long_acks.add(task)
+        task.add_done_callback(self._long_acks.discard)
+
+    async def _ack_many(self, lease: Lease, result: Ack) -> None:
+        while True:
+            try:
+                await self.queue.run(flows.ack_put(self.queue.talk, lease, result.put))
+                self.tally.acked += 1
+            except TimeoutqError as error:
+                if isinstance(error, LeaseLost):
+                    self.tally.lost += 1
+                    log.warning("queue %s: the ack of a task came too late: %s", self.queue.name, error)
+                elif self._stop_level < 2:
+                    await self._wait_out(error)
+                    continue
+                else:
+                    log.error("queue %s: the ack of %a failed: %s", self.queue.name, lease.task, error)
+            break
+        self.held.pop(lease.fence, None)
+        if self._ledger is not None:
+            self._ledger.end([lease])
+        self._wake.set()
+
+    @property
+    def _long_acks(self) -> set[asyncio.Task[None]]:
+        return self.__dict__.setdefault("_long_ack_tasks", set())
+
+    def _fail(self, lease: Lease, error: BaseException) -> None:
+        wait = self.policy.decide(lease.attempt, error)
+        retry_ms = -1 if wait is None else arguments.delay_ms(wait, "retry")
+        text = arguments.error_text(error)
+        log.info(
+            "queue %s: task %a failed on attempt %d, %s: %a",
+            self.queue.name, lease.task, lease.attempt,
+            "given up" if retry_ms < 0 else f"again in {retry_ms / 1000:g} s", text.decode("utf-8", "replace"),
+            exc_info=error if log.isEnabledFor(logging.DEBUG) else None,
+        )  # fmt: skip
+        self._gathered.fails.append((lease, retry_ms, text))
+
+    # ---- leases that end otherwise
+
+    async def _watch_runtime(self) -> None:
+        # a little before the scripts would take the task back, so that it is failed with its reason
+        margin_ms = min(300, self._runtime_ms // 10)
+        first_ms = min(self._timeout_ms, self._runtime_ms)
+        while True:
+            await asyncio.sleep(min(0.1, self._runtime_ms / 20_000))
+            now_ms = self.queue.talk.clock.now_ms
+            for run in list(self._running.values()):
+                end_ms = run.lease.deadline * 1000 - first_ms + self._runtime_ms
+                if now_ms >= end_ms - margin_ms:
+                    self._cancel(run, "max_runtime")
+
+    def _lost_in_thread(self, refused: list[tuple[Lease, Answer]]) -> None:
+        with suppress(RuntimeError):  # the loop is closed already
+            self._loop.call_soon_threadsafe(self._lose, refused)
+
+    def _lose(self, refused: list[tuple[Lease, Answer]]) -> None:
+        for lease, answer in refused:
+            run = self._running.get(lease.fence)
+            if run is not None:
+                self._cancel(run, "max_runtime" if answer is Answer.MAX_RUNTIME else "lost")
+            elif lease in self._inbox:
+                self._inbox.remove(lease)
+                self.held.pop(lease.fence, None)
+
+    def _cancel(self, run: _Run, why: str) -> None:
+        if run.end:
+            return
+        run.end = why
+        if run.task is not None:
+            run.task.cancel(why)
+        else:
+            # a thread cannot be stopped: what it returns will not be acked
+            self._ended(run)
+
+    def _ended(self, run: _Run) -> None:
+        lease = run.lease
+        if run.end == "shutdown":
+            self._gathered.releases.append(lease)
+            return
+        if run.end == "max_runtime":
+            # it had its time: that is a failure of the task, not of this process
+            self._fail(lease, TimeoutError(f"max_runtime of {self._runtime_ms / 1000:g} s is over"))
+            return
+        self.held.pop(lease.fence, None)
+        if self._ledger is not None:
+            self._ledger.end([lease])
+        task = self._loop.create_task(self._tell_lost(lease, "lease"))
+        self._long_acks.add(task)
+        task.add_done_callback(self._long_acks.discard)
+
+    # ---- the end
+
+    async def _shut_down(self, consumers: list[asyncio.Task[None]], background: list[asyncio.Task[None]]) -> None:
+        if self._bell_task is not None:
+            background.append(self._bell_task)
+        self._stop_level = max(self._stop_level, 1)
+        self._closing = True
+        self._give_back_unstarted()
+        for run in list(self._running.values()):
+            self._cancel(run, "shutdown")
+        if self._running and self._is_async:
+            # handlers may clean up after themselves, but not for long
+            until = time.monotonic() + 1.0
+            while self._running and time.monotonic() < until:
+                self._wake.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), max(0.0, until - time.monotonic()))
+        for consumer in consumers:
+            consumer.cancel()
+        for task in background:
+            task.cancel()
+        # a handler that swallows its cancellation is left behind
+        await asyncio.wait([*consumers, *background], timeout=2.0)
+        if self._long_acks:
+            await asyncio.wait(self._long_acks, timeout=self.queue.talk.deadline)
+        self._gathered.releases.extend(
+            run.lease for run in self._running.values() if run.end != "lost" and run.lease.fence in self.held
+        )
+        if self._crew is not None:
+            self._crew.close()
+        try:
+            if self._gathered:
+                await asyncio.wait_for(self._exchange(None), self.queue.talk.deadline + 1)
+        except (TimeoutqError, TimeoutError) as error:
+            log.warning("worker %s could not give back %d leases: %s", self.queue.worker, len(self.held), error)
+        await asyncio.get_running_loop().run_in_executor(None, self._heartbeat.stop)
+
+
+def _parts(leases: list[Lease]) -> list[list[Lease]]:
+    return [leases[at : at + BATCH] for at in range(0, len(leases), BATCH)]
+
+
+class _Crew:
+    """Threads that run `def` handlers; they live as long as the worker and are started as they are needed."""
+
+    def __init__(self, worker: Worker, size: int) -> None:
+        self._worker = worker
+        self._size = size
+        self._waiting: SimpleQueue[Lease | None] = SimpleQueue()
+        self._done: deque[tuple[_Run, Any, BaseException | None]] = deque()
+        self._told = False
+        self._threads: list[threading.Thread] = []
+
+    def take(self, leases: list[Lease]) -> None:
+        """Have these run."""
+        worker = self._worker
+        for lease in leases:
+            self._waiting.put(lease)
+        while len(self._threads) < min(self._size, len(worker._running) + self._waiting.qsize()):
+            thread = threading.Thread(
+                target=self._work, name=f"handler-{worker.queue.name}-{len(self._threads)}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    @property
+    def unstarted(self) -> int:
+        """How many wait for a thread."""
+        return self._waiting.qsize()
+
+    def give_back(self) -> list[Lease]:
+        """Take out of the queue what no thread has started."""
+        found: list[Lease] = []
+        with suppress(Empty):
+            while True:
+                lease = self._waiting.get_nowait()
+                if lease is not None:
+                    found.append(lease)
+        return found
+
+    def close(self) -> None:
+        """End the threads that are free; those at work are left to themselves and end with the process."""
+        for _ in self._threads:
+            self._waiting.put(None)
+
+    def _work(self) -> None:
+        worker = self._worker
+        handler, ledger = worker.handler, worker._ledger
+        while True:
+            lease = self._waiting.get()
+            if lease is None:
+                return
+            run = _Run(lease)
+            worker._running[lease.fence] = run
+            if ledger is not None:
+                ledger.start(lease)
+            result: Any = None
+            problem: BaseException | None = None
+            try:
+                result = handler(lease)
+            except BaseException as error:  # noqa: BLE001  # whatever a handler raises is its task's failure
+                problem = error
+            if ledger is not None:
+                ledger.finish(lease)
+            self._done.append((run, result, problem))
+            if not self._told:
+                self._told = True
+                with suppress(RuntimeError):  # the loop is closed already
+                    worker._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        self._told = False
+        worker = self._worker
+        with suppress(IndexError):
+            while True:
+                run, result, problem = self._done.popleft()
+                worker._running.pop(run.lease.fence, None)
+                if run.end:
+                    continue  # it was lost, timed out or given back meanwhile
+                if problem is None:
+                    worker._finish(run.lease, result)
+                else:
+                    worker._fail(run.lease, problem)
+        worker._wake.set()
