@@ -1,115 +1,188 @@
-"""When a failed task is tried again: (attempt, error) -> seconds to wait, or give up. Pure: no I/O, no clock, no state.
+"""When a failed task is tried again: tenacity's `wait_*` and `stop_*` objects, used as data. No I/O, no sleeping.
 
-`client.py` and `worker.py` ask it. Policies are tenacity's own `wait_*` and `stop_*` objects, used as data: the wait is
-written into Redis as a due time, so that it survives the process that worked it out.
+`client.py` and `worker.py` ask `RetryPolicy.decide` for a number of seconds and write it into Redis as a due time, so
+that the wait survives the process that failed. A handler raises `Retry` or `GiveUp` to decide by itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, cast
 
-from tenacity import Future, RetryCallState, stop_after_attempt, stop_after_delay, wait_exponential_jitter
-from tenacity.stop import stop_base, stop_before_delay
+import tenacity
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    stop_after_attempt,
+    stop_after_delay,
+    stop_all,
+    stop_any,
+    stop_never,
+    wait_chain,
+    wait_exponential_jitter,
+    wait_fixed,
+    wait_none,
+)
+from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
 from timeoutq.errors import InvalidInput
 
-Retries = Any
-"""None (the default policy), a list of delays, a `wait_*`, a pair of `wait_*` and `stop_*`, or a `RetryPolicy`."""
+Delay = float | timedelta
+Wait = wait_base | Callable[[RetryCallState], float]
+Stop = stop_base | Callable[[RetryCallState], bool]
+
+LONGEST = 366 * 86_400.0
+"""A wait that a policy computes is cut to this, seconds: tenacity's own `max` is 146 million years."""
+
+_DELAYS: tuple[type, ...] = (stop_after_delay, *filter(None, (getattr(tenacity, "stop_before_delay", None),)))
 
 
-class Retry(Exception):  # noqa: N818  # a handler raises it as a word, not as an error
-    """Raise it in a handler to have the task tried again: after so many seconds, or as the policy says."""
+class Retry(Exception):  # noqa: N818  # it is a decision of the handler's, and reads as one: raise Retry(after=60)
+    """Raise it in a handler: try the task again, after `after` seconds or, with None, as the retry policy says.
 
-    def __init__(self, reason: str = "", *, after: float | None = None) -> None:
+    It counts as a failed attempt, so the policy's stop still holds. `reason` is kept as the error of the task.
+    """
+
+    def __init__(self, after: Delay | None = None, reason: str = "") -> None:
         super().__init__(reason)
-        self.after = None if after is None else _delay(after, "after")
+        self.after = None if after is None else _seconds(after, "Retry(after=…)")
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.after, self.reason)
 
 
-class GiveUp(Exception):  # noqa: N818  # same
-    """Raise it in a handler to move the task to failed at once."""
+class GiveUp(Exception):  # noqa: N818  # likewise
+    """Raise it in a handler: the task goes to failed at once, whatever the retry policy says.
+
+    `reason` is kept as the error of the task.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class TaskFailed(Exception):  # noqa: N818  # what a policy sees when the error was given as text
+    """Stands for an error of which only the text is known, in front of policies that look at the exception."""
 
 
 class RetryPolicy:
-    """Tenacity's wait and stop objects, or a list of delays, as one decision."""
+    """How long to wait after each failed attempt, and when to give up."""
 
-    def __init__(
-        self,
-        wait: wait_base | Sequence[float] | None = None,
-        stop: stop_base | None = None,
-    ) -> None:
-        """Make a policy.
+    __slots__ = ("stop", "wait")
 
-        `wait` is a `wait_*` object, or a list of seconds after the first, second, … failure, beyond which the task is
-        given up; by default `wait_exponential_jitter(initial=1, max=300)`. `stop` is a `stop_*` object, by default
-        `stop_after_attempt(5)` (for a list: none). `stop_after_delay` and `stop_before_delay` are refused: when a task
-        was first tried is not kept. Raises `InvalidInput`.
+    def __init__(self, wait: Wait, stop: Stop) -> None:
+        """Make a policy of a tenacity `wait_*` and a `stop_*` object.
+
+        Raises `InvalidInput` for a stop that measures time since the first attempt (`stop_after_delay`,
+        `stop_before_delay`), also inside `|` and `&`: attempts of one task run in many processes, none knows the first.
         """
-        self._delays: list[float] | None = None
-        if wait is None:
-            wait = wait_exponential_jitter(initial=1, max=300)
-        elif not callable(wait):
-            if isinstance(wait, str | bytes) or not isinstance(wait, Iterable):
-                raise InvalidInput(f"retry takes tenacity's wait_* and stop_* objects or a list of seconds, not {wait!r:.80}")
-            self._delays = [_delay(delay, "a delay in the list") for delay in wait]
-        self._wait = wait
-        if stop is None and self._delays is None:
-            stop = stop_after_attempt(5)
-        elif stop is not None and not callable(stop):
-            raise InvalidInput(f"stop takes one of tenacity's stop_* objects, not {stop!r:.80}")
-        if stop is not None:
-            _refuse_clocks(stop)
-        self._stop = stop
+        if not callable(wait) or isinstance(wait, stop_base | type):
+            raise InvalidInput(f"a retry policy's wait is one of tenacity's wait_* objects, not {_shown(wait)}")
+        if not callable(stop) or isinstance(stop, wait_base | type):
+            raise InvalidInput(f"a retry policy's stop is one of tenacity's stop_* objects, not {_shown(stop)}")
+        _refuse_delays(stop)
+        self.wait = wait
+        self.stop = stop
+
+    def __repr__(self) -> str:
+        return f"RetryPolicy(wait={_shown(self.wait)}, stop={_shown(self.stop)})"
 
     @classmethod
     def of(cls, given: Retries) -> RetryPolicy:
-        """Make a policy of what `retry=` takes."""
-        if isinstance(given, cls):
+        """Make a policy of what people write.
+
+        None: five attempts with growing, jittered waits. A list of seconds: these waits, then give up. A wait: with
+        five attempts. A stop: with the usual waits. `(wait, stop)`, or a policy: as it is. Raises `InvalidInput`.
+        """
+        if given is None:
+            return cls(_usual_wait(), _usual_stop())
+        if isinstance(given, RetryPolicy):
             return given
         if isinstance(given, stop_base):
-            return cls(None, given)
-        if isinstance(given, tuple) and len(given) == 2 and callable(given[1]):
-            return cls(given[0], given[1])
-        return cls(given)
+            return cls(_usual_wait(), given)
+        if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+            items = list(cast("Sequence[Any]", given))
+            if len(items) == 2 and any(map(callable, items)):
+                return cls(items[0], items[1])
+            delays = [_seconds(item, "retry=[…]") for item in items]
+            return cls(
+                wait_chain(*map(wait_fixed, delays)) if delays else wait_none(), stop_after_attempt(len(delays) + 1)
+            )
+        if callable(given):
+            return cls(given, _usual_stop())
+        raise InvalidInput(
+            f"retry= takes a list of seconds, a tenacity wait_*, (wait_*, stop_*) or a RetryPolicy, not {_shown(given)}"
+        )
 
     def decide(self, attempt: int, error: BaseException | str) -> float | None:
-        """Give the seconds until the next attempt after failure number `attempt` (1-based), or None to give up."""
+        """Say in how many seconds the task is tried again after its `attempt`-th (from 1) failed; None: give up.
+
+        `GiveUp` gives up; `Retry(after=…)` sets the wait, and the stop still holds. A wait above a year is cut to it.
+        Raises `InvalidInput` when the policy itself fails, or says what is no wait.
+        """
         if isinstance(error, GiveUp):
             return None
-        if self._delays is not None and attempt > len(self._delays):
-            return None
-        state = _state(attempt, error)
-        if self._stop is not None and self._stop(state):
-            return None
-        if isinstance(error, Retry) and error.after is not None:
-            return error.after
-        wait: Any = self._wait
-        seconds = self._delays[attempt - 1] if self._delays is not None else float(wait(state))
-        return _delay(seconds, "the delay that the retry policy gave")
+        exception = TaskFailed(error) if isinstance(error, str) else error
+        state = RetryCallState(_NOBODY, None, (), {})
+        state.attempt_number = attempt
+        state.set_exception((type(exception), exception, None))
+        try:
+            # as tenacity does: the wait first, for a stop may look at it
+            if isinstance(error, Retry) and error.after is not None:
+                wait: Any = error.after
+            else:
+                wait = self.wait(state)
+            state.upcoming_sleep = wait
+            if self.stop(state):
+                return None
+        except Exception as cause:
+            raise InvalidInput(f"{self!r} failed on attempt {attempt}: {type(cause).__name__}: {cause}") from cause
+        return min(_seconds(wait, f"the wait of {self!r}"), LONGEST)
 
 
-def _state(attempt: int, error: BaseException | str) -> RetryCallState:
-    state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]  # policies read its number and its outcome
-    state.attempt_number = attempt
-    outcome = Future(attempt)
-    outcome.set_exception(error if isinstance(error, BaseException) else RuntimeError(error))
-    state.outcome = outcome
-    state.outcome_timestamp = state.start_time
-    return state
+Retries = RetryPolicy | Sequence[Delay] | tuple[Wait, Stop] | Wait | stop_base | None
+"""What `RetryPolicy.of` takes."""
+
+_NOBODY = Retrying(reraise=True)
+"""RetryCallState asks for who retries: nobody does, the queue will."""
 
 
-def _delay(value: object, name: str) -> float:
+def _usual_wait() -> Wait:
+    return wait_exponential_jitter(initial=1, max=300, jitter=1)
+
+
+def _usual_stop() -> Stop:
+    return stop_after_attempt(5)
+
+
+def _refuse_delays(stop: object) -> None:
+    if isinstance(stop, _DELAYS):
+        raise InvalidInput(
+            f"{type(stop).__name__} cannot stop a task: it measures from the first attempt, and the attempts of a task "
+            "run in many processes; use stop_after_attempt, or schedule a deadline of your own and raise GiveUp"
+        )
+    if isinstance(stop, stop_any | stop_all):
+        for part in stop.stops:
+            _refuse_delays(part)
+
+
+def _seconds(value: object, name: str) -> float:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {value!r:.80}")
+        raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {_shown(value)}")
     return float(value)
 
 
-def _refuse_clocks(stop: Any) -> None:
-    if isinstance(stop, stop_after_delay | stop_before_delay):
-        raise InvalidInput(
-            f"{type(stop).__name__} cannot stop a task: when it was first tried is not kept; use stop_after_attempt"
-        )
-    for part in getattr(stop, "stops", ()):
-        _refuse_clocks(part)
+def _shown(value: object) -> str:
+    if value is stop_never:
+        return "stop_never"
+    if isinstance(value, wait_base | stop_base):
+        inside = ", ".join(f"{name}={found!r:.60}" for name, found in vars(value).items())
+        return f"{type(value).__name__}({inside:.200})"
+    return f"{value!r:.80}"

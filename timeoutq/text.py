@@ -1,87 +1,125 @@
-"""The one gate through which text that came from a task reaches a terminal or a log, and numbers made for people.
+"""The one gate through which text of a task (its id, an error, the name of a worker) reaches a terminal or a log.
 
-`dashboard.py`, `cli.py` and the log formatter of the command call it. Nothing that passes `safe` can move a cursor, change
-a colour, write a clipboard, turn the direction of a line or forge a second line.
+`dashboard.py`, `cli.py` and everything that logs such text call `safe()`. What it gives holds no control byte, nothing
+invisible and nothing that turns the direction of writing, so it can neither steer a terminal nor forge a line of a log.
+Colour and markup are the caller's: put the text into a rich `Text`, never into markup. Humane numbers live here too.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import unicodedata
+import re
 
-_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+from rich.cells import cell_len
 
+ELLIPSIS = "…"
+
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Printable by Unicode's categories, yet drawn as nothing: fillers and variation selectors, which also upset widths."""
+
+_MARKS_A_CELL = 4
+"""More characters than this for each cell, and the rest is cut: marks can be stacked on one cell without end."""
 
 def safe(value: object, width: int | None = None) -> str:
-    r"""Give printable text: control, invisible and unassigned characters as escapes (`\x1b`), clipped to `width` cells."""
-    shown = value if isinstance(value, str) else value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
-    if not shown.isascii() or not shown.isprintable():
-        shown = "".join(_escape(char) for char in shown)
-    if width is not None and (len(shown) > width or not shown.isascii()):
-        from rich.cells import cell_len, set_cell_size
+    """Give printable text of anything, on one line, in at most `width` cells of a terminal.
 
-        if cell_len(shown) > width:
-            shown = set_cell_size(shown, max(0, width - 1)).rstrip() + "…" if width > 0 else ""
-    return shown
+    Printable characters stay. Control bytes (newline and tab too), DEL, C1, bidi and zero-width marks, private and
+    unassigned characters become `\\xNN`, `\\uNNNN` or `\\UNNNNNNNN`; bytes that are not UTF-8, and surrogate escapes
+    that stand for such, become `\\xNN`. What is too wide ends with an ellipsis. Never raises. The rule is
+    `str.isprintable()`, which is false for all of Cc, Cf, Cs, Co, Cn, Zl, Zp and Zs but the space, and `_INVISIBLE`.
+    """
+    found = _as_text(value)
+    cut = False
+    if width is not None and len(found) > max(0, width) * _MARKS_A_CELL:
+        found, cut = found[: max(0, width) * _MARKS_A_CELL], True
+    if not found.isascii() or not found.isprintable():
+        found = "".join(map(_escaped, found))
+    return found if width is None else _clipped(found, width, cut)
 
 
-def _escape(char: str) -> str:
-    if unicodedata.category(char) not in _HIDDEN:
-        return char
-    code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:
-        return f"\\x{code - 0xDC00:02x}"  # a byte that is not UTF-8
-    if code < 0x100:
+def _as_text(value: object) -> str:
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bytes | bytearray):
+        return value.decode("utf-8", "surrogateescape")
+    try:
+        return str.__str__(str(value))
+    except Exception as error:  # the text of a foreign exception may be anything, an error too
+        return f"<{type(value).__name__} without text: {type(error).__name__}>"
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable() and not _INVISIBLE.match(character):
+        return character
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # PEP 383: a byte that was not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    if code <= 0xFF:
         return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def _clipped(found: str, width: int, cut: bool) -> str:
+    if width <= 0:
+        return ""
+    if not cut and cell_len(found) <= width:
+        return found
+    kept, used = 0, 0
+    for character in found:
+        used += cell_len(character)
+        if used >= width:
+            break
+        kept += 1
+    # an escape sequence is not cut in two: half of one reads as something else
+    begun = re.search(r"\\(?:x[0-9a-f]?|u[0-9a-f]{0,3}|U[0-9a-f]{0,7})?\Z", found[:kept])
+    if begun and re.match(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})", found[begun.start() :]):
+        kept = begun.start()
+    return found[:kept] + ELLIPSIS
 
 
 def age(seconds: float | None) -> str:
-    """Give a length of time as people say it: 0.25 s, 12 s, 3 m 20 s, 2 h 5 m, 3 d 4 h; a dash for none."""
-    if seconds is None:
+    """Give a length of time for people, in at most 8 cells: `0.4 s`, `12 s`, `3 min`, `2 h 5 m`, `4 d`; None is `—`."""
+    if seconds is None or seconds != seconds:
         return "—"
-    sign, left = ("-" if seconds < 0 else ""), abs(seconds)
-    if left < 10:
-        return f"{sign}{left:.1f} s"
-    if left < 60:
-        return f"{sign}{left:.0f} s"
-    for big, small, unit, part in ((60, 1, "m", "s"), (3600, 60, "h", "m"), (86400, 3600, "d", "h")):
-        if left < big * (60 if big == 60 else 24 if big == 3600 else 10**9):
-            rest = int(left % big // small)
-            return f"{sign}{int(left // big)} {unit}" + (f" {rest} {part}" if rest else "")
-    return f"{sign}{left:.0f} s"
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if seconds < 3_600:
+        return f"{int(seconds // 60)} min"
+    if seconds < 36_000:
+        return f"{int(seconds // 3_600)} h {int(seconds % 3_600 // 60)} m"
+    if seconds < 2 * 86_400:
+        return f"{int(seconds // 3_600)} h"
+    return f"{min(seconds // 86_400, 99_999):.0f} d"
 
 
-def number(value: float) -> str:
-    """Give a count in at most six characters where it is large: 999, 12,345, 1.2 M."""
-    if value < 100_000:
-        return f"{value:,.0f}"
-    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if value >= size:
-            return f"{value / size:.1f} {unit}"
-    return f"{value:,.0f}"
+def number(count: float) -> str:
+    """Give a count in full, its thousands set apart: `1,234,567`."""
+    return f"{count:,.0f}"
 
 
-class SafeFormatter(logging.Formatter):
-    """One event, one line of printable text, whatever a task's id or error holds."""
+def compact(count: float) -> str:
+    """Give a count in at most 5 cells: `999`, `1.2k`, `12k`, `1.2M`, `3.4G`."""
+    if abs(count) < 999.5:
+        return f"{count:.0f}"
+    for size, unit in ((1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")):
+        scaled = count / size
+        if abs(scaled) < 9.95:
+            return f"{scaled:.1f}{unit}"
+        if abs(scaled) < 999.5:
+            return f"{scaled:.0f}{unit}"
+    return f"{count:.0e}"
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Format the record, its traceback folded into the line."""
-        return safe(super().format(record).replace("\n", " | "))
 
-
-class JsonFormatter(logging.Formatter):
-    """One event, one line of JSON in ASCII."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Format the record as an object with time, level, logger and message."""
-        found: dict[str, object] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            found["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(found)
+def rate(per_second: float | None) -> str:
+    """Give a rate in at most 5 cells: `0`, `0.02`, `0.4`, `12.5`, `340`, `1.2k`; None is `—`."""
+    if per_second is None or per_second != per_second:
+        return "—"
+    if 0 < per_second < 0.095:
+        return f"{max(per_second, 0.01):.2f}"
+    if 0 < per_second < 99.95:
+        return f"{per_second:.1f}"
+    return compact(per_second)

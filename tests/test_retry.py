@@ -1,0 +1,164 @@
+"""Retry policies: tenacity's objects as data, (attempt, error) -> seconds or give up."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import tenacity
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timeoutq.errors import InvalidInput
+from timeoutq.retry import LONGEST, GiveUp, Retry, RetryPolicy
+
+
+def waits(policy: RetryPolicy, up_to: int = 10) -> list[float | None]:
+    return [policy.decide(attempt, "boom") for attempt in range(1, up_to + 1)]
+
+
+def test_a_list_waits_so_long_each_time_and_then_gives_up() -> None:
+    assert waits(RetryPolicy.of([10, 30.5, timedelta(minutes=1)]), 5) == [10, 30.5, 60, None, None]
+
+
+def test_an_empty_list_gives_up_at_once() -> None:
+    assert waits(RetryPolicy.of([]), 2) == [None, None]
+
+
+def test_the_usual_policy_grows_with_jitter_and_stops_after_five() -> None:
+    found = waits(RetryPolicy.of(None), 6)
+    assert found[4:] == [None, None]
+    for attempt, wait in enumerate(found[:4]):
+        assert wait is not None
+        assert 2**attempt <= wait <= 2**attempt + 1
+    assert len({RetryPolicy.of(None).decide(1, "") for _ in range(20)}) > 1
+
+
+def test_a_wait_alone_stops_after_five() -> None:
+    assert waits(RetryPolicy.of(tenacity.wait_fixed(7)), 6) == [7, 7, 7, 7, None, None]
+
+
+def test_a_stop_alone_has_the_usual_waits() -> None:
+    policy = RetryPolicy.of(tenacity.stop_after_attempt(2))
+    assert policy.decide(1, "") is not None
+    assert policy.decide(2, "") is None
+
+
+def test_a_pair_is_wait_and_stop() -> None:
+    policy = RetryPolicy.of((tenacity.wait_incrementing(1, 2), tenacity.stop_after_attempt(3)))
+    assert waits(policy, 4) == [1, 3, None, None]
+    assert RetryPolicy.of(policy) is policy
+
+
+def test_stop_never_never_stops() -> None:
+    assert RetryPolicy.of((tenacity.wait_fixed(3), tenacity.stop_never)).decide(1_000_000, "") == 3
+
+
+def test_a_policy_may_look_at_the_exception() -> None:
+    def by_kind(error: BaseException) -> float:
+        return 60.0 if isinstance(error, TimeoutError) else 1.0
+
+    policy = RetryPolicy.of(tenacity.wait_exception(by_kind))
+    assert policy.decide(1, TimeoutError()) == 60
+    assert policy.decide(1, ValueError()) == 1
+    assert policy.decide(1, "only a text") == 1
+
+
+def test_give_up_gives_up_on_the_first_attempt() -> None:
+    assert RetryPolicy.of([10]).decide(1, GiveUp("gone")) is None
+    assert str(GiveUp("gone")) == "gone"
+
+
+def test_retry_sets_the_wait_but_the_stop_still_holds() -> None:
+    policy = RetryPolicy.of([10, 20])
+    assert policy.decide(1, Retry(after=99)) == 99
+    assert policy.decide(1, Retry(after=timedelta(minutes=2))) == 120
+    assert policy.decide(1, Retry(after=0)) == 0
+    assert policy.decide(2, Retry(reason="not yet")) == 20
+    assert policy.decide(3, Retry(after=99)) is None
+    assert str(Retry(reason="not yet")) == "not yet"
+
+
+@pytest.mark.parametrize("error", [Retry(5, "busy"), GiveUp("gone")])
+def test_decisions_survive_copies_and_processes(error: Any) -> None:
+    for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (type(twin), vars(twin), str(twin)) == (type(error), vars(error), str(error))
+
+
+@pytest.mark.parametrize("bad", [-1, float("nan"), float("inf"), "5", True, None, -0.001])
+def test_delays_that_are_none_are_refused(bad: Any) -> None:
+    with pytest.raises(InvalidInput, match="finite number of seconds"):
+        RetryPolicy.of([1, bad])
+    if bad is not None:
+        with pytest.raises(InvalidInput, match="finite number of seconds"):
+            Retry(after=bad)
+
+
+@pytest.mark.parametrize("bad", [5, "10,30", b"10", {1: 2}, object(), tenacity.wait_fixed])
+def test_what_is_no_policy_is_refused_with_what_would_be_one(bad: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"wait_\*"):
+        RetryPolicy.of(bad)
+
+
+def test_wait_and_stop_the_wrong_way_round_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"stop_\* objects|wait_\* objects"):
+        RetryPolicy.of((tenacity.stop_after_attempt(3), tenacity.wait_fixed(1)))  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(InvalidInput, match=r"stop_\* objects"):
+        RetryPolicy(tenacity.wait_fixed(1), tenacity.wait_fixed(1))  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        tenacity.stop_after_delay(10),
+        tenacity.stop_before_delay(10),
+        tenacity.stop_after_attempt(3) | tenacity.stop_after_delay(10),
+        tenacity.stop_never & (tenacity.stop_after_attempt(3) | tenacity.stop_before_delay(10)),
+    ],
+)
+def test_a_stop_that_measures_time_is_refused_because_no_process_saw_the_first_attempt(stop: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"stop_(after|before)_delay cannot stop a task"):
+        RetryPolicy.of((tenacity.wait_fixed(1), stop))
+    with pytest.raises(InvalidInput, match="cannot stop a task"):
+        RetryPolicy.of(stop)
+
+
+def test_combined_stops_work() -> None:
+    policy = RetryPolicy.of((tenacity.wait_none(), tenacity.stop_after_attempt(2) | tenacity.stop_after_attempt(5)))
+    assert waits(policy, 3) == [0, None, None]
+
+
+def test_an_endless_wait_is_cut_to_a_year() -> None:
+    policy = RetryPolicy.of((tenacity.wait_exponential(), tenacity.stop_never))
+    assert policy.decide(5_000, "") == LONGEST
+
+
+@pytest.mark.parametrize("said", [float("nan"), -1.0, float("inf"), None, "soon"])
+def test_a_policy_that_says_what_is_no_wait_is_named(said: Any) -> None:
+    def odd(state: tenacity.RetryCallState) -> float:
+        return said  # type: ignore[no-any-return]  # wrong on purpose
+
+    with pytest.raises(InvalidInput, match="the wait of RetryPolicy"):
+        RetryPolicy.of(odd).decide(1, "boom")
+
+
+def test_a_policy_that_fails_is_named_with_its_error() -> None:
+    def broken(state: tenacity.RetryCallState) -> float:
+        raise KeyError("Retry-After")
+
+    with pytest.raises(InvalidInput, match=r"failed on attempt 3: KeyError"):
+        RetryPolicy.of(broken).decide(3, "boom")
+
+
+@given(st.lists(st.floats(0, 1e9), max_size=6), st.integers(1, 10))
+def test_a_list_never_waits_longer_than_it_says(delays: list[float], attempt: int) -> None:
+    found = RetryPolicy.of(delays).decide(attempt, "boom")
+    assert found == (min(delays[attempt - 1], LONGEST) if attempt <= len(delays) else None)
+
+
+def test_the_repr_says_what_it_does() -> None:
+    assert repr(RetryPolicy.of([1])).startswith("RetryPolicy(wait=wait_chain(")
+    assert "max_attempt_number=2" in repr(RetryPolicy.of([1]))
