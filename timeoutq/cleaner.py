@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
@@ -72,10 +73,9 @@ class Cleaner:
                 async for attempt in waiting_for(f"cleaner of queue {self.queue.name}", self._mends):
                     with attempt:
                         pause = await self._round()
-                try:
-                    await asyncio.wait_for(self._alarm.wait(), pause)
-                except TimeoutError:
-                    pass
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._alarm.wait()
                 if self.peers > 1:
                     await asyncio.sleep(random.uniform(0, min(0.02, 0.001 * self.peers)))  # noqa: S311  # jitter
         finally:

@@ -7,7 +7,6 @@ imported by the commands that need them, so that --help and completion are quick
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import sys
@@ -462,16 +461,9 @@ LogJson = Annotated[bool, typer.Option("--log-json", help="Log lines of JSON.")]
 
 
 def _log(level: str, as_json: bool) -> None:
-    from timeoutq.text import JsonFormatter, SafeFormatter
+    from timeoutq import logs
 
-    number = logging.getLevelNamesMapping().get(level.upper())
-    if number is None:
-        raise InvalidInput(f"--log-level {level!r} is not one of debug, info, warning, error")
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if as_json else SafeFormatter("%(asctime)s %(levelname)-7s %(message)s"))
-    logging.basicConfig(level=number, handlers=[handler], force=True)
-    for loud in ("httpx", "httpcore", "asyncio"):
-        logging.getLogger(loud).setLevel(max(number, logging.WARNING))
+    logs.configure(level, as_json=as_json)
 
 
 @app.command(rich_help_panel="Processes")
@@ -508,11 +500,11 @@ def worker(
         sys.path.insert(0, here)
     if retry is not None and max_attempts is not None:
         raise InvalidInput("give --retry or --max-attempts, not both")
-    policy = RetryPolicy()
+    policy = RetryPolicy.of(None)
     if retry is not None:
-        policy = RetryPolicy([_seconds(part) for part in retry.split(",")])
+        policy = RetryPolicy.of([_seconds(part) for part in retry.split(",")])
     elif max_attempts is not None:
-        policy = RetryPolicy(None, stop_after_attempt(max_attempts))
+        policy = RetryPolicy.of(stop_after_attempt(max_attempts))
     address = _address(url, url_file)
     loaded = load_handler(handler)
 
@@ -547,7 +539,6 @@ def cleaner(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lambda: [task.cancel() for task in tasks])
-        logging.getLogger("timeoutq.cleaner").info("cleaning %s at %s", ", ".join(queues), opened[0].url)
         try:
             await asyncio.gather(*tasks)
         except asyncio.CancelledError:

@@ -11,8 +11,8 @@ import asyncio
 import os
 import re
 import ssl
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 import redis
@@ -46,6 +46,8 @@ from timeoutq.errors import (
     Unavailable,
 )
 from timeoutq.operations import Command
+
+T = TypeVar("T")
 
 NETWORK_ERRORS = (redis.ConnectionError, redis.TimeoutError, OSError, asyncio.TimeoutError, InvalidResponse)
 """The connection broke or nobody answered: the command may have run or not."""
@@ -260,6 +262,18 @@ class Link:
                 client.connection_pool.disconnect()
 
 
+async def _heeding(answer: Awaitable[T]) -> T:
+    # redis-py swallows some cancellations, or gives them as errors of the network: a task that was cancelled meanwhile
+    # must not go on as if nothing had happened
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    try:
+        return await answer
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
+
+
 class AsyncLink:
     """The same link for asyncio; used by one event loop."""
 
@@ -273,13 +287,13 @@ class AsyncLink:
         """Send commands in one flush; server errors come as values."""
         if len(commands) == 1:
             try:
-                return [await self._client.execute_command(*commands[0])]
+                return [await _heeding(self._client.execute_command(*commands[0]))]
             except ResponseError as error:
                 return [error]
         pipe = self._client.pipeline(transaction=False)
         for command in commands:
             pipe.execute_command(*command)
-        return cast("list[Any]", await pipe.execute(raise_on_error=False))
+        return cast("list[Any]", await _heeding(pipe.execute(raise_on_error=False)))
 
     def _blocking(self) -> Any:
         if self._bell is None:
@@ -288,12 +302,14 @@ class AsyncLink:
 
     async def wait_bell(self, key: str, seconds: float) -> bool:
         """Wait for a stroke of the bell, at most so long, on a connection of its own."""
-        return await self._blocking().execute_command("BLPOP", key, max(0.001, seconds)) is not None
+        return await _heeding(self._blocking().execute_command("BLPOP", key, max(0.001, seconds))) is not None
 
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait until somebody sounds the alarm after `last`; give the id of the newest sound."""
-        reply: Any = await self._blocking().execute_command(
-            "XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", key, last
+        reply: Any = await _heeding(
+            self._blocking().execute_command(
+                "XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", key, last
+            )
         )
         if not reply:
             return last

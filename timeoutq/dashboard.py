@@ -154,7 +154,7 @@ _ORDER = (State.TODOS, State.SCHEDULED, State.IN_PROGRESS, State.DONE, State.FAI
 
 
 def _equation(counts: Sequence[tuple[str, int]], known: int) -> Text:
-    line = Text(no_wrap=True, overflow="ellipsis")
+    line = Text()
     for i, (name, count) in enumerate(counts):
         line.append(" + " if i else "")
         line.append(f"{number(count)} ", style=f"bold {COLOURS[name]}")

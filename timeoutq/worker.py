@@ -268,10 +268,9 @@ class Worker:
         if self._idle and self._bell_task is None and not self._stop_level:
             self._bell_task = asyncio.create_task(self._await_bell(), name=f"bell-{self.queue.name}")
         timeout = max(0.0, drain_until - time.monotonic()) if drain_until else None
-        try:
-            await asyncio.wait_for(self._wake.wait(), timeout)
-        except TimeoutError:
-            pass
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._wake.wait()
 
     def _claim_call(self) -> Call[Claimed] | None:
         if self._stop_level or self._idle or self._solo is not None or self._alone in self.held:
@@ -363,10 +362,9 @@ class Worker:
         pause = wait_random_exponential(multiplier=0.1, max=3)(state)
         if self._stop_level == 2:
             return
-        try:
-            await asyncio.wait_for(self._stopped(), pause)
-        except TimeoutError:
-            pass
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._stopped()
 
     async def _stopped(self) -> None:
         while not self._stop_level:
@@ -645,7 +643,8 @@ class Worker:
             while self._running and time.monotonic() < until:
                 self._wake.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), max(0.0, until - time.monotonic()))
+                    async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                        await self._wake.wait()
         for consumer in consumers:
             consumer.cancel()
         for task in background:
@@ -661,7 +660,8 @@ class Worker:
             self._crew.close()
         try:
             if self._gathered:
-                await asyncio.wait_for(self._exchange(None), self.queue.talk.deadline + 1)
+                async with asyncio.timeout(self.queue.talk.deadline + 1):
+                    await self._exchange(None)
         except (TimeoutqError, TimeoutError) as error:
             log.warning("worker %s could not give back %d leases: %s", self.queue.worker, len(self.held), error)
         await asyncio.get_running_loop().run_in_executor(None, self._heartbeat.stop)

@@ -1,0 +1,48 @@
+"""How the command's log lines look: one event, one line of text that is safe to read.
+
+Only `cli.py` uses it: a library configures no handlers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from timeoutq.errors import InvalidInput
+from timeoutq.text import safe
+
+
+class SafeFormatter(logging.Formatter):
+    """One event, one line of printable text, whatever a task's id or error holds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format the record, its traceback folded into the line."""
+        return safe(super().format(record).replace("\n", " | "))
+
+
+class JsonFormatter(logging.Formatter):
+    """One event, one line of JSON in ASCII."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format the record as an object with time, level, logger and message."""
+        found: dict[str, object] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            found["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(found)
+
+
+def configure(level: str, *, as_json: bool = False) -> None:
+    """Send log lines of `level` and above to stderr. Raises `InvalidInput` for a level that there is not."""
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise InvalidInput(f"--log-level {level!r} is not one of debug, info, warning, error")
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if as_json else SafeFormatter("%(asctime)s %(levelname)-7s %(message)s"))
+    logging.basicConfig(level=number, handlers=[handler], force=True)
+    for loud in ("httpx", "httpcore", "asyncio"):
+        logging.getLogger(loud).setLevel(max(number, logging.WARNING))
