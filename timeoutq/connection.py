@@ -274,6 +274,18 @@ async def _heeding(answer: Awaitable[T]) -> T:
             raise asyncio.CancelledError
 
 
+async def _leaving(answer: Awaitable[T]) -> T:
+    # a wait that swallows its cancellation while it connects would go on for all its length: it is left behind, and
+    # ends when its connection is closed
+    inner = asyncio.ensure_future(answer)
+    try:
+        return await asyncio.shield(inner)
+    except asyncio.CancelledError:
+        inner.cancel()
+        inner.add_done_callback(lambda done: done.cancelled() or done.exception())
+        raise
+
+
 class AsyncLink:
     """The same link for asyncio; used by one event loop."""
 
@@ -302,11 +314,11 @@ class AsyncLink:
 
     async def wait_bell(self, key: str, seconds: float) -> bool:
         """Wait for a stroke of the bell, at most so long, on a connection of its own."""
-        return await _heeding(self._blocking().execute_command("BLPOP", key, max(0.001, seconds))) is not None
+        return await _leaving(self._blocking().execute_command("BLPOP", key, max(0.001, seconds))) is not None
 
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait until somebody sounds the alarm after `last`; give the id of the newest sound."""
-        reply: Any = await _heeding(
+        reply: Any = await _leaving(
             self._blocking().execute_command(
                 "XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", key, last
             )

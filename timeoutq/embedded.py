@@ -67,7 +67,7 @@ class EmbeddedServer:
         for name, value in (config or {}).items():
             if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or "\n" in str(value) or "\0" in str(value):
                 raise InvalidInput(f"{name!r:.60} = {value!r:.60} is not a setting of valkey.conf: one name, one line")
-        self.directory = None if directory is None else Path(directory).absolute()
+        self._kept = None if directory is None else Path(directory).absolute()
         self.port = port
         self._unix = unix
         self._config = dict(config or {})
@@ -78,7 +78,7 @@ class EmbeddedServer:
         self._owner = 0
 
     def __repr__(self) -> str:
-        return f"EmbeddedServer(directory={str(self.directory) if self.directory else None!r}, pid={self.pid})"
+        return f"EmbeddedServer(directory={str(self._kept) if self._kept else None!r}, pid={self.pid})"
 
     # ---- what callers ask
 
@@ -104,6 +104,11 @@ class EmbeddedServer:
         return f"redis://{user}127.0.0.1:{self.port}/0"
 
     @property
+    def directory(self) -> Path | None:
+        """Where its data and its log are; a temporary directory while it runs, if none was given."""
+        return self._kept or self._home
+
+    @property
     def log(self) -> str:
         """The last lines that the server wrote, for people."""
         with suppress(OSError), (self._home or Path("/nowhere")).joinpath("server.log").open("rb") as file:
@@ -112,8 +117,7 @@ class EmbeddedServer:
         return ""
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
+        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -122,17 +126,17 @@ class EmbeddedServer:
 
     # ---- life and death
 
-    def start(self) -> None:
+    def start(self) -> Self:
         """Start it and wait until it answers; nothing happens when it runs already.
 
         Raises `MissingExtra` without a server binary, `Unavailable` when it does not start: the message quotes its log.
         """
         if self.pid is not None:
-            return
+            return self
         binary = _find_binary(self._binary)
         self._owner = os.getpid()
         if self._home is None:
-            self._home = self.directory or Path(tempfile.mkdtemp(prefix="timeoutq-"))
+            self._home = self._kept or Path(tempfile.mkdtemp(prefix="timeoutq-"))
         atexit.unregister(self.stop)
         atexit.register(self.stop)
         try:
@@ -142,13 +146,14 @@ class EmbeddedServer:
         except BaseException:
             self.stop()
             raise
+        return self
 
     def stop(self) -> None:
         """End it in order: what it holds is written to a kept directory, a temporary one is removed."""
         if os.getpid() != self._owner:
             return  # a forked process does not end its parent's server
         self._end(signal.SIGTERM)
-        if self._home is not None and self.directory is None:
+        if self._home is not None and self._kept is None:
             shutil.rmtree(self._home, ignore_errors=True)
             self._home = None
         atexit.unregister(self.stop)
@@ -219,7 +224,7 @@ class EmbeddedServer:
     def _settings(self, home: Path) -> str:
         settings: dict[str, Setting] = {
             "appendfsync": "everysec",
-            "appendonly": self.directory is not None,
+            "appendonly": self._kept is not None,
             "bind": "127.0.0.1",
             "daemonize": False,
             "dir": _quoted(str(home)),
@@ -237,7 +242,7 @@ class EmbeddedServer:
         )
 
     def _watch(self, pid: int, home: Path) -> None:
-        how, remove = ("TERM", "") if self.directory is not None else ("KILL", str(home))
+        how, remove = ("TERM", "") if self._kept is not None else ("KILL", str(home))
         self._watcher = subprocess.Popen(  # noqa: S603  # a constant script
             ["/bin/sh", "-c", _WATCHER, "timeoutq-watcher", how, str(pid), remove],
             stdin=subprocess.PIPE,

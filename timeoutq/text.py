@@ -79,10 +79,15 @@ def _clipped(found: str, width: int, cut: bool) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """Give a length of time for people, in at most 8 cells: `0.4 s`, `12 s`, `3 min`, `2 h 5 m`, `4 d`; None is `—`."""
+    """Give a length of time for people, in at most 9 cells: `0.4 s`, `12 s`, `3 min`, `2 h 5 m`, `4 d`; None is `—`.
+
+    What lies the other way round has a minus: a lease that ran out is `-2.1 s` from its end.
+    """
     if seconds is None or seconds != seconds:
         return "—"
-    seconds = max(0.0, seconds)
+    if seconds <= -0.05:
+        return f"-{age(-seconds)}"
+    seconds = abs(seconds)
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     if seconds < 99.5:
