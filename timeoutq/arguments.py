@@ -1,4 +1,6 @@
-"""What callers pass, checked and turned into bytes and whole milliseconds; `operations.py` calls it before anything is sent.
+"""What callers pass, checked and turned into bytes and whole milliseconds, before anything is sent.
+
+`operations.py` and the faces call it.
 
 Each function raises `InvalidInput`, which names the argument, what is wrong with it and what would be right.
 """
@@ -61,9 +63,7 @@ def pack(payload: Payload, task: object = "") -> bytes | None:
         try:
             data = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidInput(
-                f"the payload of task {task!r:.80} is neither bytes nor JSON: {error}"
-            ) from error
+            raise InvalidInput(f"the payload of task {task!r:.80} is neither bytes nor JSON: {error}") from error
     if len(data) > MAX_PAYLOAD:
         raise InvalidInput(
             f"the payload of task {task!r:.80} has {len(data):,} bytes; {MAX_PAYLOAD:,} is the most: "
@@ -122,11 +122,11 @@ def leases(given: Lease | Iterable[Lease]) -> list[Lease]:
     """Give one lease or many as a list."""
     if isinstance(given, Lease):
         return [given]
-    found = list(given) if isinstance(given, Iterable) else [given]
+    found: list[Any] = list(given) if isinstance(given, Iterable) else [given]
     for lease in found:
         if not isinstance(lease, Lease):
             raise InvalidInput(f"this takes leases that claim() gave, not {type(lease).__name__}: {lease!r:.80}")
-    return found
+    return cast("list[Lease]", found)
 
 
 def count(value: object, name: str = "n", low: int = 1, high: int = 1_000_000_000) -> int:

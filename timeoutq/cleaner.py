@@ -1,8 +1,8 @@
 """Takes back expired leases and makes due tasks ready, on a clock that sleeps exactly until the next of them.
 
 Every worker runs one, `timeoutq cleaner` runs one alone, and any number may run at once: its scripts are idempotent and
-nobody leads. It sleeps until the next deadline or due time that it knows of; whoever adds an earlier one rings the alarm
-(a stream of one entry, which wakes all cleaners). Without news it looks again after `longest` seconds.
+nobody leads. It sleeps until the next deadline or due time that it knows of; whoever adds an earlier one rings the
+alarm (a stream of one entry, which wakes all cleaners). Without news it looks again after `longest` seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
@@ -70,6 +70,7 @@ class Cleaner:
         try:
             while True:
                 self._alarm.clear()
+                pause = 0.0
                 async for attempt in waiting_for(f"cleaner of queue {self.queue.name}", self._mends):
                     with attempt:
                         pause = await self._round()
@@ -126,14 +127,14 @@ class Cleaner:
 
     async def _listen(self) -> None:
         link, key = self.queue.link, self.queue.operations.key("alarm")
-        last = b""
+        last: bytes = b""
         wait = wait_random_exponential(multiplier=0.1, max=3)
         failures = 0
         while True:
             try:
                 if not last:
                     (newest,) = await link.send([("XREVRANGE", key, "+", "-", "COUNT", 1)])
-                    last = newest[0][0] if isinstance(newest, list) and newest else b"0-0"
+                    last = cast("Any", newest)[0][0] if isinstance(newest, list) and newest else b"0-0"
                     self._alarm.set()
                 heard: Any = await link.wait_alarm(key, last, ALARM_WAIT)
                 if heard != last:

@@ -16,7 +16,7 @@ from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
@@ -211,14 +211,14 @@ def _read_line(line: bytes, number: int, as_jsonl: bool) -> tuple[bytes | str, A
         if not as_jsonl:
             return arguments.task_id(bare), None
         try:
-            found = json.loads(bare)
+            found: Any = json.loads(bare)
         except ValueError as error:
             raise InvalidInput(f"not JSON: {error}") from error
         if not isinstance(found, dict) or "task" not in found:
             raise InvalidInput('not an object with "task"')
-        payload = found.get("payload")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # any JSON
+        payload: Any = cast("Any", found).get("payload")
         arguments.pack(payload)
-        return arguments.task_id(found["task"]), payload
+        return arguments.task_id(cast("Any", found)["task"]), payload
     except InvalidInput as error:
         raise InvalidInput(f"line {number}: {error}") from error
 
@@ -384,7 +384,7 @@ def _ended(outcome: Outcome, as_json: bool) -> None:
 @app.command(rich_help_panel="Leases")
 def ack(
     queue: Name, tasks: Ids = None, token: Token = None,
-    found: Annotated[list[str] | None, typer.Option("--put", help="Put this task in the same step (one lease).")] = None,
+    found: Annotated[list[str] | None, typer.Option("--put", help="Put this task too, in the same step.")] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """End leases as done; exit 4 when one is somebody else's by now."""
@@ -471,15 +471,15 @@ def worker(
     queue: Name,
     handler: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="Called with each lease.")],
     concurrency: Annotated[int, typer.Option("-c", "--concurrency", min=1, help="Handlers at once, a process.")] = 100,
-    prefetch: Annotated[int | None, typer.Option(min=0, help="Tasks waiting here; by default as the speed asks.")] = None,
+    prefetch: Annotated[int | None, typer.Option(min=0, help="Tasks waiting here; else as needed.")] = None,
     timeout: Annotated[float, typer.Option(parser=_seconds, metavar="TIME", help="Length of a lease.")] = "30s",  # type: ignore[assignment]  # typer parses the default
     max_runtime: Duration = None,
     retry: Annotated[str | None, typer.Option(help="Delays before new attempts, like 10,30,60; then failed.")] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=1, help="Attempts, with growing delays; 5 if not given.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(min=1, help="Attempts, with growing delays; else 5.")] = None,
     processes: Annotated[int, typer.Option("-p", "--processes", min=1, max=256, help="Worker processes.")] = 1,
     supervise: Annotated[bool, typer.Option(help="Watch over the processes and start dead ones again.")] = True,
     burst: Annotated[bool, typer.Option("--burst", help="End when the queue is drained.")] = False,
-    drain_deadline: Annotated[float, typer.Option(parser=_seconds, metavar="TIME", help="To finish on SIGTERM.")] = "25s",  # type: ignore[assignment]  # same
+    drain_deadline: Annotated[float, typer.Option(parser=_seconds, metavar="TIME", help="On SIGTERM.")] = "25s",  # type: ignore[assignment]  # same
     url: Url = None, url_file: UrlFile = None, log_level: LogLevel = "info", log_json: LogJson = False,
 ) -> None:  # fmt: skip
     """Work on a queue: claim tasks, call the handler on each, ack it or fail it.

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar, overload
 from timeoutq import arguments, flows, operations
 from timeoutq.connection import NETWORK_ERRORS, AsyncLink, Link, Server
 from timeoutq.errors import InvalidInput
-from timeoutq.flows import BELL_WAIT, Bell, Flow, Send, ServerClock, Sleep, Talk
+from timeoutq.flows import BELL_WAIT, Bell, Flow, Send, ServerClock, Talk
 from timeoutq.model import (
     Answer,
     Failure,
@@ -41,6 +41,8 @@ from timeoutq.operations import BATCH, Call, Operations
 from timeoutq.retry import Retries, RetryPolicy
 
 T = TypeVar("T")
+Found = list
+"""`list` is a method of the faces: below it, the type goes by this name."""
 
 
 class _Face:
@@ -92,6 +94,7 @@ class _Face:
         self.given = (url, client, deadline)
         self._opened = False
         self._identify()
+        self._background: set[asyncio.Future[None]] = set()
         self.talk = Talk(self.operations, self.server_at, ServerClock(), deadline, self.token)
 
     def __repr__(self) -> str:
@@ -143,7 +146,7 @@ class _Face:
             settings["max_crashes"] = b"%d" % arguments.count(max_crashes, "max_crashes")
         return settings
 
-    def _ack(self, lease: Lease | Iterable[Lease], put: Tasks | None) -> Flow[Any]:
+    def _ack(self, lease: Lease | Iterable[Lease], put: Tasks | None) -> Flow[Answer | Outcome]:
         leases = arguments.leases(lease)
         if put is not None:
             if not isinstance(lease, Lease):
@@ -151,12 +154,12 @@ class _Face:
             return flows.ack_put(self.talk, lease, put)
         return self._end(lease, leases, self.operations.ack(leases))
 
-    def _end(self, given: object, leases: Sequence[Lease], calls: Sequence[Call[Outcome]]) -> Flow[Any]:
+    def _end(self, given: object, leases: Sequence[Lease], calls: Sequence[Call[Outcome]]) -> Flow[Answer | Outcome]:
         if isinstance(given, Lease):
             return flows.end_one(self.talk, leases[0], calls)
         return flows.answers(self.talk, calls)
 
-    def _extend(self, lease: Lease | Iterable[Lease], timeout: float | None) -> Flow[Any]:
+    def _extend(self, lease: Lease | Iterable[Lease], timeout: float | None) -> Flow[Lease | Outcome]:
         if isinstance(lease, Lease):
             return flows.extend_one(self.talk, lease, self._timeout_ms(timeout))
         return self._extend_many(arguments.leases(lease), self._timeout_ms(timeout))
@@ -227,7 +230,8 @@ class Queue(_Face):
         return self._drive(flow)
 
     def _drive(self, flow: Flow[T]) -> T:
-        link, result = self._link(), None
+        link = self._link()
+        result: Any = None
         while True:
             try:
                 step = flow.send(result)
@@ -239,7 +243,8 @@ class Queue(_Face):
                 elif isinstance(step, Bell):
                     result = link.wait_bell(self.operations.key("bell"), step.seconds)
                 else:
-                    result = time.sleep(step.seconds)
+                    time.sleep(step.seconds)
+                    result = None
             except NETWORK_ERRORS as error:
                 result = error
 
@@ -397,22 +402,22 @@ class Queue(_Face):
         return self.run(flows.answer(self.talk, self.operations.inspect(task)))
 
     def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
-        """Read a page of a state, about `n` entries: in_progress by deadline, scheduled by due time, sets in no order."""
+        """Read a page of a state, about `n` entries: leases by deadline, scheduled by due time, sets in no order."""
         return self.run(self._page(state, cursor, n))
 
     def stats(self) -> Stats:
         """Count all states, read counters and settings, at one moment."""
         return self.run(flows.answer(self.talk, self.operations.stats()))
 
-    def workers(self) -> list[WorkerInfo]:
+    def workers(self) -> Found[WorkerInfo]:
         """Tell who works: the 500 workers that said so last."""
         return self.run(self._workers())
 
-    def history(self) -> list[Sample]:
+    def history(self) -> Found[Sample]:
         """Give the counters of the last twenty minutes, one sample about each ten seconds, oldest first."""
         return self.run(self._history())
 
-    def errors(self, n: int = 10) -> list[Failure]:
+    def errors(self, n: int = 10) -> Found[Failure]:
         """Give the last errors, newest first, 50 at most."""
         return self.run(self._errors(n))
 
@@ -424,9 +429,7 @@ class Queue(_Face):
         """Give out tasks again."""
         self.run(flows.answer(self.talk, self.operations.configure({"paused": b"0"})))
 
-    def configure(
-        self, *, keep_done: int | str | timedelta | None = None, max_crashes: int | None = None
-    ) -> None:
+    def configure(self, *, keep_done: int | str | timedelta | None = None, max_crashes: int | None = None) -> None:
         """Change settings of the queue for all its clients; see `Queue()` for their meaning."""
         self.run(flows.answer(self.talk, self.operations.configure(self._configured(keep_done, max_crashes))))
 
@@ -454,7 +457,8 @@ class AsyncQueue(_Face):
         return await self._drive(flow)
 
     async def _drive(self, flow: Flow[T]) -> T:
-        link, result = self.link, None
+        link = self.link
+        result: Any = None
         while True:
             try:
                 step = flow.send(result)
@@ -465,8 +469,9 @@ class AsyncQueue(_Face):
                     result = await link.send(step.commands)
                 elif isinstance(step, Bell):
                     result = await link.wait_bell(self.operations.key("bell"), step.seconds)
-                elif isinstance(step, Sleep):  # pyright: ignore[reportUnnecessaryIsInstance]  # reads as the list of steps
-                    result = await asyncio.sleep(step.seconds)
+                else:
+                    await asyncio.sleep(step.seconds)
+                    result = None
             except NETWORK_ERRORS as error:
                 result = error
 
@@ -502,10 +507,6 @@ class AsyncQueue(_Face):
         replies = await self._drive(_replay(call, self.talk))
         if replies:
             await self._drive(flows.answers(self.talk, self.operations.release(replies)))
-
-    @property
-    def _background(self) -> set[asyncio.Future[None]]:
-        return self.__dict__.setdefault("_background_tasks", set())
 
     async def close(self) -> None:
         """Close the connections; a later call opens new ones."""
@@ -655,22 +656,22 @@ class AsyncQueue(_Face):
         return await self.run(flows.answer(self.talk, self.operations.inspect(task)))
 
     async def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
-        """Read a page of a state, about `n` entries: in_progress by deadline, scheduled by due time, sets in no order."""
+        """Read a page of a state, about `n` entries: leases by deadline, scheduled by due time, sets in no order."""
         return await self.run(self._page(state, cursor, n))
 
     async def stats(self) -> Stats:
         """Count all states, read counters and settings, at one moment."""
         return await self.run(flows.answer(self.talk, self.operations.stats()))
 
-    async def workers(self) -> list[WorkerInfo]:
+    async def workers(self) -> Found[WorkerInfo]:
         """Tell who works: the 500 workers that said so last."""
         return await self.run(self._workers())
 
-    async def history(self) -> list[Sample]:
+    async def history(self) -> Found[Sample]:
         """Give the counters of the last twenty minutes, one sample about each ten seconds, oldest first."""
         return await self.run(self._history())
 
-    async def errors(self, n: int = 10) -> list[Failure]:
+    async def errors(self, n: int = 10) -> Found[Failure]:
         """Give the last errors, newest first, 50 at most."""
         return await self.run(self._errors(n))
 

@@ -54,7 +54,17 @@ NETWORK_ERRORS = (redis.ConnectionError, redis.TimeoutError, OSError, asyncio.Ti
 
 DEFAULT_URL = "redis://localhost:6379/0"
 _SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
-_TRANSIENT = ("LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "MISCONF", "LATE", "NOGOODSLAVE")
+_TRANSIENT = (
+    "LOADING",
+    "BUSY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "NOREPLICAS",
+    "MISCONF",
+    "LATE",
+    "NOGOODSLAVE",
+)
 
 
 def find_url(url: str | None) -> str:
@@ -99,9 +109,7 @@ class Server:
         if client is not None:
             pool = getattr(client, "connection_pool", None)
             if pool is None or not hasattr(pool, "connection_kwargs"):
-                raise InvalidInput(
-                    f"client= takes a redis.Redis or redis.asyncio.Redis, not {type(client).__name__}"
-                )
+                raise InvalidInput(f"client= takes a redis.Redis or redis.asyncio.Redis, not {type(client).__name__}")
             self._pool = pool
             self._kwargs = dict(pool.connection_kwargs)
             host = self._kwargs.get("host") or self._kwargs.get("path") or "client"
@@ -249,9 +257,7 @@ class Link:
     def wait_bell(self, key: str, seconds: float) -> bool:
         """Wait for a stroke of the bell, at most so long, on a connection of its own."""
         if self._bell is None:
-            self._bell = self.server.client(
-                asynchronous=False, read_timeout=self._bell_wait + self.server.deadline
-            )
+            self._bell = self.server.client(asynchronous=False, read_timeout=self._bell_wait + self.server.deadline)
         return self._bell.execute_command("BLPOP", key, max(0.001, seconds)) is not None
 
     def close(self) -> None:
@@ -325,7 +331,7 @@ class AsyncLink:
         )
         if not reply:
             return last
-        streams: Any = next(iter(reply.values())) if isinstance(reply, dict) else reply[0][1]
+        streams: Any = next(iter(cast("Any", reply).values())) if isinstance(reply, dict) else reply[0][1]
         return cast("bytes", streams[-1][0])
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""What the queue looks like: `snapshot(queue) -> Snapshot`, `render(snapshot) -> renderable` (pure), and the live loop.
+"""What the queue looks like: `snapshot(queue) -> Snapshot`, `render(snapshot)` (pure), and the live loop.
 
-`timeoutq status` and `timeoutq dashboard` call it, and the demo. It reads counts and short pages only, so that a queue of
-a million tasks costs what an empty one does; whatever came from a task passes `safe()` and becomes plain `Text`.
+`timeoutq status` and `timeoutq dashboard` call it, and the demo. It reads counts and short pages only, so that a queue
+of a million tasks costs what an empty one does; whatever came from a task passes `safe()` and becomes plain `Text`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -92,7 +93,7 @@ def rates(history: Sequence[Sample], over: float = 10.0) -> dict[str, float]:
 
 def series(history: Sequence[Sample], name: str, points: int) -> list[float]:
     """Give the rates between the last samples, oldest first."""
-    pairs = list(zip(history, history[1:], strict=False))[-points:]
+    pairs = list(pairwise(history))[-points:]
     return [max(0.0, (getattr(b, name) - getattr(a, name)) / max(0.001, b.at - a.at)) for a, b in pairs]
 
 
@@ -140,7 +141,11 @@ def render(seen: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
     parts: list[RenderableType] = []
     if seen.trouble:
         parts.append(Text(safe(f" {seen.trouble} — seen {age(seen.stale)} ago ", width - 4), style="bold white on red"))
-    parts += [_Bar([(count, COLOURS[name]) for name, count in counts]), _equation(counts, stats.known), _pace(seen, width)]
+    parts += [
+        _Bar([(count, COLOURS[name]) for name, count in counts]),
+        _equation(counts, stats.known),
+        _pace(seen, width),
+    ]
     left = max(3, height - 9 - len(parts) - bool(seen.trouble))
     parts += _tables(seen, width, left)
     title = Text.assemble(
@@ -173,9 +178,7 @@ def _pace(seen: Snapshot, width: int) -> RenderableType:
     for name, colour in RATES:
         line = Text(f"{names[name]} {number(now[name])}/s ", style=colour, no_wrap=True)
         cells.append(line)
-    lines = [
-        Text(sparkline(series(seen.history, name, points)), style=colour, no_wrap=True) for name, colour in RATES
-    ]
+    lines = [Text(sparkline(series(seen.history, name, points)), style=colour, no_wrap=True) for name, colour in RATES]
     waited = "—" if seen.waiting is None else f"≤ {age(seen.waiting)}"
     table.add_row(*cells, Text("oldest waiting ", style="bright_black", no_wrap=True))
     table.add_row(*lines, Text(waited, no_wrap=True))
@@ -186,7 +189,9 @@ def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         right = column in ("pid", "slots", "held", "acked", "left", "in", "ago")
-        table.add_column(column, justify="right" if right else "left", no_wrap=True, style="", header_style="bright_black")
+        table.add_column(
+            column, justify="right" if right else "left", no_wrap=True, style="", header_style="bright_black"
+        )
     return table
 
 
@@ -284,9 +289,11 @@ def run(queue: Queue, interval: float = 1.0) -> None:
     seen: Snapshot | None = None
     seen_at = time.monotonic()
     fine: list[Sample] = []
-    with contextlib.suppress(KeyboardInterrupt), _Keys() as keys, Live(
-        console=console, screen=True, auto_refresh=False, redirect_stderr=False
-    ) as live:
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        _Keys() as keys,
+        Live(console=console, screen=True, auto_refresh=False, redirect_stderr=False) as live,
+    ):
         while True:
             try:
                 seen = snapshot(queue)

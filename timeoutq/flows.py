@@ -1,4 +1,4 @@
-"""What takes more than one exchange with the server: sending again, chunks, waiting for the bell. No I/O, no clock of its own.
+"""What takes more than one exchange with the server: sending again, chunks, waiting for the bell. No I/O.
 
 Each flow is a generator that yields what it needs (`Send`, `Sleep`, `Bell`) and is given what came of it; `client.py`
 drives it, blocking or with asyncio. So both faces share every decision: a call is sent again only if it did not run or
@@ -11,12 +11,12 @@ import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from timeoutq import arguments, operations
 from timeoutq.connection import Server, is_hopeless, is_script_missing, is_transient
 from timeoutq.errors import AccessDenied, InvalidInput, LeaseLost, NotRedis, SchemaMismatch, TimeoutqError, UnsafeServer
-from timeoutq.model import Answer, Lease, Outcome, TaskInfo, Tasks
+from timeoutq.model import Answer, Entry, Lease, Outcome, TaskInfo, Tasks
 from timeoutq.operations import BATCH, Call, Claimed, Command, Operations, Swept
 
 T = TypeVar("T")
@@ -112,7 +112,9 @@ def settle(talk: Talk, calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
         now_ms = talk.clock.now_ms
         reply = yield Send(
             [
-                calls[i].command(age_ms, not_after=now_ms + int(left * 1000) if now_ms else 0, expected=talk.clock.expected_ms)
+                calls[i].command(
+                    age_ms, not_after=now_ms + int(left * 1000) if now_ms else 0, expected=talk.clock.expected_ms
+                )
                 for i in open_calls
             ]
         )
@@ -157,8 +159,13 @@ def settle(talk: Talk, calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
 
 def _ask_time(talk: Talk) -> Flow[None]:
     reply = yield Send([("TIME",)])
-    if isinstance(reply, list) and isinstance(reply[0], list | tuple):
-        seconds, micros = reply[0]
+    if isinstance(reply, list):
+        _tell_time(talk, cast("Any", reply)[0])
+
+
+def _tell_time(talk: Talk, moment: Any) -> None:
+    if isinstance(moment, list | tuple):
+        seconds, micros = cast("Any", moment)
         talk.clock.seen(int(seconds) * 1000 + int(micros) // 1000)
 
 
@@ -189,9 +196,9 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
     """Meet the server: refuse one that evicts, learn its time, write the settings that the caller gave."""
     reply = yield Send([("TIME",), ("INFO", "memory")])
     if isinstance(reply, list):
-        if isinstance(reply[0], list | tuple):
-            talk.clock.seen(int(reply[0][0]) * 1000 + int(reply[0][1]) // 1000)
-        policy = eviction_policy(reply[1])
+        moment, memory = cast("Any", reply)
+        _tell_time(talk, moment)
+        policy = eviction_policy(memory)
         if policy not in (None, "noeviction") and not allow_eviction:
             raise UnsafeServer(
                 f"{talk.server.url} may throw tasks away: maxmemory-policy is {policy}; run "
@@ -205,8 +212,8 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
 def eviction_policy(info: object) -> str | None:
     """Read `maxmemory_policy` from an INFO reply, parsed or not; None where it is not told."""
     if isinstance(info, dict):
-        found = info.get("maxmemory_policy")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # a reply
-        return str(found) if found else None  # pyright: ignore[reportUnknownArgumentType]  # same
+        found: Any = cast("Any", info).get("maxmemory_policy")
+        return str(found) if found else None
     if isinstance(info, bytes):
         for line in info.splitlines():
             if line.startswith(b"maxmemory_policy:"):
@@ -220,9 +227,7 @@ def claim(
     """Claim up to n leases; wait for the first one on the bell, and wake when the next lease or due time is up."""
     ops, until = talk.operations, time.monotonic() + wait
     while True:
-        found: Claimed = yield from answer(
-            talk, ops.claim(token or talk.nonce(), n, timeout_ms, max_runtime_ms)
-        )
+        found: Claimed = yield from answer(talk, ops.claim(token or talk.nonce(), n, timeout_ms, max_runtime_ms))
         token = None
         talk.clock.seen(found.now_ms)
         if found.leases:
@@ -324,7 +329,7 @@ def ack_put(talk: Talk, lease: Lease, put: Tasks) -> Flow[Answer]:
     surplus = ids[BATCH - 1 :]
     if surplus:
         bodies = {i - (BATCH - 1): body for i, body in payloads.items() if i >= BATCH - 1}
-        extra = talk.operations.put(({task: b for task, b in _pairs(surplus, bodies)},), talk.nonce)
+        extra = talk.operations.put((dict(_pairs(surplus, bodies)),), talk.nonce)
         yield from answers(talk, extra)
     first = {i: body for i, body in payloads.items() if i < BATCH - 1}
     return (yield from end_one(talk, lease, [talk.operations.ack_put(lease, ids[: BATCH - 1], first)]))
@@ -359,24 +364,26 @@ def ask(talk: Talk, commands: Sequence[Command]) -> Flow[list[Any]]:
     """Send plain reading commands; raise what any of them ends in."""
     began = time.monotonic()
     while True:
-        reply = yield Send(commands)
+        reply: Any = yield Send(commands)
         errors = [reply] if isinstance(reply, BaseException) else [r for r in reply if isinstance(r, BaseException)]
         if not errors:
-            return list(reply)
+            return list(cast("Any", reply))
         hopeless = is_hopeless(errors[0]) or not (isinstance(reply, BaseException) or is_transient(errors[0]))
         if hopeless or time.monotonic() - began > talk.deadline / 2:
             raise talk.server.explain(errors[0])
         yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
 
 
-def page(talk: Talk, state: str, cursor: str | None, n: int) -> Flow[tuple[list[operations.Entry], str | None]]:
+def page(talk: Talk, state: str, cursor: str | None, n: int) -> Flow[tuple[list[Entry], str | None]]:
     """Read a page of a state: sets by SSCAN, what has a time in its order."""
     key = talk.operations.key
     if state in ("scheduled", "in_progress"):
         start = int(cursor or 0)
         source = key("scheduled" if state == "scheduled" else "leases")
         (pairs,) = yield from ask(talk, [("ZRANGE", source, start, start + n - 1, "WITHSCORES")])
-        flat = [word for pair in pairs for word in pair] if pairs and isinstance(pairs[0], list | tuple) else pairs
+        flat: list[Any] = (
+            [word for pair in pairs for word in pair] if pairs and isinstance(pairs[0], list | tuple) else pairs
+        )
         ids, scores = flat[::2], flat[1::2]
         tokens: list[Any] = [None] * len(ids)
         if state == "in_progress" and ids:

@@ -97,7 +97,7 @@ class Heartbeat:
         outcome: Outcome = self.queue.extend(leases)
         if outcome.ok == len(leases):
             return
-        refused = [
+        refused: list[tuple[Lease, Answer]] = [
             (lease, answer)
             for lease, answer in zip(leases, outcome, strict=True)
             # what was ended while the call was under way is not lost

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 TaskId = str | bytes
 Payload = Any
@@ -115,7 +115,7 @@ class Outcome(Sequence[Answer]):
         return (ANSWERS[code] for code in self.codes)
 
     def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+        return list(self) == list(cast("Sequence[object]", other)) if isinstance(other, Sequence) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # a sequence that compares with lists cannot have their hash
 
@@ -270,9 +270,7 @@ class Stats:
     def sample(self) -> Sample:
         """The counters that rates are made of."""
         of = self.counters.get
-        return Sample(
-            self.now, of("put", 0), of("claimed", 0), of("acked", 0), of("failed", 0), of("expired", 0)
-        )
+        return Sample(self.now, of("put", 0), of("claimed", 0), of("acked", 0), of("failed", 0), of("expired", 0))
 
 
 def text(task: bytes) -> str:

@@ -187,9 +187,7 @@ class Operations:
 
     # ---- tasks in
 
-    def put(
-        self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes], *, again: bool = False
-    ) -> list[Call[Outcome]]:
+    def put(self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes], *, again: bool = False) -> list[Call[Outcome]]:
         """Build the calls that put tasks: one for each 500."""
         ids, payloads = arguments.tasks(tasks)
         return [
@@ -216,9 +214,7 @@ class Operations:
 
     # ---- leases
 
-    def claim(
-        self, token: bytes, n: int, timeout_ms: int, max_runtime_ms: int = 0, share: int = 1
-    ) -> Call[Claimed]:
+    def claim(self, token: bytes, n: int, timeout_ms: int, max_runtime_ms: int = 0, share: int = 1) -> Call[Claimed]:
         """Build a claim of up to `n` leases."""
         name = token.decode()
         return self.call(
@@ -303,9 +299,7 @@ class Operations:
 
     def prune(self, n: int = BATCH, cursor: bytes = b"0") -> Call[Pruned]:
         """Build a round of dropping done tasks that need not be kept, and of adopting tasks without a lease."""
-        return self.call(
-            "prune", [min(n, BATCH), cursor], lambda r: Pruned(r[0], r[1], r[2], bool(r[3]))
-        )
+        return self.call("prune", [min(n, BATCH), cursor], lambda r: Pruned(r[0], r[1], r[2], bool(r[3])))
 
     def plan(self, longest_ms: int) -> Call[Plan]:
         """Build a cleaner's question: how long may I sleep?"""
@@ -470,13 +464,18 @@ def _stats(reply: Any) -> Stats:
 def read_worker(worker: bytes, about: bytes, beat: bytes | float) -> WorkerInfo:
     """Read an entry of `workers` and `worker_info`; what is missing or odd in it becomes zero or empty."""
     try:
-        found = json.loads(about)
-    except ValueError:
-        found = {}
-    number: Callable[[str], float] = lambda name: v if isinstance(v := found.get(name, 0), int | float) else 0  # noqa: E731  # a name for one expression used six times
+        found: Any = json.loads(about)
+        get: Any = found.get
+    except (ValueError, AttributeError):
+        get = dict[str, Any]().get
+
+    def number(name: str) -> float:
+        value: Any = get(name, 0)
+        return value if isinstance(value, int | float) else 0
+
     return WorkerInfo(
         worker=text(worker),
-        host=str(found.get("host", "")),
+        host=str(get("host", "")),
         pid=int(number("pid")),
         concurrency=int(number("concurrency")),
         held=int(number("held")),
@@ -500,7 +499,9 @@ def read_failure(line: bytes) -> Failure:
     return Failure(text(rest[: int(length)]), at or 0.0, message or "")
 
 
-def read_entry(task: bytes, *, at: float | None = None, token: bytes | None = None, error: bytes | None = None) -> Entry:
+def read_entry(
+    task: bytes, *, at: float | None = None, token: bytes | None = None, error: bytes | None = None
+) -> Entry:
     """Make one line of a page."""
     error_at, message = _error(error)
     return Entry(

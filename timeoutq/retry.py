@@ -40,7 +40,7 @@ LONGEST = 366 * 86_400.0
 _DELAYS: tuple[type, ...] = (stop_after_delay, *filter(None, (getattr(tenacity, "stop_before_delay", None),)))
 
 
-class Retry(Exception):  # noqa: N818  # it is a decision of the handler's, and reads as one: raise Retry(after=60)
+class Retry(Exception):  # it is a decision of the handler's, and reads as one: raise Retry(after=60)
     """Raise it in a handler: try the task again, after `after` seconds or, with None, as the retry policy says.
 
     It counts as a failed attempt, so the policy's stop still holds. `reason` is kept as the error of the task.
@@ -55,7 +55,7 @@ class Retry(Exception):  # noqa: N818  # it is a decision of the handler's, and 
         return type(self), (self.after, self.reason)
 
 
-class GiveUp(Exception):  # noqa: N818  # likewise
+class GiveUp(Exception):  # likewise
     """Raise it in a handler: the task goes to failed at once, whatever the retry policy says.
 
     `reason` is kept as the error of the task.
@@ -66,7 +66,7 @@ class GiveUp(Exception):  # noqa: N818  # likewise
         self.reason = reason
 
 
-class TaskFailed(Exception):  # noqa: N818  # what a policy sees when the error was given as text
+class TaskFailed(Exception):  # what a policy sees when the error was given as text
     """Stands for an error of which only the text is known, in front of policies that look at the exception."""
 
 

@@ -1,4 +1,4 @@
-"""Runs a worker in several processes, starts those that die again, and says at once which task was running in a dead one.
+"""Runs a worker in several processes, replaces those that die, and says at once what was running in a dead one.
 
 `timeoutq worker` calls `run_workers`. The children are forked before anything connects. What each holds and what it has
 started stands in memory that it shares with the parent, so that after a SIGKILL or a segfault the parent can count a
@@ -250,4 +250,3 @@ class _Supervisor:
             log.warning("queue %s: the leases of process %d must run out: %s", queue.name, child.pid, error)
         finally:
             queue.close()
-

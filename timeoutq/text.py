@@ -21,6 +21,7 @@ _INVISIBLE = re.compile(
 _MARKS_A_CELL = 4
 """More characters than this for each cell, and the rest is cut: marks can be stacked on one cell without end."""
 
+
 def safe(value: object, width: int | None = None) -> str:
     """Give printable text of anything, on one line, in at most `width` cells of a terminal.
 

@@ -175,6 +175,7 @@ class Worker:
         self._counted, self._counted_at = 0, time.monotonic()
         self._failures = 0
         self._crew: _Crew | None = None
+        self._long_acks: set[asyncio.Task[None]] = set()
 
     # ---- the whole
 
@@ -430,9 +431,12 @@ class Worker:
                 waiter.set_result(None)
 
     def _start_solo(self) -> None:
-        if self._solo is not None and not self._running and not self._inbox and not self.held.keys() - {
-            self._solo.fence
-        }:
+        if (
+            self._solo is not None
+            and not self._running
+            and not self._inbox
+            and not self.held.keys() - {self._solo.fence}
+        ):
             lease, self._solo = self._solo, None
             self._alone = lease.fence
             self._hand_out([lease])
@@ -557,10 +561,6 @@ class Worker:
         if self._ledger is not None:
             self._ledger.end([lease])
         self._wake.set()
-
-    @property
-    def _long_acks(self) -> set[asyncio.Task[None]]:
-        return self.__dict__.setdefault("_long_ack_tasks", set())
 
     def _fail(self, lease: Lease, error: BaseException) -> None:
         wait = self.policy.decide(lease.attempt, error)
@@ -729,7 +729,7 @@ class _Crew:
             problem: BaseException | None = None
             try:
                 result = handler(lease)
-            except BaseException as error:  # noqa: BLE001  # whatever a handler raises is its task's failure
+            except BaseException as error:  # whatever a handler raises is its task's failure
                 problem = error
             if ledger is not None:
                 ledger.finish(lease)
