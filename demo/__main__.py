@@ -36,7 +36,6 @@ from timeoutq.errors import TimeoutqError
 
 HERE = Path(__file__).resolve().parent.parent
 LEASE = 2.0
-CAUSES = ("expired", "crashed", "released", "failed")
 
 
 class DemoError(Exception):
@@ -191,7 +190,12 @@ def judge(queue: Queue, start: str, seconds: float, killed: int) -> dict[str, An
         "seconds": round(seconds, 2),
         "pages_per_second": round(len(done) / seconds, 1),
         "killed": killed,
-        "redeliveries": {cause: counters.get(cause, 0) for cause in CAUSES},
+        "redeliveries": {
+            "lease ran out": counters.get("expired", 0),
+            "process died": counters.get("crashed", 0),
+            "given back": counters.get("released", 0),
+            "retried": counters.get("failed", 0) - counters.get("gave_up", 0),
+        },
         "lost": len((reachable | dead) - done - failed),
         "unexpected": len(done - reachable) + len(failed - dead),
         "not_done": sorted(reachable - done)[:5],
@@ -203,13 +207,12 @@ def judge(queue: Queue, start: str, seconds: float, killed: int) -> dict[str, An
 def tell(verdict: dict[str, Any], console: Console) -> None:
     """Print the result for people."""
     table = Table(title="the crawl", title_justify="left", show_header=False, box=None)
-    causes = {"expired": "lease ran out", "crashed": "process died", "released": "given back", "failed": "retried"}
     rows = [
         ("pages done", f"{verdict['pages']}"),
         ("dead links failed", f"{verdict['failed']}"),
         ("took", f"{verdict['seconds']} s, {verdict['pages_per_second']} pages/s"),
         ("workers killed with -9", f"{verdict['killed']}"),
-        *((f"redelivered: {causes[cause]}", f"{count}") for cause, count in verdict["redeliveries"].items()),
+        *((f"redelivered: {cause}", f"{count}") for cause, count in verdict["redeliveries"].items()),
         ("done but not reachable", f"{verdict['unexpected']}"),
         ("lost", f"{verdict['lost']}"),
     ]
@@ -284,6 +287,8 @@ def crawl(
         for _ in range(2):
             work.start_cleaner()
         seconds = watch(work, kills, console, quiet)
+        if not quiet:
+            console.print("drained; now the same links, one after the other, without a queue …", highlight=False)
         return judge(queue, first, seconds, work.killed)
 
 

@@ -6,28 +6,31 @@ of a million tasks costs what an empty one does; whatever came from a task passe
 
 from __future__ import annotations
 
-import contextlib
+import io
 import os
 import select
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
-from rich.segment import Segment
-from rich.style import Style
-from rich.table import Table
 from rich.text import Text
 
-from timeoutq.client import Queue
+from timeoutq.client import AsyncQueue, Queue
 from timeoutq.errors import TimeoutqError
+from timeoutq.flows import is_final
 from timeoutq.model import Entry, Failure, Sample, State, Stats, WorkerInfo
-from timeoutq.text import age, number, safe
+from timeoutq.text import age, compact, number, rate, safe
 
 COLOURS = {
     "todos": "cyan",
@@ -36,10 +39,20 @@ COLOURS = {
     "done": "green",
     "failed": "red",
 }
-RATES = (("put", "cyan"), ("acked", "green"), ("failed", "red"), ("expired", "yellow"))
+RATES = (("put", "put", "cyan"), ("acked", "ack", "green"), ("failed", "fail", "red"), ("expired", "expired", "yellow"))
+"""Counter, the word for it, colour."""
+
 BARS = "▁▂▃▄▅▆▇█"
-STALE = 15.0
-"""Seconds without a beat after which a worker is shown as stale."""
+STALE = 30.0
+"""Seconds without a beat after which a worker is shown dimmed; or the length of a lease, where that is more."""
+
+STEP = 10.0
+"""Seconds that one column of a sparkline stands for, as soon as there is that much history."""
+
+WIDE = 140
+"""From so many columns on the tables stand in two columns."""
+
+_DIM = "bright_black"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,167 +79,309 @@ class Snapshot:
         return None if self.stats.todos_since is None else max(0.0, self.stats.now - self.stats.todos_since)
 
 
-def snapshot(queue: Queue, rows: int = 10) -> Snapshot:
+def snapshot(queue: Queue, rows: int = 20) -> Snapshot:
     """Look at the queue: counts, and pages of at most `rows` entries. Raises `Unavailable`."""
-    stats = queue.stats()
-    return Snapshot(
-        queue=queue.name,
-        url=queue.url,
-        stats=stats,
-        workers=sorted(queue.workers(), key=lambda worker: (-worker.beat // 60, worker.host, worker.pid))[: rows * 4],
-        leases=queue.list(State.IN_PROGRESS, n=rows).entries,
-        due=queue.list(State.SCHEDULED, n=rows).entries,
-        errors=queue.errors(rows),
-        history=[*queue.history(), stats.sample],
+    return _seen(
+        queue,
+        queue.stats(),
+        queue.workers(),
+        queue.list(State.IN_PROGRESS, n=rows).entries[:rows],
+        queue.list(State.SCHEDULED, n=rows).entries[:rows],
+        queue.errors(rows),
+        queue.history(),
     )
 
 
+async def snapshot_async(queue: AsyncQueue, rows: int = 20) -> Snapshot:
+    """Look at the queue as `snapshot` does, for asyncio."""
+    return _seen(
+        queue,
+        await queue.stats(),
+        await queue.workers(),
+        (await queue.list(State.IN_PROGRESS, n=rows)).entries[:rows],
+        (await queue.list(State.SCHEDULED, n=rows)).entries[:rows],
+        await queue.errors(rows),
+        await queue.history(),
+    )
+
+
+def _seen(
+    queue: Queue | AsyncQueue,
+    stats: Stats,
+    workers: Sequence[WorkerInfo],
+    leases: Sequence[Entry],
+    due: Sequence[Entry],
+    errors: Sequence[Failure],
+    history: Sequence[Sample],
+) -> Snapshot:
+    # those who live first, then by name, so that a row stays where it is
+    limit = _stale_after(stats)
+    ordered = sorted(workers, key=lambda one: (stats.now - one.beat > limit, one.host, one.pid, one.worker))
+    return Snapshot(queue.name, queue.url, stats, ordered, leases, due, errors, [*history, stats.sample])
+
+
+def _stale_after(stats: Stats) -> float:
+    longest = stats.settings.get("lease_ms", "")
+    return max(STALE, int(longest) / 1000 if longest.isdecimal() else 0.0)
+
+
+# ---- what happened when
+
+
 def rates(history: Sequence[Sample], over: float = 10.0) -> dict[str, float]:
-    """Give events a second over the last `over` seconds or so, by counter."""
+    """Give events a second over the last `over` seconds or so, by counter; nothing when nothing is known."""
     if len(history) < 2:
-        return {name: 0.0 for name, _ in RATES}
+        return {}
     last = history[-1]
     first = next((sample for sample in reversed(history[:-1]) if last.at - sample.at >= over), history[0])
-    span = max(0.001, last.at - first.at)
-    return {name: max(0.0, (getattr(last, name) - getattr(first, name)) / span) for name, _ in RATES}
+    span = last.at - first.at
+    if span <= 0:
+        return {}
+    return {name: max(0.0, (getattr(last, name) - getattr(first, name)) / span) for name, _, _ in RATES}
 
 
 def series(history: Sequence[Sample], name: str, points: int) -> list[float]:
-    """Give the rates between the last samples, oldest first."""
-    pairs = list(pairwise(history))[-points:]
-    return [max(0.0, (getattr(b, name) - getattr(a, name)) / max(0.001, b.at - a.at)) for a, b in pairs]
+    """Give the rates of the last `points` steps of `STEP` seconds (shorter ones when the history is), oldest first.
+
+    Samples come when they come; the counter between two of them is taken to grow evenly.
+    """
+    kept = [sample for sample, after in pairwise(history) if sample.at < after.at] + list(history[-1:])
+    if len(kept) < 2 or points < 1 or any(a.at >= b.at for a, b in pairwise(kept)):
+        return []
+    times = [sample.at for sample in kept]
+    counts: list[float] = [getattr(sample, name) for sample in kept]
+
+    def at(moment: float) -> float:
+        right = min(max(1, bisect_right(times, moment)), len(times) - 1)
+        part = (moment - times[right - 1]) / (times[right] - times[right - 1])
+        return counts[right - 1] + part * (counts[right] - counts[right - 1])
+
+    step = min(STEP, max(1.0, (times[-1] - times[0]) / points))
+    steps = min(points, int((times[-1] - times[0]) / step + 1e-6))
+    found = [at(times[-1] - back * step) for back in range(steps, -1, -1)]
+    return [max(0.0, (b - a) / step) for a, b in pairwise(found)]
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Draw values as blocks, the highest one full; nothing happening is a flat line."""
+    """Draw values as blocks, the highest one full; what is not zero is never drawn as nothing."""
     top = max(values, default=0.0)
     if top <= 0:
         return BARS[0] * len(values)
-    return "".join(BARS[min(len(BARS) - 1, int(value / top * (len(BARS) - 1) + 0.5))] for value in values)
+    return "".join(BARS[0] if value <= 0 else BARS[max(1, round(value / top * (len(BARS) - 1)))] for value in values)
 
 
 # ---- drawing
 
 
-class _Bar:
-    """The states as one bar: every state that is not empty gets at least one cell."""
-
-    def __init__(self, parts: Sequence[tuple[int, str]]) -> None:
-        self.parts = parts
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for cells, colour in split_cells(self.parts, options.max_width):
-            yield Segment("█" * cells, Style.parse(colour))
-        yield Segment.line()
-
-
-def split_cells(parts: Sequence[tuple[int, str]], width: int) -> Iterator[tuple[int, str]]:
-    """Divide `width` cells among counts, at least one for each that is not zero."""
-    total = sum(count for count, _ in parts)
-    if not total:
-        yield width, "bright_black"
-        return
-    shares = [(max(1, round(count / total * width)) if count else 0) for count, _ in parts]
-    largest = shares.index(max(shares))
-    shares[largest] += width - sum(shares)
-    for share, (_, colour) in zip(shares, parts, strict=True):
-        if share > 0:
-            yield share, colour
+def split_cells(counts: Sequence[int], width: int) -> list[int]:
+    """Divide `width` cells among counts in proportion, at least one for each that is not zero."""
+    total = sum(counts)
+    if total <= 0:
+        return [0] * len(counts)
+    shares = [max(1, round(count / total * width)) if count else 0 for count in counts]
+    while sum(shares) != width and max(shares) > 1:
+        shares[shares.index(max(shares))] += 1 if sum(shares) < width else -1
+    return shares
 
 
 def render(seen: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
-    """Draw a snapshot for a screen of that size."""
-    stats = seen.stats
-    counts = [(state.value, int(getattr(stats, state.value))) for state in _ORDER]
-    parts: list[RenderableType] = []
+    """Draw a snapshot for a screen of that size; pure."""
+    inner = max(20, width - 4)
+    lines: list[Text] = []
     if seen.trouble:
-        parts.append(Text(safe(f" {seen.trouble} — seen {age(seen.stale)} ago ", width - 4), style="bold white on red"))
-    parts += [
-        _Bar([(count, COLOURS[name]) for name, count in counts]),
-        _equation(counts, stats.known),
-        _pace(seen, width),
-    ]
-    left = max(3, height - 9 - len(parts) - bool(seen.trouble))
-    parts += _tables(seen, width, left)
-    title = Text.assemble(
-        ("timeoutq ", "bold"), (safe(seen.queue), "bold cyan"), " at ", safe(seen.url, max(20, width - 40)),
-        (" PAUSED ", "bold white on red") if stats.paused else "",
-    )  # fmt: skip
-    return Panel(Group(*parts), title=title, title_align="left", border_style="bright_black", width=width)
+        ago = f" — as it was {age(seen.stale)} ago "
+        lines.append(_line((safe(f" {seen.trouble}", inner - cell_len(ago)), ""), (ago, ""), style="bold white on red"))
+    counts = {state.value: int(getattr(seen.stats, state.value)) for state in _ORDER}
+    lines.append(_bar(counts, inner))
+    lines += _equation(counts, seen.stats.known, inner)
+    lines += _pace(seen, inner)
+    lines += _tables(seen, inner, height - 2 - len(lines))
+    name = safe(seen.queue, max(8, inner - 20))
+    paused = (" PAUSED", "bold white on red") if seen.stats.paused else ("", "")
+    title = Text.assemble(("timeoutq ", "bold"), (name, "bold cyan"), paused)
+    room = inner - title.cell_len - 6
+    if room >= 12:
+        title.append(f" at {safe(seen.url, room)}")
+    return Panel(
+        Group(*lines), title=title, title_align="left", border_style="red" if seen.trouble else _DIM, width=width
+    )
 
 
 _ORDER = (State.TODOS, State.SCHEDULED, State.IN_PROGRESS, State.DONE, State.FAILED)
 
 
-def _equation(counts: Sequence[tuple[str, int]], known: int) -> Text:
-    line = Text()
-    for i, (name, count) in enumerate(counts):
-        line.append(" + " if i else "")
-        line.append(f"{number(count)} ", style=f"bold {COLOURS[name]}")
-        line.append(name, style=COLOURS[name])
-    line.append(" = ")
-    line.append(f"{number(known)} known", style="bold")
-    return line
+def _line(*parts: tuple[str, str], style: str = "") -> Text:
+    return Text.assemble(*parts, style=style, no_wrap=True, overflow="crop", end="\n")
 
 
-def _pace(seen: Snapshot, width: int) -> RenderableType:
+def _bar(counts: dict[str, int], width: int) -> Text:
+    if not any(counts.values()):
+        return _line(("░" * width, _DIM))
+    cells = split_cells(list(counts.values()), width)
+    return _line(*(("█" * share, COLOURS[name]) for share, name in zip(cells, counts, strict=True)))
+
+
+def _equation(counts: dict[str, int], known: int, width: int) -> list[Text]:
+    words: list[tuple[tuple[str, str], ...]] = []
+    for name, count in counts.items():
+        sign = (("+ ", ""),) if words else ()
+        words.append((*sign, (f"{number(count)} ", f"bold {COLOURS[name]}"), (name, COLOURS[name])))
+    words.append((("= ", ""), (f"{number(known)} known", "bold")))
+    lines = [_line()]
+    for word in words:
+        piece = _line(*word)
+        if lines[-1].cell_len and lines[-1].cell_len + 1 + piece.cell_len > width:
+            lines.append(_line())
+        if lines[-1].cell_len:
+            lines[-1].append(" ")
+        lines[-1].append_text(piece)
+    return lines
+
+
+def _pace(seen: Snapshot, width: int) -> list[Text]:
     now = rates(seen.history)
-    table = Table.grid(padding=(0, 2))
-    points = 12 if width < 100 else 40
-    names = {"put": "put", "acked": "ack", "failed": "fail", "expired": "expired"}
-    cells: list[RenderableType] = []
-    for name, colour in RATES:
-        line = Text(f"{names[name]} {number(now[name])}/s ", style=colour, no_wrap=True)
-        cells.append(line)
-    lines = [Text(sparkline(series(seen.history, name, points)), style=colour, no_wrap=True) for name, colour in RATES]
-    waited = "—" if seen.waiting is None else f"≤ {age(seen.waiting)}"
-    table.add_row(*cells, Text("oldest waiting ", style="bright_black", no_wrap=True))
-    table.add_row(*lines, Text(waited, no_wrap=True))
-    return table
+    last = 16
+    each = max(9, (width - last) // len(RATES))
+    upper, lower = _line(), _line()
+    for counter, word, colour in RATES:
+        upper.append(set_cell_size(f"{word} {rate(now.get(counter))}/s", each), colour)
+        lower.append(set_cell_size(sparkline(series(seen.history, counter, min(each - 2, 60))), each), colour)
+    upper.append("oldest waiting", _DIM)
+    lower.append("—" if seen.waiting is None else f"≤ {age(seen.waiting)}")
+    return [upper, lower]
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        right = column in ("pid", "slots", "held", "acked", "left", "in", "ago")
-        table.add_column(
-            column, justify="right" if right else "left", no_wrap=True, style="", header_style="bright_black"
-        )
-    return table
+@dataclass(frozen=True, slots=True)
+class _Column:
+    head: str
+    width: int = 0
+    """Cells; a column of 0 shares what the others leave, by `share`."""
+    right: bool = False
+    share: int = 1
 
 
-def _tables(seen: Snapshot, width: int, rows: int) -> list[RenderableType]:
-    stats, now = seen.stats, seen.stats.now
-    text_width = (width - 8) // 2 - 18
-    most = max(1, (rows - 4) // 2)
-    workers = _table(f"workers {stats.workers}", "host", "pid", "slots", "held", "acked", "beat")
-    for worker in seen.workers[:most]:
-        quiet = now - worker.beat
-        style = "bright_black" if quiet > STALE else ""
-        cells = (safe(worker.host, 16), str(worker.pid), str(worker.concurrency), str(worker.held))
-        workers.add_row(*(Text(c) for c in cells), Text(number(worker.acked)), Text(f"{age(quiet)} ago"), style=style)
-    if not seen.workers:
-        workers.add_row(Text("none alive", style="red" if stats.todos else "bright_black"))
-    leases = _table("leases nearest their end", "task", "left")
-    for entry in seen.leases[:most]:
-        left = (entry.at or now) - now
-        leases.add_row(Text(safe(entry.task, text_width)), Text(age(left), style="red" if left < 0 else "yellow"))
-    due = _table("next due", "task", "in")
-    for entry in seen.due[:most]:
-        due.add_row(Text(safe(entry.task, text_width)), Text(age((entry.at or now) - now), style="magenta"))
-    errors = _table("last errors", "task", "error", "ago")
-    half = max(10, text_width // 2)
-    for failure in seen.errors[:most]:
-        errors.add_row(
-            Text(safe(failure.task, half)), Text(safe(failure.error, half + 4), style="red"),
-            Text(age(now - failure.at)),
-        )  # fmt: skip
-    grid = Table.grid(expand=True, padding=(0, 2))
-    grid.add_column(ratio=1)
-    grid.add_column(ratio=1)
-    grid.add_row(workers, leases)
-    grid.add_row(due if seen.due else Text(""), errors if seen.errors else Text(""))
-    return [grid]
+@dataclass(frozen=True, slots=True)
+class _Section:
+    columns: Sequence[_Column]
+    rows: Sequence[tuple[str, Sequence[str | tuple[str, str]]]]
+    """(style of the row, a text or (text, style) for each column); any text at all, it is made safe here."""
+
+    def draw(self, width: int, most: int) -> Iterator[Text]:
+        """Give the line with the heads and at most `most` rows."""
+        free = width - sum(column.width for column in self.columns) - 2 * (len(self.columns) - 1)
+        shares = sum(column.share for column in self.columns if not column.width)
+        sizes = [column.width or max(4, free * column.share // shares) for column in self.columns]
+        yield self._row([column.head for column in self.columns], sizes, "", heads=True)
+        for style, cells in self.rows[:most]:
+            yield self._row(cells, sizes, style)
+
+    def _row(
+        self, cells: Sequence[str | tuple[str, str]], sizes: Sequence[int], style: str, *, heads: bool = False
+    ) -> Text:
+        line = _line(style=style)
+        for i, (cell, size, column) in enumerate(zip(cells, sizes, self.columns, strict=True)):
+            text, colour = cell if isinstance(cell, tuple) else (cell, "")
+            text = safe(text, size)
+            pad = " " * (size - cell_len(text))
+            look = ("bold" if i == 0 else _DIM) if heads else "" if style else colour
+            line.append("  " if i else "").append(pad if column.right else "").append(text, look)
+            line.append("" if column.right else pad)
+        return line
+
+
+def _sections(seen: Snapshot, width: int) -> list[_Section]:
+    stats, now, limit = seen.stats, seen.stats.now, _stale_after(seen.stats)
+    alive = sum(now - worker.beat <= limit for worker in seen.workers)
+    workers = _Section(
+        (
+            _Column(f"workers {number(alive)}"), _Column("pid", 8, True),
+            _Column("slots", 6, True), _Column("held", 6, True), _Column("acked", 7, True),
+            _Column("failed", 6, True), _Column("last beat", 9, True),
+        ),
+        [
+            (
+                _DIM if now - worker.beat > limit else "",
+                (
+                    worker.host or worker.worker, str(worker.pid), compact(worker.concurrency),
+                    (compact(worker.held), COLOURS["in_progress"]), (compact(worker.acked), COLOURS["done"]),
+                    (compact(worker.failed), COLOURS["failed"] if worker.failed else ""),
+                    age(max(0.0, now - worker.beat)),
+                ),
+            )
+            for worker in seen.workers
+        ]
+        or [("red" if stats.todos else _DIM, ("none at work", "", "", "", "", "", ""))],
+    )  # fmt: skip
+    holder = 18 if width < 90 else 28
+    leases = _Section(
+        (_Column("leases nearest their end"), _Column("holder", holder), _Column("left", 8, True)),
+        [
+            ("", (entry.task, (_holder(entry.holder), _DIM), _left(entry.at, now)))
+            for entry in seen.leases
+        ],
+    )  # fmt: skip
+    due = _Section(
+        (_Column("next due"), _Column("in", 8, True)),
+        [("", (entry.task, (age(max(0.0, (entry.at or now) - now)), "magenta"))) for entry in seen.due],
+    )
+    errors = _Section(
+        (_Column("last errors", share=2), _Column("error", share=3), _Column("ago", 8, True)),
+        [("", (failure.task, (failure.error, "red"), age(max(0.0, now - failure.at)))) for failure in seen.errors],
+    )
+    return [workers, leases, errors, due]
+
+
+def _holder(token: str | None) -> str:
+    """Give host:pid of a worker's name; what is named otherwise is shown as it is."""
+    if not token:
+        return "—"
+    return token.rpartition(":")[0] if token.count(":") == 2 else token
+
+
+def _left(at: float | None, now: float) -> tuple[str, str]:
+    if at is None:
+        return "—", _DIM
+    return age(at - now), "red" if at < now else COLOURS["in_progress"]
+
+
+def share_rows(wanted: Sequence[int], room: int) -> list[int]:
+    """Divide `room` lines among tables that want so many rows each: a head and a gap for each, fair shares of the rest.
+
+    Tables that want nothing get nothing (0); from the last on, those for which there is no room get nothing either.
+    """
+    shown = [i for i, rows in enumerate(wanted) if rows > 0]
+    while shown and len(shown) * 3 > room:
+        shown.pop()
+    given = [0] * len(wanted)
+    left = room - 2 * len(shown)
+    while left > 0 and any(given[i] < wanted[i] for i in shown):
+        for i in shown:
+            if left > 0 and given[i] < wanted[i]:
+                given[i] += 1
+                left -= 1
+    return given
+
+
+def _tables(seen: Snapshot, width: int, room: int) -> list[Text]:
+    if width + 4 < WIDE:
+        return _stack(_sections(seen, width), width, room)
+    half = (width - 4) // 2
+    workers, leases, errors, due = _sections(seen, half)
+    left, right = _stack([workers, due], half, room), _stack([leases, errors], half, room)
+    rows: list[Text] = []
+    for i in range(max(len(left), len(right))):
+        line = left[i] if i < len(left) else _line()
+        line.append(" " * (half - line.cell_len + 4))
+        rows.append(line.append_text(right[i]) if i < len(right) else line)
+    return rows
+
+
+def _stack(sections: Sequence[_Section], width: int, room: int) -> list[Text]:
+    lines: list[Text] = []
+    for section, rows in zip(sections, share_rows([len(one.rows) for one in sections], room), strict=True):
+        if rows:
+            lines += [_line(), *section.draw(width, rows)]
+    return lines
 
 
 # ---- for other eyes
@@ -249,18 +404,75 @@ def show(seen: Snapshot, console: Console | None = None) -> None:
 
 def svg(seen: Snapshot, width: int = 100, height: int = 26) -> str:
     """Give a picture of the dashboard."""
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123  # a device, not a file
-        console = Console(record=True, width=width, file=nowhere, highlight=False, force_terminal=True)
-        console.print(render(seen, width, height))
-        return console.export_svg(title=f"timeoutq dashboard {seen.queue}")
+    console = Console(
+        record=True, width=width, file=io.StringIO(), highlight=False, force_terminal=True, color_system="truecolor"
+    )
+    console.print(render(seen, width, height))
+    return console.export_svg(title=f"timeoutq dashboard {safe(seen.queue)}")
+
+
+# ---- live
+
+
+class _Looks:
+    """Looks at the queue again and again in a thread of its own, so that a server that is away freezes nothing.
+
+    The next look begins `interval` seconds after the last one ended: there is never more than one on its way.
+    """
+
+    def __init__(self, queue: Queue, interval: float, rows: int) -> None:
+        self.seen: Snapshot | None = None
+        self.trouble: Exception | None = None
+        self.number = 0
+        """Grows with every look that ended."""
+        self._seen_at = time.monotonic()
+        self._samples: list[Sample] = []
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(queue, interval, rows), name="dashboard", daemon=True)
+
+    def __enter__(self) -> _Looks:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(0.5)  # one that waits for a dead server ends with the process
+
+    def _run(self, queue: Queue, interval: float, rows: int) -> None:
+        while not self._end.is_set():
+            try:
+                self.seen, self.trouble = self._finer(snapshot(queue, rows)), None
+                self._seen_at = time.monotonic()
+            except Exception as error:  # shown, or raised by the loop that draws
+                self.trouble = error
+            self.number += 1
+            self._end.wait(interval)
+
+    def _finer(self, seen: Snapshot) -> Snapshot:
+        # our own looks are closer together than the samples that the queue keeps
+        now = seen.stats.sample
+        if self._samples and now.at <= self._samples[-1].at:
+            self._samples.clear()  # the clock stepped back, or it is another server
+        self._samples = [*self._samples[-1200:], now]
+        older = [sample for sample in seen.history if sample.at < self._samples[0].at]
+        return replace(seen, history=[*older, *self._samples])
+
+    def current(self) -> Snapshot | None:
+        """Give the last snapshot, with the trouble that came since; None before the first. Raises what cannot mend."""
+        seen, trouble = self.seen, self.trouble
+        if trouble is not None and (not isinstance(trouble, TimeoutqError) or (seen is None and is_final(trouble))):
+            raise trouble
+        if seen is None or trouble is None:
+            return seen
+        return replace(seen, trouble=str(trouble), stale=time.monotonic() - self._seen_at)
 
 
 class _Keys:
     """Reads single keys from a terminal, without echo, and puts it back as it was."""
 
     def __enter__(self) -> _Keys:
-        self._old: Any = None
-        if sys.stdin.isatty():
+        self._old: list[Any] | None = None
+        if sys.stdin is not None and sys.stdin.isatty():
             import termios
             import tty
 
@@ -274,41 +486,59 @@ class _Keys:
 
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._old)
 
-    def wait(self, seconds: float) -> str:
-        """Give the key pressed within that time, or nothing."""
+    def wait(self, seconds: float) -> bytes:
+        """Give what was typed within that time, or nothing."""
         if self._old is None:
             time.sleep(seconds)
-            return ""
+            return b""
         ready, _, _ = select.select([sys.stdin], [], [], seconds)
-        return os.read(sys.stdin.fileno(), 1).decode("latin-1") if ready else ""
+        typed = os.read(sys.stdin.fileno(), 64) if ready else b""
+        return typed or (b"q" if ready else b"")  # the terminal is gone
 
 
-def run(queue: Queue, interval: float = 1.0) -> None:
-    """Show the queue live until q or Ctrl-C; a server that is away is shown as such and waited for."""
-    console = Console(highlight=False)
-    seen: Snapshot | None = None
-    seen_at = time.monotonic()
-    fine: list[Sample] = []
+@contextmanager
+def _leaving_in_order() -> Generator[None]:
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does, so that the terminal is put back."""
+
+    def leave(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        with suppress(KeyboardInterrupt):
+            yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run(queue: Queue, interval: float = 1.0, console: Console | None = None) -> None:
+    """Show the queue live until q or Ctrl-C; a server that is away is shown as such and waited for.
+
+    Raises what no waiting mends, such as a wrong password, when it comes before the first look.
+    """
+    console = console or Console(highlight=False)
+    drawn: object = None
     with (
-        contextlib.suppress(KeyboardInterrupt),
+        _leaving_in_order(),
         _Keys() as keys,
-        Live(console=console, screen=True, auto_refresh=False, redirect_stderr=False) as live,
+        _Looks(queue, max(0.1, interval), max(20, console.height)) as looks,
+        Live(console=console, screen=True, auto_refresh=False, redirect_stderr=False, redirect_stdout=False) as live,
     ):
         while True:
-            try:
-                seen = snapshot(queue)
-                seen_at = time.monotonic()
-                # our own looks are closer together than the samples of the queue
-                fine = [*fine[-600:], seen.stats.sample]
-                older = [sample for sample in seen.history if sample.at < fine[0].at]
-                seen = replace(seen, history=[*older, *fine[:: max(1, len(fine) // 60)], fine[-1]])
-                shown: RenderableType = render(seen, console.width, console.height)
-            except TimeoutqError as error:
-                stale = time.monotonic() - seen_at
-                if seen is None:
-                    shown = Text(safe(str(error)), style="bold red")
+            size = console.size
+            seen = looks.current()
+            state = (looks.number, size, int(seen.stale) if seen else None)
+            if state != drawn:
+                drawn = state
+                if seen is not None:
+                    live.update(render(seen, size.width, size.height), refresh=True)
                 else:
-                    shown = render(replace(seen, trouble=str(error), stale=stale), console.width, console.height)
-            live.update(shown, refresh=True)
-            if keys.wait(max(0.1, interval)) in ("q", "Q", "\x1b"):
+                    said = f"waits for the server: {looks.trouble}" if looks.trouble else "looks at the queue …"
+                    live.update(_line((safe(f" timeoutq {queue.name} {said}", size.width), "bold red")), refresh=True)
+            if any(key in keys.wait(0.1) for key in b"qQ\x04"):
                 break
