@@ -179,8 +179,8 @@ def split_cells(counts: Sequence[int], width: int) -> list[int]:
     if total <= 0:
         return [0] * len(counts)
     shares = [max(1, round(count / total * width)) if count else 0 for count in counts]
-    while sum(shares) != width and max(shares) > 1:
-        shares[shares.index(max(shares))] += 1 if sum(shares) < width else -1
+    while (over := sum(shares) - width) and (over < 0 or max(shares) > 1):
+        shares[shares.index(max(shares))] += -1 if over > 0 else 1
     return shares
 
 
@@ -268,12 +268,16 @@ class _Section:
 
     def draw(self, width: int, most: int) -> Iterator[Text]:
         """Give the line with the heads and at most `most` rows."""
-        free = width - sum(column.width for column in self.columns) - 2 * (len(self.columns) - 1)
+        free = width - self._span([column.width for column in self.columns])
         shares = sum(column.share for column in self.columns if not column.width)
         sizes = [column.width or max(4, free * column.share // shares) for column in self.columns]
+        sizes[next(i for i, column in enumerate(self.columns) if not column.width)] += max(0, width - self._span(sizes))
         yield self._row([column.head for column in self.columns], sizes, "", heads=True)
         for style, cells in self.rows[:most]:
             yield self._row(cells, sizes, style)
+
+    def _span(self, sizes: Sequence[int]) -> int:
+        return sum(sizes) + 2 * (len(sizes) - 1)
 
     def _row(
         self, cells: Sequence[str | tuple[str, str]], sizes: Sequence[int], style: str, *, heads: bool = False

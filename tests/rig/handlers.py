@@ -1,0 +1,57 @@
+"""Handlers that the tests' worker processes run; what they do is told by the environment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+from timeoutq import Lease
+
+
+def note(event: str, lease: Lease) -> None:
+    """Append a line to the history: O_APPEND keeps lines of many processes whole."""
+    path = os.environ.get("HISTORY")
+    if path:
+        line = f"{event} {lease.task} {lease.fence} {os.getpid()} {time.time():.6f}\n"
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, line.encode())
+        os.close(descriptor)
+
+
+async def work(lease: Lease) -> None:
+    """Work for a few milliseconds."""
+    note("start", lease)
+    await asyncio.sleep(float(os.environ.get("WORK", "0.005")))
+    note("end", lease)
+
+
+def work_in_thread(lease: Lease) -> None:
+    """Work for a few milliseconds, in a thread."""
+    note("start", lease)
+    time.sleep(float(os.environ.get("WORK", "0.005")))
+    note("end", lease)
+
+
+async def work_or_die(lease: Lease) -> None:
+    """Kill the own process when the task is `poison`."""
+    note("start", lease)
+    if lease.task == "poison":
+        os.kill(os.getpid(), signal.SIGKILL)
+    await asyncio.sleep(0.02)
+    note("end", lease)
+
+
+async def block_the_loop(lease: Lease) -> None:
+    """Hold the event loop for longer than a lease: only a heartbeat outside of it keeps the lease alive."""
+    note("start", lease)
+    time.sleep(float(os.environ.get("WORK", "0.005")))  # noqa: ASYNC251  # that is what is tested
+    note("end", lease)
+
+
+def history(path: Path) -> list[tuple[str, str, int, int, float]]:
+    """Read the history: event, task, fence, pid, time."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(e, t, int(f), int(p), float(at)) for e, t, f, p, at in (line.split(" ") for line in lines)]

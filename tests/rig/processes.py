@@ -1,0 +1,72 @@
+"""Worker and cleaner processes for the tests: started as a user would, killed and ended by pid."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class Processes:
+    """The processes of one test."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.folder = folder
+        self.history = folder / "history"
+        self.all: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *words: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start `python -m timeoutq words…`."""
+        log = (self.folder / f"log-{len(self.all)}").open("wb")
+        with log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "timeoutq", *words],
+                cwd=ROOT,
+                env={
+                    **os.environ,
+                    "TIMEOUTQ_URL": self.url,
+                    "HISTORY": str(self.history),
+                    "PYTHONPATH": str(ROOT),
+                    **environment,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.all.append(process)
+        return process
+
+    def log(self, process: subprocess.Popen[bytes]) -> str:
+        """Give what a process has said."""
+        return (self.folder / f"log-{self.all.index(process)}").read_text("utf-8", "replace")
+
+    def worker(self, name: str, handler: str, *words: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start a worker without a supervisor."""
+        path = f"tests.rig.handlers:{handler}"
+        return self.start("worker", name, path, "--no-supervise", *words, **environment)
+
+    def end(self) -> None:
+        """End whatever still runs."""
+        for process in self.all:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+
+@contextmanager
+def processes(url: str, folder: Path) -> Iterator[Processes]:
+    """Give processes that end with the test."""
+    started = Processes(url, folder)
+    try:
+        yield started
+    finally:
+        started.end()

@@ -1,0 +1,21 @@
+"""Waiting for something to become true, instead of sleeping and hoping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_until(predicate: Callable[[], T], timeout: float = 10.0) -> T:
+    """Ask again and again until the answer is true; give it. Raises AssertionError after `timeout` seconds."""
+    until = time.monotonic() + timeout
+    while True:
+        found = predicate()
+        if found:
+            return found
+        if time.monotonic() > until:
+            raise AssertionError(f"still {found!r} after {timeout:g} s: {predicate}")
+        time.sleep(0.005)

@@ -1,0 +1,208 @@
+"""Real worker processes that are killed, paused and asked to end, on a real server."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.rig.handlers import history
+from tests.rig.processes import Processes, processes
+from tests.rig.waiting import wait_until
+from timeoutq import LeaseLost, Queue
+
+
+@pytest.fixture
+def run(url: str, tmp_path: Path) -> Iterator[Processes]:
+    with processes(url, tmp_path) as started:
+        yield started
+
+
+def test_a_task_that_kills_its_process_fails_and_takes_no_other_with_it(queue: Queue, run: Processes) -> None:
+    queue.put("poison", [f"t{i}" for i in range(29)])
+    worker = run.start(
+        "worker", queue.name, "tests.rig.handlers:work_or_die", "--processes", "2", "--timeout", "2", "--burst"
+    )
+    assert worker.wait(60) == 0, run.log(worker)
+    stats = queue.stats()
+    assert (stats.done, stats.failed) == (29, 1)
+    poison = queue.inspect("poison")
+    assert poison.state == "failed"
+    assert poison.crashes == 5
+    assert poison.error is not None
+    assert "killed by SIGKILL" in poison.error
+
+
+def test_the_same_without_a_supervisor_by_leases_that_run_out(queue: Queue, run: Processes) -> None:
+    queue.put("poison", [f"t{i}" for i in range(29)])
+    until = time.monotonic() + 60
+    while not queue.drained():
+        assert time.monotonic() < until
+        worker = run.worker(queue.name, "work_or_die", "--timeout", "0.5", "--burst")
+        assert worker.wait(30) in (0, -signal.SIGKILL)
+    stats = queue.stats()
+    assert (stats.done, stats.failed) == (29, 1)
+    assert "the lease ran out" in (queue.inspect("poison").error or "")
+
+
+def test_two_thousand_tasks_survive_a_kill_every_half_second(queue: Queue, run: Processes) -> None:
+    tasks = [f"task-{i}" for i in range(2000)]
+    queue.put(tasks)
+
+    def worker() -> subprocess.Popen[bytes]:
+        return run.worker(queue.name, "work", "--timeout", "1", "--concurrency", "4", WORK="0.04")
+
+    workers = [worker() for _ in range(6)]
+    wait_until(lambda: queue.stats().done > 20)
+    kills, rng = 0, random.Random(1)
+    next_kill = time.monotonic()
+    until = time.monotonic() + 90
+    while not queue.drained():
+        assert time.monotonic() < until, queue.stats()
+        if time.monotonic() >= next_kill and kills < 20:
+            next_kill = time.monotonic() + 0.5
+            victim = workers.pop(rng.randrange(len(workers)))
+            victim.kill()
+            assert victim.wait() == -signal.SIGKILL
+            kills += 1
+            workers.append(worker())
+        wait_until(lambda: time.monotonic() >= next_kill or queue.drained(), timeout=5)
+    stats = queue.stats()
+    assert kills >= 3
+    assert stats.done == 2000
+    assert stats.failed == 0
+    # every start of a task beyond its first is explained by a lease that ran out or a task that was given back
+    starts = Counter(task for event, task, *_ in history(run.history) if event == "start")
+    again = sum(starts.values()) - 2000
+    assert set(starts) == set(tasks)
+    assert 0 <= again <= stats.counters.get("expired", 0) + stats.counters.get("released", 0)
+    for process in workers:
+        process.terminate()
+    for process in workers:
+        # one that was started a moment ago may be asked to end before it listens for that
+        assert process.wait(30) in (0, -signal.SIGTERM)
+
+
+def test_no_task_is_worked_after_its_ack(queue: Queue, run: Processes) -> None:
+    queue.put([f"t{i}" for i in range(300)])
+    workers = [run.worker(queue.name, "work", "--timeout", "1", "--burst") for _ in range(3)]
+    for worker in workers:
+        assert worker.wait(60) == 0
+    starts = Counter(task for event, task, *_ in history(run.history) if event == "start")
+    assert queue.stats().done == 300
+    assert set(starts.values()) == {1}
+
+
+def test_a_stale_worker_is_told_who_has_its_task_now(queue: Queue, run: Processes, tmp_path: Path) -> None:
+    queue.put("page")
+    stale = run.worker(queue.name, "work", "--timeout", "0.5", WORK="0.3")
+    wait_until(lambda: history(run.history))
+    stale.send_signal(signal.SIGSTOP)
+    wait_until(lambda: queue.requeue_expired())
+    (lease,) = queue.claim(timeout=20)
+    stale.send_signal(signal.SIGCONT)
+    wait_until(lambda: "lease on 'page'" in run.log(stale))
+    log = run.log(stale)
+    assert f"worker {queue.worker} has it now" in log
+    assert queue.inspect("page").state == "in_progress"
+    assert queue.ack(lease) == "ok"
+    assert queue.stats().counters["acked"] == 1
+    stale.terminate()
+    assert stale.wait(10) == 0
+
+
+def test_a_late_ack_by_hand_raises_lease_lost_with_the_holder(queue: Queue, url: str) -> None:
+    queue.put("page")
+    (lost,) = queue.claim(timeout=0.05)
+    with Queue(queue.name, url) as other:
+        (lease,) = other.claim(wait=5)
+        with pytest.raises(LeaseLost, match="has it now") as caught:
+            queue.ack(lost)
+        assert caught.value.holder == other.worker
+        assert other.ack(lease) == "ok"
+
+
+@pytest.mark.parametrize("handler", ["work", "work_in_thread"])
+def test_sigterm_finishes_what_runs_and_gives_the_rest_back(queue: Queue, run: Processes, handler: str) -> None:
+    queue.put([f"t{i}" for i in range(40)])
+    worker = run.worker(queue.name, handler, "--concurrency", "4", "--prefetch", "16", "--timeout", "30", WORK="0.3")
+    wait_until(lambda: len(history(run.history)) >= 4)
+    worker.terminate()
+    assert worker.wait(10) == 0
+    events = Counter(event for event, *_ in history(run.history))
+    stats = queue.stats()
+    assert events["start"] == events["end"] == stats.done
+    assert stats.in_progress == 0
+    assert stats.todos == 40 - stats.done
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM]])
+def test_a_second_signal_gives_everything_back_at_once(
+    queue: Queue, run: Processes, signals: list[signal.Signals]
+) -> None:
+    queue.put([f"t{i}" for i in range(20)])
+    worker = run.worker(queue.name, "work", "--concurrency", "4", "--timeout", "30", WORK="20")
+    wait_until(lambda: len(history(run.history)) >= 4)
+    for number in signals:
+        worker.send_signal(number)
+        wait_until(lambda: "drains" in run.log(worker) or "leaves now" in run.log(worker))
+    assert worker.wait(10) == 0
+    assert queue.stats().todos == 20
+    assert {entry.task for entry in queue.list("in_progress").entries} == set()
+
+
+def test_a_blocked_event_loop_does_not_lose_its_lease(queue: Queue, run: Processes) -> None:
+    queue.put("slow")
+    worker = run.worker(queue.name, "block_the_loop", "--timeout", "0.4", "--burst", WORK="1.5")
+    cleaner = run.start("cleaner", queue.name)
+    assert worker.wait(20) == 0
+    cleaner.terminate()
+    assert cleaner.wait(10) == 0
+    assert [event for event, *_ in history(run.history)] == ["start", "end"]
+    assert queue.stats().counters.get("expired", 0) == 0
+
+
+def test_workers_go_on_after_the_server_was_killed_and_came_back(tmp_path: Path) -> None:
+    from timeoutq.embedded import EmbeddedServer
+
+    with (
+        EmbeddedServer(tmp_path / "data", config={"appendfsync": "always"}) as server,
+        processes(server.url, tmp_path) as run,
+        Queue("restart", server.url, timeout=2) as queue,
+    ):
+        queue.put([f"t{i}" for i in range(400)])
+        workers = [run.worker("restart", "work", "--timeout", "2", "--concurrency", "4", WORK="0.02") for _ in range(2)]
+        wait_until(lambda: queue.stats().done > 50)
+        server.restart()
+        wait_until(queue.drained, timeout=40)
+        assert queue.stats().done == 400
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            assert worker.wait(15) == 0
+
+
+def test_redis_cli_shows_the_keys_of_the_design(queue: Queue, raw: redis.Redis) -> None:
+    from typing import Any
+
+    client: Any = raw
+    queue.put("a", "b")
+    queue.schedule("later", after=60)
+    (lease,) = queue.claim(timeout=20)
+    prefix = f"timeoutq:{{{queue.name}}}:"
+    assert client.smembers(prefix + "todos") | client.smembers(prefix + "in_progress") == {"a", "b"}
+    assert 15 < client.ttl(f"{prefix}lock:{lease.task}") <= 20
+    assert client.get(f"{prefix}lock:{lease.task}") == lease.token
+    ((task, due),) = client.zrange(prefix + "scheduled", 0, -1, withscores=True)
+    assert task == "later"
+    assert abs(due / 1000 - time.time() - 60) < 5
+    assert client.hgetall(prefix + "owners") == {lease.task: lease.token}
+    queue.ack(lease)
+    assert client.smembers(prefix + "done") == {lease.task}
