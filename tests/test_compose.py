@@ -1,0 +1,99 @@
+"""The services of docker-compose.yml, each command started as a plain process, until the crawl has finished."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from demo.__main__ import free_port, members
+from demo.site import expected
+from tests.rig.waiting import wait_until
+from timeoutq import Queue, State
+from timeoutq.embedded import EmbeddedServer
+
+ROOT = Path(__file__).resolve().parent.parent
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+SERVICES: dict[str, Any] = COMPOSE["services"]
+
+
+def test_the_services_are_what_the_readme_says() -> None:
+    assert set(SERVICES) == {"redis", "site", "seeder", "worker", "cleaner", "dashboard"}
+    assert SERVICES["worker"]["deploy"]["replicas"] == 4
+    assert SERVICES["cleaner"]["deploy"]["replicas"] == 2
+    for name in ("redis", "site", "worker"):
+        assert "healthcheck" in SERVICES[name]
+    assert SERVICES["redis"]["volumes"] == ["state:/data"]
+    assert "state" in COMPOSE["volumes"]
+
+
+def test_every_command_runs_as_a_plain_process_and_the_crawl_finishes(tmp_path: Path) -> None:
+    port = free_port()
+    started: list[subprocess.Popen[bytes]] = []
+    settings = SERVICES["redis"]["command"][1:]
+    config = {name.removeprefix("--"): value for name, value in zip(settings[::2], settings[1::2], strict=True)}
+    with EmbeddedServer(tmp_path / "state", config=config) as server:
+
+        def place(word: str) -> str:
+            # the names that Docker's network would resolve
+            return (
+                word.replace("redis://redis:6379/0", server.url)
+                .replace("site:8080", f"127.0.0.1:{port}")
+                .replace("0.0.0.0", "127.0.0.1")  # noqa: S104  # the address in the file, not one to bind
+                .replace("8080", str(port))
+            )
+
+        def start(service: str, number: int = 0) -> subprocess.Popen[bytes]:
+            program, *words = (place(word) for word in SERVICES[service]["command"])
+            command = [sys.executable, "-m", "timeoutq"] if program == "timeoutq" else [sys.executable]
+            environment = {name: place(value) for name, value in SERVICES[service]["environment"].items()}
+            with (tmp_path / f"{service}-{number}.log").open("wb") as log:
+                process = subprocess.Popen(
+                    [*command, *words],
+                    cwd=ROOT,
+                    env={**os.environ, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            started.append(process)
+            return process
+
+        def healthy(service: str) -> bool:
+            _, program, *words = (place(word) for word in SERVICES[service]["healthcheck"]["test"])
+            command = [sys.executable, "-m", "timeoutq"] if program == "timeoutq" else [sys.executable]
+            environment = {name: place(value) for name, value in SERVICES[service]["environment"].items()}
+            done = subprocess.run(
+                [*command, *words], env={**os.environ, **environment}, cwd=ROOT, capture_output=True, check=False
+            )
+            return done.returncode == 0
+
+        try:
+            start("site")
+            wait_until(lambda: healthy("site"), timeout=20)
+            assert start("seeder").wait(20) == 0
+            workers = [start("worker", i) for i in range(SERVICES["worker"]["deploy"]["replicas"])]
+            cleaners = [start("cleaner", i) for i in range(SERVICES["cleaner"]["deploy"]["replicas"])]
+            shown = start("dashboard")
+            assert shown.wait(20) == 0  # without a terminal it shows the queue once
+            assert "known" in (tmp_path / "dashboard-0.log").read_text("utf-8")
+            assert healthy("worker")
+            with Queue("crawl", server.url) as queue:
+                wait_until(lambda: queue.drained() and queue.stats().known > 1, timeout=60)
+                done, failed = expected(f"http://127.0.0.1:{port}/")
+                assert members(queue, State.DONE) == done
+                assert members(queue, State.FAILED) == failed
+            for process in (*workers, *cleaners):
+                process.send_signal(signal.SIGTERM)
+            assert {process.wait(30) for process in (*workers, *cleaners)} == {0}
+        finally:
+            for process in started:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()

@@ -1,0 +1,178 @@
+"""timeoutq.testing: a queue in memory whose time is the test's, and nobody else's."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import fakeredis
+import pytest
+
+from timeoutq import AsyncQueue, Lease, LeaseLost, Queue, Worker
+from timeoutq.errors import InvalidInput, MissingExtra
+from timeoutq.model import Answer, State
+from timeoutq.testing import START, Clock, fake_async_queue, fake_queue
+
+CLIENT: Any = fakeredis.FakeRedis
+
+
+def test_a_lease_runs_out_when_the_test_says_so() -> None:
+    with fake_queue(timeout=30) as queue:
+        queue.put("a")
+        (lease,) = queue.claim()
+        assert lease.deadline == START + 30
+        queue.clock.advance(29)
+        assert queue.requeue_expired() == 0
+        assert queue.claim() == []
+        queue.clock.advance(2)
+        (again,) = queue.claim()
+        assert (again.task, again.crashes) == ("a", 1)
+        with pytest.raises(LeaseLost):
+            queue.ack(lease)
+        assert queue.ack(again) is Answer.OK
+        assert queue.drained()
+
+
+def test_a_scheduled_task_becomes_due_by_the_clock() -> None:
+    with fake_queue() as queue:
+        queue.schedule("later", after=3600)
+        queue.schedule("dated", at=START + 10)
+        queue.clock.advance(9.9)
+        assert queue.claim() == []
+        queue.clock.advance(0.1)
+        assert [lease.task for lease in queue.claim(5)] == ["dated"]
+        queue.clock.advance(3600)
+        assert "later" in {lease.task for lease in queue.claim(5)}
+
+
+def test_retries_wait_by_the_clock() -> None:
+    with fake_queue(retry=[10, 60]) as queue:
+        queue.put("a")
+        for wait in (10, 60):
+            queue.fail(queue.claim()[0], "boom")
+            queue.clock.advance(wait - 1)
+            assert queue.claim() == []
+            queue.clock.advance(1)
+        queue.fail(queue.claim()[0], "boom")
+        assert queue.inspect("a").state is State.FAILED
+
+
+def test_the_lock_key_and_the_scripts_follow_the_clock() -> None:
+    with fake_queue(timeout=30) as queue:
+        client = CLIENT(server=queue.clock.server)
+        queue.put("a")
+        queue.claim()
+        key = queue.operations.key("lock") + "a"
+        assert client.pttl(key) == 30_000
+        queue.clock.advance(20)
+        assert client.pttl(key) == 10_000
+        queue.clock.advance(10.001)
+        assert client.get(key) is None
+        assert queue.stats().now == queue.clock.now == START + 30.001
+        assert client.time() == (int(START) + 30, 1000)
+        assert client.eval("return redis.call('TIME')", 0) == [b"%d" % (START + 30), b"1000"]
+
+
+def test_time_stands_still_until_it_is_advanced() -> None:
+    with fake_queue() as queue:
+        first = queue.stats().now
+        time.sleep(0.02)
+        assert queue.stats().now == first == START
+
+
+def test_a_month_passes_at_once_and_no_reply_is_late() -> None:
+    with fake_queue(timeout=30) as queue:
+        queue.put("a")
+        began = time.monotonic()
+        for _ in range(3):
+            assert len(queue.claim()) == 1
+            queue.clock.advance(30 * 86_400)
+        assert queue.requeue_expired() == 1
+        assert time.monotonic() - began < 2
+
+
+async def test_asyncio_has_the_same() -> None:
+    async with fake_async_queue(timeout=30) as queue:
+        await queue.put("a")
+        (lease,) = await queue.claim()
+        queue.clock.advance(31)
+        (again,) = await queue.claim()
+        assert again.crashes == 1
+        with pytest.raises(LeaseLost):
+            await queue.ack(lease)
+        assert isinstance(queue, AsyncQueue)
+
+
+async def test_both_faces_and_several_queues_can_share_a_clock() -> None:
+    clock = Clock(start=1000.5)
+    async with fake_async_queue("shared", clock=clock) as one:
+        with fake_queue("shared", clock=clock) as two, fake_queue("other", clock=clock) as other:
+            assert isinstance(two, Queue)
+            await one.put("a")
+            assert [lease.task for lease in two.claim()] == ["a"]
+            assert other.stats().known == 0
+            assert other.stats().now == 1000.5
+
+
+async def test_a_handler_runs_in_a_real_worker() -> None:
+    seen: list[str] = []
+
+    async def handler(lease: Lease) -> None:
+        seen.append(lease.task)
+
+    async with fake_async_queue() as queue:
+        await queue.put("a", "b", "c")
+        await Worker(queue, handler, burst=True).run()
+        assert sorted(seen) == ["a", "b", "c"]
+        assert (await queue.stats()).done == 3
+
+
+def test_each_queue_has_a_server_of_its_own() -> None:
+    with fake_queue() as one, fake_queue() as two:
+        one.put("a")
+        one.clock.advance(5)
+        assert two.stats().known == 0
+        assert two.clock.now == START
+
+
+def test_the_process_and_other_fake_servers_keep_their_time() -> None:
+    with fake_queue() as queue:
+        queue.clock.advance(1_000)
+        other = CLIENT(server=fakeredis.FakeServer())
+        assert abs(other.time()[0] - time.time()) < 5
+        other.set("k", "v", px=20)
+        deadline = time.monotonic() + 5
+        while other.get("k") is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        assert abs(time.time() - START) > 86_400
+
+
+@pytest.mark.parametrize("bad", [-1, float("nan"), float("inf"), "5", True, None])
+def test_time_does_not_go_back_nor_nowhere(bad: Any) -> None:
+    clock = Clock()
+    with pytest.raises(InvalidInput, match="finite number of seconds"):
+        clock.advance(bad)
+    assert clock.now == START
+
+
+def test_many_small_steps_do_not_drift() -> None:
+    clock = Clock()
+    for _ in range(100_000):
+        clock.advance(0.0001)
+    assert clock.now == START + 10
+
+
+@pytest.mark.parametrize("missing", ["fakeredis", "lupa"])
+def test_without_fakeredis_the_extra_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingExtra, match=r"pip install 'timeoutq\[testing\]'"):
+        fake_queue()
+
+
+def test_bad_settings_are_refused_as_by_queue() -> None:
+    with pytest.raises(InvalidInput):
+        fake_queue("no spaces")
+    with pytest.raises(InvalidInput):
+        fake_queue(timeout=-1)

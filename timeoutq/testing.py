@@ -1,0 +1,158 @@
+"""For users' own tests: a queue on fakeredis, in memory, with a clock that the test advances and nothing else does.
+
+`fake_queue()` and `fake_async_queue()` give real queues: the same scripts run as on a server. Only this module's
+servers follow the clock; the process's `time`, and other fakeredis servers in it, go on as they were.
+
+    def test_a_lost_lease_is_given_to_the_next() -> None:
+        with fake_queue(timeout=30) as queue:
+            queue.put("a")
+            (lost,) = queue.claim()
+            queue.clock.advance(31)
+            (again,) = queue.claim()
+            assert again.crashes == 1
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from importlib import import_module
+from typing import Any
+
+from timeoutq.client import AsyncQueue, Queue
+from timeoutq.errors import InvalidInput, MissingExtra
+from timeoutq.flows import ServerClock
+
+START = 1_700_000_000.0
+"""When every clock starts, Unix seconds: 2023-11-14 22:13:20 UTC."""
+
+_MARK = "timeoutq_clock"
+
+
+class Clock:
+    """The time of a fake server, which stands still until it is advanced. Queues with one clock share a server."""
+
+    def __init__(self, start: float = START) -> None:
+        """Make a clock, and the fake server that shows it. Raises `MissingExtra` without fakeredis."""
+        self._micros = round(_seconds(start, "start") * 1e6)
+        self.server = _fake_server(self)
+
+    def __repr__(self) -> str:
+        return f"Clock({self.now!r})"
+
+    @property
+    def now(self) -> float:
+        """What the server's clock shows, Unix seconds."""
+        return self._micros / 1e6
+
+    @property
+    def now_us(self) -> int:
+        """The same in whole microseconds, as the command TIME tells it."""
+        return self._micros
+
+    def advance(self, seconds: float) -> None:
+        """Let so many seconds pass: leases run out, scheduled tasks become due. Raises `InvalidInput` below zero."""
+        self._micros += round(_seconds(seconds, "seconds") * 1e6)
+
+
+class FakeQueue(Queue):
+    """A `Queue` in memory, with a clock."""
+
+    def __init__(self, name: str, clock: Clock, **settings: Any) -> None:
+        super().__init__(name, client=_client(clock), **settings)
+        self.clock = clock
+        self.talk.clock = _ClientClock(clock)
+
+
+class FakeAsyncQueue(AsyncQueue):
+    """An `AsyncQueue` in memory, with a clock."""
+
+    def __init__(self, name: str, clock: Clock, **settings: Any) -> None:
+        super().__init__(name, client=_client(clock), **settings)
+        self.clock = clock
+        self.talk.clock = _ClientClock(clock)
+
+
+def fake_queue(name: str = "test", *, clock: Clock | None = None, **settings: Any) -> FakeQueue:
+    """Make a queue in memory, empty unless it shares its `clock` with another; `settings` are those of `Queue`.
+
+    Time passes for it only by `queue.clock.advance(seconds)`. Do not wait for anything but a put: `claim(wait=5)` waits
+    five seconds of yours, in which none pass on the clock. Raises `MissingExtra` without fakeredis.
+    """
+    return FakeQueue(name, Clock() if clock is None else clock, **settings)
+
+
+def fake_async_queue(name: str = "test", *, clock: Clock | None = None, **settings: Any) -> FakeAsyncQueue:
+    """Make a queue in memory for asyncio; otherwise as `fake_queue`."""
+    return FakeAsyncQueue(name, Clock() if clock is None else clock, **settings)
+
+
+class _ClientClock(ServerClock):
+    """What a client knows of the server's time: here the time itself, so that `advance` is not a clock that jumped."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    @property
+    def now_ms(self) -> int:
+        return self._clock.now_us // 1000
+
+    @property
+    def expected_ms(self) -> int:
+        return self.now_ms
+
+
+def _client(clock: Clock) -> Any:
+    return import_module("fakeredis").FakeRedis(server=clock.server)
+
+
+def _fake_server(clock: Clock) -> Any:
+    try:
+        fakeredis = import_module("fakeredis")
+        import_module("lupa")
+    except ImportError as error:
+        raise MissingExtra(
+            f"timeoutq.testing needs fakeredis with Lua ({error.name} is missing): pip install 'timeoutq[testing]'"
+        ) from error
+    _teach_time(import_module("fakeredis.commands_mixins.server_mixin").ServerCommandsMixin)
+    server = fakeredis.FakeServer()
+    plain: Any = server.dbs[0].__class__
+
+    class Database(plain):  # type: ignore[misc]  # the class is only known at run time: fakeredis has moved it before
+        """A database whose keys expire by the clock; fakeredis sets `time` before each command, here in vain."""
+
+        @property
+        def time(self) -> float:
+            return clock.now
+
+        @time.setter
+        def time(self, now: float) -> None:
+            pass
+
+    server.dbs = defaultdict(lambda: Database(server.lock))
+    setattr(server, _MARK, clock)
+    return server
+
+
+def _teach_time(commands: Any) -> None:
+    # the one change to fakeredis itself: its TIME asks the server for a clock, and does as ever where there is none
+    plain = commands.time
+    if getattr(plain, _MARK, False):
+        return
+
+    def time(socket: Any) -> Any:
+        clock: Clock | None = getattr(socket._server, _MARK, None)
+        if clock is None:
+            return plain(socket)
+        seconds, micros = divmod(clock.now_us, 1_000_000)
+        return [b"%d" % seconds, b"%d" % micros]
+
+    setattr(time, _MARK, True)
+    commands.time = time
+
+
+def _seconds(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {value!r:.80}")
+    return float(value)
