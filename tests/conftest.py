@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 import redis
 
 from tests.invariants import check
+from tests.rig.faces import Blocking
 from timeoutq import Queue
 from timeoutq.embedded import EmbeddedServer
 
@@ -56,6 +58,18 @@ def name() -> str:
 def queue(url: str, name: str) -> Iterator[Queue]:
     """A queue; after the test its invariants must hold, and a purge must leave no key."""
     with Queue(name, url, timeout=5) as opened:
+        yield opened
+        check(url, name)
+        opened.purge()
+        with redis.Redis.from_url(url) as client:
+            assert list(client.scan_iter(f"timeoutq:{{{name}}}:*")) == []
+
+
+@pytest.fixture(params=["sync", "async"])
+def face(request: pytest.FixtureRequest, url: str, name: str) -> Iterator[Any]:
+    """The same queue through either face; after the test its invariants must hold, and a purge must leave no key."""
+    kind: Any = Queue if request.param == "sync" else Blocking
+    with kind(name, url, timeout=5) as opened:
         yield opened
         check(url, name)
         opened.purge()

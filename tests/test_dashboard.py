@@ -279,6 +279,12 @@ def test_rows_are_shared_within_the_room(wanted: list[int], room: int) -> None:
         assert given_rows == wanted
 
 
+def test_where_room_is_short_the_last_tables_go_and_the_first_have_their_lines() -> None:
+    assert share_rows([5, 5], 5) == [3, 0]
+    assert share_rows([5, 0, 5], 6) == [1, 0, 1]
+    assert share_rows([1, 9, 9], 13) == [1, 3, 3]
+
+
 def test_rates_come_from_the_last_ten_seconds() -> None:
     history = [Sample(0, put=0), Sample(100, put=1000), Sample(105, put=1000), Sample(112, put=1120)]
     assert rates(history)["put"] == pytest.approx(10)
@@ -377,7 +383,7 @@ import sys
 from timeoutq import Queue
 from timeoutq.dashboard import run
 with Queue(sys.argv[1], sys.argv[2], deadline=0.5) as queue:
-    run(queue, 0.1)
+    run(queue, float(sys.argv[3]) if len(sys.argv) > 3 else 0.1)
 print("left in order")
 """
 
@@ -475,6 +481,15 @@ def test_it_runs_in_a_terminal_follows_the_queue_and_its_size_and_q_leaves(
         assert terminal.is_restored()
         assert b"left in order" in terminal.raw
         queue.purge()
+
+
+def test_a_terminal_that_changes_its_size_is_drawn_again_at_once(
+    server: EmbeddedServer, terminals: Callable[..., Terminal]
+) -> None:
+    terminal = terminals("resized", server.url, "3600")
+    terminal.until(lambda text: "0 known" in text)
+    terminal.resize(120, 30)
+    terminal.until(lambda text: text.splitlines()[0].endswith("─╮") and len(text.splitlines()[0]) == 120)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -224,7 +224,7 @@ if how == "fork":
     if os.fork() == 0:
         sys.exit(0)  # a child that ends in order, atexit and all
     os.wait()
-    assert server.pid
+    assert server.pid and os.path.isdir(server._home)
     print("lives", flush=True)
 if how == "interrupt":
     os.killpg(0, signal.SIGINT)
@@ -257,6 +257,12 @@ def test_it_can_be_started_in_a_thread_that_ends(connect: Any) -> None:
     thread.join()
     assert connect(server).ping()
     server.stop()
+
+
+def test_ctrl_c_in_the_terminal_does_not_reach_it() -> None:
+    with EmbeddedServer() as server:
+        assert server.pid is not None
+        assert os.getsid(server.pid) == server.pid
 
 
 def test_no_watcher_outlives_its_server() -> None:

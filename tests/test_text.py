@@ -69,6 +69,7 @@ def test_what_is_clipped_fits_its_cells(value: str, width: int) -> None:
         ("caf\udce9", r"caf\xe9"),
         ("\ud800", r"\ud800"),
         ("[bold]", "[bold]"),
+        ("a\ufe0f\u3164\u034f", r"a\ufe0f\u3164\u034f"),
         ("\xa0", r"\xa0"),
         (b"\xc3\xa4", "ä"),
         (None, "None"),

@@ -1,0 +1,40 @@
+"""Both faces of the queue behind blocking calls, so that one test body runs on either."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from timeoutq import AsyncQueue
+
+
+class Blocking:
+    """An `AsyncQueue` whose methods block: they run on an event loop in a thread of their own."""
+
+    def __init__(self, *words: Any, **settings: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.queue = AsyncQueue(*words, **settings)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.queue, name)
+        if not asyncio.iscoroutinefunction(found):
+            return found
+        method: Callable[..., Any] = found
+
+        def call(*words: Any, **settings: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(method(*words, **settings), self._loop).result(60)
+
+        return call
+
+    def __enter__(self) -> Blocking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self.queue.close(), self._loop).result(20)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
