@@ -1,0 +1,268 @@
+"""What cannot be used is refused with a message that names it, and nothing is written or lost."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import pytest
+import redis
+
+from tests.rig.faces import Blocking
+from timeoutq import (
+    AccessDenied,
+    HandlerNotFound,
+    InvalidInput,
+    NotRedis,
+    Queue,
+    ReadOnly,
+    SchemaMismatch,
+    ServerFull,
+    Unavailable,
+    UnsafeServer,
+)
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.worker import load_handler
+
+FACES: list[Any] = [Queue, Blocking]
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda q: q.put(""), "a task id must not be empty"),
+        (lambda q: q.put(b""), "a task id must not be empty"),
+        (lambda q: q.put("x" * 1025), "has 1025 bytes; 1024 is the most"),
+        (lambda q: q.put("é" * 513), "has 1026 bytes; 1024 is the most"),
+        (lambda q: q.put(5), "a task id is str or bytes, not int"),
+        (lambda q: q.put(None), "a task id is str or bytes, not NoneType"),
+        (lambda q: q.put(["a", 5]), "a task id is str or bytes, not int"),
+        (lambda q: q.put("\ud800"), "lone surrogate"),
+        (lambda q: q.put({"a": b"x" * (1 << 20)}), "has 1,048,577 bytes; 1,048,576 is the most"),
+        (lambda q: q.put({"a": object()}), "neither bytes nor JSON"),
+        (lambda q: q.put({"a": math.nan}), "neither bytes nor JSON"),
+        (lambda q: q.schedule("a"), "say when"),
+        (lambda q: q.schedule("a", at=1, after=1), "say when"),
+        (lambda q: q.schedule("a", after=-1), "after must be a finite number of seconds"),
+        (lambda q: q.schedule("a", after=math.inf), "after must be a finite number of seconds"),
+        (lambda q: q.schedule("a", at=math.nan), "at must be a finite number of seconds"),
+        (lambda q: q.schedule("a", at=-5), "at must be a finite number of seconds"),
+        (lambda q: q.schedule("a", at=1e15), "past the year 9999"),
+        (lambda q: q.schedule("a", at="tomorrow"), "at must be a finite number of seconds"),
+        (lambda q: q.schedule("a", at=datetime(2030, 1, 1)), "has no time zone"),  # noqa: DTZ001  # that is the case
+        (lambda q: q.claim(0), "n must be a whole number from 1 to 500"),
+        (lambda q: q.claim(501), "n must be a whole number from 1 to 500"),
+        (lambda q: q.claim(1.5), "n must be a whole number"),
+        (lambda q: q.claim(timeout=0), "timeout=0 is out of range: 0.01 s to 7 days"),
+        (lambda q: q.claim(timeout=8 * 86400), "is out of range: 0.01 s to 7 days"),
+        (lambda q: q.claim(timeout=-1), "timeout must be a finite number"),
+        (lambda q: q.claim(max_runtime=0), "max_runtime=0 is out of range"),
+        (lambda q: q.claim(wait=-1), "wait must be a finite number"),
+        (lambda q: q.ack("a"), "this takes leases that claim"),
+        (lambda q: q.ack(["a"]), "this takes leases that claim"),
+        (lambda q: q.list("nowhere"), "'nowhere' is not a state: one of todos, "),
+        (lambda q: q.list("todos", "x"), "is not a cursor"),
+        (lambda q: q.configure(keep_done="long"), "keep_done must be"),
+        (lambda q: q.configure(max_crashes=0), "max_crashes must be a whole number"),
+        (lambda q: q.inspect(""), "a task id must not be empty"),
+    ],
+)
+def test_a_bad_argument_is_named_and_nothing_is_written(
+    face: Any, raw: redis.Redis, act: Callable[[Any], Any], message: str
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        act(face)
+    assert message in str(caught.value)
+    assert list(raw.scan_iter("*")) == []
+
+
+def test_one_bad_id_in_a_batch_of_thousands_means_that_none_is_put(face: Any) -> None:
+    with pytest.raises(InvalidInput):
+        face.put([*(f"t{i}" for i in range(3000)), ""])
+    assert face.stats().known == 0
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a}b", "x" * 65, "é", "a/b", None, 5])
+@pytest.mark.parametrize("kind", FACES)
+def test_a_bad_queue_name_is_refused(kind: Any, name: Any) -> None:
+    with pytest.raises(InvalidInput, match="is not a queue name: use 1 to 64"):
+        Queue(name) if kind is Queue else Blocking(name)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://x", "redis://host:port", "redis://h/first", "nonsense", "unix://", "redis://[::1", "redis://h:99999"]
+)
+def test_a_url_that_does_not_parse_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="does not parse"):
+        Queue("q", url)
+
+
+def test_the_password_of_a_url_that_does_not_parse_is_not_told() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Queue("q", "http://user:c4n4ry@host/")
+    assert "c4n4ry" not in str(caught.value)
+
+
+HOSTILE = [
+    "a\x00b", "line\nbreak", "{brace}", "}{", "\x1b[31mred", "\u202ertl", "tab\t", "[bold]", " ", ":", "lock:x", "ключ",
+    "漢字", "a" * 1024, b"\xff\xfe", b"\x00", "\r\n", "%s", "'; --", "<script>", "\u200b",
+]  # fmt: skip
+
+
+def test_hostile_ids_make_the_whole_journey(face: Any) -> None:
+    assert face.put(HOSTILE).added == len(HOSTILE)
+    leases = face.claim(100)
+    expected = {task.decode("utf-8", "surrogateescape") if isinstance(task, bytes) else task for task in HOSTILE}
+    assert {lease.task for lease in leases} == expected
+    half = len(leases) // 2
+    assert face.extend(leases).ok == len(leases)
+    assert face.fail(leases[:half], "\x1b]52;c;x\x07\n", retry_in=0).ok == half
+    assert face.ack(leases[half:]).ok == len(leases) - half
+    assert face.promote_due() == half
+    assert face.ack(face.claim(100)).ok == half
+    assert {entry.task for entry in face.list("done", n=1000).entries} == expected
+
+
+# ---- servers that cannot serve
+
+
+@contextmanager
+def listener(answer: bytes | None) -> Iterator[int]:
+    """Listen on loopback and give each caller the same answer, or none."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+        stop = threading.Event()
+        open_links: list[socket.socket] = []
+
+        def serve() -> None:
+            while not stop.is_set():
+                try:
+                    link, _ = server.accept()
+                except TimeoutError:
+                    continue
+                open_links.append(link)
+                if answer is not None:
+                    link.recv(1000)
+                    link.sendall(answer)
+                    link.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            stop.set()
+            thread.join()
+            for link in open_links:
+                link.close()
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_no_server(kind: Any) -> None:
+    with kind("q", "redis://127.0.0.1:1/0", deadline=1) as queue:
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="is the server up"):
+            queue.put("a")
+        assert time.monotonic() - began < 1.5
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_server_that_never_answers_is_given_up_at_the_deadline(kind: Any) -> None:
+    with listener(None) as port, kind("q", f"redis://127.0.0.1:{port}/0", deadline=1) as queue:
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            queue.put("a")
+        assert time.monotonic() - began < 2.5
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_server_that_is_not_redis(kind: Any) -> None:
+    said = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
+    with listener(said) as port, kind("q", f"redis://127.0.0.1:{port}/0", deadline=1) as queue:
+        with pytest.raises(NotRedis, match="is not Redis"):
+            queue.put("a")
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_wrong_password_is_not_told(kind: Any) -> None:
+    with EmbeddedServer(config={"requirepass": "right"}) as server:
+        wrong = f"redis://:c4n4ry@127.0.0.1:{server.port}/0"
+        with kind("q", wrong, deadline=2) as queue:
+            with pytest.raises(AccessDenied, match="check user, password and ACL") as caught:
+                queue.put("a")
+            everything = f"{caught.value!r} {caught.value} {queue!r} {queue.url} {queue.talk.server!r}"
+            assert "c4n4ry" not in everything
+        with kind("q", f"redis://127.0.0.1:{server.port}/0", deadline=2) as queue, pytest.raises(AccessDenied):
+            queue.put("a")
+        with kind("q", server.url) as queue:
+            assert queue.put("a").added == 1
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_read_only_replica(kind: Any) -> None:
+    with EmbeddedServer() as primary, EmbeddedServer(config={"replicaof": f"127.0.0.1 {primary.port}"}) as replica:
+        with kind("q", replica.url, deadline=2) as queue, pytest.raises(ReadOnly, match="connect to the primary"):
+            queue.put("a")
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_full_server_refuses_puts_and_lets_workers_drain_it(kind: Any) -> None:
+    with EmbeddedServer(config={"maxmemory": "6mb"}) as server, kind("q", server.url, timeout=5) as queue:
+        put = 0
+        with pytest.raises(ServerFull, match="out of memory"):
+            while True:
+                put += queue.put([f"{put}-{i}" for i in range(500)]).added
+        assert queue.stats().known == put
+        leases = queue.claim(100)
+        assert len(leases) == 100
+        assert queue.extend(leases).ok == 100
+        assert queue.ack(leases[:60]).ok == 60
+        assert queue.fail(leases[60:80], "x", retry_in=5).ok == 20
+        assert queue.release(leases[80:90]).ok == 10
+        assert queue.release(leases[90:], delay=5).ok == 10
+        stats = queue.stats()
+        assert (stats.known, stats.done, stats.scheduled, stats.in_progress) == (put, 60, 30, 0)
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+@pytest.mark.parametrize("kind", FACES)
+def test_an_eviction_policy_that_loses_tasks_is_refused(kind: Any, policy: str) -> None:
+    with EmbeddedServer(config={"maxmemory-policy": policy}) as server:
+        with kind("q", server.url) as queue, pytest.raises(UnsafeServer, match=f"maxmemory-policy is {policy}"):
+            queue.put("a")
+        with kind("q", server.url, allow_eviction=True) as queue:
+            assert queue.put("a").added == 1
+
+
+def test_a_queue_from_a_newer_schema_is_left_alone(face: Any, raw: redis.Redis) -> None:
+    face.put("a")
+    key = f"timeoutq:{{{face.name}}}:meta"
+    raw.hset(key, "schema", "2")
+    for act in (lambda: face.put("b"), face.claim, face.stats, lambda: face.schedule("c", after=1)):
+        with pytest.raises(SchemaMismatch, match="the queue has schema 2, and this timeoutq knows schema 1: upgrade"):
+            act()
+    raw.hset(key, "schema", "1")
+    assert face.stats().known == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere:f", "importing nowhere raised ModuleNotFoundError"),
+        ("json", "write module:function"),
+        (":f", "write module:function"),
+        ("json:", "write module:function"),
+        ("json:nothing", "module json has no nothing"),
+        ("json:__name__", "is not callable but str"),
+    ],
+)
+def test_a_handler_that_does_not_import_is_named(path: str, message: str) -> None:
+    with pytest.raises(HandlerNotFound) as caught:
+        load_handler(path)
+    assert message in str(caught.value)

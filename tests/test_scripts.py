@@ -1,0 +1,113 @@
+"""The Lua files: their headers are true, and they run wherever timeoutq promises to."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timeoutq
+from timeoutq.model import Lease
+from timeoutq.operations import Call, Operations, script
+
+LUA = Path(timeoutq.__file__).parent / "lua"
+NAMES = sorted(path.stem for path in LUA.glob("*.lua"))
+LEASES = [Lease("a", "w#1", 0.0), Lease("b", "w#1", 0.0), Lease("c", "w#2", 0.0)]
+
+
+def calls() -> dict[str, Call[Any]]:
+    """One call of every operation."""
+    ops = Operations("q")
+    nonce = lambda: b"n"  # noqa: E731  # a name for a constant
+    found: list[Call[Any]] = [
+        *ops.put(({"a": 1, "b": None},), nonce),
+        *ops.schedule(("a",), nonce, after=1),
+        ops.claim(b"w#1", 5, 1000),
+        *ops.extend(LEASES, 1000),
+        *ops.ack(LEASES),
+        *ops.release(LEASES),
+        *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"]),
+        *ops.crash(LEASES, "x"),
+        ops.pull(1),
+        ops.retry_failed([b"a"]),
+        *ops.forget(("a",)),
+        ops.purge(),
+        ops.requeue_expired(),
+        ops.promote_due(),
+        ops.prune(),
+        ops.plan(1000),
+        ops.beat("w", {"pid": 1}),
+        ops.inspect("a"),
+        ops.stats(),
+        ops.drained(),
+        ops.configure({"paused": b"1"}),
+    ]
+    return {call.name: call for call in found}
+
+
+def test_every_file_is_an_operation_and_none_is_left_out() -> None:
+    assert set(calls()) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_header_says_purpose_keys_arguments_and_reply(name: str) -> None:
+    head = (LUA / f"{name}.lua").read_text("utf-8").split("\nlocal", 1)[0]
+    assert head.startswith(f"-- {name}: ")
+    for word in ("KEYS  ", "PARTS ", "ARGV  ", "Reply "):
+        assert f"\n-- {word}" in head, word
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_keys_are_what_the_header_names_and_arguments_what_it_counts(name: str) -> None:
+    call, found = calls()[name], script(name)
+    _, sha, count, *keys = call.head
+    assert sha == found.sha.encode()
+    assert count == len(keys) == len(found.keys)
+    assert keys == [Operations("q").key(key).encode() for key in found.keys]
+    assert all(str(key, "ascii").startswith("timeoutq:{q}:") for key in keys if isinstance(key, bytes))
+    header = re.search(r"-- ARGV +(.*?)\n-- Reply", found.text, re.DOTALL)
+    assert header is not None
+    numbers = [int(number) for number in re.findall(r"(?:^|   |\n-- +)(\d+)(?= |\.\.)", header.group(1))]
+    assert numbers == list(range(1, len(numbers) + 1))
+    # each argument that the body reads by a number is one that the header names
+    body = (LUA / f"{name}.lua").read_text("utf-8")
+    read = {int(number) for number in re.findall(r"ARGV\[(\d+)\]", body)}
+    assert read <= set(numbers), read
+    assert len(call.command()) - 3 - len(keys) >= max(numbers)
+
+
+@pytest.mark.parametrize("version", ["lua51", "lua54"])
+@pytest.mark.parametrize("name", NAMES)
+def test_it_compiles_in_lua_5_1_and_5_4(name: str, version: str) -> None:
+    runtime = import_module(f"lupa.{version}").LuaRuntime()
+    check = runtime.eval("function(text) local f, e = (loadstring or load)(text) return e end")
+    assert check(script(name).text) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_key_that_a_part_uses_is_declared(name: str) -> None:
+    found = script(name)
+    text = re.sub(r"--.*", "", found.text)
+    used = set(re.findall(r"redis\.p?call\('[A-Z]+', ([a-z_]+)", text))
+    own = set(re.findall(r"(?:local function \w+\(|local )([\w, ]+?)(?: =|\))", text))
+    locals_ = {word.strip() for group in own for word in group.split(",")} | {"key"}
+    bound = set(found.keys) | locals_
+    # a function that is there but not called may name a key that the script does not have
+    called = {call for call in re.findall(r"(\w+)\(", text)}
+    if "crash" in called or name in ("ack", "claim", "put", "schedule", "fail"):
+        assert used - bound <= {"lock"}, used - bound
+
+
+def test_nothing_that_reads_a_whole_state_and_nothing_that_some_servers_lack() -> None:
+    for path in [*LUA.glob("**/*.lua")]:
+        text = re.sub(r"--.*", "", path.read_text("utf-8"))
+        for word in ("SMEMBERS", "'KEYS'", "cmsgpack", "struct.", "bit.", "#!lua", "replicate_commands", "HVALS", "SUNION"):
+            assert word not in text, (path.name, word)
+        for command, key in re.findall(r"'(HGETALL|HKEYS|LRANGE)', (\w+)", text):
+            assert key in ("stats", "meta"), (path.name, command, key)
+    package = Path(timeoutq.__file__).parent
+    for path in package.glob("*.py"):
+        assert "SMEMBERS" not in path.read_text("utf-8").replace("never SMEMBERS", ""), path.name
