@@ -48,9 +48,16 @@ def generate(pages: int = PAGES, seed: int = 7) -> dict[str, Page]:
         if i % 13 == 0:
             links += [f"/missing/{i}"]
         if i % 25 == 0:
-            links += [f"/file/{i}.txt", "mailto:someone@example.com", "https://elsewhere.example/", "javascript:void(0)"]
+            links += [
+                f"/file/{i}.txt",
+                "mailto:someone@example.com",
+                "https://elsewhere.example/",
+                "javascript:void(0)",
+            ]
         delay = rng.uniform(0.05, 0.2) if i % 11 == 0 else rng.uniform(0.0, 0.02)
-        made["/" if i == 0 else f"/page/{i}"] = Page(tuple(links), delay=delay, fails=rng.randrange(1, 3) * (i % 17 == 5))
+        made["/" if i == 0 else f"/page/{i}"] = Page(
+            tuple(links), delay=delay, fails=rng.randrange(1, 3) * (i % 17 == 5)
+        )
         if i % 9 == 0:
             made[f"/old/{i}"] = Page(status=301, location=f"/older/{i}")
             made[f"/older/{i}"] = Page(status=302, location=f"/page/{(i + 1) % pages or 1}")

@@ -96,7 +96,8 @@ def test_a_bad_queue_name_is_refused(kind: Any, name: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://x", "redis://host:port", "redis://h/first", "nonsense", "unix://", "redis://[::1", "redis://h:99999"]
+    "url",
+    ["http://x", "redis://host:port", "redis://h/first", "nonsense", "unix://", "redis://[::1", "redis://h:99999"],
 )
 def test_a_url_that_does_not_parse_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="does not parse"):

@@ -44,7 +44,7 @@ def test_every_command_runs_as_a_plain_process_and_the_crawl_finishes(tmp_path: 
             return (
                 word.replace("redis://redis:6379/0", server.url)
                 .replace("site:8080", f"127.0.0.1:{port}")
-                .replace("0.0.0.0", "127.0.0.1")  # noqa: S104  # the address in the file, not one to bind
+                .replace("0.0.0.0", "127.0.0.1")  # the address in the file, not one to bind
                 .replace("8080", str(port))
             )
 

@@ -118,7 +118,9 @@ def test_a_crawl_with_two_kills_loses_nothing() -> None:
 
 def test_a_folder_is_crawled_as_a_traversal_would(tmp_path: Path) -> None:
     for i in range(60):
-        body = f"<a href='{(i * 2 + 1) % 60}.html'>a</a><a href='{(i * 2 + 2) % 60}.html#x'>b</a><a href='no{i % 3}'>c</a>"
+        body = (
+            f"<a href='{(i * 2 + 1) % 60}.html'>a</a><a href='{(i * 2 + 2) % 60}.html#x'>b</a><a href='no{i % 3}'>c</a>"
+        )
         (tmp_path / f"{i}.html").write_text(body)
     (tmp_path / "index.html").write_text("<a href='0.html'>0</a>")
     process = demo("--json", "--site", str(tmp_path), "--kills", "0", "--workers", "2")

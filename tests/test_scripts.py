@@ -104,7 +104,17 @@ def test_every_key_that_a_part_uses_is_declared(name: str) -> None:
 def test_nothing_that_reads_a_whole_state_and_nothing_that_some_servers_lack() -> None:
     for path in [*LUA.glob("**/*.lua")]:
         text = re.sub(r"--.*", "", path.read_text("utf-8"))
-        for word in ("SMEMBERS", "'KEYS'", "cmsgpack", "struct.", "bit.", "#!lua", "replicate_commands", "HVALS", "SUNION"):
+        for word in (
+            "SMEMBERS",
+            "'KEYS'",
+            "cmsgpack",
+            "struct.",
+            "bit.",
+            "#!lua",
+            "replicate_commands",
+            "HVALS",
+            "SUNION",
+        ):
             assert word not in text, (path.name, word)
         for command, key in re.findall(r"'(HGETALL|HKEYS|LRANGE)', (\w+)", text):
             assert key in ("stats", "meta"), (path.name, command, key)

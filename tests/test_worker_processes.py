@@ -180,7 +180,8 @@ def test_workers_go_on_after_the_server_was_killed_and_came_back(tmp_path: Path)
         queue.put([f"t{i}" for i in range(400)])
         workers = [run.worker("restart", "work", "--timeout", "2", "--concurrency", "4", WORK="0.02") for _ in range(2)]
         wait_until(lambda: queue.stats().done > 50)
-        server.restart()
+        server.kill()
+        server.start()
         wait_until(queue.drained, timeout=40)
         assert queue.stats().done == 400
         for worker in workers:

@@ -107,7 +107,8 @@ def settle(talk: Talk, calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
     while True:
         if talk.clock.now_ms == 0 and any(calls[i].dated is not None for i in open_calls):
             yield from _ask_time(talk)
-        left = talk.deadline - (time.monotonic() - began)
+        # nobody waits longer than this for one attempt; the next one would ask for the same again
+        left = min(talk.deadline - (time.monotonic() - began), talk.deadline / 2)
         age_ms = max(1, int((time.monotonic() - began) * 1000)) if sent_before else 0
         now_ms = talk.clock.now_ms
         reply = yield Send(

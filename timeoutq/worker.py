@@ -216,6 +216,11 @@ class Worker:
         log.info("worker %s ends: %s", self.queue.worker, self.tally)
         return self.tally
 
+    @property
+    def peers(self) -> int:
+        """How many workers of this queue live, as the heartbeat last heard."""
+        return self._heartbeat.peers
+
     def stop(self, *, now: bool = False) -> None:
         """Claim no more and finish what runs; with `now`, or when called again, give everything back at once."""
         self._stop_level = 2 if now or self._stop_level else 1
@@ -563,7 +568,11 @@ class Worker:
         self._wake.set()
 
     def _fail(self, lease: Lease, error: BaseException) -> None:
-        wait = self.policy.decide(lease.attempt, error)
+        try:
+            wait = self.policy.decide(lease.attempt, error)
+        except Exception:  # a policy of the user's may raise anything
+            log.exception("queue %s: the retry policy failed; the usual one decides", self.queue.name)
+            wait = RetryPolicy.of(None).decide(lease.attempt, error)
         retry_ms = -1 if wait is None else arguments.delay_ms(wait, "retry")
         text = arguments.error_text(error)
         log.info(
@@ -608,8 +617,12 @@ class Worker:
         if run.task is not None:
             run.task.cancel(why)
         else:
-            # a thread cannot be stopped: what it returns will not be acked
+            # a thread cannot be stopped: what it returns will not be acked, and another takes its place
+            self._running.pop(run.lease.fence, None)
+            if self._crew is not None:
+                self._crew.replace_one()
             self._ended(run)
+            self._wake.set()
 
     def _ended(self, run: _Run) -> None:
         lease = run.lease
@@ -698,6 +711,10 @@ class _Crew:
     def unstarted(self) -> int:
         """How many wait for a thread."""
         return self._waiting.qsize()
+
+    def replace_one(self) -> None:
+        """Make room for one more thread: one of them hangs."""
+        self._size += 1
 
     def give_back(self) -> list[Lease]:
         """Take out of the queue what no thread has started."""

@@ -1,0 +1,343 @@
+"""Replies that are lost, calls that are sent again, servers that forget scripts, restart or change their clock."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+
+from tests.invariants import check
+from tests.rig.faces import Blocking
+from tests.rig.waiting import wait_until
+from timeoutq import AsyncQueue, Queue, State, Unavailable
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.operations import Call
+
+
+class Proxy:
+    """A proxy on loopback that can swallow the reply to one chosen command and then break the connection."""
+
+    def __init__(self, port: int) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._server.getsockname()[1]
+        self._to = port
+        self._stop = False
+        self.swallow: bytes | None = None
+        self.swallowed = 0
+        self.seen = 0
+        self._threads: list[threading.Thread] = []
+        self._links: list[socket.socket] = []
+        self._start(self._accept)
+
+    def _start(self, target: Callable[..., None], *words: Any) -> None:
+        thread = threading.Thread(target=target, args=words, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._stop:
+            try:
+                near, _ = self._server.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self._to))
+            self._links += [near, far]
+            doomed = threading.Event()
+            self._start(self._up, near, far, doomed)
+            self._start(self._down, near, far, doomed)
+
+    def _up(self, near: socket.socket, far: socket.socket, doomed: threading.Event) -> None:
+        try:
+            while data := near.recv(1 << 16):
+                if self.swallow is not None and self.swallow in data:
+                    self.swallow = None
+                    self.seen += 1
+                    doomed.set()
+                far.sendall(data)
+        except OSError:
+            pass
+        finally:
+            self._close(near, far)
+
+    def _down(self, near: socket.socket, far: socket.socket, doomed: threading.Event) -> None:
+        try:
+            while data := far.recv(1 << 16):
+                if doomed.is_set():
+                    self.swallowed += 1
+                    break
+                near.sendall(data)
+        except OSError:
+            pass
+        finally:
+            self._close(near, far)
+
+    def _close(self, *links: socket.socket) -> None:
+        for link in links:
+            try:
+                link.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            link.close()
+
+    def close(self) -> None:
+        """End all of it."""
+        self._stop = True
+        self._close(self._server, *self._links)
+        for thread in self._threads:
+            thread.join(5)
+
+
+@pytest.fixture
+def proxy(url: str) -> Iterator[Proxy]:
+    made = Proxy(int(url.rsplit(":", 1)[1].split("/")[0]))
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=[Queue, Blocking])
+def through(request: pytest.FixtureRequest, proxy: Proxy, url: str, name: str) -> Iterator[Any]:
+    """A queue behind the proxy, on either face."""
+    with request.param(name, f"redis://127.0.0.1:{proxy.port}/0", timeout=5) as queue:
+        queue.put("warm")
+        queue.forget("warm")
+        yield queue
+        check(url, name)
+
+
+def sha(queue: Any, name: str) -> bytes:
+    return bytes(queue.operations.call(name, [], bytes).head[1])
+
+
+def test_a_claim_whose_reply_was_lost_gives_the_same_tasks(through: Any, proxy: Proxy) -> None:
+    through.put([f"t{i}" for i in range(10)])
+    through.release(through.claim(1))
+    proxy.swallow = sha(through, "claim")
+    leases = through.claim(4)
+    assert proxy.swallowed == 1
+    assert len(leases) == 4
+    assert through.stats().in_progress == 4
+    assert through.stats().counters["claimed"] == 5
+    assert through.ack(leases).ok == 4
+
+
+@pytest.mark.parametrize("verb", ["ack", "release", "fail"])
+def test_an_end_whose_reply_was_lost_is_carried_out_once(through: Any, proxy: Proxy, verb: str) -> None:
+    through.put("a", "b")
+    one, two = through.claim(2)
+    act = {"ack": through.ack, "release": through.release, "fail": lambda lease: through.fail(lease, "x", retry_in=9)}
+    act[verb](one)
+    proxy.swallow = sha(through, verb)
+    assert act[verb](two) == "already"
+    assert proxy.swallowed == 1
+    counted = {"ack": "acked", "release": "released", "fail": "failed"}[verb]
+    assert through.stats().counters[counted] == 2
+
+
+def test_a_put_again_whose_reply_was_lost_does_not_bring_a_task_back_twice(
+    through: Any, proxy: Proxy, url: str
+) -> None:
+    through.put("a")
+    through.ack(through.claim()[0])
+    call: Call[Any] = through.operations.put(("a",), through.token, again=True)[0]
+    with redis.Redis.from_url(url) as client:
+        raw: Any = client
+        assert raw.execute_command(*call.command()) == b"A"
+        through.ack(through.claim()[0])
+        assert raw.execute_command(*call.command(50)) == b"d"
+    assert through.inspect("a").state is State.DONE
+
+
+def test_a_pull_whose_reply_was_lost_is_not_sent_again(through: Any, proxy: Proxy) -> None:
+    through.put("a", "b", "c")
+    through.pull(1)
+    proxy.swallow = sha(through, "pull")
+    with pytest.raises(Unavailable):
+        through.pull(1)
+    assert through.stats().counters["pulled"] == 2
+    assert through.stats().todos == 1
+
+
+def test_redis_py_sends_nothing_again_by_itself(proxy: Proxy, url: str, name: str) -> None:
+    with Queue(name, f"redis://127.0.0.1:{proxy.port}/0") as queue:
+        link = queue._link()
+        link.send([("PING",)])
+        proxy.swallow = b"ECHO"
+        with pytest.raises((redis.ConnectionError, redis.TimeoutError)):
+            link.send([("ECHO", "x")])
+        assert proxy.seen == 1
+
+
+def test_scripts_that_the_server_forgot_are_loaded_again(face: Any, raw: redis.Redis) -> None:
+    client: Any = raw
+    face.put("a")
+    client.script_flush()
+    (lease,) = face.claim()
+    client.script_flush()
+    assert face.ack(lease, put=["b"]) == "ok"
+    client.script_flush()
+    assert face.stats().known == 2
+
+
+def test_a_claim_that_arrives_after_its_caller_gave_up_leases_nothing(face: Any, raw: redis.Redis) -> None:
+    client: Any = raw
+    face.put("a")
+    face.stats()
+    call = face.operations.claim(b"late#1", 1, 5000)
+    client.script_load(__import__("timeoutq.operations").operations.script("claim").text)
+    past = int(time.time() * 1000) - 5000
+    with pytest.raises(redis.ResponseError, match="LATE the claim arrived"):
+        client.execute_command(*call.command(not_after=past))
+    assert face.stats().in_progress == 0
+
+
+@pytest.mark.parametrize("kind", [Queue, Blocking])
+def test_a_server_that_was_paused_leases_no_task_to_callers_that_gave_up(kind: Any, tmp_path: Path) -> None:
+    import signal
+
+    with EmbeddedServer() as server, kind("q", server.url, deadline=0.6) as queue:
+        queue.put("a", "b")
+        queue.release(queue.claim())
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(Unavailable):
+                queue.claim()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        wait_until(lambda: queue.stats().known == 2)
+        assert queue.stats().in_progress == 0
+
+
+def test_after_a_restart_live_workers_may_extend_first(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, config={"appendfsync": "always"}) as server, Queue("q", server.url, timeout=1) as q:
+        q.put("a", "b")
+        leases = q.claim(2)
+        assert q.requeue_expired() == 0
+        wait_until(lambda: q.inspect("a").lease_left < 0)  # type: ignore[operator]  # it is leased
+        q.requeue_expired()  # the cleaner has seen this server
+        leases = q.claim(2)
+        server.kill()
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > 1.1, timeout=2)  # down for longer than the lease
+        server.start()
+        wait_until(lambda: q.stats().known == 2)
+        assert q.requeue_expired() == 0
+        assert q.extend(leases).ok == 2
+        assert q.stats().counters["restarts"] == 1
+        assert q.ack(leases).ok == 2
+
+
+def test_a_clock_that_jumps_forward_takes_no_lease_back_at_once() -> None:
+    from timeoutq.testing import fake_queue
+
+    queue = fake_queue(timeout=60)
+    queue.put("a")
+    (lease,) = queue.claim()
+    assert queue.requeue_expired() == 0
+    call = queue.operations.requeue_expired()
+    expected = round(queue.clock.now * 1000)
+    queue.clock.advance(600)
+    queue._link().send([call.command(expected=expected)])
+    assert queue.inspect("a").state is State.IN_PROGRESS
+    assert queue.stats().counters["clock_jumps"] == 1
+    assert queue.ack(lease) == "ok"
+
+
+# ---- processes, threads and tasks
+
+
+def test_a_forked_child_is_another_client(queue: Queue) -> None:
+    queue.put("a")
+    (lease,) = queue.claim()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writing, queue.token() + b" " + str(queue.stats().known).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    token, known = os.read(reading, 200).decode().split(" ")
+    os.close(reading)
+    os.close(writing)
+    assert known == "1"
+    assert token.split("#")[0] != queue.worker
+    assert queue.ack(lease) == "ok"
+
+
+def test_one_queue_serves_many_threads(queue: Queue) -> None:
+    queue.put([f"t{i}" for i in range(600)])
+    done: list[str] = []
+
+    def work() -> None:
+        while leases := queue.claim(7):
+            done.extend(lease.task for lease in leases)
+            queue.ack(leases)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == sorted(f"t{i}" for i in range(600))
+
+
+async def test_a_claim_that_is_cancelled_gives_back_what_it_took(proxy: Proxy, url: str, name: str) -> None:
+    async with AsyncQueue(name, f"redis://127.0.0.1:{proxy.port}/0") as queue:
+        await queue.put("a")
+        await queue.claim(wait=0)
+        await queue.forget("a")
+        await queue.put("b")
+        task = asyncio.create_task(queue.claim())
+        async with AsyncQueue(name, url) as other:
+            while not task.done() and not (await other.stats()).in_progress:
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            if task.cancelled():
+                async with asyncio.timeout(5):
+                    while (await other.stats()).in_progress:
+                        await asyncio.sleep(0.01)
+                assert (await other.inspect("b")).state is State.TODOS
+
+
+# ---- clients of the caller
+
+
+@contextmanager
+def given(url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(url, decode_responses=True, socket_timeout=0.3, protocol=3) as client:
+        yield client
+
+
+def test_a_client_of_the_caller_is_a_source_of_address_and_credentials(url: str, name: str) -> None:
+    with given(url) as client, Queue(name, client=client) as queue:
+        assert queue.put("a").added == 1
+        assert [lease.task for lease in queue.claim(wait=1)] == ["a"]
+        assert client.ping()
+    assert "redis://127.0.0.1" in repr(queue)
+
+
+def test_fakeredis_runs_the_same_scripts() -> None:
+    with Queue("q", client=fakeredis.FakeRedis()) as queue:
+        queue.put({"a": 1}, "b")
+        queue.schedule("c", after=0)
+        first = queue.claim(1)
+        assert queue.ack(first).ok == 1
+        (lease,) = queue.claim(1)
+        assert queue.ack(lease, put=["d"]) == "ok"
+        queue.promote_due()
+        leases = queue.claim(5)
+        assert {lease.task for lease in leases} == {"c", "d"}
+        assert queue.fail(leases, "x", give_up=True).ok == 2
+        assert queue.retry_failed() == 2
+        assert queue.stats().known == 4

@@ -1,0 +1,297 @@
+"""The worker in one event loop: what handlers may return and raise, leases that are lost, limits, the cleaner's clock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import redis
+from tenacity import stop_after_attempt, wait_none
+
+from tests.rig.waiting import wait_until
+from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker
+
+
+@pytest.fixture
+async def jobs(url: str, queue: Queue) -> AsyncIterator[AsyncQueue]:
+    """The queue of the test, for a worker; `queue` is the test's own look at it."""
+    async with AsyncQueue(queue.name, url, timeout=1, retry=(wait_none(), stop_after_attempt(3))) as opened:
+        yield opened
+
+
+async def until(predicate: Callable[[], bool | Awaitable[bool]], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while True:
+            found = predicate()
+            if (await found) if isinstance(found, Awaitable) else found:
+                return
+            await asyncio.sleep(0.005)
+
+
+async def burst(queue: AsyncQueue, handler: Any, **settings: Any) -> Any:
+    async with asyncio.timeout(30):
+        return await Worker(queue, handler, burst=True, **settings).run()
+
+
+async def test_async_and_plain_handlers_both_do_all(jobs: AsyncQueue, queue: Queue) -> None:
+    seen: list[str] = []
+
+    async def one(lease: Lease) -> None:
+        seen.append(lease.task)
+
+    def two(lease: Lease) -> None:
+        seen.append(lease.task)
+
+    for handler in (one, two):
+        queue.put([f"{handler.__name__}{i}" for i in range(700)])
+        tally = await burst(jobs, handler)
+        assert tally.acked == 700
+    assert len(seen) == len(set(seen)) == 1400
+
+
+async def test_what_a_handler_returns_and_raises(jobs: AsyncQueue, queue: Queue) -> None:
+    runs: dict[str, list[int]] = {}
+
+    async def handler(lease: Lease) -> Any:
+        runs.setdefault(lease.task, []).append(lease.attempt)
+        first = lease.attempt == 1
+        match lease.task:
+            case "links":
+                return Ack(put=["found", "found2"])
+            case "many":
+                return Ack(put=[f"x{i}" for i in range(700)])
+            case "later" if len(runs["later"]) == 1:
+                return Release(delay=0.05)
+            case "back" if len(runs["back"]) == 1:
+                return Release()
+            case "retry" if first:
+                raise Retry(after=0.02)
+            case "flaky" if lease.attempt < 3:
+                raise ValueError("not yet")
+            case "broken":
+                raise ValueError("never")
+            case "gone":
+                raise GiveUp("HTTP 404")
+            case "exit":
+                raise SystemExit(3)
+            case _:
+                return {"ignored": 1}
+
+    queue.put("links", "many", "later", "back", "retry", "flaky", "broken", "gone", "exit", "plain")
+    await burst(jobs, handler)
+    assert {entry.task: entry.error for entry in queue.list("failed").entries} == {
+        "broken": "ValueError: never",
+        "gone": "GiveUp: HTTP 404",
+        "exit": "SystemExit: 3",
+    }
+    assert runs["retry"] == [1, 2]
+    assert runs["later"] == runs["back"] == [1, 1]
+    assert runs["flaky"] == runs["broken"] == [1, 2, 3]
+    assert runs["gone"] == [1]
+    assert "found" in runs
+    assert queue.stats().done == 7 + 2 + 700
+
+
+async def test_a_lost_lease_cancels_the_handler_and_is_not_acked(
+    jobs: AsyncQueue, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    queue.put("a")
+    worker = Worker(jobs, handler, signals=False)
+    with caplog.at_level(logging.WARNING):
+        running = asyncio.create_task(worker.run())
+        await asyncio.wait_for(started.wait(), 5)
+        queue.forget("a")
+        await asyncio.wait_for(cancelled.wait(), 5)
+        await until(lambda: "forgotten" in caplog.text)
+        worker.stop()
+        tally = await asyncio.wait_for(running, 10)
+    assert (tally.acked, tally.lost) == (0, 1)
+    assert queue.stats().known == 0
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_leases_are_extended_while_the_handler_works(jobs: AsyncQueue, queue: Queue, threads: bool) -> None:
+    async def slow(lease: Lease) -> None:
+        await asyncio.sleep(2.5)
+
+    def slow_thread(lease: Lease) -> None:
+        time.sleep(2.5)
+
+    queue.put("a", "b")
+    tally = await burst(jobs, slow_thread if threads else slow)
+    assert tally.acked == 2
+    assert queue.stats().counters.get("expired", 0) == 0
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_max_runtime_fails_a_hung_handler_with_its_reason(jobs: AsyncQueue, queue: Queue, threads: bool) -> None:
+    release = threading.Event()
+
+    async def hang(lease: Lease) -> None:
+        await asyncio.sleep(60)
+
+    def hang_thread(lease: Lease) -> None:
+        release.wait(60)
+
+    queue.put("a")
+    await burst(jobs, hang_thread if threads else hang, max_runtime=0.4, retry=(wait_none(), stop_after_attempt(1)))
+    release.set()
+    info = queue.inspect("a")
+    assert info.state == "failed"
+    assert info.error is not None
+    assert "max_runtime of 0.4 s is over" in info.error
+
+
+async def test_two_idle_workers_share_ten_tasks(url: str, queue: Queue) -> None:
+    took: dict[str, int] = {"one": 0, "two": 0}
+    async with AsyncQueue(queue.name, url) as first, AsyncQueue(queue.name, url) as second:
+
+        def handler(who: str) -> Any:
+            async def handle(lease: Lease) -> None:
+                took[who] += 1
+                await asyncio.sleep(0.2)
+
+            return handle
+
+        workers = [Worker(first, handler("one"), signals=False), Worker(second, handler("two"), signals=False)]
+        running = [asyncio.create_task(worker.run()) for worker in workers]
+        await until(lambda: queue.stats().workers == 2)
+        # a worker learns of the other with its next sign of life
+        await until(lambda: all(worker.peers == 2 for worker in workers), 15)
+        await until(lambda: blocked(url) >= 4)
+        queue.put([f"t{i}" for i in range(10)])
+        await until(queue.drained)
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*running)
+    assert sum(took.values()) == 10
+    assert min(took.values()) > 0
+
+
+def blocked(url: str) -> int:
+    with redis.Redis.from_url(url) as client:
+        raw: Any = client
+        return int(raw.info("clients")["blocked_clients"])
+
+
+async def test_a_retry_policy_that_raises_does_not_hold_the_task(jobs: AsyncQueue, queue: Queue) -> None:
+    def broken(state: object) -> float:
+        raise RuntimeError("no")
+
+    async def handler(lease: Lease) -> None:
+        if lease.attempt == 1:
+            raise ValueError("once")
+
+    queue.put("a")
+    await burst(jobs, handler, retry=(broken, stop_after_attempt(3)))
+    assert queue.stats().done == 1
+
+
+async def test_a_wrong_password_ends_the_worker_at_once(url: str) -> None:
+    from timeoutq import AccessDenied
+    from timeoutq.embedded import EmbeddedServer
+
+    with EmbeddedServer(config={"requirepass": "x"}) as server:
+        async with AsyncQueue("q", f"redis://127.0.0.1:{server.port}/0", deadline=1) as wrong:
+            with pytest.raises(AccessDenied):
+                await asyncio.wait_for(Worker(wrong, lambda lease: None, signals=False).run(), 10)
+
+
+# ---- the cleaner
+
+
+async def test_expired_leases_are_back_within_a_quarter_of_a_second(jobs: AsyncQueue, queue: Queue) -> None:
+    cleaner = asyncio.create_task(Cleaner(jobs).run())
+    await asyncio.sleep(0.3)  # let it fall asleep: it must be woken by the claim, not find it by chance
+    queue.put([f"t{i}" for i in range(100)])
+    (first, *_) = queue.claim(100, timeout=0.5)
+    await until(lambda: queue.stats().todos == 100)
+    late = queue.stats().now - first.deadline
+    assert late < 0.25
+    cleaner.cancel()
+    await asyncio.gather(cleaner, return_exceptions=True)
+
+
+async def test_due_tasks_are_ready_within_fifty_milliseconds(jobs: AsyncQueue, queue: Queue) -> None:
+    cleaner = asyncio.create_task(Cleaner(jobs).run())
+    await asyncio.sleep(0.3)  # as above
+    lateness: list[float] = []
+    for _ in range(10):
+        queue.schedule("a", after=0.12)
+        due = queue.inspect("a").due
+        assert due is not None
+        (lease,) = await asyncio.to_thread(queue.claim, wait=5)
+        lateness.append(lease.deadline - queue.timeout - due)
+        queue.ack(lease)
+        queue.forget("a")
+    assert sorted(lateness)[5] < 0.05
+    cleaner.cancel()
+    await asyncio.gather(cleaner, return_exceptions=True)
+
+
+async def test_an_idle_cleaner_costs_less_than_a_command_a_second(jobs: AsyncQueue, queue: Queue, url: str) -> None:
+    queue.schedule("far", after=3600)
+    cleaner = asyncio.create_task(Cleaner(jobs).run())
+    await until(lambda: blocked(url) == 1)
+    with redis.Redis.from_url(url) as client:
+        raw: Any = client
+        raw.config_resetstat()
+        await asyncio.sleep(4)  # the span that is measured
+        calls = {name: stat["calls"] for name, stat in raw.info("commandstats").items()}
+    spent = sum(calls.get(name, 0) for name in ("cmdstat_evalsha", "cmdstat_xread", "cmdstat_blpop", "cmdstat_time"))
+    assert spent < 4
+    cleaner.cancel()
+    await asyncio.gather(cleaner, return_exceptions=True)
+
+
+async def test_any_number_of_cleaners_take_a_task_back_once(url: str, queue: Queue) -> None:
+    queues = [AsyncQueue(queue.name, url) for _ in range(5)]
+    cleaners = [asyncio.create_task(Cleaner(one).run()) for one in queues]
+    queue.put([f"t{i}" for i in range(900)])
+    for _ in range(9):
+        queue.claim(100, timeout=0.2)
+    await until(lambda: queue.stats().todos == 900)
+    assert queue.stats().counters["expired"] == 900
+    for cleaner in cleaners:
+        cleaner.cancel()
+    await asyncio.gather(*cleaners, return_exceptions=True)
+    for one in queues:
+        await one.close()
+
+
+def test_a_worker_says_that_it_lives(url: str, queue: Queue) -> None:
+    def serve() -> None:
+        async def body() -> None:
+            async with AsyncQueue(queue.name, url) as mine:
+                worker = Worker(mine, lambda lease: None, concurrency=7, signals=False)
+                workers.append(worker)
+                loops.append(asyncio.get_running_loop())
+                await worker.run()
+
+        asyncio.run(body())
+
+    workers: list[Worker] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+    thread = threading.Thread(target=serve)
+    thread.start()
+    (info,) = wait_until(queue.workers)
+    assert info.concurrency == 7
+    assert info.pid > 0
+    loops[0].call_soon_threadsafe(workers[0].stop)
+    thread.join(10)
+    assert queue.workers() == []
