@@ -1,7 +1,7 @@
 """`python -m demo`: a crawl that finishes with nothing lost although workers are killed under it.
 
-Starts a private server and a site, seeds the queue, runs worker processes and cleaners, kills workers with SIGKILL while
-they hold leases, and compares what is done with a plain traversal of the same links.
+Starts a private server and a site, seeds the queue, runs worker processes and cleaners, kills workers with SIGKILL
+while they hold leases, and compares what is done with a plain traversal of the same links.
 """
 
 from __future__ import annotations

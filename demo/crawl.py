@@ -1,7 +1,7 @@
 """The handler of the crawler: fetch a page, put its links and ack it in one step.
 
-`timeoutq worker crawl demo.crawl:fetch` runs it. A page that answers 5xx, late or not at all is tried again as the retry
-policy says; one that answers 4xx is given up; a redirect is a task of its own.
+`timeoutq worker crawl demo.crawl:fetch` runs it. A page that answers 5xx, late or not at all is tried again as the
+retry policy says; one that answers 4xx is given up; a redirect is a task of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A site to crawl, on loopback: a few hundred generated pages with all that makes crawling hard, or any folder of HTML.
 
-`python -m demo.site --port 8080` serves the generated one; the demo and the compose file start it so. Every page follows
-from its number, so that what a crawl must find is known without crawling: see `expected`.
+`python -m demo.site --port 8080` serves the generated one; the demo and the compose file start it so. Every page
+follows from its number, so that what a crawl must find is known without crawling: see `expected`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -180,10 +181,8 @@ def main() -> None:
         parser.error(f"--dir {given.dir} is not a folder")
     with make_server(given.port, given.dir, given.host) as server:
         print(f"http://{given.host}:{server.server_port}/", flush=True)
-        try:
+        with suppress(KeyboardInterrupt):
             server.serve_forever(poll_interval=0.1)
-        except KeyboardInterrupt:
-            pass
 
 
 if __name__ == "__main__":

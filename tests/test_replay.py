@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +83,8 @@ class Proxy:
 
     def _close(self, *links: socket.socket) -> None:
         for link in links:
-            try:
+            with suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
             link.close()
 
     def close(self) -> None:
@@ -207,6 +205,7 @@ def test_a_server_that_was_paused_leases_no_task_to_callers_that_gave_up(kind: A
     with EmbeddedServer() as server, kind("q", server.url, deadline=0.6) as queue:
         queue.put("a", "b")
         queue.release(queue.claim())
+        assert server.pid is not None
         os.kill(server.pid, signal.SIGSTOP)
         try:
             with pytest.raises(Unavailable):

@@ -1,4 +1,4 @@
-"""The worker in one event loop: what handlers may return and raise, leases that are lost, limits, the cleaner's clock."""
+"""The worker in one event loop: what handlers may return and raise, leases that are lost, limits, the cleaner."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_two_thousand_tasks_survive_a_kill_every_half_second(queue: Queue, run: 
             assert victim.wait() == -signal.SIGKILL
             kills += 1
             workers.append(worker())
-        wait_until(lambda: time.monotonic() >= next_kill or queue.drained(), timeout=5)
+        wait_until(lambda due=next_kill: time.monotonic() >= due or queue.drained(), timeout=5)  # type: ignore[misc]  # a bound default
     stats = queue.stats()
     assert kills >= 3
     assert stats.done == 2000
