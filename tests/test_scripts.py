@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,15 @@ def test_keys_are_what_the_header_names_and_arguments_what_it_counts(name: str) 
 
 
 @pytest.mark.parametrize("version", ["lua51", "lua54"])
-@pytest.mark.parametrize("name", NAMES)
-def test_it_compiles_in_lua_5_1_and_5_4(name: str, version: str) -> None:
-    runtime = import_module(f"lupa.{version}").LuaRuntime()
-    check = runtime.eval("function(text) local f, e = (loadstring or load)(text) return e end")
-    assert check(script(name).text) is None
+def test_they_compile_in_lua_5_1_and_5_4(version: str) -> None:
+    # in a process of its own: the two versions of the interpreter do not live in one
+    code = (
+        f"import lupa.{version} as lua, timeoutq.operations as o\n"
+        "check = lua.LuaRuntime().eval('function(t) local f, e = (loadstring or load)(t) return e end')\n"
+        f"print([e for e in (check(o.script(n).text) for n in {NAMES}) if e])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,10 +14,10 @@ class Blocking:
     """An `AsyncQueue` whose methods block: they run on an event loop in a thread of their own."""
 
     def __init__(self, *words: Any, **settings: Any) -> None:
+        self.queue = AsyncQueue(*words, **settings)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.queue = AsyncQueue(*words, **settings)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.queue, name)
