@@ -161,7 +161,8 @@ def test_a_worker_works_and_a_handler_that_is_missing_is_named(run: Run, queue: 
     assert "Traceback" not in done.err
 
 
-HOSTILE = ["\x1b[31mred", "\x1b]52;c;aGk=\x07", "line\nbreak", "\u202eturned", "[bold]x[/bold]", "[/x]", "\x9b2J", "\u200b", "\r"]  # fmt: skip
+HOSTILE = ["\x1b[31mred", "\x1b]52;c;aGk=\x07", "\r",
+           "line\nbreak", "\u202eturned", "[bold]x[/bold]", "[/x]", "\x9b2J", "\u200b"]  # fmt: skip
 
 
 def test_no_command_lets_control_bytes_of_a_task_through(run: Run, queue: Queue) -> None:
