@@ -340,3 +340,31 @@ def test_fakeredis_runs_the_same_scripts() -> None:
         assert queue.fail(leases, "x", give_up=True).ok == 2
         assert queue.retry_failed() == 2
         assert queue.stats().known == 4
+
+
+def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
+    with EmbeddedServer(unix=True) as server:
+        assert server.url.startswith("unix://")
+        for kind in (Queue, Blocking):
+            with kind("q", server.url) as queue:
+                queue.put("a", again=True)
+                (lease,) = queue.claim(wait=1)
+                assert queue.ack(lease) == "ok"
+
+
+def test_valkey_is_another_word_for_redis(url: str, name: str) -> None:
+    with Queue(name, url.replace("redis://", "valkey://")) as queue:
+        assert queue.put("a").added == 1
+
+
+def test_the_environment_names_the_server(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("TIMEOUTQ_URL", url)
+    with Queue(name) as queue:
+        assert queue.url == url
+    monkeypatch.delenv("TIMEOUTQ_URL")
+    with Queue(name) as queue:
+        assert queue.url == "redis://127.0.0.1:1/0"
+    monkeypatch.delenv("REDIS_URL")
+    with Queue(name) as queue:
+        assert queue.url == "redis://localhost:6379/0"

@@ -190,6 +190,28 @@ def test_workers_go_on_after_the_server_was_killed_and_came_back(tmp_path: Path)
             assert worker.wait(15) == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_waits_for_its_server_ends_at_once_when_asked(tmp_path: Path, number: signal.Signals) -> None:
+    with processes("redis://127.0.0.1:1/0", tmp_path) as run:
+        worker = run.worker("away", "work")
+        wait_until(lambda: "waits for the server" in run.log(worker), timeout=20)
+        began = time.monotonic()
+        worker.send_signal(number)
+        assert worker.wait(10) == 0
+        assert time.monotonic() - began < 2
+
+
+def test_a_worker_whose_supervisor_was_killed_drains(queue: Queue, run: Processes) -> None:
+    queue.put([f"t{i}" for i in range(200)])
+    words = ("--processes", "2", "--concurrency", "2", "--timeout", "5")
+    parent = run.start("worker", queue.name, "tests.rig.handlers:work", *words, WORK="0.1")
+    wait_until(lambda: len({pid for *_, pid, _ in history(run.history)}) == 2)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: queue.stats().in_progress == 0 and not queue.workers())
+    assert queue.stats().known == 200
+
+
 def test_redis_cli_shows_the_keys_of_the_design(queue: Queue, raw: redis.Redis) -> None:
     from typing import Any
 

@@ -147,6 +147,8 @@ class Server:
         kind: Any = redis.asyncio.Redis if asynchronous else redis.Redis
         if self._given is not None:
             url = re.sub(r"^valkey", "redis", self._given)
+            if url.startswith("unix:"):
+                options.pop("socket_keepalive")
             return kind.from_url(url, **options)
         given = self._pool.connection_class
         if "fakeredis" in given.__module__:
@@ -227,7 +229,7 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
     if said.startswith("WRONGTYPE"):
         return ServerError(f"a key of the queue at {url} is of a foreign type: {said[:200]}; what else uses its names?")
     if isinstance(error, NETWORK_ERRORS):
-        return Unavailable(f"no answer from {url} within {deadline:g} s: {said[:200]}; is the server up?")
+        return Unavailable(f"no answer from {url}: {said[:200].rstrip('.')}; is the server up?")
     if isinstance(error, RedisError):
         return ServerError(f"{url} answered with an error: {said[:300]}")
     return ServerError(f"unexpected {type(error).__name__} while talking to {url}: {said[:300]}")

@@ -544,5 +544,6 @@ def run(queue: Queue, interval: float = 1.0, console: Console | None = None) -> 
                 else:
                     said = f"waits for the server: {looks.trouble}" if looks.trouble else "looks at the queue …"
                     live.update(_line((safe(f" timeoutq {queue.name} {said}", size.width), "bold red")), refresh=True)
-            if any(key in keys.wait(0.1) for key in b"qQ\x04"):
+            pressed = keys.wait(0.1)
+            if any(key in pressed for key in b"qQ\x04"):
                 break

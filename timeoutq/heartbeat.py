@@ -45,6 +45,7 @@ class Heartbeat:
         self._on_lost = on_lost
         self._about = about
         self._stop = threading.Event()
+        self._down = False
         self._thread = threading.Thread(target=self._run, name=f"heartbeat-{queue.name}", daemon=True)
 
     def start(self) -> None:
@@ -54,12 +55,12 @@ class Heartbeat:
     def stop(self) -> None:
         """Stop, say farewell to the queue, and wait for the thread to end."""
         self._stop.set()
-        self._thread.join(timeout=self.queue.talk.deadline + 1)
+        # a server that is away need not be told, and must not hold up the end; the thread dies with its process
+        self._thread.join(timeout=0.1 if self._down else self.queue.talk.deadline + 1)
 
     def _run(self) -> None:
         period = self.queue.timeout / 3
         extend_at, beat_at = time.monotonic() + period, time.monotonic()
-        down = False
         while not self._stop.is_set():
             now = time.monotonic()
             try:
@@ -70,18 +71,19 @@ class Heartbeat:
                     extend_at = now + period
                     self._extend()
             except TimeoutqError as error:
-                if not down:
+                if not self._down:
                     log.warning("heartbeat of queue %s cannot reach the server: %s", self.queue.name, error)
-                down = True
+                self._down = True
                 # leases are running out meanwhile: try again soon, but not all workers at once
                 extend_at = beat_at = now + random.uniform(0, min(1.0, period))  # noqa: S311  # jitter, not a secret
             else:
-                if down:
+                if self._down:
                     log.info("heartbeat of queue %s reaches the server again", self.queue.name)
-                down = False
+                self._down = False
             self._stop.wait(max(0.0, min(extend_at, beat_at) - time.monotonic()))
         try:
-            self._beat(None)
+            if not self._down:
+                self._beat(None)
         except TimeoutqError as error:
             log.debug("no farewell to queue %s: %s", self.queue.name, error)
         self.queue.close()

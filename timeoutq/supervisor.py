@@ -19,6 +19,8 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
 from timeoutq import flows
 from timeoutq.client import Queue
@@ -125,9 +127,8 @@ def _run_one(make: Callable[[SharedLedger | None], Worker], ledger: SharedLedger
             await worker.queue.close()
 
     try:
-        import uvloop  # pyright: ignore[reportMissingImports]  # optional: used where it is installed
-
-        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  # same
+        uvloop: Any = import_module("uvloop")  # optional: used where it is installed
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     except ImportError:
         runner = asyncio.Runner()
     with runner:

@@ -174,6 +174,7 @@ class Worker:
         self._rate, self._trip = 0.0, 0.005
         self._counted, self._counted_at = 0, time.monotonic()
         self._failures = 0
+        self._pumping: asyncio.Task[None] | None = None
         self._crew: _Crew | None = None
         self._long_acks: set[asyncio.Task[None]] = set()
 
@@ -208,13 +209,24 @@ class Worker:
                 "worker %s starts on queue %s: concurrency %d, timeout %g s",
                 self.queue.worker, self.queue.name, self.concurrency, self.queue.timeout,
             )  # fmt: skip
-            await self._pump(background[0])
+            self._pumping = asyncio.create_task(self._pump(background[0]), name=f"pump-{self.queue.name}")
+            try:
+                await self._pumping
+            except asyncio.CancelledError:
+                if not self._stop_level:
+                    self._pumping.cancel()
+                    await asyncio.gather(self._pumping, return_exceptions=True)
+                    raise
         finally:
             for number in caught:
                 loop.remove_signal_handler(number)
             await self._shut_down(consumers, background)
         log.info("worker %s ends: %s", self.queue.worker, self.tally)
         return self.tally
+
+    @property
+    def _away(self) -> bool:
+        return self._failures > 0 or (not self._met and time.time() - self._started > 1)
 
     @property
     def peers(self) -> int:
@@ -226,6 +238,9 @@ class Worker:
         self._stop_level = 2 if now or self._stop_level else 1
         log.info("worker %s %s", self.queue.worker, "leaves now" if self._stop_level == 2 else "drains")
         self._wake.set()
+        if not self.held and self._away and self._pumping is not None:
+            # nothing is held and the server does not answer: there is nothing to wait for
+            self._pumping.cancel()
 
     def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> list[signal.Signals]:
         caught: list[signal.Signals] = []
