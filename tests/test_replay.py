@@ -235,6 +235,26 @@ def test_after_a_restart_live_workers_may_extend_first(tmp_path: Path) -> None:
         assert q.ack(leases).ok == 2
 
 
+async def test_a_cleaner_remembers_the_server_before_anything_has_expired(tmp_path: Path) -> None:
+    from timeoutq import Cleaner
+
+    with EmbeddedServer(tmp_path, config={"appendfsync": "always"}) as server, Queue("q", server.url, timeout=1) as q:
+        q.put("a")
+        (lease,) = q.claim()
+        async with AsyncQueue("q", server.url) as cleaned:
+            cleaner = asyncio.create_task(Cleaner(cleaned).run())
+            async with asyncio.timeout(5):
+                while "run_id" not in q.stats().settings:
+                    await asyncio.sleep(0.01)
+            server.kill()
+            await asyncio.sleep(1.1)  # the lease runs out meanwhile
+            server.start()
+            assert q.extend(lease).task == "a"
+            cleaner.cancel()
+            await asyncio.gather(cleaner, return_exceptions=True)
+        assert q.stats().counters.get("expired", 0) == 0
+
+
 def test_a_clock_that_jumps_forward_takes_no_lease_back_at_once() -> None:
     from timeoutq.testing import fake_queue
 

@@ -189,6 +189,20 @@ def blocked(url: str) -> int:
         return int(raw.info("clients")["blocked_clients"])
 
 
+@pytest.mark.parametrize("threads", [False, True])
+async def test_a_handler_that_finds_what_cannot_be_put_fails(jobs: AsyncQueue, queue: Queue, threads: bool) -> None:
+    async def handler(lease: Lease) -> Ack:
+        return Ack(put=["", "good"])
+
+    def handler_thread(lease: Lease) -> Ack:
+        return Ack(put=["x" * 2000])
+
+    queue.put("a")
+    await burst(jobs, handler_thread if threads else handler)
+    assert "InvalidInput: " in (queue.inspect("a").error or "")
+    assert queue.stats().known == 1
+
+
 async def test_a_retry_policy_that_raises_does_not_hold_the_task(jobs: AsyncQueue, queue: Queue) -> None:
     def broken(state: object) -> float:
         raise RuntimeError("no")

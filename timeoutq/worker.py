@@ -781,7 +781,10 @@ class _Crew:
                 if run.end:
                     continue  # it was lost, timed out or given back meanwhile
                 if problem is None:
-                    worker._finish(run.lease, result)
-                else:
+                    try:
+                        worker._finish(run.lease, result)
+                    except Exception as error:  # what it found cannot be put: that is its failure
+                        problem = error
+                if problem is not None:
                     worker._fail(run.lease, problem)
         worker._wake.set()

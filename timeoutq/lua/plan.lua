@@ -1,6 +1,6 @@
 -- plan: a cleaner asks how long it may sleep, and promises to look again by then.
 -- KEYS  in_progress scheduled leases meta stats history
--- PARTS open
+-- PARTS open server
 -- ARGV  1 call id   2 age of the call, ms   3 longest sleep, ms
 -- Reply {now ms, look again at ms, last deadline due: 0 or 1}
 local at = now + tonumber(ARGV[3])
@@ -17,6 +17,10 @@ if due[2] then
 end
 if wake_at < at or wake_at > now + 60000 then
   redis.call('HSET', meta, 'wake_at', at)
+end
+if redis.call('HEXISTS', meta, 'run_id') == 0 and redis.call('EXISTS', leases) == 1 then
+  -- so that the first sweep that finds something knows whether the server is still the same
+  redis.call('HSET', meta, 'run_id', run_id())
 end
 -- counters of the last twenty minutes, for the dashboard: a line each ten seconds, whoever comes first
 local last = redis.call('LINDEX', history, 0)

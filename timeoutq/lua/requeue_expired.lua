@@ -1,6 +1,6 @@
 -- requeue_expired: take back tasks whose lease ran out. Costs what has expired, never what is in flight.
 -- KEYS  todos in_progress failed leases owners lock crashes errors error_log runtime meta stats bell alarm
--- PARTS open drop wake log crashed
+-- PARTS open drop wake log crashed server
 -- ARGV  1 call id   2 age of the call, ms   3 at most   4 the server time that the client expects, ms, or 0
 -- Reply {now ms, taken back, gone to failed, 1 if there may be more}
 local n, expected = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -17,17 +17,16 @@ if #ids == 0 then
   return {now, 0, 0, 0}
 end
 -- after a restart, a failover or a jump of the clock, live workers may extend first: one lease, a minute at most
-local info = redis.pcall('INFO', 'server')
-local run_id = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
+local run = run_id()
 local known = redis.call('HMGET', meta, 'run_id', 'grace_until')
 local grace_until = tonumber(known[2] or 0)
 local jumped = expected > 0 and now - expected > 2000
-if jumped or (known[1] and known[1] ~= run_id) then
+if jumped or (known[1] and known[1] ~= run) then
   grace_until = now + math.min(longest, 60000)
-  redis.call('HSET', meta, 'run_id', run_id, 'grace_until', grace_until)
+  redis.call('HSET', meta, 'run_id', run, 'grace_until', grace_until)
   redis.call('HINCRBY', stats, jumped and 'clock_jumps' or 'restarts', 1)
 elseif not known[1] then
-  redis.call('HSET', meta, 'run_id', run_id)
+  redis.call('HSET', meta, 'run_id', run)
 end
 if now < grace_until and grace_until - now <= 60000 then
   -- a live worker's extension moves its lease past this; what stays is taken back when the grace ends
