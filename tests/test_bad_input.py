@@ -44,7 +44,7 @@ FACES: list[Any] = [Queue, Blocking]
         (lambda q: q.put(None), "a task id is str or bytes, not NoneType"),
         (lambda q: q.put(["a", 5]), "a task id is str or bytes, not int"),
         (lambda q: q.put("\ud800"), "lone surrogate"),
-        (lambda q: q.put({"a": b"x" * (1 << 20)}), "has 1,048,577 bytes; 1,048,576 is the most"),
+        (lambda q: q.put({"a": b"x" * ((1 << 20) + 1)}), "has 1,048,577 bytes; 1,048,576 is the most"),
         (lambda q: q.put({"a": object()}), "neither bytes nor JSON"),
         (lambda q: q.put({"a": math.nan}), "neither bytes nor JSON"),
         (lambda q: q.schedule("a"), "say when"),

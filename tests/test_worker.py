@@ -306,6 +306,8 @@ def test_a_worker_says_that_it_lives(url: str, queue: Queue) -> None:
     (info,) = wait_until(queue.workers)
     assert info.concurrency == 7
     assert info.pid > 0
+    queue.put("a", "b", "c")
+    wait_until(lambda: [worker.acked for worker in queue.workers()] == [3], timeout=4)
     loops[0].call_soon_threadsafe(workers[0].stop)
     thread.join(10)
     assert queue.workers() == []

@@ -83,6 +83,15 @@ def test_two_thousand_tasks_survive_a_kill_every_half_second(queue: Queue, run: 
     again = sum(starts.values()) - 2000
     assert set(starts) == set(tasks)
     assert 0 <= again <= stats.counters.get("expired", 0) + stats.counters.get("released", 0)
+    assert stats.counters["acked"] == 2000
+    assert stats.counters["claimed"] == 2000 + stats.counters.get("expired", 0) + stats.counters.get("released", 0)
+    # the last lease on each task is the one that ended it: nobody started it again after its ack
+    last: dict[str, tuple[int, set[str]]] = {}
+    for event, task, fence, *_ in history(run.history):
+        if fence >= last.get(task, (0, set()))[0]:
+            last.setdefault(task, (fence, set()))
+            last[task] = (fence, {event} | (last[task][1] if last[task][0] == fence else set()))
+    assert all(events == {"start", "end"} for _, events in last.values())
     for process in workers:
         process.terminate()
     for process in workers:

@@ -58,7 +58,7 @@ def pack(payload: Payload, task: object = "") -> bytes | None:
     if payload is None:
         return None
     if isinstance(payload, bytes):
-        data = b"\0" + payload
+        data = payload
     else:
         try:
             data = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
@@ -69,7 +69,7 @@ def pack(payload: Payload, task: object = "") -> bytes | None:
             f"the payload of task {task!r:.80} has {len(data):,} bytes; {MAX_PAYLOAD:,} is the most: "
             "store it elsewhere and put its address here"
         )
-    return data
+    return b"\0" + data if isinstance(payload, bytes) else data
 
 
 def unpack(data: bytes | None) -> Payload:
@@ -140,6 +140,8 @@ def seconds(value: object, name: str) -> float:
     """Check a length of time: a finite number of seconds, or a timedelta, not below zero."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
+    if isinstance(value, int) and not isinstance(value, bool) and value > 1 << 64:
+        value = float(1 << 64)  # no float holds it; it is out of any range all the same
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {value!r:.80}")
     return float(value)
@@ -149,7 +151,7 @@ def delay_ms(value: object, name: str) -> int:
     """Give a delay in ms, rounded up: a task is never early."""
     found = math.ceil(seconds(value, name) * 1000)
     if found > MAX_TIME_MS:
-        raise InvalidInput(f"{name}={value!r} is past the year 9999")
+        raise InvalidInput(f"{name}={value!r:.80} is past the year 9999")
     return found
 
 
@@ -158,7 +160,7 @@ def timeout_ms(value: object, name: str = "timeout") -> int:
     found = round(seconds(value, name) * 1000)
     if not MIN_TIMEOUT_MS <= found <= MAX_TIMEOUT_MS:
         raise InvalidInput(
-            f"{name}={value!r} is out of range: 0.01 s to 7 days; for longer work extend the lease while you live"
+            f"{name}={value!r:.80} is out of range: 0.01 s to 7 days; for longer work extend the lease while you live"
         )
     return found
 

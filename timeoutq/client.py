@@ -83,7 +83,7 @@ class _Face:
         self.retry = RetryPolicy.of(retry)
         self.allow_eviction = allow_eviction
         if not 0.05 <= arguments.seconds(deadline, "deadline") <= 3600:
-            raise InvalidInput(f"deadline={deadline!r} is out of range: 0.05 s to 1 hour")
+            raise InvalidInput(f"deadline={deadline!r:.80} is out of range: 0.05 s to 1 hour")
         self.server_at = Server(url, client, deadline)
         self.url = self.server_at.url
         self._settings: dict[str, bytes] = {}
@@ -178,7 +178,7 @@ class _Face:
         except ValueError:
             known = ", ".join(State)
             raise InvalidInput(f"{state!r:.80} is not a state: one of {known}") from None
-        if cursor is not None and not cursor.isdigit():
+        if cursor is not None and not (isinstance(cursor, str) and re.fullmatch(r"[0-9]{1,18}", cursor)):
             raise InvalidInput(f"{cursor!r:.80} is not a cursor that list() gave")
         entries, following = yield from flows.page(self.talk, found.value, cursor, arguments.count(n, high=1000))
         return Page(found, entries, following)

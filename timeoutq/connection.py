@@ -70,11 +70,17 @@ _TRANSIENT = (
 def find_url(url: str | None) -> str:
     """Give the URL, else `TIMEOUTQ_URL`, else `REDIS_URL`, else redis://localhost:6379/0; checked."""
     found = url or os.environ.get("TIMEOUTQ_URL") or os.environ.get("REDIS_URL") or DEFAULT_URL
+    if not isinstance(found, str):
+        raise InvalidInput(f"the server URL is a str, not {type(found).__name__}")
     try:
         parts = urlsplit(found)
         parts.port  # noqa: B018  # reading it is the check
-    except ValueError as error:
-        raise InvalidInput(f"the server URL {redact(found)!r} does not parse: {error}") from None
+    except ValueError:
+        # the error quotes what it took for the port: with a / in the password, half of that
+        raise InvalidInput(
+            f"the server URL {redact(found)!r} does not parse: its host or port cannot be read; "
+            "in a password write / as %2F, ? as %3F, # as %23 and @ as %40"
+        ) from None
     if parts.scheme not in _SCHEMES or (parts.scheme == "unix" and not parts.path):
         raise InvalidInput(
             f"the server URL {redact(found)!r} does not parse: write redis://[user:password@]host:port/db, "
@@ -88,6 +94,8 @@ def find_url(url: str | None) -> str:
 def redact(url: str) -> str:
     """Give the URL with its password, wherever it stands, replaced by ***."""
     shown = re.sub(r"(://[^:@/?#]*):.*@", r"\1:***@", url)
+    # what stands for a port and is none may be a password whose host was forgotten
+    shown = re.sub(r"(://[^:@/?#\[]*):(?!\*|\d+(?:[/?#]|\Z))[^/?#@]+", r"\1:***", shown)
     return re.sub(r"(?i)([?&](?:password|ssl_password)=)[^&#]*", r"\1***", shown)
 
 

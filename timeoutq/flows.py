@@ -195,7 +195,12 @@ def answers(talk: Talk, calls: Sequence[Call[Outcome]]) -> Flow[Outcome]:
 
 def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
     """Meet the server: refuse one that evicts, learn its time, write the settings that the caller gave."""
-    reply = yield Send([("TIME",), ("INFO", "memory")])
+    began = time.monotonic()
+    while isinstance(reply := (yield Send([("TIME",), ("INFO", "memory")])), BaseException):
+        # who was not met was not judged either: the next call meets it again
+        if is_hopeless(reply) or time.monotonic() - began > talk.deadline / 2:
+            raise talk.server.explain(reply)
+        yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
     if isinstance(reply, list):
         moment, memory = cast("Any", reply)
         _tell_time(talk, moment)

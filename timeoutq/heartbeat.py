@@ -21,7 +21,10 @@ from timeoutq.model import Answer, Lease, Outcome
 log = logging.getLogger(__name__)
 
 BEAT_EVERY = 5.0
-"""Seconds between two signs of life, when no lease asks for more."""
+"""Seconds between two signs of life of an idle worker."""
+
+NEWS_EVERY = 1.0
+"""The same of one that has something new to say."""
 
 
 class Heartbeat:
@@ -60,13 +63,16 @@ class Heartbeat:
 
     def _run(self) -> None:
         period = self.queue.timeout / 3
-        extend_at, beat_at = time.monotonic() + period, time.monotonic()
+        extend_at, beat_at, news_at = time.monotonic() + period, time.monotonic(), 0.0
+        said: Mapping[str, object] = {}
         while not self._stop.is_set():
             now = time.monotonic()
             try:
-                if now >= beat_at:
-                    beat_at = now + max(BEAT_EVERY, period)
-                    self._beat(self._about())
+                if now >= beat_at or (now >= news_at and self._about() != said):
+                    beat_at, said = now + max(BEAT_EVERY, period), self._about()
+                    self._beat(said)
+                if now >= news_at:
+                    news_at = now + NEWS_EVERY
                 if now >= extend_at:
                     extend_at = now + period
                     self._extend()
@@ -80,7 +86,7 @@ class Heartbeat:
                 if self._down:
                     log.info("heartbeat of queue %s reaches the server again", self.queue.name)
                 self._down = False
-            self._stop.wait(max(0.0, min(extend_at, beat_at) - time.monotonic()))
+            self._stop.wait(max(0.0, min(extend_at, beat_at, news_at) - time.monotonic()))
         try:
             if not self._down:
                 self._beat(None)

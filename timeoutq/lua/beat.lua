@@ -7,6 +7,7 @@ if ARGV[4] == '' then
   redis.call('ZREM', workers, ARGV[3])
   redis.call('HDEL', worker_info, ARGV[3])
 else
+  redis.call('HDEL', worker_info, ARGV[3]) -- goes first: a full server allows it, and all that follows it
   redis.call('ZADD', workers, now, ARGV[3])
   redis.call('HSET', worker_info, ARGV[3], ARGV[4])
 end

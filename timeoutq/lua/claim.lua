@@ -1,6 +1,6 @@
 -- claim: lease ready tasks to a token. Sent again with the same token, it gives the leases that the first call took.
 -- KEYS  todos in_progress scheduled leases owners lock payload attempts crashes runtime meta stats bell alarm
--- PARTS open wake
+-- PARTS open wake server
 -- ARGV  1 token   2 age of the call, ms (0 when first sent)   3 how many   4 timeout, ms   5 max_runtime, ms, or 0
 --       6 not after: server time, ms, past which the client has given up; 0 for never
 --       7 share: how many workers there are; nobody takes more than its part of a short queue
@@ -76,11 +76,14 @@ if #ids == 0 then
   return {now, at, settings[2] == '1' and 1 or 0}
 end
 -- fences grow even when the clock steps back or a failover forgot the last ones
-local fence = math.max(tonumber(redis.call('HGET', meta, 'fence') or 0) + 1, time[1] * 1000000 + time[2])
+local known = redis.call('HMGET', meta, 'fence', 'run_id')
+local fence = math.max(tonumber(known[1] or 0) + 1, time[1] * 1000000 + time[2])
 redis.call('HSET', meta, 'fence', string.format('%.0f', fence + #ids - 1))
 if lease_ms > tonumber(settings[3] or 0) then
   redis.call('HSET', meta, 'lease_ms', lease_ms)
 end
+-- the first lease notes which server gave it, so that already the first restart is noticed
+if not known[2] then redis.call('HSET', meta, 'run_id', run_id()) end
 local failures, lost, bodies = {}, {}, {}
 if redis.call('EXISTS', attempts, crashes, payload) > 0 then
   failures = redis.call('HMGET', attempts, unpack(ids))

@@ -2,7 +2,7 @@
 -- KEYS  in_progress leases owners lock runtime meta alarm bell
 -- PARTS open items wake
 -- ARGV  1 call id   2 age of the call, ms   3 timeout, ms   4.. count, runs of (token, length, id * length)
--- Reply {now ms, deadline ms, letters}: O extended; X has reached its max_runtime; L is not this token's
+-- Reply {now ms, the earliest deadline of those extended, ms, letters}: O extended; X has reached its max_runtime; L is not this token's
 local lease_ms = tonumber(ARGV[3])
 local ids, tokens = read_leases(4)
 local yes, codes, scores = mine(ids, tokens), {}, {}
@@ -35,4 +35,4 @@ if #scores > 0 then
     redis.call('HSET', meta, 'lease_ms', lease_ms)
   end
 end
-return {now, now + lease_ms, table.concat(codes)}
+return {now, first, table.concat(codes)}

@@ -1,8 +1,8 @@
 -- plan: a cleaner asks how long it may sleep, and promises to look again by then.
 -- KEYS  in_progress scheduled leases meta stats history
--- PARTS open server
+-- PARTS open
 -- ARGV  1 call id   2 age of the call, ms   3 longest sleep, ms
--- Reply {now ms, look again at ms, last deadline due: 0 or 1}
+-- Reply {now ms, look again at ms}
 local at = now + tonumber(ARGV[3])
 local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
@@ -16,18 +16,15 @@ if due[2] then
   at = math.min(at, tonumber(due[2]))
 end
 if wake_at < at or wake_at > now + 60000 then
+  redis.call('HDEL', meta, 'wake_at') -- goes first: a full server allows it, and all that follows it
   redis.call('HSET', meta, 'wake_at', at)
-end
-if redis.call('HEXISTS', meta, 'run_id') == 0 and redis.call('EXISTS', leases) == 1 then
-  -- so that the first sweep that finds something knows whether the server is still the same
-  redis.call('HSET', meta, 'run_id', run_id())
 end
 -- counters of the last twenty minutes, for the dashboard: a line each ten seconds, whoever comes first
 local last = redis.call('LINDEX', history, 0)
 if not last or math.abs(now - tonumber(string.match(last, '^%d+'))) >= 10000 then
   local c = redis.call('HMGET', stats, 'put', 'claimed', 'acked', 'failed', 'expired')
   local line = now .. ' ' .. (c[1] or 0) .. ' ' .. (c[2] or 0) .. ' ' .. (c[3] or 0)
+  redis.call('LTRIM', history, 0, 118)
   redis.call('LPUSH', history, line .. ' ' .. (c[4] or 0) .. ' ' .. (c[5] or 0))
-  redis.call('LTRIM', history, 0, 119)
 end
 return {now, at}

@@ -4,8 +4,19 @@
 -- ARGV  1 call id   2 age of the call, ms   3 at most   4 cursor of the walk through in_progress
 -- Reply {pruned, next cursor, adopted, 1 if there may be more to prune}
 local n, keep = tonumber(ARGV[3]), settings[5] or 'forever'
-local old = {}
-if string.sub(keep, 1, 1) == 't' then
+local old, dated = {}, 0
+if keep ~= 'forever' and keep ~= 'no' and redis.call('SCARD', done) > redis.call('ZCARD', done_at) then
+  -- tasks that were done while all were kept have no time: it counts from now
+  local times, some = {}, redis.call('SRANDMEMBER', done, n)
+  for i = 1, #some do
+    times[2 * i - 1], times[2 * i] = now, some[i]
+  end
+  redis.call('SREM', done, '') -- goes first: a full server allows it, and all that follows it
+  dated = redis.call('ZADD', done_at, 'NX', unpack(times))
+end
+if keep == 'no' then
+  old = redis.call('SRANDMEMBER', done, n)
+elseif string.sub(keep, 1, 1) == 't' then
   old = redis.call('ZRANGEBYSCORE', done_at, '-inf', now - tonumber(string.sub(keep, 2)), 'LIMIT', 0, n)
 elseif string.sub(keep, 1, 1) == 'n' then
   local over = redis.call('ZCARD', done_at) - tonumber(string.sub(keep, 2))
@@ -25,6 +36,7 @@ for i = 1, #page[2] do
   local id = page[2][i]
   if not redis.call('ZSCORE', leases, id) then
     local deadline = now + tonumber(settings[3] or 30000)
+    redis.call('ZREM', leases, id) -- goes first: a full server allows it, and all that follows it
     redis.call('ZADD', leases, deadline, id)
     redis.call('HSETNX', owners, id, '?')
     rouse(deadline)
@@ -32,4 +44,4 @@ for i = 1, #page[2] do
   end
 end
 if adopted > 0 then redis.call('HINCRBY', stats, 'adopted', adopted) end
-return {#old, page[1], adopted, #old == n and 1 or 0}
+return {#old, page[1], adopted, (#old == n or dated > n / 2) and 1 or 0}

@@ -9,6 +9,7 @@ local longest = tonumber(settings[3] or 0)
 if longest > 0 then
   local beyond = redis.call('ZRANGEBYSCORE', leases, '(' .. (now + longest + 1000), '+inf', 'LIMIT', 0, n)
   for i = 1, #beyond do
+    redis.call('ZREM', leases, beyond[i]) -- goes first: a full server allows it, and all that follows it
     redis.call('ZADD', leases, now + longest, beyond[i])
   end
 end
@@ -17,18 +18,17 @@ if #ids == 0 then
   return {now, 0, 0, 0}
 end
 -- after a restart, a failover or a jump of the clock, live workers may extend first: one lease, a minute at most
-local run = run_id()
 local known = redis.call('HMGET', meta, 'run_id', 'grace_until')
-local grace_until = tonumber(known[2] or 0)
+local run, grace_until = run_id(), tonumber(known[2] or 0)
 local jumped = expected > 0 and now - expected > 2000
 if jumped or (known[1] and known[1] ~= run) then
   grace_until = now + math.min(longest, 60000)
+  redis.call('HDEL', meta, 'grace_until')
   redis.call('HSET', meta, 'run_id', run, 'grace_until', grace_until)
   redis.call('HINCRBY', stats, jumped and 'clock_jumps' or 'restarts', 1)
-elseif not known[1] then
-  redis.call('HSET', meta, 'run_id', run)
 end
 if now < grace_until and grace_until - now <= 60000 then
+  redis.call('HDEL', meta, 'wake_at')
   -- a live worker's extension moves its lease past this; what stays is taken back when the grace ends
   rouse(grace_until)
   return {now, 0, 0, 0}
