@@ -7,32 +7,81 @@ from typing import Any
 import redis
 
 STATES = ("todos", "in_progress", "done", "failed")
+RECORDS = ("payload", "attempts", "crashes", "errors")
+SLACK_MS = 100
+"""A lock may end so much before the deadline that it stands for: by rounding, and by the time between two looks."""
 
 
 def check(url: str, name: str) -> None:
     """Check one queue; raises AssertionError that names the invariant and the tasks."""
-    with redis.Redis.from_url(url) as raw:
-        client: Any = raw
-        key = f"timeoutq:{{{name}}}:"
-        held: dict[bytes, list[str]] = {}
-        for state in STATES:
-            for task in client.smembers(key + state):
-                held.setdefault(task, []).append(state)
-        for task in client.zrange(key + "scheduled", 0, -1):
-            held.setdefault(task, []).append("scheduled")
-        twice = {task: states for task, states in held.items() if len(states) > 1}
-        assert not twice, f"I1: in more than one state: {twice}"
-        working = {task for task, states in held.items() if states == ["in_progress"]}
-        leases = set(client.zrange(key + "leases", 0, -1))
-        owners = set(client.hkeys(key + "owners"))
-        assert working == leases, f"I6: in_progress and leases differ: {working ^ leases}"
-        assert working == owners, f"I6: in_progress and owners differ: {working ^ owners}"
-        locks = {lock[len(key) + 5 :] for lock in client.scan_iter(key + "lock:*", count=1000)}
-        assert locks <= working, f"I6: locks without a lease: {locks - working}"
-        for what in ("payload", "attempts", "crashes", "errors", "max_runtime"):
-            extra = set(client.hkeys(key + what)) - held.keys()
-            assert not extra, f"I10: {what} of tasks that are in no state: {extra}"
-        done = {task for task, states in held.items() if states == ["done"]}
-        for what in ("payload", "attempts", "crashes", "errors"):
-            left = set(client.hkeys(key + what)) & done
-            assert not left, f"{what} of done tasks: {left}"
+    with redis.Redis.from_url(url) as client:
+        check_keys(client, name)
+
+
+def check_keys(client: Any, name: str) -> None:
+    """Check one queue through a client that gives bytes; nobody else may be at work on it."""
+    key = f"timeoutq:{{{name}}}:"
+    held: dict[bytes, list[str]] = {}
+    for state in STATES:
+        for task in client.smembers(key + state):
+            held.setdefault(task, []).append(state)
+    for task in client.zrange(key + "scheduled", 0, -1):
+        held.setdefault(task, []).append("scheduled")
+    twice = {task: states for task, states in held.items() if len(states) > 1}
+    assert not twice, f"I1: in more than one state: {twice}"
+
+    def within(state: str) -> set[bytes]:
+        return {task for task, states in held.items() if states == [state]}
+
+    working = within("in_progress")
+    leases: dict[bytes, float] = dict(client.zrange(key + "leases", 0, -1, withscores=True))
+    owners: dict[bytes, bytes] = client.hgetall(key + "owners")
+    assert working == leases.keys(), f"I6: in_progress and leases differ: {working ^ leases.keys()}"
+    assert working == owners.keys(), f"I6: in_progress and owners differ: {working ^ owners.keys()}"
+    check_locks(client, key, leases, owners)
+    limits = set(client.hkeys(key + "runtime"))
+    assert limits <= working, f"I6: a max_runtime without a lease: {limits - working}"
+    done = within("done")
+    dated = set(client.zrange(key + "done_at", 0, -1))
+    assert dated <= done, f"I10: times of tasks that are not done: {dated - done}"
+    for what in RECORDS:
+        extra = set(client.hkeys(key + what)) - held.keys()
+        assert not extra, f"I10: {what} of tasks that are in no state: {extra}"
+        left = set(client.hkeys(key + what)) & done
+        assert not left, f"{what} of done tasks: {left}"
+    check_counters(client, key, len(held), len(working))
+
+
+def check_locks(client: Any, key: str, leases: dict[bytes, float], owners: dict[bytes, bytes]) -> None:
+    """Check that the lock keys say what `leases` and `owners` say, as long as they live (I6)."""
+    locks = {lock[len(key) + 5 :] for lock in client.scan_iter(key + "lock:*", count=1000)}
+    for task in locks:
+        token, left = client.get(key.encode() + b"lock:" + task), client.pttl(key.encode() + b"lock:" + task)
+        if left == -2:
+            continue  # it ran out between the two looks
+        assert task in leases, f"I6: a lock without a lease: {task!r}"
+        assert token == owners[task], f"I6: the lock on {task!r} names {token!r}, its owner is {owners[task]!r}"
+        assert left != -1, f"I6: the lock on {task!r} never ends"
+    seconds, micros = client.time()
+    now = int(seconds) * 1000 + int(micros) // 1000
+    bare = {
+        task
+        for task, deadline in leases.items()
+        if deadline > now + SLACK_MS and task not in locks and owners[task] != b"?"
+    }
+    assert not bare, f"I6: leases that nobody can see: {bare}"
+
+
+def check_counters(client: Any, key: str, known: int, working: int) -> None:
+    """Check that the counters explain where all tasks are (I2, I7, I9)."""
+    count = {name.decode(): int(value) for name, value in client.hgetall(key + "stats").items()}
+    of = count.get
+    # a task that left: forgotten, pruned, or done and not kept; one that was put `again` is counted once more
+    gone = sum(of(what, 0) for what in ("forgotten", "pruned", "acked", "pulled", "gave_up"))
+    came = of("put", 0) + of("adopted", 0)
+    assert of("put", 0) - gone <= known <= came, f"I2: {known} tasks are known, but the counters say {count}"
+    ended = sum(of(what, 0) for what in ("acked", "failed", "released", "expired", "crashed"))
+    open_leases = of("claimed", 0) + of("adopted", 0) - ended - working
+    assert 0 <= open_leases <= of("forgotten", 0), (
+        f"I7: {open_leases} leases ended without a cause; {working} are held and the counters say {count}"
+    )
