@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pty
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import redis
 
-from timeoutq import Queue
+from tests.rig.waiting import wait_until
+from timeoutq import Queue, cli
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.text import safe
 
@@ -276,8 +285,6 @@ def test_doctor_names_the_class_of_persistence(run: Run, tmp_path: Path) -> None
 
 
 def test_the_server_command_runs_one_and_ends_with_it() -> None:
-    import signal
-
     process = subprocess.Popen(
         [sys.executable, "-m", "timeoutq", "server"],
         cwd=ROOT,
@@ -295,3 +302,334 @@ def test_the_server_command_runs_one_and_ends_with_it() -> None:
     assert process.returncode in (0, 130)
     with pytest.raises(Exception, match="is the server up"):
         Queue("q", address, deadline=0.5).put("a")
+
+
+# ---- the same command inside this process: quick enough for many cases
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TIMEOUTQ_URL", "redis://127.0.0.1:1/0")
+
+    def call(*words: str, stdin: bytes | None = b"") -> Done:
+        capfd.readouterr()
+        piped = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
+        monkeypatch.setattr(sys, "stdin", piped)
+        monkeypatch.setattr(sys, "argv", ["timeoutq", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        out, err = capfd.readouterr()
+        code = left.value.code
+        assert isinstance(code, int)
+        return Done(subprocess.CompletedProcess(words, code, out.encode(), err.encode()))
+
+    return call
+
+
+@pytest.fixture
+def ask(say: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The same, of a server that is there."""
+    monkeypatch.setenv("TIMEOUTQ_URL", url)
+    return say
+
+
+@contextmanager
+def stranger(answer: bytes) -> Iterator[int]:
+    """Listen on loopback and answer whoever speaks."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+        ended = threading.Event()
+
+        def serve() -> None:
+            while not ended.is_set():
+                with suppress(TimeoutError, OSError):
+                    link, _ = server.accept()
+                    with link:
+                        link.recv(1000)
+                        link.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            ended.set()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("stdin", "words", "complaint"),
+    [
+        (b"x" * 1025, ("put", "q"), "line 1: task id b'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'… has 1025 bytes"),
+        (b"x" * (8 * 1024 * 1024 + 9), ("put", "q"), "line 1: it has more than 8,388,608 bytes"),
+        (b'\n{"task": 5}', ("put", "q", "--jsonl"), "line 2: a task id is str or bytes, not int"),
+        (b'{"task": ""}', ("put", "q", "--jsonl"), "line 1: a task id must not be empty"),
+        (b'{"task": "\\ud800"}', ("put", "q", "--jsonl"), "holds a lone surrogate"),
+        (b'{"task": "a", "payload": NaN}', ("put", "q", "--jsonl"), "the payload of task b'a' is neither bytes nor"),
+        (b'{"task": "a", "payload": "%s"}' % (b"x" * 1024 * 1024), ("put", "q", "--jsonl"), "1,048,576 is the most"),
+        (b"[" * 100_000, ("put", "q", "--jsonl"), "line 1: not JSON"),
+        (b"\xff", ("put", "q", "--jsonl"), "line 1: not JSON"),
+        (b"a", ("put", "q", "--jsonl", "--payload", "1"), "give --payload or --jsonl"),
+        (b"", ("put", "q", "a", "--jsonl"), "--jsonl goes with --file or stdin"),
+        (b"", ("put", "q", "-", "--file", "/dev/null"), "name tasks or give --file, not both"),
+        (b"", ("put", "q", "--file", "/nowhere/x"), "cannot read /nowhere/x: No such file"),
+        (b"", ("put", "q", "--file", "/"), "cannot read /: Is a directory"),
+        (None, ("put", "q"), "name tasks, give --file, or pipe them in"),
+        (None, ("put", "q", "-"), "there is no stdin to read from"),
+        (None, ("ack", "q"), "name tasks and --token, or pipe in"),
+        (None, ("purge", "q"), "Not without --yes"),
+        (b"", ("schedule", "q", "a", "--after", "-5"), "is not a length of time"),
+        (b"", ("schedule", "q", "a", "--after", "inf"), "is not a length of time"),
+        (b"", ("schedule", "q", "a", "--at", "nan"), "at must be a finite number of seconds"),
+        (b"", ("schedule", "q", "a", "--at", "-1"), "at must be a finite number of seconds"),
+        (b"", ("schedule", "q", "a", "--after", "99999999999d"), "is past the year 9999"),
+        (b"", ("schedule", "q", "a", "--at", "1", "--after", "1s"), "say when: either"),
+        (b"", ("claim", "q", "--timeout", "8d"), "out of range"),
+        (b"", ("claim", "q", "--max-runtime", "1ms"), "out of range"),
+        (b"", ("ack", "q", "a", "--token", "\x1b"), "is not a token"),
+        (b"", ("fail", "q", "a", "--token", "w#1", "--retry-in", "3", "--give-up"), "not both"),
+        (b"\xff", ("ack", "q"), "line 1 is not a lease"),
+        (b"[]", ("ack", "q"), "line 1 is not a lease"),
+        (b"\n{}", ("ack", "q"), "line 2 is not a lease"),
+        (b"[" * 100_000, ("ack", "q"), "line 1 is not a lease"),
+        (b'{"task": 5, "token": "w#1"}', ("ack", "q"), "a task id is str or bytes"),
+        (b'{"task": "a", "token": 5}', ("ack", "q"), "5 is not a token"),
+        (b'{"task": "a", "token": "w#1", "attempt": 1e999}', ("ack", "q"), "line 1 is not a lease"),
+        (b"", ("list", "q", "todos", "--cursor", "x"), "is not a cursor"),
+        *((b"", ("configure", "q", "--keep-done", word), "--keep-done")
+          for word in ("²", "1.5", "-1", "99999999999d", "")),
+        (b"", ("configure", "q", "--max-crashes", "0"), "--max-crashes"),
+        (b"", ("worker", "q", "json:nothing"), "module json has no nothing"),
+        (b"", ("worker", "q", "json:loads", "--retry", "1", "--max-attempts", "2"), "not both"),
+        (b"", ("pause", "q", "--url", ""), "--url is empty"),
+        (b"", ("pause", "q", "--url", "redis://x", "--url-file", "x"), "not both"),
+        (b"", ("server", "--dir", "/dev/null/x"), "/dev/null/x: Not a directory"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_named_and_ends_with_two(
+    ask: Run, url: str, stdin: bytes | None, words: tuple[str, ...], complaint: str
+) -> None:
+    with redis.Redis.from_url(url) as raw:
+        before = raw.dbsize()
+        done = ask(*words, stdin=stdin)
+        assert done.code == 2, done.err
+        assert complaint in done.err
+        assert "Traceback" not in done.err
+        assert raw.dbsize() == before
+
+
+def test_an_address_that_was_forgotten_is_not_the_default_server(ask: Run, queue: Queue, tmp_path: Path) -> None:
+    queue.put("a")
+    for content in (b"", b"\n", b"redis://a\nredis://b\n", b"\xff\xfe"):
+        kept = tmp_path / "url"
+        kept.write_bytes(content)
+        done = ask("purge", queue.name, "--yes", "--url-file", str(kept))
+        assert (done.code, "must hold one line, the URL" in done.err) == (2, True)
+    assert ask("purge", queue.name, "--yes", "--url", "").code == 2
+    assert queue.stats().known == 1
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "redis://u:c4n4ry@h/nodb", "redis://:c4n4ry@h:port/0", "redis://:c4n4ry/x@h/0", "redis://:c4n4ry@x@h/nodb",
+        "redis://h/nodb?password=c4n4ry",
+    ],
+)  # fmt: skip
+def test_a_password_wherever_it_stands_in_the_url_is_warned_of(say: Run, address: str) -> None:
+    done = say("pause", "q", "--url", address)
+    assert done.code == 2
+    assert "can be seen by all users" in done.err
+    assert "does not parse" in done.err
+    assert "c4n4ry" not in done.out + done.err
+
+
+def refused(say: Run, address: str, name: str = "q") -> str:
+    """Put to a server that does not take it; give the one line that is said."""
+    done = say("put", name, "a", "--url", address)
+    assert done.code == 3, done.err
+    assert len(done.err.splitlines()) == 1
+    return done.err
+
+
+def test_servers_that_cannot_serve_end_with_three(say: Run) -> None:
+    assert "is the server up" in refused(say, "redis://127.0.0.1:1/0")
+    with stranger(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        assert "is not Redis" in refused(say, f"redis://127.0.0.1:{port}/0")
+    with EmbeddedServer(config={"replicaof": "127.0.0.1 1"}) as replica:
+        assert "is a read-only replica: connect to the primary" in refused(say, replica.url)
+    with EmbeddedServer(config={"maxmemory": "1"}) as full:
+        assert "is out of memory and takes no new tasks" in refused(say, full.url)
+    with EmbeddedServer(config={"maxmemory-policy": "allkeys-lru"}) as forgetful:
+        assert "may throw tasks away: maxmemory-policy is allkeys-lru" in refused(say, forgetful.url)
+
+
+def test_a_queue_of_a_newer_schema_ends_with_three(say: Run, queue: Queue, raw: redis.Redis, url: str) -> None:
+    queue.put("a")
+    raw.hset(f"timeoutq:{{{queue.name}}}:meta", "schema", "2")
+    assert "the queue has schema 2" in refused(say, url, queue.name)
+    raw.hset(f"timeoutq:{{{queue.name}}}:meta", "schema", "1")
+
+
+def test_a_stream_that_ends_early_says_how_far_it_came(ask: Run, queue: Queue) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(6000))
+    done = ask("put", queue.name, stdin=lines + b"x" * 1025)
+    assert done.code == 2
+    assert "the first 5,000 tasks were put" in done.err
+    assert "line 6001: task id" in done.err
+    assert queue.stats().known == 5000
+    assert sorted(ask("put", queue.name, stdin=lines).lines) == [["added", "1000"], ["todos", "5000"]]
+
+
+def test_lines_are_answered_each_and_take_the_payload(ask: Run, queue: Queue) -> None:
+    assert ask("put", queue.name, "--payload", "[1]", stdin=b"a\na\nb\n").lines == [["added", "2"], ["todos", "1"]]
+    assert queue.inspect("b").payload == [1]
+    twice = b'{"task": "c", "payload": "first"}\n{"task": "c", "payload": "second"}\n'
+    assert ask("put", queue.name, "--jsonl", "--json", stdin=twice).documents == [{"added": 1, "todos": 1}]
+    assert queue.inspect("c").payload == "first"
+    assert ask("schedule", queue.name, "--after", "1h", "--payload", "2", stdin=b"d\n").lines == [["added", "1"]]
+    assert queue.inspect("d").payload == 2
+
+
+def test_a_lost_lease_names_who_has_it_now(ask: Run, queue: Queue) -> None:
+    queue.put("a", "b", "c", "d", "e")
+    queue.claim(5, timeout=60)
+    one = ask("ack", queue.name, "a", "--token", "w7#1")
+    assert (one.code, one.lines) == (4, [["a", "lost"]])
+    assert f"lease on 'a' was taken from it and worker {queue.worker} has it now" in one.err
+    found = ask("ack", queue.name, "a", "--token", "w7#1", "--put", "new")
+    assert (found.code, f"worker {queue.worker} has it now" in found.err) == (4, True)
+    assert queue.inspect("new").state is None
+    many = ask("extend", queue.name, *"abcde", "--token", "w7#1")
+    assert len(many.lines) == 5
+    assert len(many.err.splitlines()) == 4
+    assert "2 more leases are lost" in many.err
+
+
+def test_a_task_that_is_failed_by_its_token_ends_in_failed_after_the_attempts_of_the_policy(
+    ask: Run, queue: Queue
+) -> None:
+    queue.put("a")
+    for attempt in range(1, 6):
+        token = ask("claim", queue.name).lines[0][1]
+        assert ask("fail", queue.name, "a", "--token", token).code == 0
+        assert queue.inspect("a").state == ("failed" if attempt == 5 else "scheduled")
+        if attempt < 5:
+            queue.schedule("a", at=1)
+    assert queue.inspect("a").failures == 5
+
+
+def test_a_lease_past_its_max_runtime_is_not_extended(ask: Run, queue: Queue) -> None:
+    queue.put("a")
+    claimed = ask("claim", queue.name, "--timeout", "5s", "--max-runtime", "10ms", "--json")
+    time.sleep(0.02)
+    done = ask("extend", queue.name, stdin=claimed.out.encode())
+    assert done.code == 4
+    assert done.lines[0][1] in ("max_runtime", "lost")
+
+
+def test_the_answer_no_ends_with_one(ask: Run, queue: Queue) -> None:
+    assert ask("forget", queue.name, "nothing", "--yes").code == 1
+    assert ask("pull", queue.name).code == 1
+    assert ask("ack", queue.name, stdin=b"\n").code == 0
+    queue.put("a")
+    assert ask("forget", queue.name, "nothing", "a", "--yes").lines == [["nothing", "unknown"], ["a", "todos"]]
+    queue.put("b", "c")
+    assert ask("pull", queue.name, "--json").documents[0]["payload"] is None
+    assert ask("drained", queue.name, "--json").documents == [{"drained": False}]
+    assert "3 todos" not in ask("purge", queue.name).err
+    assert "with its 2 tasks (1 todos, 1 done)" in ask("purge", queue.name).err
+
+
+def test_a_page_tells_where_the_next_one_begins(ask: Run, queue: Queue) -> None:
+    queue.schedule([f"t{number}" for number in range(30)], after=3600)
+    seen: list[object] = []
+    words: list[str] = []
+    while True:
+        done = ask("list", queue.name, "scheduled", "-n", "10", "--json", *words)
+        seen += [document["task"] for document in done.documents]
+        if not done.err:
+            break
+        words = ["--cursor", done.err.split("--cursor ")[1].split(",")[0]]
+    assert sorted(map(str, seen)) == sorted(f"t{number}" for number in range(30))
+    assert len(ask("list", queue.name, "scheduled", "-n", "10", "--all").lines) == 30
+
+
+def test_version_and_help_are_quick_words(say: Run) -> None:
+    assert say("--version").out == "0.1.0\n"
+    shown = say("--help").out
+    for word in ("Exit codes", "put", "schedule", "claim", "doctor", "configure", "130 Ctrl-C"):
+        assert word in shown
+
+
+# ---- what only a real process can show
+
+
+def test_output_that_cannot_be_written_is_one_line(url: str, queue: Queue) -> None:
+    queue.put([f"t{number}" for number in range(5000)])
+    environment = {**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT)}
+    full = f"{sys.executable} -m timeoutq list {queue.name} todos --all > /dev/full"
+    if Path("/dev/full").exists():
+        done = subprocess.run(full, shell=True, capture_output=True, text=True, check=False, env=environment)
+        assert (done.returncode, done.stderr) == (2, "timeoutq: No space left on device\n")
+    closed = f"{sys.executable} -m timeoutq put {queue.name} more <&- >&-"
+    done = subprocess.run(closed, shell=True, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_leaves_no_traceback(url: str, queue: Queue) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "timeoutq", "claim", queue.name, "--wait", "60"],
+        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with redis.Redis.from_url(url) as raw:
+        wait_until(lambda: any(one["cmd"] == "blpop" for one in raw.client_list()))
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20) == ("", "")
+    assert process.returncode == 130
+
+
+def on_a_terminal(url: str, *words: str, typed: str = "") -> tuple[int, str]:
+    """Run the command on a pseudo-terminal; give its code and all that it showed."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "timeoutq", *words],
+        stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True, start_new_session=True,
+        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120"},
+    )  # fmt: skip
+    os.close(theirs)
+    os.write(ours, typed.encode())
+    shown = b""
+    with suppress(OSError):  # Linux ends a terminal that nobody holds with EIO
+        while piece := os.read(ours, 65_536):
+            shown += piece
+    os.close(ours)
+    return process.wait(timeout=20), shown.decode("utf-8", "replace")
+
+
+def test_on_a_terminal_it_asks_and_draws(url: str, queue: Queue, tmp_path: Path) -> None:
+    queue.put("a", "\x1b[31mb")
+    code, shown = on_a_terminal(url, "purge", queue.name, typed="n\n")
+    assert code == 1
+    assert "Remove queue" in shown
+    assert "2 tasks (2 todos)" in shown
+    assert queue.stats().known == 2
+    code, shown = on_a_terminal(url, "list", queue.name, "todos")
+    assert code == 0
+    assert "task" in shown.splitlines()[0]
+    assert "\\x1b[31mb" in shown
+    assert "\x1b[31mb" not in shown
+    code, shown = on_a_terminal(url, "doctor", queue.name)
+    assert code == 0
+    assert "✓" in shown
+    many = tmp_path / "many"
+    many.write_text("".join(f"{number}\n" for number in range(20_000)))
+    code, shown = on_a_terminal(url, "put", queue.name, "--file", str(many))
+    assert code == 0
+    assert "putting" in shown
+    assert "20000" in shown
+    code, shown = on_a_terminal(url, "purge", queue.name, typed="y\n")
+    assert code == 0
+    assert queue.stats().known == 0

@@ -6,17 +6,19 @@ imported by the commands that need them, so that --help and completion are quick
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, is_dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NoReturn, cast
 
 import typer
 
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
 
 NOTHING, USAGE, SERVER, LOST, INTERRUPTED = 1, 2, 3, 4, 130
 CHUNK = 5000
+LONGEST_LINE = 8 * 1024 * 1024
+"""More than any line with a payload of 1 MiB needs, bytes."""
 
 EPILOG = (
-    "Exit codes: 0 done · 1 nothing there, or the answer is no · 2 wrong usage or input · 3 the server is away or "
+    "Exit codes: 0 done · 1 nothing there, or no · 2 wrong usage, input or file · 3 the server is away or "
     "refuses · 4 a lease is lost · 130 Ctrl-C.  The server: --url, else TIMEOUTQ_URL, else REDIS_URL, else "
     "redis://localhost:6379/0."
 )
@@ -66,6 +70,21 @@ class StateName(StrEnum):
     in_progress = "in_progress"
     done = "done"
     failed = "failed"
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        import timeoutq
+
+        typer.echo(timeoutq.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Take the options that stand before the command."""
 
 
 # ---- what commands share
@@ -127,12 +146,24 @@ def _stop(code: int, message: str = "") -> NoReturn:
 
 
 def _address(url: str | None, url_file: Path | None) -> str | None:
+    from timeoutq.connection import redact
+
+    if url is not None and url_file is not None:
+        raise InvalidInput("give --url or --url-file, not both")
+    # an empty one is a variable that was not set: it must not become the server that happens to be the default
+    if url is not None and not url.strip():
+        raise InvalidInput("--url is empty: write an address, or leave it out")
     if url_file is not None:
         try:
-            return url_file.read_text("utf-8").strip()
+            words = url_file.read_text("utf-8").split()
         except OSError as error:
             raise InvalidInput(f"cannot read --url-file {url_file}: {error.strerror}") from error
-    if url and re.search(r"://[^/@]*:[^/@]+@", url):
+        except UnicodeDecodeError:
+            words = []
+        if len(words) != 1:
+            raise InvalidInput(f"--url-file {url_file} must hold one line, the URL, and nothing else")
+        return words[0]
+    if url is not None and redact(url) != url:
         _say("the password in --url can be seen by all users of this machine (ps); use TIMEOUTQ_URL or --url-file")
     return url
 
@@ -173,6 +204,19 @@ def _given(tasks: Sequence[str] | None) -> list[str]:
     return list(tasks or [])
 
 
+def _read_json(text: str | bytes) -> Any:
+    """Read JSON; raises ValueError for whatever is wrong with it."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _piped() -> BinaryIO | None:
+    """Give what is piped in; None on a terminal, and where stdin is closed."""
+    return None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
+
+
 def _report(outcome: Outcome, as_json: bool) -> None:
     sink = _Sink(as_json)
     sink.rows(("task", "answer"), ((task, str(answer)) for task, answer in outcome.items()))
@@ -181,89 +225,109 @@ def _report(outcome: Outcome, as_json: bool) -> None:
 def _sure(question: str, yes: bool) -> None:
     if yes:
         return
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         _stop(USAGE, f"{question} Not without --yes, since nobody can be asked here.")
-    if not typer.confirm(question, err=True):
+    if not typer.confirm(safe(question), err=True):
         _stop(NOTHING, "nothing was done")
 
 
 # ---- tasks in
 
 
+Item = bytes | dict[bytes, Any]
+"""An id, or an id with its payload."""
+
+
 def _lines(path: Path | None) -> Iterator[bytes]:
+    def read(file: BinaryIO) -> Iterator[bytes]:
+        return iter(lambda: file.readline(LONGEST_LINE), b"")
+
     if path is None or str(path) == "-":
-        yield from sys.stdin.buffer
+        if sys.stdin is None:
+            raise InvalidInput("there is no stdin to read from")
+        yield from read(sys.stdin.buffer)
         return
     try:
         with path.open("rb") as file:
-            yield from file
+            yield from read(file)
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from error
 
 
-def _read_line(line: bytes, number: int, as_jsonl: bool) -> tuple[bytes | str, Any] | None:
+def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> Item | None:
     from timeoutq import arguments
 
     bare = line.strip(b"\r\n")
     if not bare.strip():
         return None
     try:
+        if len(line) >= LONGEST_LINE:
+            raise InvalidInput(f"it has more than {LONGEST_LINE:,} bytes")
         if not as_jsonl:
-            return arguments.task_id(bare), None
+            task = arguments.task_id(bare)
+            return task if payload is None else {task: payload}
         try:
-            found: Any = json.loads(bare)
+            found = _read_json(bare)
         except ValueError as error:
             raise InvalidInput(f"not JSON: {error}") from error
         if not isinstance(found, dict) or "task" not in found:
             raise InvalidInput('not an object with "task"')
-        payload: Any = cast("Any", found).get("payload")
-        arguments.pack(payload)
-        return arguments.task_id(cast("Any", found)["task"]), payload
+        task = arguments.task_id(cast("Any", found)["task"])
+        payload = cast("Any", found).get("payload")
+        arguments.pack(payload, task)
+        return task if payload is None else {task: payload}
     except InvalidInput as error:
         raise InvalidInput(f"line {number}: {error}") from error
 
 
-def _chunks(path: Path | None, as_jsonl: bool) -> Iterator[tuple[int, dict[bytes | str, Any]]]:
-    chunk: dict[bytes | str, Any] = {}
+def _chunks(path: Path | None, as_jsonl: bool, payload: Any) -> Iterator[tuple[int, list[Item]]]:
+    chunk: list[Item] = []
     size = read = 0
     for number, line in enumerate(_lines(path), 1):
         read += len(line)
-        found = _read_line(line, number, as_jsonl)
+        found = _read_line(line, number, as_jsonl, payload)
         if found is None:
             continue
-        chunk[found[0]] = found[1]
+        chunk.append(found)
         size += len(line)
         if len(chunk) >= CHUNK or size > 4 * 1024 * 1024:
             yield read, chunk
-            chunk, size = {}, 0
+            chunk, size = [], 0
     if chunk:
         yield read, chunk
 
 
-def _bar(path: Path | None) -> Any:
+def _bar() -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]:,} tasks"),
         TimeElapsedColumn(),
-        console=console, disable=not console.is_terminal, transient=True,
+        console=Console(stderr=True), transient=True,
     )  # fmt: skip
 
 
-def _put_stream(queue: Queue, path: Path | None, as_jsonl: bool, again: bool, due: dict[str, Any]) -> dict[str, int]:
+def _put_stream(
+    queue: Queue, path: Path | None, as_jsonl: bool, payload: Any, again: bool, due: dict[str, Any]
+) -> dict[str, int]:
     total = path.stat().st_size if path is not None and path.is_file() else None
     counts: dict[str, int] = {}
     put = 0
-    with _bar(path) as progress:
-        shown = progress.add_task("putting", total=total, done=0)
-        for read, chunk in _chunks(path, as_jsonl):
-            outcome = queue.schedule(chunk, again=again, **due) if due else queue.put(chunk, again=again)
-            for answer, count in outcome.counts().items():
-                counts[answer] = counts.get(answer, 0) + count
-            put += len(chunk)
-            progress.update(shown, completed=read, done=put)
+    try:
+        with _bar() if sys.stderr is not None and sys.stderr.isatty() else nullcontext() as progress:
+            shown = progress.add_task("putting", total=total, done=0) if progress else None
+            for read, chunk in _chunks(path, as_jsonl, payload):
+                outcome = queue.schedule(*chunk, again=again, **due) if due else queue.put(*chunk, again=again)
+                for answer, count in outcome.counts().items():
+                    counts[answer] = counts.get(answer, 0) + count
+                put += len(chunk)
+                if progress:
+                    progress.update(shown, completed=read, done=put)
+    except BaseException:
+        if put:
+            _say(f"the first {put:,} tasks were put before it ended")
+        raise
     return counts
 
 
@@ -271,22 +335,26 @@ def _put(
     queue: Queue, tasks: list[str], file: Path | None, jsonl: bool, payload: str | None, again: bool,
     as_json: bool, due: dict[str, Any],
 ) -> None:  # fmt: skip
+    if tasks and file is not None:
+        raise InvalidInput("name tasks or give --file, not both")
+    if jsonl and payload is not None:
+        raise InvalidInput("give --payload or --jsonl, whose lines have their own, not both")
+    body: Any = None
+    if payload is not None:
+        try:
+            body = _read_json(payload)
+        except ValueError as error:
+            raise InvalidInput(f"--payload is not JSON: {error}") from error
     if tasks and tasks != ["-"]:
-        if file is not None:
-            raise InvalidInput("name tasks or give --file, not both")
-        body: Any = None
-        if payload is not None:
-            try:
-                body = json.loads(payload)
-            except ValueError as error:
-                raise InvalidInput(f"--payload is not JSON: {error}") from error
-        given: Any = dict.fromkeys(tasks, body) if body is not None else tasks
-        outcome = queue.schedule(given, again=again, **due) if due else queue.put(given, again=again)
+        if jsonl:
+            raise InvalidInput("--jsonl goes with --file or stdin, not with named tasks")
+        given: Any = tasks if body is None else [{task: body} for task in tasks]
+        outcome = queue.schedule(*given, again=again, **due) if due else queue.put(*given, again=again)
         _report(outcome, as_json)
         return
-    if file is None and not tasks and sys.stdin.isatty():
+    if file is None and not tasks and _piped() is None:
         raise InvalidInput("name tasks, give --file, or pipe them in")
-    counts = _put_stream(queue, file, jsonl, again, due)
+    counts = _put_stream(queue, file, jsonl, body, again, due)
     sink = _Sink(as_json)
     if as_json:
         sink.document(counts)
@@ -296,7 +364,7 @@ def _put(
 
 File = Annotated[Path | None, typer.Option("--file", "-f", help="File of ids, one a line; - is stdin.")]
 Jsonl = Annotated[bool, typer.Option("--jsonl", help='Lines are JSON: {"task": …, "payload": …}.')]
-PayloadOption = Annotated[str | None, typer.Option("--payload", help="JSON that goes with each named task.")]
+PayloadOption = Annotated[str | None, typer.Option("--payload", help="JSON that goes with each task.")]
 Again = Annotated[bool, typer.Option("--again", help="Put done and failed tasks back as well.")]
 
 
@@ -355,30 +423,55 @@ def claim(
 Token = Annotated[str | None, typer.Option("--token", help="The token that claim printed.", show_default=False)]
 
 
-def _leases(tasks: list[str], token: str | None) -> list[Lease]:
-    from timeoutq.model import Lease
+def _lease(task: Any, token: Any, deadline: Any = math.inf, attempt: Any = 1) -> Lease:
+    from timeoutq import arguments
+    from timeoutq.model import Lease, text
 
+    if not isinstance(token, str) or not token.isprintable() or not token:
+        raise InvalidInput(f"{token!r:.80} is not a token that claim gave")
+    return Lease(text(arguments.task_id(task)), token, float(deadline), int(attempt))
+
+
+def _leases(tasks: list[str], token: str | None) -> list[Lease]:
     if tasks:
         if not token:
             raise InvalidInput("tasks need the --token that claim printed; or pipe in what claim --json printed")
-        return [Lease(task, token, 0.0) for task in tasks]
-    if sys.stdin.isatty():
+        return [_lease(task, token) for task in tasks]
+    piped = _piped()
+    if piped is None or token:
         raise InvalidInput("name tasks and --token, or pipe in what claim --json printed")
     found: list[Lease] = []
-    for number, line in enumerate(sys.stdin, 1):
+    for number, line in enumerate(iter(lambda: piped.readline(LONGEST_LINE), b""), 1):
+        if not line.strip():
+            continue
         try:
-            read = json.loads(line)
-            lease = Lease(read["task"], read["token"], float(read.get("deadline", 0)), int(read.get("attempt", 1)))
-            found.append(lease)
-        except (ValueError, KeyError, TypeError) as error:
+            read = _read_json(line)
+            found.append(_lease(read["task"], read["token"], read.get("deadline", math.inf), read.get("attempt", 1)))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise InvalidInput(f"line {number} is not a lease as claim --json prints it: {error}") from error
     return found
 
 
-def _ended(outcome: Outcome, as_json: bool) -> None:
+EXPLAINED = 3
+"""Of so many lost leases it is said why: each costs a question to the server."""
+
+
+def _ended(queue: Queue, leases: Sequence[Lease], outcome: Outcome, as_json: bool) -> None:
+    from timeoutq import flows
+    from timeoutq.model import Answer
+
     _report(outcome, as_json)
-    if outcome.ok < len(outcome):
-        raise typer.Exit(LOST)
+    if outcome.ok == len(outcome):
+        return
+    lost = [lease for lease, answer in zip(leases, outcome, strict=True) if answer is Answer.LOST]
+    with suppress(TimeoutqError):  # who cannot be asked changes nothing: the lease is lost
+        for lease in lost[:EXPLAINED]:
+            _say(str(queue.run(flows.lost(queue.talk, lease))))
+    if len(lost) > EXPLAINED:
+        _say(f"{len(lost) - EXPLAINED:,} more leases are lost")
+    if Answer.MAX_RUNTIME in outcome:
+        _say("leases that have reached their max_runtime are not extended")
+    raise typer.Exit(LOST)
 
 
 @app.command(rich_help_panel="Leases")
@@ -396,9 +489,9 @@ def ack(
             if len(leases) != 1:
                 raise InvalidInput("--put goes with one lease")
             opened.ack(leases[0], put=found)
-            _ended(Outcome([leases[0].task.encode("utf-8", "surrogateescape")], b"O"), as_json)
+            _report(Outcome([leases[0].task.encode("utf-8", "surrogateescape")], b"O"), as_json)
         else:
-            _ended(opened.ack(leases), as_json)
+            _ended(opened, leases, opened.ack(leases), as_json)
 
 
 @app.command(rich_help_panel="Leases")
@@ -410,7 +503,7 @@ def extend(
     """Let leases run on; exit 4 when one is lost."""
     leases = _leases(_given(tasks), token)
     with _open(queue, url, url_file) as opened:
-        _ended(opened.extend(leases, timeout), as_json)
+        _ended(opened, leases, opened.extend(leases, timeout), as_json)
 
 
 @app.command(rich_help_panel="Leases")
@@ -421,7 +514,7 @@ def release(
     """Give leases back without blame, at once or after a delay."""
     leases = _leases(_given(tasks), token)
     with _open(queue, url, url_file) as opened:
-        _ended(opened.release(leases, delay or 0.0), as_json)
+        _ended(opened, leases, opened.release(leases, delay or 0.0), as_json)
 
 
 @app.command(rich_help_panel="Leases")
@@ -435,7 +528,13 @@ def fail(
     """End leases as failed: tried again as the policy says, after --retry-in, or never."""
     leases = _leases(_given(tasks), token)
     with _open(queue, url, url_file) as opened:
-        _ended(opened.fail(leases, error, retry_in=retry_in, give_up=give_up), as_json)
+        if retry_in is None and not give_up:
+            # the policy counts attempts, which a token alone does not tell
+            leases = [
+                lease if lease.deadline < math.inf else replace(lease, attempt=opened.inspect(lease.task).failures + 1)
+                for lease in leases
+            ]
+        _ended(opened, leases, opened.fail(leases, error, retry_in=retry_in, give_up=give_up), as_json)
 
 
 @app.command(rich_help_panel="Leases")
@@ -532,7 +631,8 @@ def cleaner(
     from timeoutq.client import AsyncQueue
 
     _log(log_level, log_json)
-    opened = [AsyncQueue(name, _address(url, url_file)) for name in queues]
+    address = _address(url, url_file)
+    opened = [AsyncQueue(name, address) for name in queues]
 
     async def body() -> None:
         tasks = [asyncio.create_task(Cleaner(one).run()) for one in opened]
@@ -624,7 +724,7 @@ def list_state(
             cursor = page.cursor
             if cursor is None or not everything:
                 break
-    if cursor is not None and not as_json:
+    if cursor is not None:
         typer.echo(f"timeoutq: more with --cursor {cursor}, or --all", err=True)
 
 
@@ -720,10 +820,15 @@ def forget(
     queue: Name, tasks: Annotated[list[str], typer.Argument(metavar="TASK...")], yes: Yes = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Remove tasks from every state; one that runs finds its lease lost. Asks first."""
-    _sure(f"Forget {len(tasks)} tasks of queue {queue}?", yes)
+    """Remove tasks from every state; one that runs finds its lease lost. Asks first; exit 1 when none was known."""
+    from timeoutq.model import Answer
+
     with _open(queue, url, url_file) as opened:
-        _report(opened.forget(tasks), as_json)
+        _sure(f"Forget {len(tasks)} task{'' if len(tasks) == 1 else 's'} of queue {queue}?", yes)
+        outcome = opened.forget(tasks)
+    _report(outcome, as_json)
+    if all(answer is Answer.UNKNOWN for answer in outcome):
+        raise typer.Exit(NOTHING)
 
 
 @app.command(rich_help_panel="Operating")
@@ -743,9 +848,13 @@ def resume(queue: Name, url: Url = None, url_file: UrlFile = None) -> None:
 def _keep(text: str) -> int | str | timedelta:
     if text == "forever":
         return text
-    if text.isdigit():
+    if re.fullmatch("[0-9]{1,15}", text):
         return int(text)
-    return timedelta(seconds=_seconds(text))
+    # a bare number is a count, so a length of time needs its unit
+    with suppress(typer.BadParameter, OverflowError):
+        if text.rstrip()[-1:].isalpha():
+            return timedelta(seconds=_seconds(text))
+    raise InvalidInput(f"--keep-done {text!r:.40} is none of: forever, 0, how many (1000), how long (12h, 7d)")
 
 
 @app.command(rich_help_panel="Operating")
@@ -766,14 +875,21 @@ def configure(
 def purge(queue: Name, yes: Yes = False, url: Url = None, url_file: UrlFile = None) -> None:
     """Remove the queue with all its tasks. Asks first."""
     with _open(queue, url, url_file) as opened:
-        known = opened.stats().known
-        _sure(f"Remove queue {queue} with its {known:,} tasks?", yes)
+        stats = opened.stats()
+        known = stats.known
+        counts = ", ".join(f"{getattr(stats, state):,} {state}" for state in StateName if getattr(stats, state))
+        _sure(f"Remove queue {queue} with its {known:,} tasks{f' ({counts})' if counts else ''}?", yes)
         opened.purge()
     typer.echo(f"timeoutq: removed {known:,} tasks", err=True)
 
 
 def main() -> None:
     """Run the command; errors are one line, Ctrl-C and a closed pipe are quiet."""
+    if sys.stdout is None:  # closed by the caller: nobody wants to read, which is no error
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a character that the terminal lacks is no reason to end
     try:
         code = app(standalone_mode=False)
         code = code if isinstance(code, int) else 0
@@ -790,8 +906,12 @@ def main() -> None:
         code = INTERRUPTED
     except BrokenPipeError:
         # whoever read our output has left: so do we, without a second complaint at the flush
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         code = 0
+    except OSError as error:
+        _discard_output()
+        _say(f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror or error}")
+        code = USAGE
     except Exception as error:
         shown = getattr(error, "show", None)
         if shown is None or not hasattr(error, "exit_code"):
@@ -804,5 +924,14 @@ def main() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
+    except OSError as error:
+        _discard_output()
+        _say(f"cannot write the output: {error.strerror}")
+        code = code or USAGE
     sys.exit(code)
+
+
+def _discard_output() -> None:
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

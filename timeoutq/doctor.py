@@ -5,16 +5,74 @@
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from timeoutq.client import Queue
-from timeoutq.errors import SchemaMismatch, TimeoutqError
+from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
+from timeoutq.flows import Flow, Send
 
 MARKS = {"green": ("green", "✓"), "yellow": ("yellow", "!"), "red": ("red", "✗")}
+SETTINGS = ("appendfsync", "bind", "protected-mode", "save")
+"""What is asked of CONFIG GET; never all of it, for the password is among it."""
+
+LATE = 1.0
+"""Seconds after its time at which a lease or a due task has been forgotten by everybody."""
+
+HARMLESS: Mapping[str, Sequence[str | int]] = {
+    "BLPOP": ("KEY", "0.001"),
+    "DEL": ("KEY",),
+    "EVALSHA": ("0" * 40, 1, "KEY"),
+    "EXISTS": ("KEY",),
+    "HDEL": ("KEY", "x"),
+    "HGET": ("KEY", "x"),
+    "HGETALL": ("KEY",),
+    "HMGET": ("KEY", "x"),
+    "INFO": ("server",),
+    "LINDEX": ("KEY", 0),
+    "LRANGE": ("KEY", 0, 0),
+    "LTRIM": ("KEY", 0, 0),
+    "PEXPIRE": ("KEY", 1000),
+    "SCARD": ("KEY",),
+    "SCRIPT": ("LOAD", "return 1"),
+    "SISMEMBER": ("KEY", "x"),
+    "SMISMEMBER": ("KEY", "x"),
+    "SMOVE": ("KEY", "KEY", "x"),
+    "SRANDMEMBER": ("KEY",),
+    "SREM": ("KEY", "x"),
+    "SSCAN": ("KEY", 0),
+    "TIME": (),
+    "UNLINK": ("KEY",),
+    "XADD": ("KEY", "NOMKSTREAM", "*", "x", "x"),
+    "XREAD": ("COUNT", 1, "STREAMS", "KEY", "0"),
+    "XREVRANGE": ("KEY", "+", "-", "COUNT", 1),
+    "ZADD": ("KEY", "XX", 1, "x"),
+    "ZCARD": ("KEY",),
+    "ZCOUNT": ("KEY", 0, 0),
+    "ZMSCORE": ("KEY", "x"),
+    "ZRANGE": ("KEY", 0, 0),
+    "ZRANGEBYSCORE": ("KEY", 0, 0),
+    "ZREM": ("KEY", "x"),
+    "ZREMRANGEBYSCORE": ("KEY", 0, 0),
+    "ZREVRANGE": ("KEY", 0, 0),
+    "ZSCORE": ("KEY", "x"),
+}
+"""Each command that timeoutq sends or its scripts run, in a form that changes nothing where there is no KEY."""
+
+MAKING: Mapping[str, Sequence[str | int]] = {
+    "HINCRBY": ("KEY", "x", 1),
+    "HSET": ("KEY", "x", "x"),
+    "HSETNX": ("KEY", "x", "x"),
+    "LPUSH": ("KEY", "x"),
+    "PSETEX": ("KEY", 1000, "x"),
+    "RPUSH": ("KEY", "x"),
+    "SADD": ("KEY", "x"),
+}
+"""Those that have no such form: what they make is removed in the same breath."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,71 +90,133 @@ class Facts:
     """What was seen."""
 
     url: str
-    info: Mapping[str, Any]
-    config: Mapping[str, str]
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Empty where the server does not tell."""
-    clock_ms: float
-    """How far the server's clock is ahead of ours, ms."""
-    trip_ms: float
-    script_error: str
-    queue: Mapping[str, Any]
+    config: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Same."""
+    clock_ms: float | None = None
+    """How far the server's clock is ahead of ours, ms; None where it does not tell."""
+    trip_ms: float = 0.0
+    script_error: str = ""
+    queue: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    user: str = ""
+    """Empty where the server does not tell."""
+    refused: Sequence[str] = ()
+    """Commands that this user may not run on the queue's keys."""
 
 
 def examine(queue: Queue) -> list[Finding]:
-    """Gather the facts and judge them. Raises `Unavailable` when the server cannot be asked at all."""
-    facts = gather(queue)
+    """Gather the facts and judge them. Raises `Unavailable` or `AccessDenied` when nothing can be asked at all."""
+    return judge(gather(queue))
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """Run every check; pure."""
     return [finding for check in CHECKS for finding in [check(facts)] if finding is not None]
 
 
-def gather(queue: Queue) -> Facts:
-    """Ask the server."""
-    from timeoutq import flows
+# ---- gathering
 
-    info = queue.server()
-    config: dict[str, str] = {}
-    try:
-        (reply,) = queue.run(flows.ask(queue.talk, [("CONFIG", "GET", "*")]))
-        pairs: Any = (
-            cast("Any", reply).items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-        )
-        config = {_text(name): _text(value) for name, value in pairs}
-    except TimeoutqError:
-        pass  # managed servers hide it; the checks say what they could not see
+
+def gather(queue: Queue) -> Facts:
+    """Ask the server; where it refuses to tell, the facts stay empty, and the checks say what they could not see."""
+    (told,) = queue.run(_try(queue, [("INFO",)]))
+    info: dict[str, Any] = {} if isinstance(told, BaseException) else told
     began = time.time()
-    (moment,) = queue.run(flows.ask(queue.talk, [("TIME",)]))
+    (moment,) = queue.run(_try(queue, [("TIME",)]))
     ended = time.time()
-    clock = int(moment[0]) + int(moment[1]) / 1e6 - (began + ended) / 2
+    ahead = None
+    if not isinstance(moment, BaseException):
+        ahead = (int(moment[0]) + int(moment[1]) / 1e6 - (began + ended) / 2) * 1000
     error, found = "", {}
     try:
         stats = queue.stats()
         found = {"known": stats.known, "settings": dict(stats.settings), "next_deadline": stats.next_deadline,
-                 "in_progress": stats.in_progress, "workers": stats.workers, "now": stats.now}  # fmt: skip
+                 "next_due": stats.next_due, "in_progress": stats.in_progress, "scheduled": stats.scheduled,
+                 "paused": stats.paused, "workers": stats.workers, "now": stats.now}  # fmt: skip
     except SchemaMismatch as mismatch:
         error = f"schema: {mismatch}"
     except TimeoutqError as refused:
         error = str(refused)
-    return Facts(queue.url, info, config, clock * 1000, (ended - began) * 1000, error, found)
+    return Facts(
+        url=queue.url, info=info, config=_config(queue), clock_ms=ahead,
+        trip_ms=(ended - began) * 1000, script_error=error, queue=found, user=_user(queue), refused=_refused(queue),
+    )  # fmt: skip
+
+
+def _try(queue: Queue, commands: Sequence[tuple[Any, ...]]) -> Flow[list[Any]]:
+    # what the server says against a command stands in the place of its reply: it may hide much, and doctor goes on
+    reply = yield Send(commands)
+    if isinstance(reply, BaseException):
+        raise queue.server_at.explain(reply)
+    return cast("list[Any]", reply)
+
+
+def _config(queue: Queue) -> dict[str, str]:
+    config: dict[str, str] = {}
+    for reply in queue.run(_try(queue, [("CONFIG", "GET", name) for name in SETTINGS])):
+        if isinstance(reply, BaseException):
+            continue
+        pairs: Any = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # a reply
+        config.update((_text(name), _text(value)) for name, value in pairs)
+    return config
+
+
+def _user(queue: Queue) -> str:
+    (reply,) = queue.run(_try(queue, [("ACL", "WHOAMI")]))
+    return "" if isinstance(reply, BaseException) else _text(reply)
+
+
+def _refused(queue: Queue) -> list[str]:
+    # a user who is not allowed much may not ask ACL DRYRUN either: so each command is tried, on a key that nobody has
+    key = f"{queue.operations.key('doctor')}:{secrets.token_hex(8)}"
+
+    def spoken(name: str, words: Sequence[str | int]) -> tuple[str | int, ...]:
+        return (name, *(key if word == "KEY" else word for word in words))
+
+    def denied(tried: Sequence[str], replies: Sequence[Any]) -> list[str]:
+        return [
+            name
+            for name, reply in zip(tried, replies, strict=True)
+            if isinstance(reply, BaseException) and isinstance(queue.server_at.explain(reply), AccessDenied)
+        ]
+
+    tried = list(HARMLESS)
+    refused = denied(tried, queue.run(_try(queue, [spoken(name, HARMLESS[name]) for name in tried])))
+    if "UNLINK" not in refused:  # else what they make would stay
+        making = [words for name in MAKING for words in (spoken(name, MAKING[name]), ("UNLINK", key))]
+        refused += denied(list(MAKING), queue.run(_try(queue, making))[::2])
+    return sorted(refused)
 
 
 def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
+# ---- judging
+
+
 def version(facts: Facts) -> Finding:
     """Redis 6.2 or later, Valkey, or something that says so."""
+    away = f"{facts.trip_ms:.1f} ms away"
+    if "redis_version" not in facts.info:
+        return Finding("version", "yellow", f"the server does not tell; {away}", "make sure it is 6.2 or later")
     name = "Valkey" if "valkey_version" in facts.info else "Redis"
-    shown = str(facts.info.get("valkey_version") or facts.info.get("redis_version") or "?")
-    number = tuple(int(part) for part in str(facts.info.get("redis_version", "0.0")).split(".")[:2] if part.isdigit())
-    if number and number < (6, 2):
+    shown = str(facts.info.get("valkey_version") or facts.info["redis_version"])
+    number = tuple(int(part) for part in str(facts.info["redis_version"]).split(".")[:2] if part.isdecimal())
+    if number < (6, 2):
         return Finding("version", "red", f"{name} {shown}", "upgrade to Redis 6.2 or later, or to Valkey")
-    return Finding("version", "green", f"{name} {shown}, {facts.trip_ms:.1f} ms away")
+    return Finding("version", "green", f"{name} {shown}, {away}")
 
 
 def role(facts: Facts) -> Finding:
     """The primary, not a replica."""
-    if facts.info.get("role") in ("slave", "replica"):
+    if "role" not in facts.info:
+        return Finding("role", "yellow", "the server does not tell", "make sure it is the primary, not a replica")
+    if facts.info["role"] in ("slave", "replica"):
         return Finding("role", "red", "a read-only replica", f"connect to the primary, {facts.info.get('master_host')}")
-    return Finding("role", "green", f"primary with {facts.info.get('connected_slaves', 0)} replicas")
+    replicas = int(facts.info.get("connected_slaves", 0))
+    return Finding("role", "green", f"primary with {replicas} replica{'' if replicas == 1 else 's'}")
 
 
 def eviction(facts: Facts) -> Finding:
@@ -114,7 +234,9 @@ def eviction(facts: Facts) -> Finding:
 
 def memory(facts: Facts) -> Finding:
     """Room for more tasks."""
-    used, most = int(facts.info.get("used_memory", 0)), int(facts.info.get("maxmemory", 0))
+    if "used_memory" not in facts.info:
+        return Finding("memory", "yellow", "the server does not tell", "make sure it has room for the tasks to come")
+    used, most = int(facts.info["used_memory"]), int(facts.info.get("maxmemory", 0))
     if most and used > 0.85 * most:
         return Finding(
             "memory", "red" if used > 0.98 * most else "yellow", f"{used / most:.0%} of {most / 2**20:,.0f} MiB used",
@@ -124,37 +246,42 @@ def memory(facts: Facts) -> Finding:
 
 
 def durability(facts: Facts) -> Finding:
-    """What a crash of the server's machine can take with it."""
-    aof = int(facts.info.get("aof_enabled", 0))
-    if aof:
+    """What a crash of the server's machine can take with it: the class of persistence, and the most that is lost."""
+
+    def found(verdict: str, what: str, cure: str = "") -> Finding:
+        return Finding("durability", verdict, what, cure)
+
+    cure = "CONFIG SET appendonly yes, and the same in its configuration"
+    if "aof_enabled" not in facts.info:
+        return found("yellow", "the server does not tell", "make sure that appendonly is on")
+    if int(facts.info["aof_enabled"]):
         if facts.info.get("aof_last_write_status", "ok") != "ok":
-            return Finding("durability", "red", "writing the append-only file fails", "free space on its disk")
-        sync = facts.config.get("appendfsync", "unknown")
-        if sync == "always":
-            return Finding("durability", "green", "append-only file, synced always: nothing accepted is lost")
-        if sync == "no":
-            return Finding(
-                "durability", "yellow", "append-only file, synced when the system likes: about 30 s may be lost",
-                "CONFIG SET appendfsync everysec",
-            )  # fmt: skip
-        return Finding("durability", "green", f"append-only file, synced {sync}: up to 2 s may be lost in a power cut")
-    save = facts.config.get("save", "")
-    if save:
-        return Finding(
-            "durability", "yellow", f"snapshots only ({save}): all since the last one may be lost",
-            "CONFIG SET appendonly yes",
+            return found("red", "AOF: writing the append-only file fails", "free space on its disk")
+        return {
+            "always": found("green", "AOF always: nothing accepted is lost"),
+            "everysec": found("green", "AOF everysec: up to 2 s may be lost in a power cut"),
+            "no": found("yellow", "AOF no: it is synced when the system likes, about 30 s may be lost",
+                        "CONFIG SET appendfsync everysec"),
+        }.get(
+            facts.config.get("appendfsync", ""),
+            found("yellow", "AOF, but the server does not tell how often it is synced",
+                  "make sure that appendfsync is everysec (up to 2 s may be lost) or always"),
         )  # fmt: skip
-    if not facts.config:
-        return Finding("durability", "yellow", "no append-only file; snapshots unknown", "switch appendonly on")
-    return Finding(
-        "durability", "yellow", "NONE: all tasks are lost when the server restarts",
-        "CONFIG SET appendonly yes, and the same in its configuration",
-    )  # fmt: skip
+    if "save" not in facts.config:
+        return found("yellow", "no AOF, and the server does not tell about snapshots", cure)
+    if facts.info.get("rdb_last_bgsave_status", "ok") != "ok":
+        return found("red", "RDB: the last snapshot failed", f"free space on its disk; {cure}")
+    spans = [int(word) for word in facts.config["save"].split()[::2] if word.isdecimal()]
+    if spans:
+        return found("yellow", f"RDB: up to {max(spans):,} s may be lost", cure)
+    return found("yellow", "NONE: all tasks are lost when the server restarts", cure)
 
 
 def clock(facts: Facts) -> Finding:
     """Leases count by the server's clock; people read times by theirs."""
     ahead = facts.clock_ms
+    if ahead is None:
+        return Finding("clock", "yellow", "the server does not tell", "allow TIME")
     if abs(ahead) > 2000:
         return Finding(
             "clock", "yellow", f"the server's clock is {ahead / 1000:+.1f} s off from this machine's",
@@ -167,15 +294,36 @@ def access(facts: Facts) -> Finding:
     """Who may come in."""
     host = urlsplit(facts.url).hostname or ""
     local = host in ("", "localhost", "::1") or host.startswith("127.") or facts.url.startswith("unix")
-    if not local and "***" not in facts.url:
+    password = "***" in facts.url
+    if not local and not password:
         return Finding("access", "yellow", f"{host} without a password", "set requirepass or an ACL user, and use TLS")
     if not local and not facts.url.startswith(("rediss", "valkeys")):
         return Finding("access", "yellow", f"{host} without TLS", "use rediss://")
+    # an empty `bind` is all addresses; a minus before one says that it may be missing
+    listens = [word.lstrip("-") for word in facts.config.get("bind", "127.0.0.1").split()] or ["*"]
+    open_to = [word for word in listens if word != "::1" and not word.startswith("127.")]
+    if open_to and not password and facts.config.get("protected-mode") == "no":
+        return Finding(
+            "access", "yellow", f"the server listens on {' '.join(open_to)} without a password",
+            "set requirepass or an ACL user, or bind it to 127.0.0.1",
+        )  # fmt: skip
     return Finding("access", "green", "local" if local else "password and TLS")
 
 
+def acl(facts: Facts) -> Finding:
+    """The user may run every command on the keys of the queue."""
+    user = facts.user or "this user"
+    if not facts.refused:
+        return Finding("acl", "green", f"{user} may run all {len(HARMLESS) + len(MAKING)} commands that are used")
+    verdict = "yellow" if set(facts.refused) <= {"INFO"} else "red"  # without INFO only checks are missing
+    return Finding(
+        "acl", verdict, f"{user} is refused {', '.join(facts.refused)}",
+        f"ACL SETUSER {facts.user or 'USER'} ~timeoutq:* {' '.join(f'+{name.lower()}' for name in facts.refused)}",
+    )  # fmt: skip
+
+
 def scripts(facts: Facts) -> Finding:
-    """The queue's scripts run."""
+    """The queue's scripts run, and its schema is ours."""
     if facts.script_error.startswith("schema: "):
         return Finding("schema", "red", facts.script_error[8:], "upgrade timeoutq")
     if facts.script_error:
@@ -184,20 +332,50 @@ def scripts(facts: Facts) -> Finding:
     return Finding("schema", "green", f"{schema}; scripts run; {facts.queue.get('known', 0):,} tasks known")
 
 
+def paused(facts: Facts) -> Finding | None:
+    """Somebody paused it, and may have forgotten."""
+    if not facts.queue.get("paused"):
+        return None
+    return Finding("paused", "yellow", "nobody is given a task", "timeoutq resume QUEUE")
+
+
 def leases(facts: Facts) -> Finding | None:
     """Expired leases are taken back."""
-    deadline, now = facts.queue.get("next_deadline"), facts.queue.get("now", 0.0)
+    deadline = facts.queue.get("next_deadline")
     if not deadline:
         return None
-    late = now - deadline
-    if late > 1 and not facts.queue.get("workers"):
+    left = deadline - facts.queue["now"]
+    held = f"{facts.queue['in_progress']:,} held, {facts.queue['workers']} workers alive"
+    return _late(facts, "leases", left, "a lease ran out") or Finding(
+        "leases", "green", f"{held}, the next one ends in {max(left, 0):.1f} s"
+    )
+
+
+def scheduled(facts: Facts) -> Finding | None:
+    """Due tasks become ready."""
+    due = facts.queue.get("next_due")
+    if not due:
+        return None
+    left = due - facts.queue["now"]
+    return _late(facts, "scheduled", left, "a task was due") or Finding(
+        "scheduled", "green", f"{facts.queue['scheduled']:,} tasks, the next one due in {max(left, 0):.1f} s"
+    )
+
+
+def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
+    if left > -LATE:
+        return None
+    workers = facts.queue.get("workers", 0)
+    if not workers:
         return Finding(
-            "leases", "red", f"a lease ran out {late:.0f} s ago and nobody took it back",
-            "start a worker or `timeoutq cleaner`",
-        )  # fmt: skip
-    return Finding("leases", "green", f"{facts.queue['in_progress']:,} held, {facts.queue['workers']} workers alive")
+            check, "red", f"{what} {-left:.0f} s ago, and nobody saw to it", "start a worker or `timeoutq cleaner`"
+        )
+    return Finding(
+        check, "yellow", f"{what} {-left:.0f} s ago, and none of {workers} workers saw to it",
+        "after a restart of the server they wait for one lease; else look into their logs",
+    )  # fmt: skip
 
 
 CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
-    version, role, eviction, memory, durability, clock, access, scripts, leases,
+    version, role, eviction, memory, durability, clock, access, acl, scripts, paused, leases, scheduled,
 )  # fmt: skip

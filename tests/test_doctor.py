@@ -1,0 +1,229 @@
+"""What doctor makes of facts, one check at a time, and of servers that refuse to tell."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import timeoutq
+from tests.rig.waiting import wait_until
+from timeoutq import Queue, doctor
+from timeoutq.doctor import Facts, Finding, examine, judge
+from timeoutq.embedded import EmbeddedServer
+
+INFO: dict[str, Any] = {
+    "redis_version": "7.2.4",
+    "role": "master",
+    "connected_slaves": 1,
+    "maxmemory_policy": "noeviction",
+    "used_memory": 50,
+    "maxmemory": 100,
+    "aof_enabled": 1,
+    "aof_last_write_status": "ok",
+    "rdb_last_bgsave_status": "ok",
+}
+SOUND = Facts(
+    url="redis://localhost:6379/0",
+    info=INFO,
+    config={"appendfsync": "everysec", "save": "3600 1 300 100", "bind": "127.0.0.1 -::1", "protected-mode": "yes"},
+    clock_ms=3.0,
+    queue={"known": 7, "settings": {"schema": "1"}, "in_progress": 2, "scheduled": 3, "workers": 1, "paused": False,
+           "now": 1000.0, "next_deadline": 1004.0, "next_due": 1060.0},
+    user="default",
+)  # fmt: skip
+
+
+def found(check: str, facts: Facts) -> Finding:
+    return next(finding for finding in judge(facts) if finding.check == check)
+
+
+def with_info(**changes: object) -> Facts:
+    return replace(SOUND, info={**INFO, **changes})
+
+
+def with_config(**changes: str) -> Facts:
+    return replace(SOUND, config={**SOUND.config, **{name.replace("_", "-"): value for name, value in changes.items()}})
+
+
+def with_queue(**changes: object) -> Facts:
+    return replace(SOUND, queue={**SOUND.queue, **changes})
+
+
+NO_AOF = with_info(aof_enabled=0)
+
+
+def test_a_sound_server_is_green_throughout() -> None:
+    assert {finding.verdict for finding in judge(SOUND)} == {"green"}
+    assert not [finding for finding in judge(SOUND) if finding.cure]
+
+
+@pytest.mark.parametrize(
+    ("check", "facts", "verdict", "words"),
+    [
+        ("version", with_info(redis_version="6.0.16"), "red", "Redis 6.0.16"),
+        ("version", with_info(redis_version="6.2.0"), "green", "Redis 6.2.0"),
+        ("version", with_info(redis_version="7.2.4", valkey_version="9.0.1"), "green", "Valkey 9.0.1"),
+        ("role", with_info(role="slave", master_host="primary.example"), "red", "replica"),
+        ("role", SOUND, "green", "primary with 1 replica"),
+        ("eviction", with_info(maxmemory_policy="volatile-lru"), "red", "volatile-lru"),
+        ("memory", with_info(used_memory=90), "yellow", "90%"),
+        ("memory", with_info(used_memory=99), "red", "99%"),
+        ("memory", with_info(maxmemory=0, used_memory=3 * 2**20), "green", "3 MiB used"),
+        ("durability", with_config(appendfsync="always"), "green", "AOF always: nothing accepted is lost"),
+        ("durability", SOUND, "green", "AOF everysec: up to 2 s may be lost"),
+        ("durability", with_config(appendfsync="no"), "yellow", "30 s"),
+        ("durability", replace(SOUND, config={}), "yellow", "does not tell how often"),
+        ("durability", with_info(aof_last_write_status="err"), "red", "fails"),
+        ("durability", NO_AOF, "yellow", "RDB: up to 3,600 s may be lost"),
+        ("durability", replace(NO_AOF, config={"save": ""}), "yellow", "NONE: all tasks are lost"),
+        ("durability", replace(NO_AOF, config={}), "yellow", "does not tell about snapshots"),
+        ("durability", with_info(aof_enabled=0, rdb_last_bgsave_status="err"), "red", "the last snapshot failed"),
+        ("clock", replace(SOUND, clock_ms=-2500.0), "yellow", "-2.5 s off"),
+        ("clock", replace(SOUND, clock_ms=None), "yellow", "does not tell"),
+        ("access", replace(SOUND, url="redis://db.example:6379/0"), "yellow", "without a password"),
+        ("access", replace(SOUND, url="redis://:***@db.example:6379/0"), "yellow", "without TLS"),
+        ("access", replace(SOUND, url="rediss://:***@db.example:6379/0"), "green", "password and TLS"),
+        ("access", replace(SOUND, url="unix:///run/valkey.sock"), "green", "local"),
+        ("access", with_config(bind="*", protected_mode="no"), "yellow", "listens on * without a password"),
+        ("access", with_config(bind="", protected_mode="no"), "yellow", "listens on * without a password"),
+        ("access", with_config(bind="127.0.0.1 -::1", protected_mode="no"), "green", "local"),
+        ("access", with_config(bind="*", protected_mode="yes"), "green", "local"),
+        ("acl", replace(SOUND, user="app", refused=["SMOVE"]), "red", "app is refused SMOVE"),
+        ("acl", replace(SOUND, user="app", refused=["INFO"]), "yellow", "app is refused INFO"),
+        ("schema", replace(SOUND, script_error="schema: the queue has schema 2"), "red", "the queue has schema 2"),
+        ("scripts", replace(SOUND, script_error="NOPERM evalsha"), "red", "NOPERM evalsha"),
+        ("paused", with_queue(paused=True), "yellow", "nobody is given a task"),
+        ("leases", SOUND, "green", "2 held, 1 workers alive, the next one ends in 4.0 s"),
+        ("leases", with_queue(next_deadline=990.0, workers=0), "red", "a lease ran out 10 s ago, and nobody"),
+        ("leases", with_queue(next_deadline=990.0), "yellow", "none of 1 workers saw to it"),
+        ("scheduled", SOUND, "green", "3 tasks, the next one due in 60.0 s"),
+        ("scheduled", with_queue(next_due=940.0, workers=0), "red", "a task was due 60 s ago"),
+    ],
+)  # fmt: skip
+def test_each_check_says_what_it_found(check: str, facts: Facts, verdict: str, words: str) -> None:
+    finding = found(check, facts)
+    assert finding.verdict == verdict
+    assert words in finding.found
+    assert bool(finding.cure) == (verdict != "green")
+
+
+def test_the_cure_of_missing_rights_can_be_pasted() -> None:
+    cure = found("acl", replace(SOUND, user="app", refused=["SMOVE", "ZADD"])).cure
+    assert cure == "ACL SETUSER app ~timeoutq:* +smove +zadd"
+
+
+def test_a_server_that_tells_nothing_is_never_called_sound() -> None:
+    silent = {finding.check: finding.verdict for finding in judge(Facts(url="redis://localhost/0"))}
+    for check in ("version", "role", "eviction", "memory", "durability", "clock"):
+        assert silent[check] == "yellow", check
+
+
+def test_nothing_is_said_of_what_the_queue_does_not_have() -> None:
+    checks = {finding.check for finding in judge(with_queue(next_deadline=None, next_due=None))}
+    assert not checks & {"leases", "scheduled", "paused"}
+
+
+def test_every_command_of_the_package_is_tried() -> None:
+    package = Path(timeoutq.__file__).parent
+    used: set[str] = set()
+    for path in package.glob("lua/**/*.lua"):
+        used |= set(re.findall(r"redis\.p?call\(\s*'([A-Za-z]+)'", path.read_text("utf-8")))
+    for path in package.glob("*.py"):
+        if path.stem != "doctor":
+            used |= set(re.findall(r'(?:execute_command|\[)\(\s*"([A-Z]+)"', path.read_text("utf-8")))
+    used |= {"EVALSHA", "TIME"}
+    assert {"SMOVE", "ZADD", "BLPOP", "SSCAN", "XREAD"} <= used
+    tried = {*doctor.HARMLESS, *doctor.MAKING}
+    assert {name.upper() for name in used} - tried == set()
+
+
+# ---- real servers
+
+
+def test_it_leaves_no_key_and_changes_nothing(queue: Queue, raw: redis.Redis) -> None:
+    queue.put("a", "b")
+    queue.claim(1)
+    before = {key: raw.dump(key) for key in map(str, raw.scan_iter()) if not key.endswith(("meta", "stats"))}
+    facts = doctor.gather(queue)
+    assert facts.refused == []
+    assert facts.user == "default"
+    assert found("schema", facts).verdict == "green"
+    after = {key: raw.dump(key) for key in map(str, raw.scan_iter()) if not key.endswith(("meta", "stats"))}
+    assert after == before
+
+
+def test_a_password_is_not_among_the_facts() -> None:
+    with EmbeddedServer(config={"requirepass": "c4n4ry"}) as server, Queue("q", server.url) as queue:
+        facts = doctor.gather(queue)
+        assert "c4n4ry" not in repr(facts)
+        assert set(facts.config) == set(doctor.SETTINGS)
+
+
+def restricted(url: str, *rules: str) -> str:
+    """Make a user of those rules; give the URL for it."""
+    with redis.Redis.from_url(url) as raw:
+        raw.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", *rules)
+    return url.replace("redis://", "redis://app:secret@")
+
+
+def test_a_user_who_may_do_all_that_is_needed_is_told_so(url: str) -> None:
+    words = [f"+{name.lower()}" for name in (*doctor.HARMLESS, *doctor.MAKING)]
+    address = restricted(url, "~timeoutq:*", *words)
+    with Queue("q", address) as queue:
+        findings = {finding.check: finding for finding in examine(queue)}
+        assert findings["acl"].verdict == "green"
+        assert findings["durability"].verdict == "yellow"  # it may not ask CONFIG GET
+        assert findings["schema"].verdict == "green"
+        # the same rights carry the whole journey of a task
+        queue.put("a", {"b": 1})
+        leases = queue.claim(5)
+        queue.extend(leases)
+        queue.ack(leases[0])
+        queue.fail(leases[1], "x", retry_in=0.01)
+        wait_until(lambda: queue.claim(1))
+        queue.requeue_expired()
+        queue.stats()
+        queue.purge()
+
+
+def test_a_user_who_may_not_is_told_what_is_missing(url: str) -> None:
+    with Queue("q", restricted(url, "~timeoutq:*", "+@all", "-smove", "-sadd", "-info")) as queue:
+        findings = {finding.check: finding for finding in examine(queue)}
+    assert findings["acl"].verdict == "red"
+    assert "app is refused INFO, SADD, SMOVE" in findings["acl"].found
+    assert findings["version"].verdict == "yellow"
+    with Queue("q", restricted(url, "~other:*", "+@all")) as queue:
+        findings = {finding.check: finding for finding in examine(queue)}
+    assert findings["acl"].verdict == "red"
+    assert "~timeoutq:*" in findings["acl"].cure
+    with redis.Redis.from_url(url) as raw:
+        assert list(raw.scan_iter("*doctor*")) == []
+
+
+def test_what_must_be_removed_but_cannot_be_is_not_made(url: str) -> None:
+    with Queue("q", restricted(url, "~timeoutq:*", "+@all", "-unlink")) as queue:
+        assert doctor.gather(queue).refused == ["UNLINK"]
+    with redis.Redis.from_url(url) as raw:
+        assert list(raw.scan_iter("*doctor*")) == []
+
+
+def test_a_replica_and_a_full_server_are_seen_for_what_they_are() -> None:
+    with EmbeddedServer(config={"replicaof": "127.0.0.1 1"}) as server, Queue("q", server.url, deadline=1) as queue:
+        findings = {finding.check: finding for finding in examine(queue)}
+        assert findings["role"].verdict == "red"
+        assert findings["acl"].verdict == "green"
+    with EmbeddedServer(config={"maxmemory": "1"}) as server, Queue("q", server.url, deadline=1) as queue:
+        findings = {finding.check: finding for finding in examine(queue)}
+        assert findings["memory"].verdict == "red"
+        assert findings["acl"].verdict == "green"
+
+
+def test_a_lease_that_nobody_takes_back_is_red(queue: Queue) -> None:
+    queue.put("a")
+    queue.claim(1, timeout=0.01)
+    wait_until(lambda: any(one.check == "leases" and one.verdict == "red" for one in examine(queue)))
