@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -11,21 +11,54 @@ import pytest
 import redis
 
 from tests.invariants import check
+from tests.rig import levels
 from tests.rig.faces import Blocking
+from tests.rig.servers import redis_server
 from timeoutq import Queue
 from timeoutq.embedded import EmbeddedServer
 
-REDIS = shutil.which("redis-server")
 _numbers = count(1)
+
+
+_passed: Counter[str] = Counter()
+_skipped: Counter[str] = Counter()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count what the levels of the rig did."""
+    level = levels.level_of(report.location[0])
+    if level is not None:
+        if report.skipped:
+            _skipped[level] += 1
+        elif report.when == "call" and report.passed:
+            _passed[level] += 1
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Tell what the levels of the rig did."""
+    lines = levels.lines(_passed, _skipped)
+    if lines:
+        terminalreporter.section("levels of the rig")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run in which a level was skipped that must run here."""
+    missed = [name for name in _skipped if levels.must_run(name)]
+    if missed and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.config.pluginmanager.get_plugin("terminalreporter").write_line(  # type: ignore[union-attr]  # always there
+            f"\nlevels that must run here were skipped: {', '.join(missed)}", red=True
+        )
 
 
 @pytest.fixture(scope="session", params=["valkey", "redis"])
 def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
     """One server a session, of each kind."""
     if request.param == "redis":
-        if REDIS is None:
-            pytest.skip("no redis-server on this machine: apt-get install redis-server")
-        started = EmbeddedServer(binary=REDIS)
+        started = EmbeddedServer(binary=redis_server())
     else:
         started = EmbeddedServer()
     with started:

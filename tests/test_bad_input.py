@@ -71,6 +71,23 @@ FACES: list[Any] = [Queue, Blocking]
         (lambda q: q.configure(keep_done="long"), "keep_done must be"),
         (lambda q: q.configure(max_crashes=0), "max_crashes must be a whole number"),
         (lambda q: q.inspect(""), "a task id must not be empty"),
+        (lambda q: q.put(bytearray(b"a")), "a task id is str or bytes, not bytearray"),
+        (lambda q: q.put({"a": "x" * (1 << 20)}), "has 1,048,578 bytes; 1,048,576 is the most"),
+        (lambda q: q.claim(timeout=10**400), "is out of range: 0.01 s to 7 days"),
+        (lambda q: q.claim(timeout=True), "timeout must be a finite number"),
+        (lambda q: q.schedule("a", after=10**400), "past the year 9999"),
+        (lambda q: q.extend([], timeout=math.nan), "timeout must be a finite number"),
+        (lambda q: q.release([], delay=-1), "delay must be a finite number"),
+        (lambda q: q.fail([], "x", retry_in=math.inf), "retry_in must be a finite number"),
+        (lambda q: q.fail([], "x", retry_in=1, give_up=True), "not both"),
+        (lambda q: q.list("done", "²"), "is not a cursor"),
+        (lambda q: q.list("scheduled", "9" * 30), "is not a cursor"),
+        (lambda q: q.list("scheduled", 5), "is not a cursor"),
+        (lambda q: q.list("done", n=0), "n must be a whole number"),
+        (lambda q: q.pull(501), "n must be a whole number from 1 to 500"),
+        (lambda q: q.drained(before="x"), "at must be a finite number"),
+        (lambda q: q.forget("a", ""), "a task id must not be empty"),
+        (lambda q: q.retry_failed(5), "a task id is str or bytes, not int"),
     ],
 )
 def test_a_bad_argument_is_named_and_nothing_is_written(
@@ -104,10 +121,41 @@ def test_a_url_that_does_not_parse_is_refused(url: str) -> None:
         Queue("q", url)
 
 
-def test_the_password_of_a_url_that_does_not_parse_is_not_told() -> None:
-    with pytest.raises(InvalidInput) as caught:
-        Queue("q", "http://user:c4n4ry@host/")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:c4n4ry@host/",
+        "redis://:c4n4ry/x@host:6379/0",
+        "redis://:x/c4n4ry@host:6379/0",
+        "redis://user:c4n4ry#x@host/0",
+        "redis://user:c4n4ry?x@host/0",
+        "redis://:12/c4n4ry@host/0",
+        "redis://:c4n4ry",
+        "redis://user:c4n4ry/0",
+        "redis://user:c4n4ry@host:port/0",
+        "redis://user:c4n4ry@[::1/0",
+        "redis://h:port/?password=c4n4ry",
+        "unix://user:c4n4ry@",
+    ],
+)
+def test_the_password_of_a_url_that_does_not_parse_is_not_told(url: str) -> None:
+    with pytest.raises(InvalidInput, match="does not parse") as caught:
+        Queue("q", url)
     assert "c4n4ry" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("settings", [{"url": 5}, {"url": b"redis://h"}, {"client": 5}, {"retry": "x"}])
+@pytest.mark.parametrize("kind", FACES)
+def test_settings_of_the_wrong_type_are_refused(kind: Any, settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        kind("q", **settings)
+
+
+def test_a_payload_of_a_mebibyte_is_not_too_large(face: Any) -> None:
+    payloads = {"bytes": b"x" * (1 << 20), "json": "x" * ((1 << 20) - 2)}
+    face.put(payloads)
+    assert {lease.task: lease.payload for lease in face.claim(2)} == payloads
 
 
 HOSTILE = [

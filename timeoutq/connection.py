@@ -218,7 +218,7 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
     if isinstance(error, InvalidResponse) or "Protocol Error" in said:
         return NotRedis(f"what answers at {url} is not Redis: {said[:200]}; check host and port")
     if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or said.startswith(
-        ("NOAUTH", "WRONGPASS", "NOPERM")
+        ("NOAUTH", "WRONGPASS", "NOPERM", "ACL failure in script", "The user executing the script can't")
     ):
         return AccessDenied(f"{url} refuses access: {said[:300]}; check user, password and ACL")
     if isinstance(error, ReadOnlyError) or said.startswith("READONLY"):

@@ -1,0 +1,65 @@
+"""What each level of the rig has done, for the summary of the tests; and which levels must not be skipped where.
+
+A test that belongs to a level says `levels.count("storm", kills=412)`; the figures of a level add up over its tests.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of the rig: the files of its tests, and what a machine must have to run it."""
+
+    files: Sequence[str]
+    needs: Sequence[str] = ()
+
+
+LEVELS: Mapping[str, Level] = {
+    "explorer": Level(["test_explorer.py"]),
+    "schedules": Level(["test_schedules.py"], ["gcc", "redis-server"]),
+    "properties": Level(["test_core_model.py"], ["gcc", "redis-server"]),
+    "mutants": Level(["test_mutants.py"], ["gcc", "redis-server"]),
+    "faults": Level(["test_faults.py"]),
+    "storms": Level(["test_storms.py"]),
+    "server faults": Level(["test_server_faults.py"], ["redis-server"]),
+    "power cuts": Level(["test_power_cuts.py"], ["gcc", "redis-server"]),
+    "failovers": Level(["test_failovers.py"], ["redis-server"]),
+    "clocks": Level(["test_clocks.py"], ["gcc", "redis-server"]),
+    "hostile text": Level(["test_hostile_text.py"]),
+    "soak": Level(["test_soak.py"]),
+}
+
+_figures: dict[str, Counter[str]] = defaultdict(Counter)
+
+
+def count(level: str, **figures: int) -> None:
+    """Add figures of a level, like `kills=412`."""
+    assert level in LEVELS, level
+    _figures[level].update(figures)
+
+
+def level_of(path: str) -> str | None:
+    """Say to which level a test file belongs."""
+    return next((name for name, level in LEVELS.items() if any(path.endswith(file) for file in level.files)), None)
+
+
+def must_run(name: str) -> bool:
+    """Say whether a level must run here: everything it needs is there, or this is CI, where it has to be."""
+    return bool(os.environ.get("CI")) or all(shutil.which(need) for need in LEVELS[name].needs)
+
+
+def lines(passed: Mapping[str, int], skipped: Mapping[str, int]) -> list[str]:
+    """Give the table of the summary: a line a level that had tests in this run."""
+    found: list[str] = []
+    for name in LEVELS:
+        if passed[name] or skipped[name] or _figures[name]:
+            figures = ", ".join(f"{value:,} {what.replace('_', ' ')}" for what, value in _figures[name].items())
+            tests = f"{passed[name]} tests" + (f", {skipped[name]} skipped" if skipped[name] else "")
+            found.append(f"{name:14} {tests}{': ' if figures else ''}{figures}")
+    return found

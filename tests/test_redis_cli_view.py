@@ -1,0 +1,149 @@
+"""What anyone sees who looks at a queue with redis-cli while it runs: the keys of the design, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from redis.crc import key_slot
+
+from tests.rig.waiting import wait_until
+from timeoutq import flows
+
+REDIS_CLI = shutil.which("redis-cli")
+KEYS = {
+    "todos": "set",
+    "in_progress": "set",
+    "done": "set",
+    "failed": "set",
+    "scheduled": "zset",
+    "leases": "zset",
+    "owners": "hash",
+    "payload": "hash",
+    "attempts": "hash",
+    "crashes": "hash",
+    "errors": "hash",
+    "error_log": "list",
+    "bell": "list",
+    "alarm": "stream",
+    "calls": "zset",
+    "runtime": "hash",
+    "meta": "hash",
+    "stats": "hash",
+    "history": "list",
+}
+Cli = Callable[..., list[str]]
+
+
+@pytest.fixture
+def cli(url: str) -> Cli:
+    """Run a command with redis-cli; the lines that it prints."""
+    if REDIS_CLI is None:
+        pytest.skip("no redis-cli on this machine: apt-get install redis-tools")
+    program: str = REDIS_CLI
+
+    def run(*words: object) -> list[str]:
+        done = subprocess.run(
+            [program, "-u", url, *map(str, words)], capture_output=True, text=True, check=True, timeout=20
+        )
+        return [line for line in done.stdout.splitlines() if line]
+
+    return run
+
+
+def test_each_task_is_a_member_of_the_set_that_names_its_state(face: Any, cli: Cli) -> None:
+    key = f"timeoutq:{{{face.name}}}:"
+    face.put("https://a.example/", "https://b.example/", "https://c.example/")
+    leases = {lease.task: lease for lease in face.claim(3)}
+    face.ack(leases["https://a.example/"])
+    face.fail(leases["https://b.example/"], "gone", give_up=True)
+    face.put("https://d.example/")
+    assert cli("SMEMBERS", key + "todos") == ["https://d.example/"]
+    assert cli("SMEMBERS", key + "in_progress") == ["https://c.example/"]
+    assert cli("SMEMBERS", key + "done") == ["https://a.example/"]
+    assert cli("SMEMBERS", key + "failed") == ["https://b.example/"]
+
+
+def test_the_lock_names_the_holder_and_its_ttl_is_the_lease(face: Any, cli: Cli) -> None:
+    key = f"timeoutq:{{{face.name}}}:"
+    face.put("a")
+    (lease,) = face.claim(timeout=100)
+    assert cli("GET", key + "lock:a") == [lease.token] == cli("HGET", key + "owners", "a")
+    assert 98 <= int(cli("TTL", key + "lock:a")[0]) <= 100
+    assert float(cli("ZSCORE", key + "leases", "a")[0]) == round(lease.deadline * 1000)
+    face.extend(lease, 1000)
+    assert 998 <= int(cli("TTL", key + "lock:a")[0]) <= 1000
+    face.ack(lease)
+    assert cli("EXISTS", key + "lock:a") == ["0"]
+
+
+def test_a_lock_goes_when_its_lease_runs_out_and_the_task_stays_until_the_cleaner_comes(face: Any, cli: Cli) -> None:
+    key = f"timeoutq:{{{face.name}}}:"
+    face.put("a")
+    face.claim(timeout=0.02)
+    wait_until(lambda: cli("EXISTS", key + "lock:a") == ["0"])
+    assert cli("SMEMBERS", key + "in_progress") == ["a"]
+    assert face.requeue_expired() == 1
+    assert cli("SMEMBERS", key + "todos") == ["a"]
+    assert cli("HGET", key + "crashes", "a") == ["1"]
+
+
+def test_a_lease_that_is_extended_late_has_a_lock_again(face: Any, cli: Cli) -> None:
+    key = f"timeoutq:{{{face.name}}}:"
+    face.put("a")
+    (lease,) = face.claim(timeout=0.02)
+    wait_until(lambda: cli("EXISTS", key + "lock:a") == ["0"])
+    face.extend(lease, 100)
+    assert cli("GET", key + "lock:a") == [lease.token]
+    assert 98 <= int(cli("TTL", key + "lock:a")[0]) <= 100
+
+
+def test_scheduled_shows_when_each_task_is_due(face: Any, cli: Cli) -> None:
+    face.schedule("later", at=2_000_000_000)
+    face.schedule("sooner", at=1_999_999_999.25)
+    assert cli("ZRANGE", f"timeoutq:{{{face.name}}}:scheduled", 0, -1, "WITHSCORES") == [
+        "sooner", "1999999999250", "later", "2000000000000",
+    ]  # fmt: skip
+
+
+def test_all_keys_are_the_designs_in_one_slot_and_of_the_types_it_says(face: Any, cli: Cli) -> None:
+    key = f"timeoutq:{{{face.name}}}:"
+    face.put({f"t{i}": {"n": i} for i in range(12)})
+    face.run(flows.answer(face.talk, face.operations.plan(10_000)))  # a cleaner has looked, and is to be woken
+    face.fail(face.claim(2), "no", give_up=True)
+    face.fail(face.claim(2), "no", retry_in=60)
+    face.ack(face.claim(2))
+    face.claim(1, timeout=0.02)
+    wait_until(face.requeue_expired)
+    face.claim(2, max_runtime=60)
+    found = set(cli("--scan", "--pattern", "timeoutq:*"))
+    locks = {name for name in found if name.startswith(key + "lock:")}
+    assert len(locks) == 2
+    assert {name.removeprefix(key) for name in found - locks} == set(KEYS)
+    for name in found:
+        assert cli("TYPE", name) == [KEYS.get(name.removeprefix(key), "string")]
+    assert len({key_slot(name.encode()) for name in found}) == 1
+    ttls = {name: int(cli("PTTL", name)[0]) for name in found}
+    assert all((ttl > 0) == (name in locks) for name, ttl in ttls.items()), "only locks end by themselves"
+
+
+def test_what_a_hand_adds_to_todos_is_worked_on(face: Any, cli: Cli) -> None:
+    cli("SADD", f"timeoutq:{{{face.name}}}:todos", "by hand")
+    (lease,) = face.claim()
+    assert lease.task == "by hand"
+    face.ack(lease)
+    assert list(face.put("by hand")) == ["done"]
+    face.purge()  # no counter explains what a hand did
+
+
+def test_the_settings_and_the_schema_can_be_read(face: Any, cli: Cli, raw: redis.Redis) -> None:
+    face.put("a")
+    face.configure(keep_done=100, max_crashes=7)
+    face.pause()
+    words = cli("HGETALL", f"timeoutq:{{{face.name}}}:meta")
+    meta = dict(zip(words[::2], words[1::2], strict=True))
+    assert (meta["schema"], meta["keep_done"], meta["max_crashes"], meta["paused"]) == ("1", "n100", "7", "1")
