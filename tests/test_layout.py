@@ -11,8 +11,9 @@ import timeoutq
 
 PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
-    "errors", "model", "arguments", "text", "retry", "operations", "connection", "embedded", "flows", "client",
-    "heartbeat", "cleaner", "worker", "supervisor", "dashboard", "testing", "doctor", "logs", "cli", "__main__",
+    "errors", "model", "arguments", "text", "retry", "operations", "address", "connection", "embedded", "flows",
+    "client", "heartbeat", "cleaner", "worker", "supervisor", "dashboard", "testing", "doctor", "logs",
+    "cli", "__main__",
 ]  # fmt: skip
 
 

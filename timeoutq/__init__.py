@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from timeoutq.errors import InvalidInput as InvalidInput
     from timeoutq.errors import LeaseLost as LeaseLost
     from timeoutq.errors import NotRedis as NotRedis
+    from timeoutq.errors import NotReplicated as NotReplicated
     from timeoutq.errors import ReadOnly as ReadOnly
     from timeoutq.errors import SchemaMismatch as SchemaMismatch
     from timeoutq.errors import ServerFull as ServerFull
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "cleaner": "Cleaner",
     "client": "AsyncQueue Queue",
-    "errors": "AccessDenied HandlerNotFound InvalidInput LeaseLost NotRedis ReadOnly SchemaMismatch ServerFull "
-    "TimeoutqError Unavailable UnsafeServer",
+    "errors": "AccessDenied HandlerNotFound InvalidInput LeaseLost NotRedis NotReplicated ReadOnly SchemaMismatch "
+    "ServerFull TimeoutqError Unavailable UnsafeServer",
     "model": "Ack Answer Lease Outcome Release State Stats TaskInfo",
     "retry": "GiveUp Retry RetryPolicy",
     "worker": "Worker",

@@ -19,7 +19,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_ran
 
 from timeoutq import flows
 from timeoutq.client import AsyncQueue
-from timeoutq.connection import NETWORK_ERRORS
+from timeoutq.connection import LINK_ERRORS
 from timeoutq.errors import TimeoutqError
 from timeoutq.operations import Plan
 
@@ -140,7 +140,7 @@ class Cleaner:
                 if heard != last:
                     self._alarm.set()
                 last, failures = heard, 0
-            except (*NETWORK_ERRORS, TimeoutqError) as error:
+            except (*LINK_ERRORS, TimeoutqError) as error:
                 failures += 1
                 log.debug("queue %s: the alarm is not heard: %s", self.queue.name, error)
                 last = b""

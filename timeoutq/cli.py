@@ -146,7 +146,7 @@ def _stop(code: int, message: str = "") -> NoReturn:
 
 
 def _address(url: str | None, url_file: Path | None) -> str | None:
-    from timeoutq.connection import redact
+    from timeoutq.address import redact
 
     if url is not None and url_file is not None:
         raise InvalidInput("give --url or --url-file, not both")
@@ -308,9 +308,7 @@ def _bar() -> Any:
     )  # fmt: skip
 
 
-def _put_stream(
-    queue: Queue, path: Path | None, as_jsonl: bool, payload: Any, again: bool, due: dict[str, Any]
-) -> dict[str, int]:
+def _put_stream(queue: Queue, path: Path | None, as_jsonl: bool, payload: Any, how: dict[str, Any]) -> dict[str, int]:
     total = path.stat().st_size if path is not None and path.is_file() else None
     counts: dict[str, int] = {}
     put = 0
@@ -318,7 +316,7 @@ def _put_stream(
         with _bar() if sys.stderr is not None and sys.stderr.isatty() else nullcontext() as progress:
             shown = progress.add_task("putting", total=total, done=0) if progress else None
             for read, chunk in _chunks(path, as_jsonl, payload):
-                outcome = queue.schedule(*chunk, again=again, **due) if due else queue.put(*chunk, again=again)
+                outcome = _put_or_schedule(queue, chunk, how)
                 for answer, count in outcome.counts().items():
                     counts[answer] = counts.get(answer, 0) + count
                 put += len(chunk)
@@ -331,9 +329,15 @@ def _put_stream(
     return counts
 
 
+def _put_or_schedule(queue: Queue, tasks: Iterable[Any], how: dict[str, Any]) -> Outcome:
+    if "at" in how or "after" in how:
+        return queue.schedule(*tasks, **how)
+    return queue.put(*tasks, **how)
+
+
 def _put(
-    queue: Queue, tasks: list[str], file: Path | None, jsonl: bool, payload: str | None, again: bool,
-    as_json: bool, due: dict[str, Any],
+    queue: Queue, tasks: list[str], file: Path | None, jsonl: bool, payload: str | None, as_json: bool,
+    how: dict[str, Any],
 ) -> None:  # fmt: skip
     if tasks and file is not None:
         raise InvalidInput("name tasks or give --file, not both")
@@ -349,12 +353,11 @@ def _put(
         if jsonl:
             raise InvalidInput("--jsonl goes with --file or stdin, not with named tasks")
         given: Any = tasks if body is None else [{task: body} for task in tasks]
-        outcome = queue.schedule(*given, again=again, **due) if due else queue.put(*given, again=again)
-        _report(outcome, as_json)
+        _report(_put_or_schedule(queue, given, how), as_json)
         return
     if file is None and not tasks and _piped() is None:
         raise InvalidInput("name tasks, give --file, or pipe them in")
-    counts = _put_stream(queue, file, jsonl, body, again, due)
+    counts = _put_stream(queue, file, jsonl, body, how)
     sink = _Sink(as_json)
     if as_json:
         sink.document(counts)
@@ -366,16 +369,17 @@ File = Annotated[Path | None, typer.Option("--file", "-f", help="File of ids, on
 Jsonl = Annotated[bool, typer.Option("--jsonl", help='Lines are JSON: {"task": …, "payload": …}.')]
 PayloadOption = Annotated[str | None, typer.Option("--payload", help="JSON that goes with each task.")]
 Again = Annotated[bool, typer.Option("--again", help="Put done and failed tasks back as well.")]
+Durable = Annotated[int, typer.Option("--durable", metavar="N", help="So many replicas must have confirmed it.")]
 
 
 @app.command(rich_help_panel="Tasks in")
 def put(
     queue: Name, tasks: Ids = None, file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None,
-    again: Again = False, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    again: Again = False, durable: Durable = 0, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Put tasks, from arguments, a file or stdin; say for each (or count) what was found."""
     with _open(queue, url, url_file) as opened:
-        _put(opened, _given(tasks), file, jsonl, payload, again, as_json, {})
+        _put(opened, _given(tasks), file, jsonl, payload, as_json, {"again": again, "durable": durable})
 
 
 @app.command(rich_help_panel="Tasks in")
@@ -384,7 +388,7 @@ def schedule(
     at: Annotated[float | None, typer.Option(parser=_moment, metavar="TIME", help="Unix seconds or ISO 8601.")] = None,
     after: Annotated[float | None, typer.Option(parser=_seconds, metavar="TIME", help="Like 30s, 5m, 2h.")] = None,
     file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None, again: Again = False,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    durable: Durable = 0, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Schedule tasks at a time or after a while; move those already scheduled."""
     from timeoutq import arguments
@@ -392,7 +396,7 @@ def schedule(
     arguments.due(at, after)
     with _open(queue, url, url_file) as opened:
         due = {"at": at} if at is not None else {"after": after}
-        _put(opened, _given(tasks), file, jsonl, payload, again, as_json, due)
+        _put(opened, _given(tasks), file, jsonl, payload, as_json, {"again": again, "durable": durable, **due})
 
 
 # ---- leases

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from timeoutq import arguments, flows, operations
-from timeoutq.connection import NETWORK_ERRORS, AsyncLink, Link, Server
+from timeoutq.connection import LINK_ERRORS, AsyncLink, Link, Server
 from timeoutq.errors import InvalidInput
 from timeoutq.flows import BELL_WAIT, Bell, Flow, Send, ServerClock, Talk
 from timeoutq.model import (
@@ -245,7 +245,7 @@ class Queue(_Face):
                 else:
                     time.sleep(step.seconds)
                     result = None
-            except NETWORK_ERRORS as error:
+            except LINK_ERRORS as error:
                 result = error
 
     def _link(self) -> Link:
@@ -272,25 +272,33 @@ class Queue(_Face):
 
     # ---- tasks in
 
-    def put(self, *tasks: Tasks, again: bool = False) -> Outcome:
+    def put(self, *tasks: Tasks, again: bool = False, durable: int = 0) -> Outcome:
         """Put tasks: ids, mappings of ids to payloads, or iterables of ids, any number.
 
         Gives for each id, in order, `ADDED` or the state it already is in; `again=True` puts done and failed ones back
         with a clean record. 500 ids at a time are one atomic step; a bad id among them all means that none is put.
-        Raises `InvalidInput`, `ServerFull`, `Unavailable`.
+        `durable` replicas must have confirmed it (WAIT), so that a failover to one of them does not lose it.
+        Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
-        return self.run(flows.answers(self.talk, self.operations.put(tasks, self.token, again=again)))
+        calls = self.operations.put(tasks, self.token, again=again)
+        return self.run(flows.answers(self.talk, calls, _replicas(durable)))
 
     def schedule(
-        self, *tasks: Tasks, at: float | datetime | None = None, after: float | None = None, again: bool = False
+        self,
+        *tasks: Tasks,
+        at: float | datetime | None = None,
+        after: float | None = None,
+        again: bool = False,
+        durable: int = 0,
     ) -> Outcome:
         """Schedule tasks `at` a time (Unix seconds or an aware datetime) or `after` so many seconds.
 
         A task that is scheduled already gets the new time, earlier or later, and the answer `SCHEDULED`. `after` counts
-        by the server's clock. Raises `InvalidInput`, `ServerFull`, `Unavailable`.
+        by the server's clock. `durable` is as for `put`. Raises `InvalidInput`, `ServerFull`, `Unavailable`,
+        `NotReplicated`.
         """
         calls = self.operations.schedule(tasks, self.token, at=at, after=after, again=again)
-        return self.run(flows.answers(self.talk, calls))
+        return self.run(flows.answers(self.talk, calls, _replicas(durable)))
 
     # ---- leases
 
@@ -472,7 +480,7 @@ class AsyncQueue(_Face):
                 else:
                     await asyncio.sleep(step.seconds)
                     result = None
-            except NETWORK_ERRORS as error:
+            except LINK_ERRORS as error:
                 result = error
 
     @property
@@ -526,25 +534,33 @@ class AsyncQueue(_Face):
 
     # ---- tasks in
 
-    async def put(self, *tasks: Tasks, again: bool = False) -> Outcome:
+    async def put(self, *tasks: Tasks, again: bool = False, durable: int = 0) -> Outcome:
         """Put tasks: ids, mappings of ids to payloads, or iterables of ids, any number.
 
         Gives for each id, in order, `ADDED` or the state it already is in; `again=True` puts done and failed ones back
         with a clean record. 500 ids at a time are one atomic step; a bad id among them all means that none is put.
-        Raises `InvalidInput`, `ServerFull`, `Unavailable`.
+        `durable` replicas must have confirmed it (WAIT), so that a failover to one of them does not lose it.
+        Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
-        return await self.run(flows.answers(self.talk, self.operations.put(tasks, self.token, again=again)))
+        calls = self.operations.put(tasks, self.token, again=again)
+        return await self.run(flows.answers(self.talk, calls, _replicas(durable)))
 
     async def schedule(
-        self, *tasks: Tasks, at: float | datetime | None = None, after: float | None = None, again: bool = False
+        self,
+        *tasks: Tasks,
+        at: float | datetime | None = None,
+        after: float | None = None,
+        again: bool = False,
+        durable: int = 0,
     ) -> Outcome:
         """Schedule tasks `at` a time (Unix seconds or an aware datetime) or `after` so many seconds.
 
         A task that is scheduled already gets the new time, earlier or later, and the answer `SCHEDULED`. `after` counts
-        by the server's clock. Raises `InvalidInput`, `ServerFull`, `Unavailable`.
+        by the server's clock. `durable` is as for `put`. Raises `InvalidInput`, `ServerFull`, `Unavailable`,
+        `NotReplicated`.
         """
         calls = self.operations.schedule(tasks, self.token, at=at, after=after, again=again)
-        return await self.run(flows.answers(self.talk, calls))
+        return await self.run(flows.answers(self.talk, calls, _replicas(durable)))
 
     # ---- leases
 
@@ -700,6 +716,10 @@ class AsyncQueue(_Face):
     async def server(self) -> dict[str, Any]:
         """Give what INFO tells of the server."""
         return await self.run(self._server())
+
+
+def _replicas(durable: object) -> int:
+    return arguments.count(durable, "durable", low=0, high=100)
 
 
 def _replay(call: Call[operations.Claimed], talk: Talk) -> Flow[list[Lease]]:

@@ -8,17 +8,17 @@ are off: what may be sent again, and for how long, is decided in `flows.py` alon
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import ssl
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar, cast
-from urllib.parse import unquote, urlsplit
 
 import redis
 import redis.asyncio
 import redis.asyncio.connection
+import redis.asyncio.sentinel
 import redis.connection
+import redis.sentinel
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -34,6 +34,8 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
+from timeoutq import address
+from timeoutq.address import Sentinels
 from timeoutq.errors import (
     AccessDenied,
     InvalidInput,
@@ -52,8 +54,9 @@ T = TypeVar("T")
 NETWORK_ERRORS = (redis.ConnectionError, redis.TimeoutError, OSError, asyncio.TimeoutError, InvalidResponse)
 """The connection broke or nobody answered: the command may have run or not."""
 
-DEFAULT_URL = "redis://localhost:6379/0"
-_SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
+LINK_ERRORS = (*NETWORK_ERRORS, RedisError)
+"""The same, or the server said no: for a wait that is simply done again later."""
+
 _TRANSIENT = (
     "LOADING",
     "BUSY",
@@ -64,47 +67,8 @@ _TRANSIENT = (
     "MISCONF",
     "LATE",
     "NOGOODSLAVE",
+    "READONLY",
 )
-
-
-def find_url(url: str | None) -> str:
-    """Give the URL, else `TIMEOUTQ_URL`, else `REDIS_URL`, else redis://localhost:6379/0; checked."""
-    found = url or os.environ.get("TIMEOUTQ_URL") or os.environ.get("REDIS_URL") or DEFAULT_URL
-    if not isinstance(found, str):
-        raise InvalidInput(f"the server URL is a str, not {type(found).__name__}")
-    try:
-        parts = urlsplit(found)
-        parts.port  # noqa: B018  # reading it is the check
-    except ValueError:
-        # the error quotes what it took for the port: with a / in the password, half of that
-        raise InvalidInput(
-            f"the server URL {redact(found)!r} does not parse: its host or port cannot be read; "
-            "in a password write / as %2F, ? as %3F, # as %23 and @ as %40"
-        ) from None
-    if parts.scheme not in _SCHEMES or (parts.scheme == "unix" and not parts.path):
-        raise InvalidInput(
-            f"the server URL {redact(found)!r} does not parse: write redis://[user:password@]host:port/db, "
-            "rediss:// for TLS, or unix:///path"
-        )
-    if parts.path.strip("/") and parts.scheme != "unix" and not parts.path.strip("/").isdigit():
-        raise InvalidInput(f"the server URL {redact(found)!r} does not parse: the path is a database number, like /0")
-    return found
-
-
-def redact(url: str) -> str:
-    """Give the URL with its password, wherever it stands, replaced by ***."""
-    shown = re.sub(r"(://[^:@/?#]*):.*@", r"\1:***@", url)
-    # what stands for a port and is none may be a password whose host was forgotten
-    shown = re.sub(r"(://[^:@/?#\[]*):(?!\*|\d+(?:[/?#]|\Z))[^/?#@]+", r"\1:***", shown)
-    return re.sub(r"(?i)([?&](?:password|ssl_password)=)[^&#]*", r"\1***", shown)
-
-
-def _secrets(url: str) -> list[str]:
-    try:
-        password = urlsplit(url).password
-    except ValueError:
-        return []
-    return [secret for secret in (password, unquote(password or "")) if secret]
 
 
 class Server:
@@ -114,6 +78,7 @@ class Server:
         self.deadline = deadline
         self._kwargs: dict[str, Any] = {}
         self._pool: Any = None
+        self._sentinels: Sentinels | None = None
         if client is not None:
             pool = getattr(client, "connection_pool", None)
             if pool is None or not hasattr(pool, "connection_kwargs"):
@@ -122,13 +87,18 @@ class Server:
             self._kwargs = dict(pool.connection_kwargs)
             host = self._kwargs.get("host") or self._kwargs.get("path") or "client"
             self.url = f"redis://{host}:{self._kwargs.get('port', '')}/{self._kwargs.get('db') or 0}"
+            if hasattr(pool, "service_name"):
+                self._sentinels = _given_sentinels(pool, self._plain())
+                self.url = f"redis+sentinel://{','.join(f'{h}:{p}' for h, p in self._sentinels.hosts)}"
+                self.url += f"/{self._sentinels.service}/{self._kwargs.get('db') or 0}"
             password = self._kwargs.get("password")
             self._secrets = [str(password)] if password else []
             self._given = None
         else:
-            self._given = find_url(url)
-            self.url = redact(self._given)
-            self._secrets = _secrets(self._given)
+            self._given = address.find_url(url)
+            self.url = address.redact(self._given)
+            self._secrets = address.secrets(self._given)
+            self._sentinels = address.sentinels(self._given)
 
     def __repr__(self) -> str:
         return f"Server({self.url!r})"
@@ -153,6 +123,8 @@ class Server:
         else:
             options["retry"] = Retry(NoBackoff(), 0)
         kind: Any = redis.asyncio.Redis if asynchronous else redis.Redis
+        if self._sentinels is not None:
+            return kind(connection_pool=self._watched(self._sentinels, asynchronous, options))
         if self._given is not None:
             url = re.sub(r"^valkey", "redis", self._given)
             if url.startswith("unix:"):
@@ -161,15 +133,23 @@ class Server:
         given = self._pool.connection_class
         if "fakeredis" in given.__module__:
             return self._fake(asynchronous)
-        if hasattr(self._pool, "service_name"):
-            pool = type(self._pool)(self._pool.service_name, self._pool.sentinel_manager, **self._plain(), **options)
-            return kind(connection_pool=pool)
         module: Any = redis.asyncio.connection if asynchronous else redis.connection
         connection: Any = getattr(module, given.__name__, given)
         if "path" in self._kwargs:
             options.pop("socket_keepalive")
         pool = module.ConnectionPool(connection_class=connection, **self._plain(), **options)
         return kind(connection_pool=pool)
+
+    def _watched(self, where: Sentinels, asynchronous: bool, options: dict[str, Any]) -> Any:
+        # each new connection asks the sentinels for the primary; one that finds itself at a replica is closed
+        module: Any = redis.asyncio.sentinel if asynchronous else redis.sentinel
+        patience = min(1.0, self.deadline / 4)
+        asking: dict[str, Any] = {
+            **where.sentinel, "protocol": 2, "retry": options["retry"], "retry_on_error": [],
+            "socket_connect_timeout": patience, "socket_timeout": patience,
+        }  # fmt: skip
+        manager = module.Sentinel(where.hosts, sentinel_kwargs=asking)
+        return module.SentinelConnectionPool(where.service, manager, **where.server, **options)
 
     def _plain(self) -> dict[str, Any]:
         # where to, as whom and over what: all else of the caller's connections is ours to decide
@@ -186,9 +166,25 @@ class Server:
         server = self._kwargs["server"]
         return fakeredis.FakeAsyncRedis(server=server) if asynchronous else fakeredis.FakeRedis(server=server)
 
+    @property
+    def service(self) -> str | None:
+        """The service that sentinels watch, None without them."""
+        return None if self._sentinels is None else self._sentinels.service
+
     def explain(self, error: BaseException) -> TimeoutqError:
         """Make the error that a caller gets of one that redis-py raised; without any password."""
         return explain(error, self.url, self._secrets, self.deadline)
+
+
+def _given_sentinels(pool: Any, plain: dict[str, Any]) -> Sentinels:
+    manager = pool.sentinel_manager
+    kwargs = [sentinel.connection_pool.connection_kwargs for sentinel in manager.sentinels]
+    hosts = tuple((str(words["host"]), int(words["port"])) for words in kwargs)
+    server = {name: value for name, value in plain.items() if name not in ("host", "port")}
+    tls = {"ssl": True} if "SSL" in pool.connection_class.__name__ else {}
+    return Sentinels(hosts, str(pool.service_name), {**server, **tls}, {
+        name: kwargs[0][name] for name in ("username", "password") if kwargs and kwargs[0].get(name)
+    })  # fmt: skip
 
 
 def is_script_missing(error: object) -> bool:
@@ -198,7 +194,7 @@ def is_script_missing(error: object) -> bool:
 
 def is_transient(error: object) -> bool:
     """Say whether the server refused to run a command now, but may run it soon: it did not run."""
-    return isinstance(error, BusyLoadingError) or (
+    return isinstance(error, BusyLoadingError | ReadOnlyError) or (
         isinstance(error, ResponseError) and str(error).startswith(_TRANSIENT)
     )
 
@@ -222,7 +218,7 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
     ):
         return AccessDenied(f"{url} refuses access: {said[:300]}; check user, password and ACL")
     if isinstance(error, ReadOnlyError) or said.startswith("READONLY"):
-        return ReadOnly(f"{url} is a read-only replica: connect to the primary")
+        return ReadOnly(f"{url} is a read-only replica, and has not become the primary: connect to the primary")
     if type(error).__name__ == "OutOfMemoryError" or "OOM" in said[:80] or "maxmemory" in said:
         return ServerFull(
             f"{url} is out of memory and takes no new tasks: raise maxmemory, or let workers drain it "
@@ -236,11 +232,27 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         return Unavailable(f"{url} did not take the command for {deadline:g} s: {said[:200]}")
     if said.startswith("WRONGTYPE"):
         return ServerError(f"a key of the queue at {url} is of a foreign type: {said[:200]}; what else uses its names?")
+    if type(error).__name__ == "MasterNotFoundError":
+        found, _, silent = said.partition(" : ")
+        return Unavailable(
+            f"the sentinels of {url} name no primary that is up: {found}{', and not all answer' * bool(silent)}; "
+            "check the service name, and that a majority of them runs"
+        )
     if isinstance(error, NETWORK_ERRORS):
         return Unavailable(f"no answer from {url}: {said[:200].rstrip('.')}; is the server up?")
     if isinstance(error, RedisError):
         return ServerError(f"{url} answered with an error: {said[:300]}")
     return ServerError(f"unexpected {type(error).__name__} while talking to {url}: {said[:300]}")
+
+
+def _is_demoted(replies: Sequence[object]) -> bool:
+    # a primary that became a replica keeps its clients: the next connection may find the new primary at this address
+    return any(isinstance(reply, ReadOnlyError) for reply in replies)
+
+
+def _sentinels_of(client: Any) -> Sequence[Any]:
+    manager = getattr(client.connection_pool, "sentinel_manager", None)
+    return () if manager is None else manager.sentinels
 
 
 class Link:
@@ -258,11 +270,15 @@ class Link:
             try:
                 return [self._client.execute_command(*commands[0])]
             except ResponseError as error:
-                return [error]
-        pipe = self._client.pipeline(transaction=False)
-        for command in commands:
-            pipe.execute_command(*command)
-        return cast("list[Any]", pipe.execute(raise_on_error=False))
+                replies: list[Any] = [error]
+        else:
+            pipe = self._client.pipeline(transaction=False)
+            for command in commands:
+                pipe.execute_command(*command)
+            replies = pipe.execute(raise_on_error=False)
+        if _is_demoted(replies):
+            self._client.connection_pool.disconnect(inuse_connections=False)
+        return replies
 
     def wait_bell(self, key: str, seconds: float) -> bool:
         """Wait for a stroke of the bell, at most so long, on a connection of its own."""
@@ -276,6 +292,8 @@ class Link:
             if client is not None:
                 client.close()
                 client.connection_pool.disconnect()
+                for sentinel in _sentinels_of(client):
+                    sentinel.close()
 
 
 async def _heeding(answer: Awaitable[T]) -> T:
@@ -317,11 +335,15 @@ class AsyncLink:
             try:
                 return [await _heeding(self._client.execute_command(*commands[0]))]
             except ResponseError as error:
-                return [error]
-        pipe = self._client.pipeline(transaction=False)
-        for command in commands:
-            pipe.execute_command(*command)
-        return cast("list[Any]", await _heeding(pipe.execute(raise_on_error=False)))
+                replies: list[Any] = [error]
+        else:
+            pipe = self._client.pipeline(transaction=False)
+            for command in commands:
+                pipe.execute_command(*command)
+            replies = await _heeding(pipe.execute(raise_on_error=False))
+        if _is_demoted(replies):
+            await self._client.connection_pool.disconnect(inuse_connections=False)
+        return replies
 
     def _blocking(self) -> Any:
         if self._bell is None:
@@ -350,3 +372,5 @@ class AsyncLink:
             if client is not None:
                 await client.aclose()
                 await client.connection_pool.disconnect()
+                for sentinel in _sentinels_of(client):
+                    await sentinel.aclose()

@@ -41,6 +41,13 @@ class ReadOnly(Unavailable):
     """The server is a replica: connect to the primary."""
 
 
+class NotReplicated(Unavailable):
+    """The tasks are in the queue, but fewer replicas than asked for have confirmed it: put them again.
+
+    Until then a failover may lose them. Putting them again adds nothing twice.
+    """
+
+
 class AccessDenied(TimeoutqError):
     """The server refuses the user, the password or a command: mend the credentials or the ACL."""
 

@@ -15,7 +15,16 @@ from typing import Any, TypeVar, cast
 
 from timeoutq import arguments, operations
 from timeoutq.connection import Server, is_hopeless, is_script_missing, is_transient
-from timeoutq.errors import AccessDenied, InvalidInput, LeaseLost, NotRedis, SchemaMismatch, TimeoutqError, UnsafeServer
+from timeoutq.errors import (
+    AccessDenied,
+    InvalidInput,
+    LeaseLost,
+    NotRedis,
+    NotReplicated,
+    SchemaMismatch,
+    TimeoutqError,
+    UnsafeServer,
+)
 from timeoutq.model import Answer, Entry, Lease, Outcome, TaskInfo, Tasks
 from timeoutq.operations import BATCH, Call, Claimed, Command, Operations, Swept
 
@@ -93,12 +102,15 @@ class Talk:
     nonce: Callable[[], bytes]
 
 
-def settle(talk: Talk, calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
+def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[list[Any]]:
     """Send calls in one flush until each has an answer or the deadline is over.
 
     Gives for each call what it read, or the `TimeoutqError` that it ended in. A call that is not replayable is sent
-    again only when it surely did not run.
+    again only when it surely did not run. With `replicas`, a WAIT follows in the same flush, and so on the same
+    connection (on another one it would wait for nothing); an answer counts when so many replicas confirmed it, else
+    the call is sent again, and ends in `NotReplicated`.
     """
+    unconfirmed: dict[int, Any] = {}
     began = time.monotonic()
     results: list[Any] = [None] * len(calls)
     open_calls = list(range(len(calls)))
@@ -112,14 +124,15 @@ def settle(talk: Talk, calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
         left = min(talk.deadline - (time.monotonic() - began), talk.deadline / 2)
         age_ms = max(1, int((time.monotonic() - began) * 1000)) if sent_before else 0
         now_ms = talk.clock.now_ms
-        reply = yield Send(
-            [
-                calls[i].command(
-                    age_ms, not_after=now_ms + int(left * 900) if now_ms else 0, expected=talk.clock.expected_ms
-                )
-                for i in open_calls
-            ]
-        )
+        commands = [
+            calls[i].command(
+                age_ms, not_after=now_ms + int(left * 900) if now_ms else 0, expected=talk.clock.expected_ms
+            )
+            for i in open_calls
+        ]
+        if replicas:
+            commands.append(("WAIT", replicas, max(1, int(left * 800))))
+        reply = yield Send(commands)
         tries += 1
         missing: set[str] = set()
         again: list[int] = []
@@ -132,9 +145,15 @@ def settle(talk: Talk, calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
             sent_before = True
         else:
             error = None
+            confirmed: object = reply.pop() if replicas else 0
             for i, value in zip(open_calls, reply, strict=True):
                 if not isinstance(value, BaseException):
-                    results[i] = calls[i].read(value)
+                    results[i] = unconfirmed.pop(i, None) or calls[i].read(value)
+                    if replicas and not (isinstance(confirmed, int) and confirmed >= replicas):
+                        unconfirmed[i] = results[i]
+                        results[i] = _not_replicated(talk, confirmed, replicas)
+                        again.append(i)
+                        sent_before = True
                     continue
                 error = results[i] = value
                 if is_script_missing(value):
@@ -156,7 +175,18 @@ def settle(talk: Talk, calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
         if isinstance(error, Exception) and str(error).startswith("LATE"):
             yield from _ask_time(talk)
         yield Sleep(random.uniform(0, min(0.02 * 2**tries, 0.5)))  # noqa: S311  # jitter, not a secret
+    for i in unconfirmed:
+        if not isinstance(results[i], NotReplicated):  # it was carried out, and only then the server went away
+            results[i] = _not_replicated(talk, results[i], replicas)
     return [talk.server.explain(r) if isinstance(r, BaseException) else r for r in results]
+
+
+def _not_replicated(talk: Talk, confirmed: object, replicas: int) -> NotReplicated:
+    said = f"it said: {talk.server.explain(confirmed)}" if isinstance(confirmed, BaseException) else f"{confirmed} did"
+    return NotReplicated(
+        f"the tasks are in the queue at {talk.server.url}, but {replicas} replicas were to confirm it and {said}; a "
+        "failover now may lose them: put them again, they are not added twice"
+    )
 
 
 def _ask_time(talk: Talk) -> Flow[None]:
@@ -179,12 +209,12 @@ def answer(talk: Talk, call: Call[T]) -> Flow[T]:
     return result  # type: ignore[no-any-return]  # settle() gives what the call reads
 
 
-def answers(talk: Talk, calls: Sequence[Call[Outcome]]) -> Flow[Outcome]:
-    """Send the calls of a long batch, sixteen in a flush, and give all their answers as one."""
+def answers(talk: Talk, calls: Sequence[Call[Outcome]], replicas: int = 0) -> Flow[Outcome]:
+    """Send the calls of a long batch, sixteen in a flush, and give all their answers as one; see `settle`."""
     tasks: list[bytes] = []
     codes: list[bytes] = []
     for at in range(0, len(calls), 16):
-        for result in (yield from settle(talk, calls[at : at + 16])):
+        for result in (yield from settle(talk, calls[at : at + 16], replicas)):
             if isinstance(result, TimeoutqError):
                 raise result
             if len(calls) == 1:

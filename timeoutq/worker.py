@@ -28,7 +28,7 @@ from tenacity import RetryCallState, wait_random_exponential
 from timeoutq import arguments, flows
 from timeoutq.cleaner import Cleaner
 from timeoutq.client import AsyncQueue, twin
-from timeoutq.connection import NETWORK_ERRORS
+from timeoutq.connection import LINK_ERRORS
 from timeoutq.errors import HandlerNotFound, InvalidInput, LeaseLost, TimeoutqError
 from timeoutq.heartbeat import Heartbeat
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
@@ -477,7 +477,7 @@ class Worker:
         seconds = BELL_RETRY if self.burst else flows.BELL_WAIT
         try:
             await self.queue.link.wait_bell(self.queue.operations.key("bell"), seconds)
-        except NETWORK_ERRORS:
+        except LINK_ERRORS:
             await asyncio.sleep(BELL_RETRY)
         finally:
             self._bell_task = None

@@ -7,6 +7,9 @@
 local call_id = ARGV[1]
 local ids, payloads = read_tasks(5)
 if tonumber(ARGV[2]) > 0 and redis.call('ZSCORE', calls, call_id) then
+  -- it writes again, so that a WAIT behind it waits for the first one too, whichever connection that came by
+  redis.call('ZREM', calls, call_id)
+  redis.call('ZADD', calls, now, call_id)
   local where = find(ids)
   for i = 1, #ids do
     where[i] = where[i] or 'A'
