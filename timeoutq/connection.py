@@ -218,7 +218,7 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
     ):
         return AccessDenied(f"{url} refuses access: {said[:300]}; check user, password and ACL")
     if isinstance(error, ReadOnlyError) or said.startswith("READONLY"):
-        return ReadOnly(f"{url} is a read-only replica, and has not become the primary: connect to the primary")
+        return ReadOnly(f"{url} is a read-only replica: connect to the primary")
     if type(error).__name__ == "OutOfMemoryError" or "OOM" in said[:80] or "maxmemory" in said:
         return ServerFull(
             f"{url} is out of memory and takes no new tasks: raise maxmemory, or let workers drain it "

@@ -63,4 +63,3 @@ class Clock:
     def close(self) -> None:
         """Let go of the file."""
         self._told.close()
-
