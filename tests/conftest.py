@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import count
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tests.invariants import check
-from tests.rig import levels
+from tests.rig import canary, levels
 from tests.rig.faces import Blocking
 from tests.rig.servers import redis_server
 from timeoutq import Queue
@@ -22,6 +22,35 @@ _numbers = count(1)
 
 _passed: Counter[str] = Counter()
 _skipped: Counter[str] = Counter()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the length of a storm."""
+    parser.addoption("--storm", metavar="TIME", help="how long each storm lasts: 10m, 8h (default: some seconds)")
+
+
+def pytest_configure() -> None:
+    """Begin to look for the canary."""
+    canary.watch()
+
+
+def pytest_unconfigure() -> None:
+    """End looking for it."""
+    canary.unwatch()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test in whose output, logs, files or programs the canary is seen."""
+    report = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path") if call.when == "teardown" else None
+    places = canary.seen(report.sections, folder)
+    if places:
+        report.outcome = "failed"
+        report.longrepr = f"the password of the server is shown in {', '.join(dict.fromkeys(places))}"
+    return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -56,11 +85,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session", params=["valkey", "redis"])
 def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
-    """One server a session, of each kind."""
+    """One server a session, of each kind; its password is the canary."""
     if request.param == "redis":
-        started = EmbeddedServer(binary=redis_server())
+        started = EmbeddedServer(binary=redis_server(), config={"requirepass": canary.PASSWORD})
     else:
-        started = EmbeddedServer()
+        started = EmbeddedServer(config={"requirepass": canary.PASSWORD})
     with started:
         yield started
 

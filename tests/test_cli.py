@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.rig import canary
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, cli
 from timeoutq.embedded import EmbeddedServer
@@ -465,10 +466,12 @@ def test_servers_that_cannot_serve_end_with_three(say: Run) -> None:
         assert "may throw tasks away: maxmemory-policy is allkeys-lru" in refused(say, forgetful.url)
 
 
-def test_a_queue_of_a_newer_schema_ends_with_three(say: Run, queue: Queue, raw: redis.Redis, url: str) -> None:
+def test_a_queue_of_a_newer_schema_ends_with_three(ask: Run, queue: Queue, raw: redis.Redis) -> None:
     queue.put("a")
     raw.hset(f"timeoutq:{{{queue.name}}}:meta", "schema", "2")
-    assert "the queue has schema 2" in refused(say, url, queue.name)
+    done = ask("put", queue.name, "a")
+    assert (done.code, len(done.err.splitlines())) == (3, 1)
+    assert "the queue has schema 2" in done.err
     raw.hset(f"timeoutq:{{{queue.name}}}:meta", "schema", "1")
 
 
@@ -606,6 +609,7 @@ def on_a_terminal(url: str, *words: str, typed: str = "") -> tuple[int, str]:
         while piece := os.read(ours, 65_536):
             shown += piece
     os.close(ours)
+    canary.look(shown, "a terminal")
     return process.wait(timeout=20), shown.decode("utf-8", "replace")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import re
 import shutil
 import socket
 import threading
@@ -14,11 +16,13 @@ from typing import Any
 
 import pytest
 import redis
+from redis._parsers.base import BaseParser
 
 from tests.invariants import check
 from tests.rig.faces import Blocking
 from tests.rig.waiting import wait_until
 from timeoutq import AccessDenied, AsyncQueue, Cleaner, Queue, ServerFull, State, Unavailable, UnsafeServer, flows
+from timeoutq.connection import explain, is_transient
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import ServerError
 from timeoutq.heartbeat import Heartbeat
@@ -219,7 +223,48 @@ def test_no_call_takes_longer_than_its_deadline(kind: Any, how: str) -> None:
             assert time.monotonic() - began < 1.2
 
 
+def test_no_attempt_starts_in_the_second_half_of_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could take the other half; and a claim that leaves at the end is late, which hides the server's reason."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(random, "uniform", lambda _, most: most)  # pyright: ignore[reportUnknownLambdaType]  # as uniform()
+    with Queue("q", "redis://nowhere", deadline=0.4) as queue:
+        flow = flows.settle(queue.talk, queue.operations.forget(("a",)))
+        sent: list[float] = []
+        reply: object = None
+        with pytest.raises(StopIteration) as ended:
+            while True:
+                step = flow.send(reply)
+                if isinstance(step, flows.Send):
+                    sent.append(now[0])
+                    reply = [redis.ResponseError("BUSY a script runs")]
+                else:
+                    assert isinstance(step, flows.Sleep)
+                    now[0] += step.seconds
+                    reply = None
+    assert len(sent) > 2
+    assert max(sent) <= 0.2
+    assert "BUSY" in str(ended.value.value[0])
+
+
 # ---- servers that refuse for a while, or for good
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "MISCONF", "NOGOODSLAVE", "READONLY"],
+)
+def test_what_a_server_refuses_only_now_is_known_however_redis_py_gives_it(code: str) -> None:
+    """Of some errors it takes the code off and gives a class instead."""
+    parser: Any = BaseParser
+    error = parser.parse_error(f"{code} the server says why")
+    assert is_transient(error)
+    assert isinstance(explain(error, "redis://x"), Unavailable)
+
+
+def as_user(url: str, user: str, password: str) -> str:
+    """Give the URL of the same server for another user."""
+    return re.sub("//([^@/]*@)?", f"//{user}:{password}@", url)
 
 
 def test_a_busy_server_is_waited_for(face: Any, raw: redis.Redis, url: str) -> None:
@@ -276,10 +321,11 @@ def test_a_user_without_rights_is_told_so_and_writes_nothing(kind: Any, url: str
         with Queue("q", url) as owner:
             owner.put("a")
             for user in ("guest", "other"):
-                with kind("q", url.replace("//", f"//{user}:c4n4ry@"), deadline=1) as queue:
+                with kind("q", as_user(url, user, "c4n4ry"), deadline=1) as queue:
                     with pytest.raises(AccessDenied, match="refuses access") as caught:
                         queue.claim()
                     assert "c4n4ry" not in f"{caught.value!r}"
+                    assert "invalid username-password pair" not in str(caught.value)
             assert owner.inspect("a").state is State.TODOS
     finally:
         client.acl_deluser("guest", "other")
@@ -313,7 +359,7 @@ def test_a_claim_that_rights_cut_in_half_loses_no_task(face: Any, url: str, raw:
     face.put("a")
     client.acl_setuser("half", enabled=True, passwords=["+pw"], commands=["+@all", "-psetex"], keys=["*"])
     try:
-        with Queue(face.name, url.replace("//", "//half:pw@")) as half, pytest.raises(AccessDenied):
+        with Queue(face.name, as_user(url, "half", "pw")) as half, pytest.raises(AccessDenied):
             half.claim()
     finally:
         client.acl_deluser("half")

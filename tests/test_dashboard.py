@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from tests.rig import canary
 from timeoutq import AsyncQueue, Queue
 from timeoutq.dashboard import (
     BARS,
@@ -343,7 +344,7 @@ def test_status_prints_it_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
+    with EmbeddedServer(config={"requirepass": canary.PASSWORD}) as running:
         yield running
 
 
@@ -382,8 +383,8 @@ LIVE = """
 import sys
 from timeoutq import Queue
 from timeoutq.dashboard import run
-with Queue(sys.argv[1], sys.argv[2], deadline=0.5) as queue:
-    run(queue, float(sys.argv[3]) if len(sys.argv) > 3 else 0.1)
+with Queue(sys.argv[1], deadline=0.5) as queue:
+    run(queue, float(sys.argv[2]) if len(sys.argv) > 2 else 0.1)
 print("left in order")
 """
 
@@ -391,17 +392,17 @@ print("left in order")
 class Terminal:
     """A program in a terminal of its own, and what is on its screen."""
 
-    def __init__(self, *arguments: str, width: int = 80, height: int = 24) -> None:
+    def __init__(self, name: str, url: str, *arguments: str, width: int = 80, height: int = 24) -> None:
         self.screen = pyte.Screen(width, height)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
         self._fd, child = pty.openpty()
         self._resize(width, height)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", LIVE, *arguments],
+            [sys.executable, "-c", LIVE, name, *arguments],
             stdin=child, stdout=child, stderr=child, start_new_session=True,
             env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(Path(__file__).parents[1]),
-                 "COLUMNS": "", "LINES": ""},
+                 "COLUMNS": "", "LINES": "", "TIMEOUTQ_URL": url},
         )  # fmt: skip
         self._before = termios.tcgetattr(child)
         self._child = child
@@ -442,6 +443,7 @@ class Terminal:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+        canary.look(self.raw, "a terminal")
         os.close(self._fd)
         os.close(self._child)
 
@@ -450,8 +452,8 @@ class Terminal:
 def terminals() -> Iterator[Callable[..., Terminal]]:
     made: list[Terminal] = []
 
-    def open_terminal(*arguments: str, **size: int) -> Terminal:
-        made.append(Terminal(*arguments, **size))
+    def open_terminal(name: str, url: str, *arguments: str, **size: int) -> Terminal:
+        made.append(Terminal(name, url, *arguments, **size))
         return made[-1]
 
     yield open_terminal

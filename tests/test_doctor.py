@@ -168,7 +168,7 @@ def restricted(url: str, *rules: str) -> str:
     """Make a user of those rules; give the URL for it."""
     with redis.Redis.from_url(url) as raw:
         raw.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", *rules)
-    return url.replace("redis://", "redis://app:secret@")
+    return re.sub("//[^@/]*@", "//app:secret@", url)
 
 
 def test_a_user_who_may_do_all_that_is_needed_is_told_so(url: str) -> None:

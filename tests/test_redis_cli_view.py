@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -44,11 +46,14 @@ def cli(url: str) -> Cli:
     """Run a command with redis-cli; the lines that it prints."""
     if REDIS_CLI is None:
         pytest.skip("no redis-cli on this machine: apt-get install redis-tools")
-    program: str = REDIS_CLI
+    server = urlsplit(url)
+    # the password goes by the environment: all users can read the arguments of a program
+    program = [REDIS_CLI, "-h", str(server.hostname), "-p", str(server.port)]
+    environment = {**os.environ, "REDISCLI_AUTH": server.password or ""}
 
     def run(*words: object) -> list[str]:
         done = subprocess.run(
-            [program, "-u", url, *map(str, words)], capture_output=True, text=True, check=True, timeout=20
+            [*program, *map(str, words)], env=environment, capture_output=True, text=True, check=True, timeout=20
         )
         return [line for line in done.stdout.splitlines() if line]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,94 +17,23 @@ import redis
 
 from tests.invariants import check
 from tests.rig.faces import Blocking
+from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, State, Unavailable
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.operations import Call
 
 
-class Proxy:
-    """A proxy on loopback that can swallow the reply to one chosen command and then break the connection."""
-
-    def __init__(self, port: int) -> None:
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._server.getsockname()[1]
-        self._to = port
-        self._stop = False
-        self.swallow: bytes | None = None
-        self.swallowed = 0
-        self.seen = 0
-        self._threads: list[threading.Thread] = []
-        self._links: list[socket.socket] = []
-        self._start(self._accept)
-
-    def _start(self, target: Callable[..., None], *words: Any) -> None:
-        thread = threading.Thread(target=target, args=words, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while not self._stop:
-            try:
-                near, _ = self._server.accept()
-            except OSError:
-                return
-            far = socket.create_connection(("127.0.0.1", self._to))
-            self._links += [near, far]
-            doomed = threading.Event()
-            self._start(self._up, near, far, doomed)
-            self._start(self._down, near, far, doomed)
-
-    def _up(self, near: socket.socket, far: socket.socket, doomed: threading.Event) -> None:
-        try:
-            while data := near.recv(1 << 16):
-                if self.swallow is not None and self.swallow in data:
-                    self.swallow = None
-                    self.seen += 1
-                    doomed.set()
-                far.sendall(data)
-        except OSError:
-            pass
-        finally:
-            self._close(near, far)
-
-    def _down(self, near: socket.socket, far: socket.socket, doomed: threading.Event) -> None:
-        try:
-            while data := far.recv(1 << 16):
-                if doomed.is_set():
-                    self.swallowed += 1
-                    break
-                near.sendall(data)
-        except OSError:
-            pass
-        finally:
-            self._close(near, far)
-
-    def _close(self, *links: socket.socket) -> None:
-        for link in links:
-            with suppress(OSError):
-                link.shutdown(socket.SHUT_RDWR)
-            link.close()
-
-    def close(self) -> None:
-        """End all of it."""
-        self._stop = True
-        self._close(self._server, *self._links)
-        for thread in self._threads:
-            thread.join(5)
-
-
 @pytest.fixture
 def proxy(url: str) -> Iterator[Proxy]:
-    made = Proxy(int(url.rsplit(":", 1)[1].split("/")[0]))
-    yield made
-    made.close()
+    with Proxy(url) as made:
+        yield made
 
 
 @pytest.fixture(params=[Queue, Blocking])
 def through(request: pytest.FixtureRequest, proxy: Proxy, url: str, name: str) -> Iterator[Any]:
     """A queue behind the proxy, on either face."""
-    with request.param(name, f"redis://127.0.0.1:{proxy.port}/0", timeout=5) as queue:
+    with request.param(name, proxy.url, timeout=5) as queue:
         queue.put("warm")
         queue.forget("warm")
         yield queue
@@ -119,9 +47,9 @@ def sha(queue: Any, name: str) -> bytes:
 def test_a_claim_whose_reply_was_lost_gives_the_same_tasks(through: Any, proxy: Proxy) -> None:
     through.put([f"t{i}" for i in range(10)])
     through.release(through.claim(1))
-    proxy.swallow = sha(through, "claim")
+    proxy.arm(Fault.RESET_AFTER, sha(through, "claim"))
     leases = through.claim(4)
-    assert proxy.swallowed == 1
+    assert proxy.lost == 1
     assert len(leases) == 4
     assert through.stats().in_progress == 4
     assert through.stats().counters["claimed"] == 5
@@ -134,9 +62,9 @@ def test_an_end_whose_reply_was_lost_is_carried_out_once(through: Any, proxy: Pr
     one, two = through.claim(2)
     act = {"ack": through.ack, "release": through.release, "fail": lambda lease: through.fail(lease, "x", retry_in=9)}
     act[verb](one)
-    proxy.swallow = sha(through, verb)
+    proxy.arm(Fault.RESET_AFTER, sha(through, verb))
     assert act[verb](two) == "already"
-    assert proxy.swallowed == 1
+    assert proxy.lost == 1
     counted = {"ack": "acked", "release": "released", "fail": "failed"}[verb]
     assert through.stats().counters[counted] == 2
 
@@ -158,18 +86,19 @@ def test_a_put_again_whose_reply_was_lost_does_not_bring_a_task_back_twice(
 def test_a_pull_whose_reply_was_lost_is_not_sent_again(through: Any, proxy: Proxy) -> None:
     through.put("a", "b", "c")
     through.pull(1)
-    proxy.swallow = sha(through, "pull")
+    proxy.arm(Fault.RESET_AFTER, sha(through, "pull"))
     with pytest.raises(Unavailable):
         through.pull(1)
+    assert proxy.seen == 1
     assert through.stats().counters["pulled"] == 2
     assert through.stats().todos == 1
 
 
 def test_redis_py_sends_nothing_again_by_itself(proxy: Proxy, url: str, name: str) -> None:
-    with Queue(name, f"redis://127.0.0.1:{proxy.port}/0") as queue:
+    with Queue(name, proxy.url) as queue:
         link = queue._link()
         link.send([("PING",)])
-        proxy.swallow = b"ECHO"
+        proxy.arm(Fault.RESET_AFTER, b"ECHO")
         with pytest.raises((redis.ConnectionError, redis.TimeoutError)):
             link.send([("ECHO", "x")])
         assert proxy.seen == 1
@@ -311,7 +240,7 @@ def test_one_queue_serves_many_threads(queue: Queue) -> None:
 
 
 async def test_a_claim_that_is_cancelled_gives_back_what_it_took(proxy: Proxy, url: str, name: str) -> None:
-    async with AsyncQueue(name, f"redis://127.0.0.1:{proxy.port}/0") as queue:
+    async with AsyncQueue(name, proxy.url) as queue:
         await queue.put("a")
         await queue.claim(wait=0)
         await queue.forget("a")
@@ -381,7 +310,9 @@ def test_the_environment_names_the_server(url: str, name: str, monkeypatch: pyte
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setenv("TIMEOUTQ_URL", url)
     with Queue(name) as queue:
-        assert queue.url == url
+        assert queue.put("a").added == 1
+        with Queue(name, url) as other:
+            assert other.inspect("a").state is State.TODOS
     monkeypatch.delenv("TIMEOUTQ_URL")
     with Queue(name) as queue:
         assert queue.url == "redis://127.0.0.1:1/0"

@@ -923,6 +923,7 @@ def main() -> None:
                 raise
             code = INTERRUPTED
         else:
+            error.__dict__["message"] = safe(str(getattr(error, "message", "")))  # it quotes what was typed
             shown()
             code = USAGE
     try:

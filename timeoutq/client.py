@@ -168,8 +168,9 @@ class _Face:
         return (yield from flows.extend(self.talk, leases, timeout_ms))[1]
 
     def _moved(self, call: Call[operations.Swept]) -> Flow[int]:
+        asked = time.monotonic()
         swept = yield from flows.answer(self.talk, call)
-        self.talk.clock.swept(swept.now_ms)
+        self.talk.clock.swept(swept.now_ms, asked)
         return swept.moved
 
     def _page(self, state: State | str, cursor: str | None, n: int) -> Flow[Page]:

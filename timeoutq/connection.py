@@ -25,12 +25,14 @@ from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
+    ClusterDownError,
     InvalidResponse,
     NoPermissionError,
     NoScriptError,
     ReadOnlyError,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 from redis.retry import Retry
 
@@ -53,6 +55,12 @@ T = TypeVar("T")
 
 NETWORK_ERRORS = (redis.ConnectionError, redis.TimeoutError, OSError, asyncio.TimeoutError, InvalidResponse)
 """The connection broke or nobody answered: the command may have run or not."""
+
+ATTEMPT = 0.3
+"""The part of the deadline that one attempt waits for its reply: so short that a silent one leaves time for another."""
+
+CONNECT = 0.2
+"""The part of the deadline that connecting may take."""
 
 LINK_ERRORS = (*NETWORK_ERRORS, RedisError)
 """The same, or the server said no: for a wait that is simply done again later."""
@@ -110,7 +118,7 @@ class Server:
             "protocol": 2,
             "retry_on_timeout": False,
             "retry_on_error": [],
-            "socket_connect_timeout": min(2.0, self.deadline / 2),
+            "socket_connect_timeout": min(2.0, self.deadline * CONNECT),
             "socket_keepalive": True,
             "socket_timeout": read_timeout,
         }
@@ -194,7 +202,7 @@ def is_script_missing(error: object) -> bool:
 
 def is_transient(error: object) -> bool:
     """Say whether the server refused to run a command now, but may run it soon: it did not run."""
-    return isinstance(error, BusyLoadingError | ReadOnlyError) or (
+    return isinstance(error, BusyLoadingError | ReadOnlyError | ClusterDownError | TryAgainError) or (
         isinstance(error, ResponseError) and str(error).startswith(_TRANSIENT)
     )
 
@@ -260,7 +268,7 @@ class Link:
 
     def __init__(self, server: Server, bell_wait: float) -> None:
         self.server = server
-        self._client = server.client(asynchronous=False, read_timeout=server.deadline / 2)
+        self._client = server.client(asynchronous=False, read_timeout=server.deadline * ATTEMPT)
         self._bell: Any = None
         self._bell_wait = bell_wait
 
@@ -284,7 +292,19 @@ class Link:
         """Wait for a stroke of the bell, at most so long, on a connection of its own."""
         if self._bell is None:
             self._bell = self.server.client(asynchronous=False, read_timeout=self._bell_wait + self.server.deadline)
-        return self._bell.execute_command("BLPOP", key, max(0.001, seconds)) is not None
+        pool = self._bell.connection_pool
+        connection = pool.get_connection()
+        try:
+            connection.send_command("BLPOP", key, max(0.001, seconds))
+            # a connection that died silently is left when the stroke is overdue, not when the longest wait is over
+            if not connection.can_read(seconds + self.server.deadline * ATTEMPT):
+                raise redis.TimeoutError("no reply of the bell")
+            return connection.read_response() is not None
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            pool.release(connection)
 
     def close(self) -> None:
         """Close all connections."""
@@ -325,7 +345,7 @@ class AsyncLink:
 
     def __init__(self, server: Server, bell_wait: float) -> None:
         self.server = server
-        self._client = server.client(asynchronous=True, read_timeout=server.deadline / 2)
+        self._client = server.client(asynchronous=True, read_timeout=server.deadline * ATTEMPT)
         self._bell: Any = None
         self._bell_wait = bell_wait
 
@@ -352,7 +372,8 @@ class AsyncLink:
 
     async def wait_bell(self, key: str, seconds: float) -> bool:
         """Wait for a stroke of the bell, at most so long, on a connection of its own."""
-        return await _leaving(self._blocking().execute_command("BLPOP", key, max(0.001, seconds))) is not None
+        async with asyncio.timeout(seconds + self.server.deadline * ATTEMPT):
+            return await _leaving(self._blocking().execute_command("BLPOP", key, max(0.001, seconds))) is not None
 
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait until somebody sounds the alarm after `last`; give the id of the newest sound."""

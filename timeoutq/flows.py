@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from timeoutq import arguments, operations
-from timeoutq.connection import Server, is_hopeless, is_script_missing, is_transient
+from timeoutq.connection import ATTEMPT, CONNECT, Server, is_hopeless, is_script_missing, is_transient
 from timeoutq.errors import (
     AccessDenied,
     InvalidInput,
@@ -32,6 +32,10 @@ T = TypeVar("T")
 
 BELL_WAIT = 10.0
 """The longest wait for one stroke of the bell; a stroke that died with its worker is made up for after it, seconds."""
+
+
+LAST_START = 1 - CONNECT - ATTEMPT
+"""The part of the deadline after which no attempt is started: it could not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +66,32 @@ Flow = Generator[Step, Any, T]
 class ServerClock:
     """What the server's clock shows, from the last reply that told; so that nobody's own clock matters."""
 
-    JUMP_MS = 2000
-    """A difference that no round trip and no slewing explains."""
+    STEP_MS = 200
+    """What a clock that is slewed, not stepped, may gain between two replies, at the least."""
 
     def __init__(self) -> None:
         self._offset_ms: int | None = None
-        self._steady_ms: int | None = None
+        # how far the server's clock is ahead of ours lies between these two, if it has run evenly
+        self._least_ms = self._most_ms = self._seen_ms = 0
 
-    def seen(self, now_ms: int) -> None:
-        """Take the time in a reply that has just come."""
-        self._offset_ms = now_ms - int(time.monotonic() * 1000)
-        if self._steady_ms is None or abs(self._offset_ms - self._steady_ms) < self.JUMP_MS:
-            self._steady_ms = self._offset_ms
+    def seen(self, now_ms: int, asked: float) -> None:
+        """Take the time in a reply that has just come; `asked` is when the request went, by the monotonic clock."""
+        here_ms = int(time.monotonic() * 1000)
+        least, most = now_ms - here_ms, now_ms - int(asked * 1000)
+        slewed_ms = self.STEP_MS + (here_ms - self._seen_ms) // 1000
+        if self._offset_ms is None or most < self._least_ms:
+            # a step back is believed at once, so that the way forth again is seen as the jump that it is
+            self._least_ms, self._most_ms, self._seen_ms = least, most, here_ms
+        elif least <= self._most_ms + slewed_ms:
+            self._least_ms = max(self._least_ms, least)
+            self._most_ms = max(self._least_ms, min(self._most_ms, most))
+            self._seen_ms = here_ms
+        self._offset_ms = least
 
-    def swept(self, now_ms: int) -> None:
+    def swept(self, now_ms: int, asked: float) -> None:
         """Take the time in the reply of a cleaner's script, which has judged by then whether the clock had jumped."""
-        self._steady_ms = None
-        self.seen(now_ms)
+        self._offset_ms = None
+        self.seen(now_ms, asked)
 
     @property
     def now_ms(self) -> int:
@@ -88,7 +101,7 @@ class ServerClock:
     @property
     def expected_ms(self) -> int:
         """The server's time if its clock has run evenly since the last sweep, or 0 when it has never told."""
-        return 0 if self._steady_ms is None else self._steady_ms + int(time.monotonic() * 1000)
+        return 0 if self._offset_ms is None else self._most_ms + int(time.monotonic() * 1000)
 
 
 @dataclass(slots=True)
@@ -121,7 +134,7 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
             yield from _ask_time(talk)
         # nobody waits longer than this for one attempt; the next one would ask for the same again. A dated call is
         # refused a tenth earlier, so that neither the way back nor rounding can make it arrive for nobody
-        left = min(talk.deadline - (time.monotonic() - began), talk.deadline / 2)
+        left = min(talk.deadline - (time.monotonic() - began), talk.deadline * ATTEMPT)
         age_ms = max(1, int((time.monotonic() - began) * 1000)) if sent_before else 0
         now_ms = talk.clock.now_ms
         commands = [
@@ -165,8 +178,8 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
         if not open_calls:
             break
         elapsed = time.monotonic() - began
-        # one attempt may take half of the deadline to time out, so none starts later than that
-        if elapsed > talk.deadline / 2 and not (missing and tries < 3):
+        left = talk.deadline * LAST_START - elapsed
+        if left < 0.001 and not (missing and tries < 3):
             break
         if missing:
             yield Send([("SCRIPT", "LOAD", operations.script(name).text) for name in sorted(missing)])
@@ -174,7 +187,7 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
                 continue
         if isinstance(error, Exception) and str(error).startswith("LATE"):
             yield from _ask_time(talk)
-        yield Sleep(random.uniform(0, min(0.02 * 2**tries, 0.5)))  # noqa: S311  # jitter, not a secret
+        yield Sleep(random.uniform(0, min(0.02 * 2 ** min(tries, 5), 0.5, max(0.0, left))))  # noqa: S311  # jitter, not a secret
     for i in unconfirmed:
         if not isinstance(results[i], NotReplicated):  # it was carried out, and only then the server went away
             results[i] = _not_replicated(talk, results[i], replicas)
@@ -190,15 +203,16 @@ def _not_replicated(talk: Talk, confirmed: object, replicas: int) -> NotReplicat
 
 
 def _ask_time(talk: Talk) -> Flow[None]:
+    asked = time.monotonic()
     reply = yield Send([("TIME",)])
     if isinstance(reply, list):
-        _tell_time(talk, cast("Any", reply)[0])
+        _tell_time(talk, cast("Any", reply)[0], asked)
 
 
-def _tell_time(talk: Talk, moment: Any) -> None:
+def _tell_time(talk: Talk, moment: Any, asked: float) -> None:
     if isinstance(moment, list | tuple):
         seconds, micros = cast("Any", moment)
-        talk.clock.seen(int(seconds) * 1000 + int(micros) // 1000)
+        talk.clock.seen(int(seconds) * 1000 + int(micros) // 1000, asked)
 
 
 def answer(talk: Talk, call: Call[T]) -> Flow[T]:
@@ -229,12 +243,12 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
     began = time.monotonic()
     while isinstance(reply := (yield Send([("TIME",), ("INFO", "memory")])), BaseException):
         # who was not met was not judged either: the next call meets it again
-        if is_hopeless(reply) or time.monotonic() - began > talk.deadline / 2:
+        if is_hopeless(reply) or time.monotonic() - began > talk.deadline * LAST_START:
             raise talk.server.explain(reply)
         yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
     if isinstance(reply, list):
         moment, memory = cast("Any", reply)
-        _tell_time(talk, moment)
+        _tell_time(talk, moment, began)
         policy = eviction_policy(memory)
         if policy not in (None, "noeviction") and not allow_eviction:
             raise UnsafeServer(
@@ -264,9 +278,10 @@ def claim(
     """Claim up to n leases; wait for the first one on the bell, and wake when the next lease or due time is up."""
     ops, until = talk.operations, time.monotonic() + wait
     while True:
+        asked = time.monotonic()
         found: Claimed = yield from answer(talk, ops.claim(token or talk.nonce(), n, timeout_ms, max_runtime_ms))
         token = None
-        talk.clock.seen(found.now_ms)
+        talk.clock.seen(found.now_ms, asked)
         if found.leases:
             return found.leases
         pause = BELL_WAIT
@@ -287,13 +302,13 @@ def claim(
 def clean(talk: Talk) -> Flow[int]:
     """Do one bounded round of the cleaner; give how many tasks it moved."""
     ops = talk.operations
-    moved = 0
+    asked, moved = time.monotonic(), 0
     for swept in (yield from settle(talk, [ops.requeue_expired(), ops.promote_due()])):
         if isinstance(swept, TimeoutqError):
             raise swept
         if isinstance(swept, Swept):
             moved += swept.moved
-            talk.clock.swept(swept.now_ms)
+            talk.clock.swept(swept.now_ms, asked)
     return moved
 
 
@@ -406,7 +421,7 @@ def ask(talk: Talk, commands: Sequence[Command]) -> Flow[list[Any]]:
         if not errors:
             return list(cast("Any", reply))
         hopeless = is_hopeless(errors[0]) or not (isinstance(reply, BaseException) or is_transient(errors[0]))
-        if hopeless or time.monotonic() - began > talk.deadline / 2:
+        if hopeless or time.monotonic() - began > talk.deadline * LAST_START:
             raise talk.server.explain(errors[0])
         yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
 

@@ -363,7 +363,7 @@ class Worker:
             if isinstance(found, TimeoutqError):
                 trouble = found
             else:
-                self._receive(found, cast("int", claim.args[0]))
+                self._receive(found, cast("int", claim.args[0]), began)
         if trouble is not None:
             await self._wait_out(trouble)
         else:
@@ -418,11 +418,11 @@ class Worker:
             loss = f"lease on {lease.task!a} is lost; why cannot be asked: {error}"
         log.warning("queue %s: the %s of a task came too late: %s", self.queue.name, verb, loss)
 
-    def _receive(self, found: Claimed, asked: int) -> None:
-        self.queue.talk.clock.seen(found.now_ms)
+    def _receive(self, found: Claimed, n: int, asked: float) -> None:
+        self.queue.talk.clock.seen(found.now_ms, asked)
         self._cleaner.peers = self._heartbeat.peers
         leases = found.leases
-        if len(leases) < asked:
+        if len(leases) < n:
             # there was not more, or not more for us: what is left rings the bell for whoever waits longest
             self._idle = True
         if not leases:

@@ -73,6 +73,9 @@ if #ids == 0 then
   local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
   local a, b = tonumber(lease[2] or 0), tonumber(due[2] or 0)
   local at = (a > 0 and b > 0) and math.min(a, b) or math.max(a, b)
+  -- a clock that stepped back made leases longer than anybody asked for: they are cut at once
+  local last = a > 0 and redis.call('ZRANGE', leases, -1, -1, 'WITHSCORES')
+  if last and tonumber(last[2]) > now + tonumber(settings[3] or lease_ms) + 1000 then at = now end
   return {now, at, settings[2] == '1' and 1 or 0}
 end
 -- fences grow even when the clock steps back or a failover forgot the last ones

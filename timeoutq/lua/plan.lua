@@ -6,11 +6,16 @@
 local at = now + tonumber(ARGV[3])
 local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
+local longest = tonumber(settings[3] or 0)
 local grace_until = tonumber(redis.call('HGET', meta, 'grace_until') or 0)
 if lease[2] then
   local deadline = tonumber(lease[2])
-  if now < grace_until and grace_until - now <= 60000 then deadline = math.max(deadline, grace_until) end
+  local grace_end = now + math.min(longest, 60000)
+  if now < grace_until then deadline = math.max(deadline, math.min(grace_until, grace_end)) end
   at = math.min(at, deadline)
+  -- a clock that stepped back made leases longer than anybody asked for: they are cut at once
+  local last = redis.call('ZRANGE', leases, -1, -1, 'WITHSCORES')
+  if longest > 0 and tonumber(last[2]) > now + longest + 1000 then at = now end
 end
 if due[2] then
   at = math.min(at, tonumber(due[2]))

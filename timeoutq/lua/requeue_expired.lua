@@ -14,20 +14,26 @@ if longest > 0 then
   end
 end
 local ids = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, n)
-if #ids == 0 then
+local jumped = longest > 0 and expected > 0 and now - expected > math.max(100, math.min(2000, longest / 2))
+if #ids == 0 and not (jumped and redis.call('EXISTS', leases) == 1) then
   return {now, 0, 0, 0}
 end
 -- after a restart, a failover or a jump of the clock, live workers may extend first: one lease, a minute at most
 local known = redis.call('HMGET', meta, 'run_id', 'grace_until')
 local run, grace_until = run_id(), tonumber(known[2] or 0)
-local jumped = expected > 0 and now - expected > 2000
+local grace_end = now + math.min(longest, 60000)
 if jumped or (known[1] and known[1] ~= run) then
-  grace_until = now + math.min(longest, 60000)
+  grace_until = grace_end
   redis.call('HDEL', meta, 'grace_until')
   redis.call('HSET', meta, 'run_id', run, 'grace_until', grace_until)
   redis.call('HINCRBY', stats, jumped and 'clock_jumps' or 'restarts', 1)
+elseif grace_until > grace_end then
+  -- the clock stepped back during a grace, which must not become longer by that
+  grace_until = grace_end
+  redis.call('HDEL', meta, 'grace_until')
+  redis.call('HSET', meta, 'grace_until', grace_until)
 end
-if now < grace_until and grace_until - now <= 60000 then
+if now < grace_until then
   redis.call('HDEL', meta, 'wake_at')
   -- a live worker's extension moves its lease past this; what stays is taken back when the grace ends
   rouse(grace_until)

@@ -1,4 +1,4 @@
-"""Small C libraries that are preloaded into a server, to bend its clock or to cut its power; compiled when asked for."""
+"""Small C libraries preloaded into a server, to bend its clock or to cut its power; compiled when asked for."""
 
 from __future__ import annotations
 

@@ -5,9 +5,10 @@ local function ring()
   end
 end
 
--- rouse: something will be due at `at`. Every cleaner looks again by `wake_at`; when that is too late, wake them all.
+-- rouse: something will be due at `at`. Every cleaner looks again by `wake_at`; when that is too late, or was
+-- promised by a clock that has been stepped forward since, wake them all.
 local function rouse(at)
-  if at < wake_at then
+  if at < wake_at or (wake_at > 0 and wake_at <= now) then
     redis.call('HSET', meta, 'wake_at', at)
     redis.call('XADD', alarm, 'MAXLEN', 1, '*', 'at', at)
     wake_at = at

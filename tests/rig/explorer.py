@@ -1,0 +1,78 @@
+"""Goes through every order of steps of a world, and checks each state that can be reached.
+
+`python -m tests.rig.explorer` tells how many states there are; the tests do the same.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+
+from tests.rig.world import Limits, Step, Violation, World, told
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """What a complete walk saw."""
+
+    states: int
+    transitions: int
+    ends: int
+    """States after which nothing more can happen; from each, all tasks come back."""
+    seconds: float
+
+
+class Found(Violation):
+    """A violation, and the shortest schedule on this walk that leads to it."""
+
+    def __init__(self, violation: Violation, steps: list[Step]) -> None:
+        super().__init__(f"{violation}\n{told(steps)}")
+        self.steps = steps
+
+
+def explore(limits: Limits) -> Explored:
+    """Walk through all states, in breadth, so that what is found first is short. Raises `Found`."""
+    began = time.monotonic()
+    start = World(limits)
+    seen = {start.key()}
+    level: list[tuple[World, tuple[Step, object] | None]] = [(start, None)]
+    transitions = ends = 0
+    while level:
+        following: list[tuple[World, tuple[Step, object] | None]] = []
+        for world, path in level:
+            end = True
+            for step in world.steps():
+                end = False
+                transitions += 1
+                after = world.copy()
+                try:
+                    after.take(step)
+                except Violation as violation:
+                    raise Found(violation, _steps((step, path))) from violation
+                key = after.key()
+                if key not in seen:
+                    seen.add(key)
+                    following.append((after, (step, path)))
+            if end or (world.used["ticks"] == limits.ticks and world.used["faults"] == limits.faults):
+                ends += 1
+                try:
+                    world.copy().quiet()
+                except Violation as violation:
+                    raise Found(violation, _steps(path)) from violation
+        level = following
+    return Explored(len(seen), transitions, ends, time.monotonic() - began)
+
+
+def _steps(path: object) -> list[Step]:
+    found: list[Step] = []
+    while isinstance(path, tuple):
+        step, path = path
+        found.append(step)
+    return found[::-1]
+
+
+if __name__ == "__main__":
+    # how many ticks and faults, and how many claims of each worker: the more, the (much) longer
+    ticks, faults, claims = (int(word) for word in (*sys.argv[1:4], *("2", "2", "1")[len(sys.argv) - 1 :]))
+    print(explore(Limits(ticks=ticks, faults=faults, claims=claims, extends=0, releases=0, fails=0)))

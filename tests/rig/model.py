@@ -1,0 +1,445 @@
+"""The queue as a model: plain sets and dictionaries, one method a script, its reply as the script gives it.
+
+`explorer.py` walks through all that can happen to it, `schedules.py` holds it against the scripts on a server, and the
+stateful test of the faces compares its answers. Times are ms of the server's clock, ids and tokens are str.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import combinations, permutations
+from typing import Any
+
+SUSPECT = 2
+MEMORY_MS = 60_000
+Pair = tuple[str, str]
+"""A lease as a call names it: id and token."""
+
+
+class Late(Exception):
+    """A claim arrived after its caller gave up."""
+
+
+class Model:
+    """One queue on one server."""
+
+    def __init__(self, now: int = 0) -> None:
+        self.now = now
+        self.run = "run1"
+        self.todos: set[str] = set()
+        self.in_progress: set[str] = set()
+        self.done: set[str] = set()
+        self.failed: set[str] = set()
+        self.scheduled: dict[str, int] = {}
+        self.leases: dict[str, int] = {}
+        self.owners: dict[str, str] = {}
+        self.locks: dict[str, tuple[str, int]] = {}
+        self.runtime: dict[str, int] = {}
+        self.attempts: dict[str, int] = {}
+        self.crashes: dict[str, int] = {}
+        self.errors: set[str] = set()
+        self.payload: dict[str, Any] = {}
+        self.calls: dict[str, int] = {}
+        self.counters: Counter[str] = Counter()
+        self.fence = 0
+        self.lease_ms = 0
+        self.max_crashes = 5
+        self.known_run: str | None = None
+        self.grace_until = 0
+        self.paused = False
+        self.keeps_done = True
+
+    def copy(self) -> Model:
+        """Give another queue in the same state."""
+        other = Model.__new__(Model)
+        for name, value in self.__dict__.items():
+            other.__dict__[name] = value.copy() if isinstance(value, set | dict) else value
+        return other
+
+    def key(self) -> Hashable:
+        """Give what tells this state from others."""
+        return (
+            self.now,
+            self.run,
+            self.known_run,
+            self.grace_until,
+            self.fence,
+            self.lease_ms,
+            self.paused,
+            frozenset(self.todos),
+            frozenset(self.in_progress),
+            frozenset(self.done),
+            frozenset(self.failed),
+            frozenset(self.errors),
+            *(
+                frozenset(each.items())
+                for each in (
+                    self.scheduled, self.leases, self.owners, self.locks, self.runtime, self.attempts, self.crashes,
+                    self.calls, self.counters,
+                )
+            ),
+        )  # fmt: skip
+
+    def state(self, task: str) -> str | None:
+        """Say where a task is, as a letter."""
+        return next((letter for letter, ids in self._states() if task in ids), None)
+
+    def _states(self) -> Iterable[tuple[str, Collection[str]]]:
+        return (
+            ("t", self.todos),
+            ("p", self.in_progress),
+            ("d", self.done),
+            ("f", self.failed),
+            ("s", self.scheduled),
+        )
+
+    def _remember(self, call: str) -> None:
+        self.calls = {id: at for id, at in self.calls.items() if at > self.now - MEMORY_MS}
+        self.calls[call] = self.now
+
+    # ---- tasks in
+
+    def put(
+        self,
+        call: str,
+        age: int,
+        ids: Sequence[str],
+        *,
+        again: bool = False,
+        due: int | None = None,
+        payloads: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Put or, with a due time, schedule."""
+        if age > 0 and call in self.calls:
+            self.calls[call] = self.now
+            return "".join(self.state(task) or "A" for task in ids)
+        letters = self._add(ids, again, due, payloads or {})
+        self._remember(call)
+        return letters
+
+    def _add(self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any]) -> str:
+        before = {task: self.state(task) for task in ids}
+        letters: list[str] = []
+        fresh: list[str] = []
+        for task in ids:
+            state = before[task]
+            if task not in fresh and (state is None or (again and state in "df")):
+                fresh.append(task)
+                letters.append("A")
+            elif task in fresh or state is None:
+                letters.append("t" if due is None else "s")
+            else:
+                letters.append(state)
+        for task in fresh:
+            if before[task]:
+                self.done.discard(task)
+                self.failed.discard(task)
+                self._clear(task, payload=False)
+            if payloads.get(task) is not None:
+                self.payload[task] = payloads[task]
+        if due is None:
+            self.todos.update(fresh)
+        else:
+            for task, letter in zip(ids, letters, strict=True):
+                if letter in "As":
+                    self.scheduled[task] = due
+        if fresh:
+            self.counters["put"] += len(fresh)
+        return "".join(letters)
+
+    def _clear(self, task: str, *, payload: bool = True) -> None:
+        self.attempts.pop(task, None)
+        self.crashes.pop(task, None)
+        self.errors.discard(task)
+        if payload:
+            self.payload.pop(task, None)
+
+    def _drop(self, task: str) -> None:
+        self.leases.pop(task, None)
+        self.owners.pop(task, None)
+        self.locks.pop(task, None)
+        self.runtime.pop(task, None)
+
+    # ---- leases
+
+    def picks(self, n: int, share: int = 1) -> list[tuple[str, ...]]:
+        """Give all sets of tasks that a claim may take now."""
+        if self.paused or not self.todos:
+            return [()]
+        ready = sorted(self.todos)
+        n = min(n, max(1, -(-len(ready) // share)), len(ready))
+        suspects = {task for task in ready if self.crashes.get(task, 0) >= SUSPECT}
+        if not suspects:
+            return list(combinations(ready, n))
+        found: set[tuple[str, ...]] = set()
+        for drawn in permutations(ready, n):
+            if drawn[0] in suspects:
+                found.add(drawn[:1])
+            else:
+                found.add(tuple(sorted(task for task in drawn if task not in suspects)))
+        return sorted(found)
+
+    def replayed(self, token: str, age: int, lease_ms: int) -> list[str]:
+        """Give the tasks that an earlier sending of this claim took."""
+        low, high = self.now - age - 1000 + lease_ms, self.now + lease_ms
+        found = [(at, task) for task, at in self.leases.items() if low <= at <= high and self.owners.get(task) == token]
+        return [task for _, task in sorted(found)] if age > 0 else []
+
+    def claim(
+        self, token: str, age: int, lease_ms: int, picked: Sequence[str], *, runtime_ms: int = 0, not_after: int = 0
+    ) -> tuple[Any, ...]:
+        """Lease `picked`, one of `picks()`; or give what the call took before."""
+        if not_after and self.now > not_after:
+            raise Late
+        if runtime_ms:
+            lease_ms = min(lease_ms, runtime_ms)
+        deadline = self.now + lease_ms
+        ids = self.replayed(token, age, lease_ms)
+        if not ids:
+            ids = list(picked)
+            for task in ids:
+                self.todos.remove(task)
+                self.in_progress.add(task)
+                self.leases[task] = deadline
+                self.owners[task] = token
+                self.locks[task] = (token, deadline)
+                if runtime_ms:
+                    self.runtime[task] = self.now + runtime_ms
+            if ids:
+                self.counters["claimed"] += len(ids)
+        if not ids:
+            events = [min(each.values()) for each in (self.leases, self.scheduled) if each]
+            at = min(events, default=0)
+            if max(self.leases.values(), default=0) > self.now + (self.lease_ms or lease_ms) + 1000:
+                at = self.now
+            return self.now, at, int(self.paused)
+        first = max(self.fence + 1, self.now * 1000)
+        self.fence = first + len(ids) - 1
+        self.lease_ms = max(self.lease_ms, lease_ms)
+        if self.known_run is None:
+            self.known_run = self.run
+        return self.now, deadline, first, tuple(ids)
+
+    def holds(self, pair: Pair) -> bool:
+        """Say whether the task is leased to the token."""
+        return self.owners.get(pair[0]) == pair[1]
+
+    def extend(self, pairs: Sequence[Pair], lease_ms: int) -> tuple[int, int, str]:
+        """Let leases run on."""
+        letters, first = "", self.now + lease_ms
+        extended = False
+        for pair in pairs:
+            task, token = pair
+            left = min(lease_ms, self.runtime.get(task, self.now + lease_ms) - self.now)
+            if not self.holds(pair):
+                letters += "L"
+            elif left <= 0:
+                letters += "X"
+            else:
+                letters += "O"
+                extended = True
+                self.leases[task] = self.now + left
+                self.locks[task] = (token, self.now + left)
+                first = min(first, self.now + left)
+        if extended:
+            self.lease_ms = max(self.lease_ms, lease_ms)
+        return self.now, first, letters
+
+    def _end(self, call: str, pairs: Sequence[Pair], counter: str) -> tuple[str, list[str]]:
+        ended: list[str] = []
+        letters = ""
+        held = [self.holds(pair) for pair in pairs]
+        for i, (task, _) in enumerate(pairs):
+            if held[i] and task in self.in_progress:
+                self.in_progress.remove(task)
+                ended.append(task)
+                letters += "O"
+            elif call in self.calls or f"{call}:{i}" in self.calls:
+                letters += "R"
+            else:
+                letters += "L"
+        for task in ended:
+            self._drop(task)
+        if ended:
+            self.counters[counter] += len(ended)
+            if len(ended) == len(pairs):
+                self._remember(call)
+            else:
+                for i, letter in enumerate(letters):
+                    if letter == "O":
+                        self._remember(f"{call}:{i}")
+        return letters, ended
+
+    def ack(
+        self, call: str, pairs: Sequence[Pair], put: Sequence[str] = (), payloads: Mapping[str, Any] | None = None
+    ) -> str:
+        """End leases as done; the one of a call that found something puts that."""
+        letters, ended = self._end(call, pairs, "acked")
+        for task in ended:
+            self._clear(task)
+            if self.keeps_done:
+                self.done.add(task)
+        if ended and put:
+            self._add(put, False, None, payloads or {})
+        return letters
+
+    def release(self, call: str, pairs: Sequence[Pair], delay_ms: int = 0) -> str:
+        """Give leases back."""
+        letters, ended = self._end(call, pairs, "released")
+        for task in ended:
+            if delay_ms:
+                self.scheduled[task] = self.now + delay_ms
+            else:
+                self.todos.add(task)
+        return letters
+
+    def fail(self, call: str, pairs: Sequence[Pair], retry_ms: int | Sequence[int]) -> str:
+        """Fail leases: -1 gives up; one delay for all of them, or one for each."""
+        letters, ended = self._end(call, pairs, "failed")
+        delays = [retry_ms] * len(pairs) if isinstance(retry_ms, int) else retry_ms
+        retries = {pair[0]: delay for pair, delay, letter in zip(pairs, delays, letters, strict=True) if letter == "O"}
+        for task in ended:
+            self.attempts[task] = self.attempts.get(task, 0) + 1
+            self.errors.add(task)
+            if retries[task] < 0:
+                self.failed.add(task)
+                self.counters["gave_up"] += 1
+            else:
+                self.scheduled[task] = self.now + retries[task]
+        return letters
+
+    def _crash(self, ids: Sequence[str]) -> tuple[int, int]:
+        back = given_up = 0
+        for task in ids:
+            if task in self.in_progress:
+                self.in_progress.remove(task)
+                count = self.crashes[task] = self.crashes.get(task, 0) + 1
+                self.errors.add(task)
+                if count >= self.max_crashes:
+                    self.failed.add(task)
+                    given_up += 1
+                else:
+                    self.todos.add(task)
+                    back += 1
+            self._drop(task)
+        if given_up:
+            self.counters["gave_up"] += given_up
+        return back, given_up
+
+    def crash(self, pairs: Sequence[Pair]) -> str:
+        """Take back what a dead process was running, as its supervisor says."""
+        held = [self.holds(pair) for pair in pairs]
+        dead = [task for (task, _), yes in zip(pairs, held, strict=True) if yes]
+        if dead:
+            back, given_up = self._crash(dead)
+            self.counters["crashed"] += back + given_up
+        return "".join("O" if yes else "L" for yes in held)
+
+    # ---- the cleaner's
+
+    def requeue_expired(self, expected: int = 0) -> tuple[int, int, int]:
+        """Take back tasks whose lease ran out."""
+        longest = self.lease_ms
+        if longest:
+            for task, at in self.leases.items():
+                if at > self.now + longest + 1000:
+                    self.leases[task] = self.now + longest
+        ids = [task for task, at in self.leases.items() if at <= self.now]
+        jumped = longest > 0 and expected > 0 and self.now - expected > max(100, min(2000, longest / 2))
+        if not ids and not (jumped and self.leases):
+            return self.now, 0, 0
+        if jumped or (self.known_run is not None and self.known_run != self.run):
+            self.grace_until = self.now + min(longest, 60_000)
+            self.known_run = self.run
+            self.counters["clock_jumps" if jumped else "restarts"] += 1
+        self.grace_until = min(self.grace_until, self.now + min(longest, 60_000))
+        if self.now < self.grace_until:
+            return self.now, 0, 0
+        back, given_up = self._crash(ids)
+        self.counters["expired"] += back + given_up
+        return self.now, back, given_up
+
+    def promote_due(self) -> tuple[int, int]:
+        """Make due tasks ready."""
+        due = [task for task, at in self.scheduled.items() if at <= self.now]
+        for task in due:
+            del self.scheduled[task]
+            self.todos.add(task)
+        if due:
+            self.counters["promoted"] += len(due)
+        return self.now, len(due)
+
+    # ---- the operator's
+
+    def forget(self, ids: Sequence[str]) -> str:
+        """Remove tasks from every state."""
+        letters = "".join(self.state(task) or "u" for task in ids)
+        for task in ids:
+            for _, where in self._states():
+                if isinstance(where, set):
+                    where.discard(task)
+            self.scheduled.pop(task, None)
+            self._clear(task)
+            self._drop(task)
+        count = sum(letter != "u" for letter in letters)
+        if count:
+            self.counters["forgotten"] += count
+        return letters
+
+    def retry_failed(self, ids: Sequence[str]) -> int:
+        """Make failed tasks ready."""
+        moved = [task for task in dict.fromkeys(ids or sorted(self.failed)) if task in self.failed]
+        for task in moved:
+            self.failed.remove(task)
+            self.todos.add(task)
+            self._clear(task, payload=False)
+        if moved:
+            self.counters["retried"] += len(moved)
+        return len(moved)
+
+    def pull(self, picked: Sequence[str]) -> tuple[str, ...]:
+        """Take ready tasks for good."""
+        if self.paused:
+            return ()
+        for task in picked:
+            self.todos.remove(task)
+            self._clear(task)
+            if self.keeps_done:
+                self.done.add(task)
+        if picked:
+            self.counters["pulled"] += len(picked)
+        return tuple(picked)
+
+    def drained(self, before: float = float("inf")) -> int:
+        """Say whether nothing is ready, held, or scheduled before a time."""
+        waiting = any(at < before for at in self.scheduled.values())
+        return int(not (self.todos or self.in_progress or waiting))
+
+    # ---- what must hold
+
+    def violations(self) -> list[str]:
+        """Name the invariants of the design that this state breaks (I1, I6, I7, I9)."""
+        found: list[str] = []
+        where = Counter(task for _, ids in self._states() for task in ids)
+        twice = [task for task, count in where.items() if count > 1]
+        if twice:
+            found.append(f"I1: in more than one state: {twice}")
+        if not self.in_progress == self.leases.keys() == self.owners.keys():
+            found.append(f"I6: in_progress {self.in_progress}, leases {self.leases}, owners {self.owners} differ")
+        for task, (token, until) in self.locks.items():
+            if self.owners.get(task) != token and until >= self.now:
+                found.append(f"I6: the lock on {task} names {token}, its owner is {self.owners.get(task)}")
+        for task, deadline in self.leases.items():
+            if deadline > self.now and self.locks.get(task, ("", 0))[1] < self.now:
+                found.append(f"I6: nobody can see the lease on {task}")
+        count = self.counters
+        ended = sum(count[what] for what in ("acked", "failed", "released", "expired", "crashed"))
+        if not 0 <= count["claimed"] - ended - len(self.in_progress) <= count["forgotten"]:
+            found.append(f"I7: leases ended without a cause: {dict(count)}, {len(self.in_progress)} are held")
+        left = count["forgotten"] + (0 if self.keeps_done else count["acked"] + count["pulled"])
+        again = count["acked"] + count["pulled"] + count["gave_up"]  # each may have been put again
+        known = len(where)
+        if not count["put"] - left - again <= known <= count["put"] - left + count["adopted"]:
+            found.append(f"I9: {known} tasks are known, but the counters say {dict(count)}")
+        return found

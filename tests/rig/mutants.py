@@ -1,0 +1,349 @@
+"""Bugs that were seeded into the scripts and the client, one at a time, to see that the tests notice each of them.
+
+A mutant is one replacement in one file of the package, made in a copy of the tree in which a killer is then run: the
+schedules of the model against a server, or tests by name. `python -m tests.rig.mutants [name…]` prints what killed
+each; the tests do the same, and fail when one survives.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SCHEDULES = "schedules"
+PROPERTIES = "tests/test_core_model.py -k fakeredis"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A seeded bug, and what is expected to notice it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    killers: Sequence[str] = (SCHEDULES,)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a mutant."""
+
+    mutant: Mutant
+    killed_by: str | None
+    said: str
+    seconds: float
+
+
+def _test(file: str, name: str) -> str:
+    return f"tests/{file}.py -k {name}"
+
+
+MUTANTS = [
+    # ---- who holds a lease
+    Mutant("an ack needs no token", "lua/ack.lua", "  if yes[i] then\n", "  if true then\n"),
+    Mutant("a release needs no token", "lua/release.lua", "  if yes[i] then\n", "  if true then\n"),
+    Mutant("a fail needs no token", "lua/fail.lua", "  if yes[i] then\n", "  if true then\n"),
+    Mutant(
+        "an extension needs no token", "lua/extend.lua", "  if not yes[i] then\n    codes[i] = 'L'\n  elseif", "  if"
+    ),
+    Mutant(
+        "an extension makes a lease that was taken back",
+        "lua/parts/items.lua",
+        "held[i] == tokens[i]",
+        "(held[i] or tokens[i]) == tokens[i]",
+    ),
+    Mutant(
+        "a supervisor's crash report needs no token",
+        "lua/crash.lua",
+        "  if yes[i] then",
+        "  if true then",
+        [_test("test_core_model", "fakeredis")],
+    ),
+    Mutant("a refused ack drops the lease of the other", "lua/ack.lua", "  drop(ended)\n", "  drop(ids)\n"),
+    Mutant(
+        "a batch is judged by its first token", "lua/parts/items.lua", "held[i] == tokens[i]", "held[1] == tokens[1]"
+    ),
+    # ---- states
+    Mutant("put does not look at in_progress", "lua/parts/add.lua", "  mark(in_progress, 'p')\n", "", [PROPERTIES]),
+    Mutant("put does not look at done", "lua/parts/add.lua", "  mark(done, 'd')\n", "", [PROPERTIES]),
+    Mutant("put does not look at failed", "lua/parts/add.lua", "  mark(failed, 'f')\n", "", [PROPERTIES]),
+    Mutant(
+        "put does not look at scheduled",
+        "lua/parts/add.lua",
+        "if redis.call('EXISTS', scheduled) == 1",
+        "if false",
+        [PROPERTIES],
+    ),
+    Mutant(
+        "a release leaves the task in progress",
+        "lua/release.lua",
+        "redis.call('SMOVE', in_progress, todos, ids[i])",
+        "redis.call('SADD', todos, ids[i])",
+    ),
+    Mutant("a due task stays scheduled", "lua/promote_due.lua", "redis.call('ZREM', scheduled, unpack(ids))\n", ""),
+    Mutant("a forgotten task keeps its lease", "lua/forget.lua", "drop(running)\n", "", [PROPERTIES]),
+    Mutant(
+        "a retried task keeps its record",
+        "lua/retry_failed.lua",
+        "redis.call('HDEL', attempts, unpack(moved))",
+        "",
+        [PROPERTIES],
+    ),
+    Mutant("a pulled task stays ready", "lua/pull.lua", "'SMOVE', todos, done", "'SADD', done", [PROPERTIES]),
+    # ---- leases as others see them
+    Mutant(
+        "locks never end",
+        "lua/claim.lua",
+        "redis.call('PSETEX', lock .. picks[i], lease_ms, token)",
+        "redis.call('SET', lock .. picks[i], token)",
+    ),
+    Mutant(
+        "the cleaner deletes the lock of a live lease",
+        "lua/requeue_expired.lua",
+        "if #ids == 0 then\n",
+        "if #ids == 0 then\n  local any = redis.call('ZRANGE', leases, 0, 0)\n"
+        "  if any[1] then redis.call('DEL', lock .. any[1]) end\n",
+    ),
+    Mutant(
+        "an extension does not renew the lock",
+        "lua/extend.lua",
+        "redis.call('PEXPIRE', lock .. ids[i], left) == 0",
+        "redis.call('EXISTS', lock .. ids[i]) == 0",
+    ),
+    Mutant(
+        "a full server leases without a lock",
+        "lua/claim.lua",
+        "  for i = 1, #picks do\n    if redis.call('SMOVE', todos, in_progress, picks[i]) == 1 then\n"
+        "      ids[#ids + 1] = picks[i]\n"
+        "      redis.call('PSETEX', lock .. picks[i], lease_ms, token)\n    end\n",
+        "  for i = 1, #picks do\n    redis.pcall('PSETEX', lock .. picks[i], lease_ms, token)\n"
+        "    if redis.call('SMOVE', todos, in_progress, picks[i]) == 1 then\n      ids[#ids + 1] = picks[i]\n    end\n",
+        [_test("test_core_servers", "a_full_server")],
+    ),
+    # ---- time
+    Mutant("the cleaner is early", "lua/requeue_expired.lua", "'-inf', now, 'LIMIT'", "'-inf', now + 500, 'LIMIT'"),
+    Mutant(
+        "the cleaner looks and moves in two steps",
+        "lua/requeue_expired.lua",
+        "local ids = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, n)\n",
+        "local looked = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, n)\n"
+        "local ids = redis.call('SMEMBERS', stats .. 'looked')\nredis.call('DEL', stats .. 'looked')\n"
+        "if #looked > 0 then redis.call('SADD', stats .. 'looked', unpack(looked)) end\n",
+    ),
+    Mutant("no grace after a restart", "lua/requeue_expired.lua", "(known[1] and known[1] ~= run)", "false"),
+    Mutant(
+        "no grace after a jump of the clock",
+        "lua/requeue_expired.lua",
+        "expected > 0 and now - expected > 2000",
+        "false",
+    ),
+    Mutant(
+        "a grace grows when the clock steps back",
+        "lua/requeue_expired.lua",
+        "elseif grace_until > grace_end then",
+        "elseif false then",
+    ),
+    Mutant("leases grow when the clock steps back", "lua/requeue_expired.lua", "if longest > 0 then", "if false then"),
+    Mutant("not_after is ignored", "lua/claim.lua", "if not_after > 0 and now > not_after then", "if false then"),
+    Mutant(
+        "max_runtime is the worker's affair only",
+        "lua/extend.lua",
+        "  if yes[i] and ends[i] then\n",
+        "  if false then\n",
+        [_test("test_core", "max_runtime")],
+    ),
+    Mutant(
+        "schedule(after=) counts by the client's clock",
+        "arguments.py",
+        'return b"+%d" % delay_ms(after, "after")',
+        'return b"%d" % (__import__("time").time() * 1000 + delay_ms(after, "after"))',
+        [_test("test_testing", "clock"), PROPERTIES],
+    ),
+    # ---- counters and limits
+    Mutant("fences are counted only", "lua/claim.lua", ", time[1] * 1000000 + time[2])", ")"),
+    Mutant("fences are the clock only", "lua/claim.lua", "math.max(tonumber(known[1] or 0) + 1, ", "math.max(0, "),
+    Mutant(
+        "crashes are not counted", "lua/parts/crashed.lua", "tonumber(counts[i] or 0) + 1", "tonumber(counts[i] or 0)"
+    ),
+    Mutant("failures are not counted", "lua/fail.lua", "tonumber(counts[i] or 0) + 1", "tonumber(counts[i] or 0)"),
+    Mutant("a suspect is not handed out alone", "lua/claim.lua", "tonumber(counts[i] or 0) < 2", "true"),
+    Mutant("a paused queue gives out tasks", "lua/claim.lua", "and settings[2] ~= '1'", "", [PROPERTIES]),
+    Mutant("expired leases are not counted", "lua/requeue_expired.lua", "'expired', back + given_up", "'expired', 0"),
+    # ---- replies that were lost
+    Mutant("a claim does not know its own token again", "lua/claim.lua", "if age > 0 then", "if false then"),
+    Mutant(
+        "a put does not know its own call again",
+        "lua/put.lua",
+        "if tonumber(ARGV[2]) > 0 and redis.call('ZSCORE', calls, call_id) then",
+        "if false then",
+        [_test("test_replay", "put_again")],
+    ),
+    Mutant("an ack does not know its own call again", "lua/parts/replay.lua", "if codes[i] == 'L' and", "if false and"),
+    Mutant(
+        "a call that is sent again says that it is new",
+        "flows.py",
+        "            sent_before = True\n        else:",
+        "        else:",
+        [_test("test_replay", "whose_reply_was_lost")],
+    ),
+    Mutant(
+        "a pull is sent again",
+        "operations.py",
+        "_pulled, replayable=False)",
+        "_pulled)",
+        [_test("test_replay", "pull")],
+    ),
+    Mutant(
+        "redis-py sends again by itself",
+        "connection.py",
+        'options["retry"] = Retry(NoBackoff(), 0)',
+        'options["retry"] = Retry(NoBackoff(), 3)',
+        [_test("test_replay", "redis_py_sends_nothing")],
+    ),
+    Mutant(
+        "redis-py's asyncio sends again by itself",
+        "connection.py",
+        'options["retry"] = AsyncRetry(NoBackoff(), 0)',
+        'options["retry"] = AsyncRetry(NoBackoff(), 3)',
+        [_test("test_replay", "redis_py_sends_nothing")],
+    ),
+    Mutant(
+        "a script that the server forgot is not loaded again",
+        "flows.py",
+        "if is_script_missing(value):",
+        "if False:",
+        [_test("test_replay", "forgot")],
+    ),
+    Mutant(
+        "a replayed put writes nothing for its WAIT",
+        "lua/put.lua",
+        "  redis.call('ZREM', calls, call_id)\n  redis.call('ZADD', calls, now, call_id)\n  local where",
+        "  local where",
+        [_test("test_failovers", "sent_again_on_another_connection")],
+    ),
+    Mutant(
+        "a durable put does not count its replicas",
+        "flows.py",
+        "confirmed >= replicas",
+        "confirmed >= 0",
+        [_test("test_failovers", "durable_put_returns_only")],
+    ),
+    Mutant(
+        "a cancelled claim keeps what it took",
+        "client.py",
+        "await self._drive(flows.answers(self.talk, self.operations.release(replies)))",
+        "pass",
+        [_test("test_replay", "cancelled_gives_back")],
+    ),
+    # ---- who wakes whom
+    Mutant("a put wakes nobody", "lua/parts/add.lua", "    ring()\n", "", [_test("test_core", "a_put_wakes")]),
+    Mutant(
+        "a lease is extended by nobody while its handler works",
+        "heartbeat.py",
+        "if now >= extend_at:",
+        "if False:",
+        [_test("test_worker", "extended_while")],
+    ),
+    Mutant(
+        "a lost lease does not stop its handler",
+        "heartbeat.py",
+        "            self._on_lost(refused)",
+        "            pass",
+        [_test("test_worker", "lost_lease_cancels")],
+    ),
+    Mutant(
+        "one worker takes all of a short queue",
+        "lua/claim.lua",
+        "n = math.min(n, math.max(1, math.ceil(ready / tonumber(ARGV[7]))))\n",
+        "n = math.min(n, ready)\n",
+        [_test("test_worker", "share_ten")],
+    ),
+    Mutant(
+        "a server that evicts is trusted",
+        "flows.py",
+        'if policy not in (None, "noeviction") and not allow_eviction:',
+        "if False:",
+        [_test("test_core_servers", "away_at_first")],
+    ),
+]
+
+
+def plant(mutant: Mutant | None, tree: Path) -> None:
+    """Copy the package and its tests, with the bug in it."""
+    skip = shutil.ignore_patterns("__pycache__", ".*")
+    for folder in ("timeoutq", "tests", "demo"):
+        shutil.copytree(ROOT / folder, tree / folder, ignore=skip)
+    for file in ("pyproject.toml", "README.md", "docker-compose.yml"):
+        shutil.copy(ROOT / file, tree / file)
+    if mutant is not None:
+        path = tree / "timeoutq" / mutant.file
+        text = path.read_text("utf-8")
+        assert text.count(mutant.old) >= 1, f"{mutant.name}: {mutant.file} has changed, and the bug has no place in it"
+        path.write_text(text.replace(mutant.old, mutant.new, 1), "utf-8")
+
+
+def command(killer: str) -> list[str]:
+    """Give the command of a killer; it succeeds where there is no bug."""
+    if killer == SCHEDULES:
+        return [sys.executable, "-m", "tests.rig.schedules", "600"]
+    return [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *killer.split()]
+
+
+def run(killer: str, tree: Path) -> subprocess.CompletedProcess[str]:
+    """Run a killer in a tree."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CI")}
+    return subprocess.run(
+        command(killer), cwd=tree, capture_output=True, text=True, check=False, timeout=180,
+        env={**environment, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree)},
+    )  # fmt: skip
+
+
+def judge(mutant: Mutant) -> Verdict:
+    """See whether anything notices the bug."""
+    began = time.monotonic()
+    said = ""
+    with tempfile.TemporaryDirectory(prefix="timeoutq-mutant-") as folder:
+        tree = Path(folder)
+        plant(mutant, tree)
+        for killer in mutant.killers:
+            done = run(killer, tree)
+            said = done.stdout + done.stderr
+            # 1: a difference or a failed test; anything else means that the killer itself could not run
+            if done.returncode == 1 and ("Differs" in said or " failed" in said or " error" in said):
+                return Verdict(mutant, killer, said, time.monotonic() - began)
+            if done.returncode:
+                break
+    return Verdict(mutant, None, said, time.monotonic() - began)
+
+
+def judge_all(mutants: Sequence[Mutant] = MUTANTS, at_once: int = 2) -> dict[str, Verdict]:
+    """Judge many, some at once."""
+    with ThreadPoolExecutor(at_once) as pool:
+        return {verdict.mutant.name: verdict for verdict in pool.map(judge, mutants)}
+
+
+def main(names: Sequence[str]) -> int:
+    """Print what killed each; give how many survive."""
+    chosen = [mutant for mutant in MUTANTS if not names or any(name in mutant.name for name in names)]
+    survivors = 0
+    for verdict in judge_all(chosen).values():
+        survivors += verdict.killed_by is None
+        print(f"{verdict.seconds:5.1f} s  {verdict.mutant.name}: {verdict.killed_by or 'SURVIVES'}", flush=True)
+        if verdict.killed_by is None:
+            print(verdict.said[-2000:])
+    print(f"{len(chosen) - survivors} of {len(chosen)} killed")
+    return survivors
+
+
+if __name__ == "__main__":
+    sys.exit(min(1, main(sys.argv[1:])))

