@@ -52,6 +52,13 @@ def full(request: pytest.FixtureRequest) -> Iterator[Queue]:
             queue.purge()
 
 
+def test_a_full_server_leases_with_locks(full: Queue) -> None:
+    leases = full.claim(5)
+    with redis.Redis.from_url(full.talk.server.url) as raw:
+        for lease in leases:
+            assert raw.get(f"{full.operations.key('lock')}{lease.task}") == lease.token.encode()
+
+
 def test_a_full_server_takes_expired_tasks_back(full: Queue) -> None:
     leases = full.claim(5, timeout=0.02)
     assert wait_until(full.requeue_expired) == 5

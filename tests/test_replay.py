@@ -94,13 +94,25 @@ def test_a_pull_whose_reply_was_lost_is_not_sent_again(through: Any, proxy: Prox
     assert through.stats().todos == 1
 
 
-def test_redis_py_sends_nothing_again_by_itself(proxy: Proxy, url: str, name: str) -> None:
+BREAKS = (redis.ConnectionError, redis.TimeoutError)
+
+
+def test_redis_py_sends_nothing_again_by_itself(proxy: Proxy, name: str) -> None:
     with Queue(name, proxy.url) as queue:
         link = queue._link()
         link.send([("PING",)])
-        proxy.arm(Fault.RESET_AFTER, b"ECHO")
-        with pytest.raises((redis.ConnectionError, redis.TimeoutError)):
+        proxy.arm(Fault.RESET_AFTER, b"ECHO", times=None)
+        with pytest.raises(BREAKS):
             link.send([("ECHO", "x")])
+        assert proxy.seen == 1
+
+
+async def test_redis_py_sends_nothing_again_by_itself_from_asyncio_either(proxy: Proxy, name: str) -> None:
+    async with AsyncQueue(name, proxy.url) as queue:
+        await queue.link.send([("PING",)])
+        proxy.arm(Fault.RESET_AFTER, b"ECHO", times=None)
+        with pytest.raises(BREAKS):
+            await queue.link.send([("ECHO", "x")])
         assert proxy.seen == 1
 
 
@@ -245,17 +257,18 @@ async def test_a_claim_that_is_cancelled_gives_back_what_it_took(proxy: Proxy, u
         await queue.claim(wait=0)
         await queue.forget("a")
         await queue.put("b")
+        proxy.arm(Fault.SWALLOW, sha(queue, "claim"))
         task = asyncio.create_task(queue.claim())
-        async with AsyncQueue(name, url) as other:
-            while not task.done() and not (await other.stats()).in_progress:
-                await asyncio.sleep(0)
+        async with AsyncQueue(name, url) as other, asyncio.timeout(5):
+            while not (await other.stats()).in_progress:
+                await asyncio.sleep(0.01)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            if task.cancelled():
-                async with asyncio.timeout(5):
-                    while (await other.stats()).in_progress:
-                        await asyncio.sleep(0.01)
-                assert (await other.inspect("b")).state is State.TODOS
+            assert task.cancelled()
+            while (await other.stats()).in_progress:
+                await asyncio.sleep(0.01)
+            assert (await other.inspect("b")).state is State.TODOS
+            assert (await other.stats()).counters["released"] == 1
 
 
 # ---- clients of the caller

@@ -167,10 +167,16 @@ class _Face:
     def _extend_many(self, leases: Sequence[Lease], timeout_ms: int) -> Flow[Outcome]:
         return (yield from flows.extend(self.talk, leases, timeout_ms))[1]
 
-    def _moved(self, call: Call[operations.Swept]) -> Flow[int]:
+    def _requeued(self, n: int) -> Flow[int]:
         asked = time.monotonic()
-        swept = yield from flows.answer(self.talk, call)
+        swept = yield from flows.answer(self.talk, self.operations.requeue_expired(arguments.count(n, high=BATCH)))
         self.talk.clock.swept(swept.now_ms, asked)
+        return swept.moved
+
+    def _promoted(self, n: int) -> Flow[int]:
+        asked = time.monotonic()
+        swept = yield from flows.answer(self.talk, self.operations.promote_due(arguments.count(n, high=BATCH)))
+        self.talk.clock.seen(swept.now_ms, asked)
         return swept.moved
 
     def _page(self, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
@@ -386,11 +392,11 @@ class Queue(_Face):
 
     def requeue_expired(self, n: int = 200) -> int:
         """Take back up to `n` tasks whose lease ran out; give how many. Any number of processes may do it."""
-        return self.run(self._moved(self.operations.requeue_expired(arguments.count(n, high=BATCH))))
+        return self.run(self._requeued(n))
 
     def promote_due(self, n: int = 500) -> int:
         """Make up to `n` scheduled tasks ready whose time has come; give how many."""
-        return self.run(self._moved(self.operations.promote_due(arguments.count(n, high=BATCH))))
+        return self.run(self._promoted(n))
 
     def prune(self, n: int = 500) -> int:
         """Drop up to `n` done tasks that `keep_done` does not keep; give how many."""
@@ -648,11 +654,11 @@ class AsyncQueue(_Face):
 
     async def requeue_expired(self, n: int = 200) -> int:
         """Take back up to `n` tasks whose lease ran out; give how many. Any number of processes may do it."""
-        return await self.run(self._moved(self.operations.requeue_expired(arguments.count(n, high=BATCH))))
+        return await self.run(self._requeued(n))
 
     async def promote_due(self, n: int = 500) -> int:
         """Make up to `n` scheduled tasks ready whose time has come; give how many."""
-        return await self.run(self._moved(self.operations.promote_due(arguments.count(n, high=BATCH))))
+        return await self.run(self._promoted(n))
 
     async def prune(self, n: int = 500) -> int:
         """Drop up to `n` done tasks that `keep_done` does not keep; give how many."""

@@ -26,7 +26,7 @@ from timeoutq.errors import (
     UnsafeServer,
 )
 from timeoutq.model import Answer, Entry, Lease, Outcome, TaskInfo, Tasks
-from timeoutq.operations import BATCH, Call, Claimed, Command, Operations, Swept
+from timeoutq.operations import BATCH, Call, Claimed, Command, Operations
 
 T = TypeVar("T")
 
@@ -68,16 +68,19 @@ class ServerClock:
 
     STEP_MS = 200
     """What a clock that is slewed, not stepped, may gain between two replies, at the least."""
+    TRIP_MS = 1000
+    """The longest round trip that is taken for usual."""
 
     def __init__(self) -> None:
         self._offset_ms: int | None = None
         # how far the server's clock is ahead of ours lies between these two, if it has run evenly
-        self._least_ms = self._most_ms = self._seen_ms = 0
+        self._least_ms = self._most_ms = self._seen_ms = self._trip_ms = 0
 
     def seen(self, now_ms: int, asked: float) -> None:
         """Take the time in a reply that has just come; `asked` is when the request went, by the monotonic clock."""
         here_ms = int(time.monotonic() * 1000)
         least, most = now_ms - here_ms, now_ms - int(asked * 1000)
+        self._trip_ms = max(self._trip_ms * 7 // 8, min(most - least, self.TRIP_MS))
         slewed_ms = self.STEP_MS + (here_ms - self._seen_ms) // 1000
         if self._offset_ms is None or most < self._least_ms:
             # a step back is believed at once, so that the way forth again is seen as the jump that it is
@@ -100,8 +103,12 @@ class ServerClock:
 
     @property
     def expected_ms(self) -> int:
-        """The server's time if its clock has run evenly since the last sweep, or 0 when it has never told."""
-        return 0 if self._offset_ms is None else self._most_ms + int(time.monotonic() * 1000)
+        """The server's time when a request that leaves now arrives, or 0 when it has never told.
+
+        Right if the server's clock has run evenly since the last sweep, and the request takes no longer than a round
+        trip lately did.
+        """
+        return 0 if self._offset_ms is None else self._most_ms + self._trip_ms + int(time.monotonic() * 1000)
 
 
 @dataclass(slots=True)
@@ -303,12 +310,12 @@ def clean(talk: Talk) -> Flow[int]:
     """Do one bounded round of the cleaner; give how many tasks it moved."""
     ops = talk.operations
     asked, moved = time.monotonic(), 0
-    for swept in (yield from settle(talk, [ops.requeue_expired(), ops.promote_due()])):
+    requeued, promoted = yield from settle(talk, [ops.requeue_expired(), ops.promote_due()])
+    for swept in (requeued, promoted):
         if isinstance(swept, TimeoutqError):
             raise swept
-        if isinstance(swept, Swept):
-            moved += swept.moved
-            talk.clock.swept(swept.now_ms, asked)
+        moved += swept.moved
+    talk.clock.swept(requeued.now_ms, asked)
     return moved
 
 

@@ -36,12 +36,19 @@ LEVELS: Mapping[str, Level] = {
 }
 
 _figures: dict[str, Counter[str]] = defaultdict(Counter)
+_details: dict[str, list[str]] = defaultdict(list)
 
 
 def count(level: str, **figures: int) -> None:
     """Add figures of a level, like `kills=412`."""
     assert level in LEVELS, level
     _figures[level].update(figures)
+
+
+def tell(level: str, *details: str) -> None:
+    """Add lines that stand under a level."""
+    assert level in LEVELS, level
+    _details[level].extend(details)
 
 
 def level_of(path: str) -> str | None:
@@ -62,4 +69,5 @@ def lines(passed: Mapping[str, int], skipped: Mapping[str, int]) -> list[str]:
             figures = ", ".join(f"{value:,} {what.replace('_', ' ')}" for what, value in _figures[name].items())
             tests = f"{passed[name]} tests" + (f", {skipped[name]} skipped" if skipped[name] else "")
             found.append(f"{name:14} {tests}{': ' if figures else ''}{figures}")
+            found += [f"  {detail}" for detail in _details[name]]
     return found

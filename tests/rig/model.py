@@ -196,7 +196,9 @@ class Model:
             lease_ms = min(lease_ms, runtime_ms)
         deadline = self.now + lease_ms
         ids = self.replayed(token, age, lease_ms)
-        if not ids:
+        if ids:
+            deadline = self.leases[ids[0]]
+        else:
             ids = list(picked)
             for task in ids:
                 self.todos.remove(task)
@@ -346,7 +348,7 @@ class Model:
                 if at > self.now + longest + 1000:
                     self.leases[task] = self.now + longest
         ids = [task for task, at in self.leases.items() if at <= self.now]
-        jumped = longest > 0 and expected > 0 and self.now - expected > max(100, min(2000, longest / 2))
+        jumped = longest > 0 and expected > 0 and self.now - expected > max(500, min(2000, longest / 2))
         if not ids and not (jumped and self.leases):
             return self.now, 0, 0
         if jumped or (self.known_run is not None and self.known_run != self.run):
@@ -375,6 +377,7 @@ class Model:
     def forget(self, ids: Sequence[str]) -> str:
         """Remove tasks from every state."""
         letters = "".join(self.state(task) or "u" for task in ids)
+        count = sum(self.state(task) is not None for task in set(ids))
         for task in ids:
             for _, where in self._states():
                 if isinstance(where, set):
@@ -382,7 +385,6 @@ class Model:
             self.scheduled.pop(task, None)
             self._clear(task)
             self._drop(task)
-        count = sum(letter != "u" for letter in letters)
         if count:
             self.counters["forgotten"] += count
         return letters

@@ -27,7 +27,10 @@ from timeoutq.operations import Call, Operations, script
 LENGTH = 60
 """The most steps of a schedule: a cleaner may look as often as it likes."""
 
-LIMITS = Limits(claims=4, extends=3, releases=2, fails=3, ticks=8, faults=4)
+LIMITS = Limits(claims=6, extends=3, releases=2, fails=3, ticks=12, faults=4)
+VERBS = ("put", "claim", "ack", "release", "fail", "extend", "promote_due")
+OFTEN = {**dict.fromkeys(VERBS, 1.0), "tick": 1.5, "requeue_expired": 1.5}
+"""How likely each kind of step is; those that are not here are faults."""
 ELSEWHERE = b"0" * 40
 SETS = ("todos", "in_progress", "done", "failed")
 
@@ -75,11 +78,7 @@ class Player:
         played: list[Step] = []
         try:
             while len(played) < LENGTH and (steps := list(world.steps())):
-                step = chance.choice(steps)
-                # faults and time are a third of what happens, however many requests are possible
-                strikes = [each for each in steps if each.request is None]
-                if strikes and chance.random() < 0.3:
-                    step = chance.choice(strikes)
+                step = self._choose(world, steps, chance)
                 played.append(step)
                 self._take(world, step, steps, played)
                 if chance.random() < 0.2:
@@ -89,6 +88,17 @@ class Player:
         except Differs as differs:
             raise Differs(f"seed {seed}: {differs}\n{told(played)}") from None
         return len(played)
+
+    @staticmethod
+    def _choose(world: World, steps: list[Step], chance: random.Random) -> Step:
+        # whoever lost a lease and does not know it yet is soon told: here he speaks first, often enough
+        stale = [each for each in steps if each.request and not all(map(world.model.holds, each.request.pairs))]
+        if stale and chance.random() < 0.3:
+            steps = stale
+        kinds = [each.request.verb if each.request else each.actor for each in steps]
+        # one kind is as likely as another, in however many ways it is possible; but for faults, or all would be chaos
+        kind = chance.choices(kinds, [OFTEN.get(kind, 0.2) / kinds.count(kind) for kind in kinds])[0]
+        return chance.choice([each for each, of in zip(steps, kinds, strict=True) if of == kind])
 
     def _take(self, world: World, step: Step, steps: list[Step], played: list[Step]) -> None:
         if step.request is None:

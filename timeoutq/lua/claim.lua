@@ -25,6 +25,8 @@ if age > 0 then
       if held[i] == token then ids[#ids + 1] = chunk[i] end
     end
   end
+  -- they run since the first call
+  if #ids > 0 then deadline = tonumber(redis.call('ZSCORE', leases, ids[1])) end
 end
 if #ids == 0 and settings[2] ~= '1' then
   local ready = redis.call('SCARD', todos)

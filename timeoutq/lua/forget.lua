@@ -4,11 +4,13 @@
 -- ARGV  1 call id   2 age of the call, ms   3.. id *
 -- Reply letters, one an id: t p d f s the state it was in; u it was in none
 local ids, codes = {unpack(ARGV, 3)}, {}
-local where, count, running = find(ids), 0, {}
+local where, count, running, seen = find(ids), 0, {}, {}
 for i = 1, #ids do
   codes[i] = where[i] or 'u'
-  if where[i] then count = count + 1 end
-  if where[i] == 'p' then running[#running + 1] = ids[i] end
+  if where[i] and not seen[ids[i]] then
+    seen[ids[i]], count = true, count + 1
+    if where[i] == 'p' then running[#running + 1] = ids[i] end
+  end
 end
 redis.call('SREM', todos, unpack(ids))
 redis.call('SREM', in_progress, unpack(ids))

@@ -14,7 +14,7 @@ if longest > 0 then
   end
 end
 local ids = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, n)
-local jumped = longest > 0 and expected > 0 and now - expected > math.max(100, math.min(2000, longest / 2))
+local jumped = longest > 0 and expected > 0 and now - expected > math.max(500, math.min(2000, longest / 2))
 if #ids == 0 and not (jumped and redis.call('EXISTS', leases) == 1) then
   return {now, 0, 0, 0}
 end
