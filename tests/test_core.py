@@ -312,7 +312,9 @@ def test_retry_failed_takes_some_or_all(face: Any) -> None:
     face.put([f"t{i}" for i in range(520)])
     for _ in range(2):
         face.fail(face.claim(500), "x", give_up=True)
+    assert face.inspect("t1").failures == 1
     assert face.retry_failed("t1", "nothing") == 1
+    assert face.inspect("t1").failures == 0
     assert face.retry_failed() == 519
     assert face.stats().failed == 0
 

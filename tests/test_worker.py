@@ -157,6 +157,58 @@ async def test_max_runtime_fails_a_hung_handler_with_its_reason(jobs: AsyncQueue
     assert "max_runtime of 0.4 s is over" in info.error
 
 
+async def test_threads_that_hang_hold_up_nobody_and_leave_no_more_at_work(jobs: AsyncQueue, queue: Queue) -> None:
+    release, lock = threading.Event(), threading.Lock()
+    at_work: set[str] = set()
+    most: list[int] = []
+
+    def handler(lease: Lease) -> None:
+        with lock:
+            at_work.add(lease.task)
+            most.append(len(at_work))
+        if lease.task.startswith("hung"):
+            release.wait(60)
+        else:
+            time.sleep(0.005)
+        with lock:
+            at_work.discard(lease.task)
+
+    queue.put([f"hung{i}" for i in range(4)])
+    worker = Worker(jobs, handler, concurrency=4, max_runtime=0.4, retry=[], signals=False)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: queue.stats().failed == 4)
+    queue.put([f"late{i}" for i in range(20)])
+    await until(lambda: queue.stats().done == 20)
+    release.set()
+    await until(lambda: not at_work)
+    most.clear()
+    queue.put([f"after{i}" for i in range(100)])
+    await until(lambda: queue.stats().done == 120)
+    assert max(most) <= 4
+    worker.stop()
+    await running
+    assert queue.stats().counters.get("expired", 0) == 0
+
+
+async def test_many_leases_that_are_lost_at_once_open_no_connection_each(
+    jobs: AsyncQueue, queue: Queue, raw: redis.Redis
+) -> None:
+    async def forever(lease: Lease) -> None:
+        await asyncio.sleep(60)
+
+    tasks = [f"t{i}" for i in range(100)]
+    queue.put(tasks)
+    worker = Worker(jobs, forever, concurrency=100, signals=False)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: len(worker.held) == 100)
+    before = len(raw.client_list())
+    queue.forget(*tasks)
+    await until(lambda: worker.tally.lost == 100)
+    assert len(raw.client_list()) <= before + 2
+    worker.stop()
+    await running
+
+
 async def test_two_idle_workers_share_ten_tasks(url: str, queue: Queue) -> None:
     took: dict[str, int] = {"one": 0, "two": 0}
     async with AsyncQueue(queue.name, url) as first, AsyncQueue(queue.name, url) as second:

@@ -177,6 +177,7 @@ class Worker:
         self._pumping: asyncio.Task[None] | None = None
         self._crew: _Crew | None = None
         self._long_acks: set[asyncio.Task[None]] = set()
+        self._asking = asyncio.Lock()
 
     # ---- the whole
 
@@ -413,7 +414,9 @@ class Worker:
     async def _tell_lost(self, lease: Lease, verb: str) -> None:
         self.tally.lost += 1
         try:
-            loss: object = await self.queue.run(flows.lost(self.queue.talk, lease))
+            # many may be lost at once: one question after the other, or each would open a connection, and keep it
+            async with self._asking:
+                loss: object = await self.queue.run(flows.lost(self.queue.talk, lease))
         except TimeoutqError as error:
             loss = f"lease on {lease.task!a} is lost; why cannot be asked: {error}"
         log.warning("queue %s: the %s of a task came too late: %s", self.queue.name, verb, loss)
@@ -708,18 +711,20 @@ class _Crew:
         self._waiting: SimpleQueue[Lease | None] = SimpleQueue()
         self._done: deque[tuple[_Run, Any, BaseException | None]] = deque()
         self._told = False
-        self._threads: list[threading.Thread] = []
+        self._threads = 0
+        self._hung = 0
+        """How many of them do what was given up, and do not count."""
 
     def take(self, leases: list[Lease]) -> None:
         """Have these run."""
         worker = self._worker
         for lease in leases:
             self._waiting.put(lease)
-        while len(self._threads) < min(self._size, len(worker._running) + self._waiting.qsize()):
+        while self._threads - self._hung < min(self._size, len(worker._running) + self._waiting.qsize()):
             thread = threading.Thread(
-                target=self._work, name=f"handler-{worker.queue.name}-{len(self._threads)}", daemon=True
+                target=self._work, name=f"handler-{worker.queue.name}-{self._threads}", daemon=True
             )
-            self._threads.append(thread)
+            self._threads += 1
             thread.start()
 
     @property
@@ -729,7 +734,8 @@ class _Crew:
 
     def replace_one(self) -> None:
         """Make room for one more thread: one of them hangs."""
-        self._size += 1
+        self._hung += 1
+        self.take([])
 
     def give_back(self) -> list[Lease]:
         """Take out of the queue what no thread has started."""
@@ -743,7 +749,7 @@ class _Crew:
 
     def close(self) -> None:
         """End the threads that are free; those at work are left to themselves and end with the process."""
-        for _ in self._threads:
+        for _ in range(self._threads):
             self._waiting.put(None)
 
     def _work(self) -> None:
@@ -779,6 +785,11 @@ class _Crew:
                 run, result, problem = self._done.popleft()
                 worker._running.pop(run.lease.fence, None)
                 if run.end:
+                    # it is back, and another thread may have taken its place
+                    self._hung -= 1
+                    if self._threads - self._hung > self._size:
+                        self._threads -= 1
+                        self._waiting.put(None)
                     continue  # it was lost, timed out or given back meanwhile
                 if problem is None:
                     try:

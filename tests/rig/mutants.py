@@ -99,7 +99,7 @@ MUTANTS = [
         "lua/retry_failed.lua",
         "redis.call('HDEL', attempts, unpack(moved))",
         "",
-        [PROPERTIES],
+        [_test("test_core_on_fakeredis", "retry_failed")],
     ),
     Mutant("a pulled task stays ready", "lua/pull.lua", "'SMOVE', todos, done", "'SADD', done", [PROPERTIES]),
     # ---- leases as others see them
