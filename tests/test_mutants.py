@@ -10,13 +10,15 @@ import pytest
 from tests.rig import levels
 from tests.rig.mutants import MUTANTS, Verdict, judge_all, spared
 
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for all of them
+
 AT_ONCE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
 
 
 @pytest.fixture(scope="module")
 def verdicts() -> Iterator[dict[str, Verdict]]:
     """Judge them all, some at once."""
-    found = judge_all(MUTANTS, AT_ONCE)
+    found = {verdict.mutant.name: verdict for verdict in judge_all(MUTANTS, AT_ONCE)}
     levels.tell("mutants", *(f"{name}: killed by {each.killed_by or 'NOBODY'}" for name, each in found.items()))
     yield found
 
