@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import redis
 from redis._parsers.base import BaseParser
+from redis.exceptions import NoPermissionError, NoScriptError
 
 from tests.invariants import check
 from tests.rig.faces import Blocking
@@ -252,6 +253,40 @@ def test_no_attempt_starts_in_the_second_half_of_the_deadline(monkeypatch: pytes
     assert len(sent) > 2
     assert max(sent) <= 0.2
     assert "BUSY" in str(ended.value.value[0])
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_who_meets_a_server_late_and_without_its_scripts_still_gives_them_to_it(
+    monkeypatch: pytest.MonkeyPatch, loads: bool
+) -> None:
+    """As after a failover; or is told why the server does not take them."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with Queue("q", "redis://nowhere", deadline=1.0) as queue:
+        flow = flows.settle(queue.talk, queue.operations.forget(("a",)))
+        reply: object = None
+        loaded = False
+        with pytest.raises(StopIteration) as ended:
+            while True:
+                step = flow.send(reply)
+                reply = None
+                if isinstance(step, flows.Sleep):
+                    now[0] += step.seconds
+                elif step.commands[0][0] == "SCRIPT":  # type: ignore[union-attr]  # nothing waits for a bell here
+                    loaded = loads
+                    reply = [b"sha" if loads else NoPermissionError("no permission for 'script|load'")]
+                elif now[0] < 0.4:
+                    now[0] += 0.1
+                    reply = redis.ConnectionError("refused")
+                else:
+                    now[0] += 0.15
+                    reply = [b"t"] if loaded else [NoScriptError("No matching script.")]
+        (result,) = ended.value.value
+    if loads:
+        assert result["a"] == "todos"
+    else:
+        assert isinstance(result, AccessDenied)
+        assert "script|load" in str(result)
 
 
 # ---- servers that refuse for a while, or for good

@@ -13,6 +13,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+from redis.exceptions import ResponseError
+
 from timeoutq import arguments, operations
 from timeoutq.connection import ATTEMPT, CONNECT, Server, is_hopeless, is_script_missing, is_transient
 from timeoutq.errors import (
@@ -186,10 +188,15 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
             break
         elapsed = time.monotonic() - began
         left = talk.deadline * LAST_START - elapsed
-        if left < 0.001 and not (missing and tries < 3):
+        # a server that answers, only without the scripts, is given them at once, and does not use up another attempt
+        if left < 0.001 and not (missing and elapsed < talk.deadline * (1 - ATTEMPT)):
             break
         if missing:
-            yield Send([("SCRIPT", "LOAD", operations.script(name).text) for name in sorted(missing)])
+            loaded = yield Send([("SCRIPT", "LOAD", operations.script(name).text) for name in sorted(missing)])
+            refusal = _refusal(loaded)
+            if refusal is not None:
+                results = [refusal if is_script_missing(result) else result for result in results]
+                break
             if tries < 3:
                 continue
         if isinstance(error, Exception) and str(error).startswith("LATE"):
@@ -199,6 +206,12 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
         if not isinstance(results[i], NotReplicated):  # it was carried out, and only then the server went away
             results[i] = _not_replicated(talk, results[i], replicas)
     return [talk.server.explain(r) if isinstance(r, BaseException) else r for r in results]
+
+
+def _refusal(replies: object) -> ResponseError | None:
+    # what will be the same next time: the user may not load scripts
+    errors = [reply for reply in cast("Any", replies) if isinstance(reply, ResponseError)] if replies else []
+    return next((error for error in errors if not is_transient(error)), None)
 
 
 def _not_replicated(talk: Talk, confirmed: object, replicas: int) -> NotReplicated:

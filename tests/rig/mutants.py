@@ -142,7 +142,7 @@ MUTANTS = [
         "local ids = redis.call('SMEMBERS', stats .. 'looked')\nredis.call('DEL', stats .. 'looked')\n"
         "if #looked > 0 then redis.call('SADD', stats .. 'looked', unpack(looked)) end\n",
     ),
-    Mutant("no grace after a restart", "lua/requeue_expired.lua", "(known[1] and known[1] ~= run)", "false"),
+    Mutant("no grace after a restart", "lua/parts/grace.lua", "(known[1] and known[1] ~= run)", "false"),
     Mutant(
         "no grace after a jump of the clock",
         "lua/requeue_expired.lua",
@@ -178,8 +178,8 @@ MUTANTS = [
     ),
     Mutant(
         "a grace grows when the clock steps back",
-        "lua/requeue_expired.lua",
-        "elseif grace_until > grace_end then",
+        "lua/parts/grace.lua",
+        "elseif ends > last then",
         "elseif false then",
     ),
     Mutant("leases grow when the clock steps back", "lua/requeue_expired.lua", "if longest > 0 then", "if false then"),

@@ -143,7 +143,8 @@ class Wire:
                 pump.cancel()
             for end in ends:
                 end.transport.abort()
-            await asyncio.gather(*pumps, return_exceptions=True)
+            with suppress(asyncio.CancelledError):  # it is at its end, whoever asks for it once more
+                await asyncio.gather(*pumps, return_exceptions=True)
             await asyncio.sleep(0)  # the transports close in the next round of the loop
             self._closing.discard(task)
 

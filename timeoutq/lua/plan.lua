@@ -1,17 +1,17 @@
 -- plan: a cleaner asks how long it may sleep, and promises to look again by then.
 -- KEYS  in_progress scheduled leases meta stats history
--- PARTS open
+-- PARTS open server grace
 -- ARGV  1 call id   2 age of the call, ms   3 longest sleep, ms
 -- Reply {now ms, look again at ms}
 local at = now + tonumber(ARGV[3])
 local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
 local longest = tonumber(settings[3] or 0)
-local grace_until = tonumber(redis.call('HGET', meta, 'grace_until') or 0)
+-- asked also while nothing runs out, so that a failover and the way back are two
+local grace_until = grace(longest, false)
 if lease[2] then
   local deadline = tonumber(lease[2])
-  local grace_end = now + math.min(longest, 60000)
-  if now < grace_until then deadline = math.max(deadline, math.min(grace_until, grace_end)) end
+  if now < grace_until then deadline = math.max(deadline, grace_until) end
   at = math.min(at, deadline)
   -- a clock that stepped back made leases longer than anybody asked for: they are cut at once
   local last = redis.call('ZRANGE', leases, -1, -1, 'WITHSCORES')

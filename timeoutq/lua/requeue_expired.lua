@@ -1,6 +1,6 @@
 -- requeue_expired: take back tasks whose lease ran out. Costs what has expired, never what is in flight.
 -- KEYS  todos in_progress failed leases owners lock crashes errors error_log runtime meta stats bell alarm
--- PARTS open drop wake log crashed server
+-- PARTS open drop wake log crashed server grace
 -- ARGV  1 call id   2 age of the call, ms   3 at most   4 the server time that the client expects, ms, or 0
 -- Reply {now ms, taken back, gone to failed, 1 if there may be more}
 local n, expected = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -18,21 +18,7 @@ local jumped = longest > 0 and expected > 0 and now - expected > math.max(500, m
 if #ids == 0 and not (jumped and redis.call('EXISTS', leases) == 1) then
   return {now, 0, 0, 0}
 end
--- after a restart, a failover or a jump of the clock, live workers may extend first: one lease, a minute at most
-local known = redis.call('HMGET', meta, 'run_id', 'grace_until')
-local run, grace_until = run_id(), tonumber(known[2] or 0)
-local grace_end = now + math.min(longest, 60000)
-if jumped or (known[1] and known[1] ~= run) then
-  grace_until = grace_end
-  redis.call('HDEL', meta, 'grace_until')
-  redis.call('HSET', meta, 'run_id', run, 'grace_until', grace_until)
-  redis.call('HINCRBY', stats, jumped and 'clock_jumps' or 'restarts', 1)
-elseif grace_until > grace_end then
-  -- the clock stepped back during a grace, which must not become longer by that
-  grace_until = grace_end
-  redis.call('HDEL', meta, 'grace_until')
-  redis.call('HSET', meta, 'grace_until', grace_until)
-end
+local grace_until = grace(longest, jumped)
 if now < grace_until then
   redis.call('HDEL', meta, 'wake_at')
   -- a live worker's extension moves its lease past this; what stays is taken back when the grace ends
