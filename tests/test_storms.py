@@ -368,6 +368,23 @@ def test_a_stop_explains_a_lost_lease_when_it_fell_into_it(
     assert (story.verdict().violations == []) is good
 
 
+def test_a_lease_runs_since_its_claim_was_first_sent(story: Story) -> None:
+    """The reply was lost in a stop; the one to the second sending tells a deadline that is near."""
+    story.put(0, "t")
+    story.note("claim", 100, 10, token="a", fence=1)
+    story.note("stop", 110, 10)
+    story.note("cont", 900, 10)
+    now, sent = EPOCH + 920, 919 * 1_000_000
+    story.note("granted", 920.2, 10, "t", "a", fence=100, now=now, deadline=EPOCH + 1100, sent=sent)
+    story.counters["claimed"] += 1
+    story.work(930, 10, "t", "a", until=1150)
+    story.expired()
+    story.whole(1200, 11, "t", "b")
+    verdict = story.verdict()
+    assert verdict.violations == []
+    assert verdict.causes == {"struck": 1}
+
+
 def test_a_holder_that_did_not_run_for_long_was_stalled(story: Story) -> None:
     killed_while_it_works(story, again_at=1100)
     story.events = [event for event in story.events if event.what != "kill"]

@@ -1,10 +1,11 @@
 """Goes through every order of steps of a world, and checks each state that can be reached.
 
-`python -m tests.rig.explorer` tells how many states there are; the tests do the same.
+`python -m tests.rig.explorer --help` walks through one world, of any size; the tests walk through several.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from dataclasses import dataclass
@@ -72,7 +73,29 @@ def _steps(path: object) -> list[Step]:
     return found[::-1]
 
 
+def main() -> int:
+    """Explore one world and print how large it is; give the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.rig.explorer", description="Walk through a whole world.")
+    parser.add_argument("--ticks", type=int, default=2, help="how often time passes")
+    parser.add_argument("--faults", type=int, default=1, help="how many faults strike, of any kind")
+    parser.add_argument("--claims", type=int, default=1, help="how many claims each worker makes")
+    parser.add_argument("--ends", type=int, default=0, help="how many extensions, releases and fails there are of each")
+    given = parser.parse_args()
+    limits = Limits(
+        ticks=given.ticks, faults=given.faults, claims=given.claims,
+        extends=given.ends, releases=given.ends, fails=given.ends,
+    )  # fmt: skip
+    try:
+        seen = explore(limits)
+    except Found as found:
+        print(found)
+        return 1
+    print(
+        f"{seen.states:,} states, {seen.transitions:,} transitions, {seen.ends:,} ends, 0 violations, "
+        f"{seen.seconds:.1f} s"
+    )
+    return 0
+
+
 if __name__ == "__main__":
-    # how many ticks and faults, and how many claims of each worker: the more, the (much) longer
-    ticks, faults, claims = (int(word) for word in (*sys.argv[1:4], *("2", "2", "1")[len(sys.argv) - 1 :]))
-    print(explore(Limits(ticks=ticks, faults=faults, claims=claims, extends=0, releases=0, fails=0)))
+    sys.exit(main())
