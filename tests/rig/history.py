@@ -212,9 +212,9 @@ class _Judge:
     def _gather_leases(self) -> None:
         fences: dict[int, tuple[str, str]] = {}
         # a lease runs since its claim was carried out, which may have been the first of several sendings
-        asked: dict[str, int] = {}
+        first: dict[str, int] = {}
         for event in self.of_kind["claim"]:
-            asked[event.token] = min(event.at, asked.get(event.token, event.at))
+            first[event.token] = min(event.at, first.get(event.token, event.at))
         for event in self.of_kind["granted"]:
             key = (event.task, event.token)
             if fences.setdefault(event.fence, key) != key or not event.fence:
@@ -223,7 +223,7 @@ class _Judge:
             if lease is None:
                 self.leases[key] = _Lease(
                     event.task, event.token, event.pid, event.fence,
-                    event.now, event.deadline, asked.get(event.token, event.sent), event.at,
+                    event.now, event.deadline, first.get(event.token, event.sent), event.at,
                 )  # fmt: skip
             else:
                 lease.fence, lease.now = min(lease.fence, event.fence), min(lease.now, event.now)
