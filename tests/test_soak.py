@@ -24,7 +24,8 @@ from rich.console import Console
 from tests.rig import levels
 from tests.rig.processes import ROOT
 from tests.rig.servers import REDIS
-from tests.rig.soak import LEAKS, MIB, ROLES, RULES, Point, Report, Samples, Trend, trend
+from tests.rig.soak import LEAKS, ROLES, Report
+from tests.rig.trend import MIB, RULES, Point, Samples, Trend, trend
 from tests.rig.waiting import wait_until
 
 PATIENCE = 100.0
