@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from itertools import count
 from typing import Any
@@ -22,6 +22,7 @@ _numbers = count(1)
 
 _passed: Counter[str] = Counter()
 _skipped: Counter[str] = Counter()
+_seconds: defaultdict[str, float] = defaultdict(float)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,6 +58,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Count what the levels of the rig did."""
     level = levels.level_of(report.location[0])
     if level is not None:
+        _seconds[level] += report.duration
         if report.skipped:
             _skipped[level] += 1
         elif report.when == "call" and report.passed:
@@ -65,7 +67,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Tell what the levels of the rig did."""
-    lines = levels.lines(_passed, _skipped)
+    lines = levels.lines(_passed, _skipped, _seconds)
     if lines:
         terminalreporter.section("levels of the rig")
         for line in lines:

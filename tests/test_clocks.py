@@ -27,8 +27,9 @@ from tests.rig.processes import ROOT, processes
 from tests.rig.servers import redis_server, valkey, wrapped
 from tests.rig.shims import Clock
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Cleaner, Lease, Queue, State, Worker
+from timeoutq import AsyncQueue, Cleaner, Lease, Queue, State, Worker, flows
 from timeoutq.embedded import EmbeddedServer
+from timeoutq.operations import Plan
 
 LEASE = 1.0
 SLACK = 2.5
@@ -282,6 +283,25 @@ async def test_a_task_that_is_scheduled_after_a_step_is_ready_in_time(build: Bui
                 assert time.monotonic() - began <= 0.2 + SLACK, f"{seconds:+g} s"
 
     await asyncio.gather(*(live(seconds) for seconds in LONG_STEPS))
+
+
+def test_what_a_cleaner_plans_after_a_step(bent: Bent) -> None:
+    with Queue("q", bent.server.url, timeout=LEASE) as queue, redis.Redis.from_url(bent.server.url) as raw:
+
+        def plan() -> Plan:
+            return queue.run(flows.answer(queue.talk, queue.operations.plan(10_000)))
+
+        assert plan().at_ms == plan().now_ms + 10_000
+        queue.put("a")
+        queue.claim()
+        bent.step(-60)
+        assert plan().at_ms <= plan().now_ms, "leases that became too long are cut at once"
+        queue.requeue_expired()
+        assert plan().at_ms <= plan().now_ms + 1000
+        raw.delete(queue.operations.key("alarm"))
+        bent.step(3600)
+        queue.schedule("b", after=30)
+        assert raw.xlen(queue.operations.key("alarm")) == 1, "what was promised is long over: the cleaners are roused"
 
 
 async def test_a_cleaner_whose_due_time_has_come_by_a_step_notices(bent: Bent) -> None:

@@ -12,7 +12,7 @@ import redis
 from tenacity import stop_after_attempt, wait_fixed
 
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, LeaseLost, Queue, State
+from timeoutq import InvalidInput, LeaseLost, Queue, State, flows
 
 
 def ids(leases: Any) -> set[str]:
@@ -104,6 +104,19 @@ def test_a_lease_is_a_task_a_token_and_a_deadline(face: Any) -> None:
     assert 6.5 < info.lease_left <= 7
     assert lease.deadline == info.deadline
     assert lease.attempt == 1
+
+
+def test_a_put_leaves_one_stroke_of_the_bell(queue: Queue, raw: redis.Redis) -> None:
+    queue.put("a", "b")
+    queue.put("c")
+    assert raw.lrange(queue.operations.key("bell"), 0, -1) == ["1"]
+
+
+def test_a_claim_of_many_workers_takes_its_share_of_a_short_queue(queue: Queue) -> None:
+    queue.put([f"t{i}" for i in range(10)])
+    claims = [queue.operations.claim(queue.token(), 100, 5000, share=2) for _ in range(3)]
+    found = [queue.run(flows.answer(queue.talk, claim)) for claim in claims]
+    assert [len(each.leases) for each in found] == [5, 3, 1]
 
 
 def test_a_put_wakes_who_waits(face: Any, url: str) -> None:

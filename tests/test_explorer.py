@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from tests.rig import levels
+from tests.rig.beside import processes
 from tests.rig.explorer import Explored, Found, explore
 from tests.rig.model import Model, Pair
 from tests.rig.world import Limits
@@ -32,9 +34,16 @@ WORLDS = {
 }
 
 
+@pytest.fixture(scope="module")
+def walks() -> Iterator[dict[str, Future[Explored]]]:
+    """All walks, several at once."""
+    with processes() as pool:
+        yield {name: pool.submit(explore, world) for name, world in WORLDS.items()}
+
+
 @pytest.mark.parametrize("name", WORLDS)
-def test_no_order_of_steps_breaks_an_invariant(name: str) -> None:
-    seen = explore(WORLDS[name])
+def test_no_order_of_steps_breaks_an_invariant(name: str, walks: dict[str, Future[Explored]]) -> None:
+    seen = walks[name].result()
     assert seen.states > 10_000
     levels.count("explorer", states=seen.states, transitions=seen.transitions)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,49 +13,69 @@ import timeoutq
 PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
     "errors", "model", "arguments", "text", "retry", "operations", "address", "connection", "embedded", "flows",
-    "client", "heartbeat", "cleaner", "worker", "supervisor", "dashboard", "testing", "doctor", "logs",
+    "client", "heartbeat", "cleaner", "worker", "supervisor", "dashboard", "testing", "doctor", "bench", "logs",
     "cli", "__main__",
 ]  # fmt: skip
+ROOMS = {"bench": ["__init__", "terms", "handlers", "ground", "limits", "clients", "workers", "latency", "report"]}
+"""Modules that are folders, and the order in them."""
 
 
-def imported(module: str) -> set[str]:
-    tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
+def files(module: str) -> list[Path]:
+    if module in ROOMS:
+        return [PACKAGE / module / f"{part}.py" for part in ROOMS[module]]
+    return [PACKAGE / f"{module}.py"]
+
+
+def imported(path: Path, package: str = "timeoutq") -> set[str]:
+    depth = package.count(".") + 1
+    tree = ast.parse(path.read_text("utf-8"))
     found: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("timeoutq"):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{package}."):
             parts = (node.module or "").split(".")
-            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+            found |= {parts[depth]} if len(parts) > depth else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("timeoutq.")}
+            found |= {alias.name.split(".")[depth] for alias in node.names if alias.name.startswith(f"{package}.")}
     return found
 
 
 def test_every_module_has_its_place() -> None:
-    assert {path.stem for path in PACKAGE.glob("*.py")} == {*ORDER, "__init__"}
+    assert {path.stem for path in PACKAGE.glob("*.py")} == {*ORDER, "__init__"} - ROOMS.keys()
+    assert {path.parent.name for path in PACKAGE.glob("*/*.py")} == ROOMS.keys()
+    for room, order in ROOMS.items():
+        assert {path.stem for path in (PACKAGE / room).glob("*.py")} == set(order)
 
 
 def test_each_module_imports_only_what_stands_above_it() -> None:
     for place, module in enumerate(ORDER):
-        below = imported(module) - set(ORDER[:place])
-        assert not below, f"{module} imports {below}, which stand below it"
+        for path in files(module):
+            below = imported(path) - set(ORDER[:place]) - ({module} & ROOMS.keys())
+            assert not below, f"{module} imports {below}, which stand below it"
+
+
+def test_in_a_room_the_same_order_holds() -> None:
+    for room, order in ROOMS.items():
+        for place, path in enumerate(files(room)):
+            below = imported(path, f"timeoutq.{room}") - set(order[:place])
+            assert not below, f"{room}.{path.stem} imports {below}, which stand below it"
 
 
 def test_each_module_says_what_it_is_for() -> None:
     for module in [*ORDER, "__init__"]:
-        tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
-        assert ast.get_docstring(tree), module
+        for path in files(module):
+            assert ast.get_docstring(ast.parse(path.read_text("utf-8"))), path
 
 
 def test_only_the_links_speak_to_redis_py() -> None:
     for module in ORDER:
         if module not in ("connection", "testing"):
-            text = (PACKAGE / f"{module}.py").read_text("utf-8")
-            assert "import redis" not in text, module
-            assert "from redis" not in text, module
+            for path in files(module):
+                text = path.read_text("utf-8")
+                assert not re.search(r"^\s*(import|from) redis", text, re.MULTILINE), path
 
 
 def test_no_pickle_anywhere() -> None:
-    for path in PACKAGE.glob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         assert "import pickle" not in path.read_text("utf-8")
 
 

@@ -110,16 +110,19 @@ def test_a_short_soak_loses_nothing_and_ends_in_order(tmp_path: Path) -> None:
 @pytest.mark.timeout(2 * PATIENCE)
 def test_a_soak_finds_what_a_handler_leaks_and_loses(tmp_path: Path) -> None:
     leaks = [word for leak in LEAKS for word in ("--leak", leak)]
-    words = ("--minutes", "0.17", "--warm-up", "3", "--least-span", "4", "--server", "redis" if REDIS else "valkey")
-    with soaking(tmp_path, *words, *leaks) as process:
-        report = report_of(process)
-    levels.count("soak", leaks_found=len([one for one in report["trends"] if one["verdict"] == "grows"]))
+    words = ("--warm-up", "3", "--least-span", "4", "--server", "redis" if REDIS else "valkey")
+    leaky = {("RSS", "worker async"), ("descriptors", "worker async"), ("keys", "server")}
+    for minutes in ("0.17", "0.6"):  # on a busy machine little is done, and so leaks little: a longer look sees it
+        with soaking(tmp_path, "--minutes", minutes, *words, *leaks) as process:
+            report = report_of(process)
+        found = verdicts(report)
+        grows = {one for one in leaky if found[one] == "grows"}
+        if grows == leaky:
+            break
+    levels.count("soak", leaks_found=len(grows))
     assert process.returncode == 1
     assert not report["valid"]
-    found = verdicts(report)
-    assert found["RSS", "worker async"] == "grows"
-    assert found["descriptors", "worker async"] == "grows"
-    assert found["keys", "server"] == "grows"
+    assert grows == leaky
     assert found["descriptors", "worker def"] == "steady", "it does not leak"
     assert found["descriptors", "worker idle"] == "steady"
     assert report["lost"] > 0

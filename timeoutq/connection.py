@@ -207,6 +207,12 @@ def is_transient(error: object) -> bool:
     )
 
 
+def refusal_of(replies: object) -> ResponseError | None:
+    """Find the error that will be the same next time, as when a user may not load scripts, among the replies."""
+    errors = [reply for reply in cast("Any", replies) if isinstance(reply, ResponseError)] if replies else []
+    return next((error for error in errors if not is_transient(error)), None)
+
+
 def is_hopeless(error: BaseException) -> bool:
     """Say whether a network-like error will be the same next time: a wrong password, or not a Redis at all."""
     return isinstance(error, AuthenticationError | AuthorizationError | InvalidResponse | ssl.SSLCertVerificationError)

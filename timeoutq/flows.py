@@ -13,10 +13,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from redis.exceptions import ResponseError
-
 from timeoutq import arguments, operations
-from timeoutq.connection import ATTEMPT, CONNECT, Server, is_hopeless, is_script_missing, is_transient
+from timeoutq.connection import ATTEMPT, CONNECT, Server, is_hopeless, is_script_missing, is_transient, refusal_of
 from timeoutq.errors import (
     AccessDenied,
     InvalidInput,
@@ -193,8 +191,7 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
             break
         if missing:
             loaded = yield Send([("SCRIPT", "LOAD", operations.script(name).text) for name in sorted(missing)])
-            refusal = _refusal(loaded)
-            if refusal is not None:
+            if (refusal := refusal_of(loaded)) is not None:
                 results = [refusal if is_script_missing(result) else result for result in results]
                 break
             if tries < 3:
@@ -206,12 +203,6 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
         if not isinstance(results[i], NotReplicated):  # it was carried out, and only then the server went away
             results[i] = _not_replicated(talk, results[i], replicas)
     return [talk.server.explain(r) if isinstance(r, BaseException) else r for r in results]
-
-
-def _refusal(replies: object) -> ResponseError | None:
-    # what will be the same next time: the user may not load scripts
-    errors = [reply for reply in cast("Any", replies) if isinstance(reply, ResponseError)] if replies else []
-    return next((error for error in errors if not is_transient(error)), None)
 
 
 def _not_replicated(talk: Talk, confirmed: object, replicas: int) -> NotReplicated:

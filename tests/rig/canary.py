@@ -7,6 +7,7 @@ were started with, which all users of a machine can read. A test that reads a te
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import traceback
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-PASSWORD = "canary-7f3a91c4e8d2"
+PASSWORD = os.environ.get("CANARY", "canary-7f3a91c4e8d2")
 _BYTES = PASSWORD.encode()
 _LARGEST = 64 * 1024 * 1024
 

@@ -29,7 +29,11 @@ class Found(Violation):
 
     def __init__(self, violation: Violation, steps: list[Step]) -> None:
         super().__init__(f"{violation}\n{told(steps)}")
+        self.violation = violation
         self.steps = steps
+
+    def __reduce__(self) -> tuple[type[Found], tuple[Violation, list[Step]]]:
+        return Found, (self.violation, self.steps)
 
 
 def explore(limits: Limits) -> Explored:

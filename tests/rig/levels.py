@@ -61,13 +61,15 @@ def must_run(name: str) -> bool:
     return bool(os.environ.get("CI")) or all(shutil.which(need) for need in LEVELS[name].needs)
 
 
-def lines(passed: Mapping[str, int], skipped: Mapping[str, int]) -> list[str]:
-    """Give the table of the summary: a line a level that had tests in this run."""
+def lines(passed: Mapping[str, int], skipped: Mapping[str, int], seconds: Mapping[str, float]) -> list[str]:
+    """Give the table of the summary: a line a level that had tests in this run, and how long all took."""
     found: list[str] = []
     for name in LEVELS:
         if passed[name] or skipped[name] or _figures[name]:
             figures = ", ".join(f"{value:,} {what.replace('_', ' ')}" for what, value in _figures[name].items())
             tests = f"{passed[name]} tests" + (f", {skipped[name]} skipped" if skipped[name] else "")
-            found.append(f"{name:14} {tests}{': ' if figures else ''}{figures}")
+            found.append(f"{name:14} {tests}, {seconds[name]:.0f} s{': ' if figures else ''}{figures}")
             found += [f"  {detail}" for detail in _details[name]]
+    if found:
+        found.append(f"all levels     {sum(seconds.values()):.0f} s")
     return found

@@ -160,14 +160,14 @@ MUTANTS = [
         "lua/plan.lua",
         "then at = now end",
         "then at = at end",
-        [_test("test_clocks", "by_a_cleaner_alone")],
+        [_test("test_clocks", "what_a_cleaner_plans")],
     ),
     Mutant(
         "a promise that the clock stepped over keeps the cleaner asleep",
         "lua/parts/wake.lua",
         "or (wake_at > 0 and wake_at <= now)",
         "",
-        [_test("test_clocks", "scheduled_after_a_step")],
+        [_test("test_clocks", "what_a_cleaner_plans")],
     ),
     Mutant(
         "a client takes a jump of the clock for the way of things",
@@ -281,13 +281,13 @@ MUTANTS = [
         [_test("test_replay", "cancelled_gives_back")],
     ),
     # ---- who wakes whom
-    Mutant("a put wakes nobody", "lua/parts/add.lua", "    ring()\n", "", [_test("test_core", "a_put_wakes")]),
+    Mutant("a put wakes nobody", "lua/parts/add.lua", "    ring()\n", "", [_test("test_core", "stroke_of_the_bell")]),
     Mutant(
         "a lease is extended by nobody while its handler works",
         "heartbeat.py",
         "if now >= extend_at:",
         "if False:",
-        [_test("test_worker", "extended_while")],
+        [_test("test_core_servers", "leases_of_those_who_live")],
     ),
     Mutant(
         "a lost lease does not stop its handler",
@@ -301,7 +301,7 @@ MUTANTS = [
         "lua/claim.lua",
         "n = math.min(n, math.max(1, math.ceil(ready / tonumber(ARGV[7]))))\n",
         "n = math.min(n, ready)\n",
-        [_test("test_worker", "share_ten")],
+        [_test("test_core", "takes_its_share")],
     ),
     Mutant(
         "a server that evicts is trusted",
@@ -338,10 +338,11 @@ def command(killer: str) -> list[str]:
 def run(killer: str, tree: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run a killer in a tree, with these settings in its environment."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CI")}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree), "NO_SHRINK": "1", **settings}
+    environment["CANARY"] = "of-mutants"  # a test that fails shows its values
     return subprocess.run(
-        command(killer), cwd=tree, capture_output=True, text=True, check=False, timeout=300,
-        env={**environment, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree), "NO_SHRINK": "1", **settings},
-    )  # fmt: skip
+        command(killer), cwd=tree, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
 
 
 def spared() -> list[subprocess.CompletedProcess[str]]:

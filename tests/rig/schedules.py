@@ -6,17 +6,19 @@ some thousands; `python -m tests.rig.schedules 250000` plays any number, and tel
 
 from __future__ import annotations
 
+import argparse
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import redis
 
+from tests.rig.beside import processes
 from tests.rig.servers import redis_server, wrapped
 from tests.rig.shims import Clock
 from tests.rig.world import LEASE_MS, Limits, Request, Step, Violation, World, told
@@ -24,6 +26,8 @@ from timeoutq import Lease
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.operations import Call, Operations, script
 
+PART = 600
+"""How many schedules one process plays before it tells how far it is."""
 LENGTH = 60
 """The most steps of a schedule: a cleaner may look as often as it likes."""
 
@@ -248,18 +252,43 @@ def _plain(verb: str, reply: Any) -> Any:
     return reply.decode()
 
 
-def main(count: int, first: int) -> None:
-    """Play many; tell how far it is."""
-    began, steps = time.monotonic(), 0
+def play_some(seeds: range) -> int:
+    """Play the schedules of some seeds on a server of their own; give how many steps they had. Raises `Differs`."""
     with still_server() as (server, clock):
         player = Player(server.url, clock)
-        for seed in range(first, first + count):
-            steps += player.play(seed)
-            if seed % 1000 == 999:
-                print(f"{seed + 1 - first:,} schedules, {steps:,} steps", file=sys.stderr)
+        steps = sum(map(player.play, seeds))
         player.close()
-    print(f"{count:,} schedules, {steps:,} steps, {count / (time.monotonic() - began):.0f} schedules/s, 0 differ")
+    return steps
+
+
+def play_many(count: int, first: int = 0, tell: Callable[[str], object] = lambda _: None) -> int:
+    """Play many, on a server a core; give how many steps they had, and `tell` how far it is. Raises `Differs`."""
+    parts = [range(at, min(at + PART, first + count)) for at in range(first, first + count, PART)]
+    steps = played = 0
+    with processes() as pool:
+        results = pool.map(play_some, parts) if len(parts) > 1 else map(play_some, parts)
+        for part, more in zip(parts, results, strict=True):
+            steps, played = steps + more, played + len(part)
+            tell(f"{played:,} schedules, {steps:,} steps")
+    return steps
+
+
+def main() -> int:
+    """Play many and print what came of it; give the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.rig.schedules", description="The model against a server.")
+    parser.add_argument("count", type=int, nargs="?", default=5000, help="how many schedules")
+    parser.add_argument("first", type=int, nargs="?", default=0, help="the seed of the first one")
+    given = parser.parse_args()
+    began = time.monotonic()
+    try:
+        steps = play_many(given.count, given.first, lambda line: print(line, file=sys.stderr))
+    except Differs as differs:
+        print(f"Differs: {differs}")
+        return 1
+    speed = given.count / (time.monotonic() - began)
+    print(f"{given.count:,} schedules, {steps:,} steps, {speed:.0f} schedules/s, 0 differ")
+    return 0
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5000, int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    sys.exit(main())
