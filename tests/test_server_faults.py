@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -380,10 +380,34 @@ def logs(run: Processes) -> str:
     return "\n".join(run.log(process) for process in run.all)
 
 
+Lived = dict[str, Future[None]]
+
+
+@pytest.fixture(scope="module")
+def lived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
+    """All that this run is to see, two at once: most of the time they wait."""
+    chosen = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    with ThreadPoolExecutor(2) as pool:
+
+        def begin(item: pytest.Function) -> Future[None]:
+            case: dict[str, Any] = item.callspec.params
+            return pool.submit(outlive, case["fault"], case["kind"], tmp_path_factory.mktemp("fault"))
+
+        yield {item.name: begin(item) for item in chosen}
+
+
 @pytest.mark.parametrize(("fault", "kind"), CASES)
-def test_workers_outlive_what_befalls_their_server(fault: Fault, kind: str, tmp_path: Path) -> None:
+def test_workers_outlive_what_befalls_their_server(
+    fault: Fault, kind: str, lived: Lived, request: pytest.FixtureRequest
+) -> None:
+    lived[request.node.name].result()
+    levels.count("server faults", faults=1)
+
+
+def outlive(fault: Fault, kind: str, folder: Path) -> None:
+    """Have a fault strike two workers, and see that all is done in the end, and why what was done twice."""
     tasks, more = {f"t{i}" for i in range(TASKS)}, {f"m{i}" for i in range(MORE)}
-    with a_server(fault, kind, tmp_path) as site, processes(site.server.url, tmp_path) as run:
+    with a_server(fault, kind, folder) as site, processes(site.server.url, folder) as run:
         url = site.server.url
         workers = [
             run.worker("q", "work", "--concurrency", "4", "--timeout", f"{fault.lease:g}", WORK="0.015")
@@ -414,4 +438,3 @@ def test_workers_outlive_what_befalls_their_server(fault: Fault, kind: str, tmp_
             explain(run, tasks | more | set(ASKED), {lease.task for leases in taken for lease in leases}, counters)
             assert fault.expires or "expired" not in counters, counters
             check(url, "q")
-    levels.count("server faults", faults=1)
