@@ -255,9 +255,9 @@ def test_no_attempt_starts_in_the_second_half_of_the_deadline(monkeypatch: pytes
     assert "BUSY" in str(ended.value.value[0])
 
 
-@pytest.mark.parametrize("loads", [True, False])
+@pytest.mark.parametrize("loads", ["at once", "after a break", "never"])
 def test_who_meets_a_server_late_and_without_its_scripts_still_gives_them_to_it(
-    monkeypatch: pytest.MonkeyPatch, loads: bool
+    monkeypatch: pytest.MonkeyPatch, loads: str
 ) -> None:
     """As after a failover; or is told why the server does not take them."""
     now = [0.0]
@@ -265,7 +265,7 @@ def test_who_meets_a_server_late_and_without_its_scripts_still_gives_them_to_it(
     with Queue("q", "redis://nowhere", deadline=1.0) as queue:
         flow = flows.settle(queue.talk, queue.operations.forget(("a",)))
         reply: object = None
-        loaded = False
+        loaded, given = False, 0
         with pytest.raises(StopIteration) as ended:
             while True:
                 step = flow.send(reply)
@@ -273,16 +273,18 @@ def test_who_meets_a_server_late_and_without_its_scripts_still_gives_them_to_it(
                 if isinstance(step, flows.Sleep):
                     now[0] += step.seconds
                 elif step.commands[0][0] == "SCRIPT":  # type: ignore[union-attr]  # nothing waits for a bell here
-                    loaded = loads
-                    reply = [b"sha" if loads else NoPermissionError("no permission for 'script|load'")]
+                    given += 1
+                    loaded = loads == "at once" or (loads == "after a break" and given == 2)
+                    refused = [NoPermissionError("no permission for 'script|load'")]
+                    reply = [b"sha"] if loaded else refused if loads == "never" else redis.ConnectionError("broken")
                 elif now[0] < 0.4:
                     now[0] += 0.1
                     reply = redis.ConnectionError("refused")
                 else:
-                    now[0] += 0.15
+                    now[0] += 0.11
                     reply = [b"t"] if loaded else [NoScriptError("No matching script.")]
         (result,) = ended.value.value
-    if loads:
+    if loads != "never":
         assert list(result) == ["todos"]
     else:
         assert isinstance(result, AccessDenied)

@@ -800,6 +800,29 @@ def doctor(
         raise typer.Exit(NOTHING)
 
 
+@app.command(rich_help_panel="Looking")
+def bench(
+    url: Url = None, url_file: UrlFile = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="These figures, with their limits.")] = None,
+    latency: Annotated[bool, typer.Option("--latency", help="A worker behind delays of 0 to 200 ms.")] = False,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds; else 3, or 2 with --quick.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Less of everything, and nothing heavy.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 when a target is missed.")] = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Measure timeoutq beside the raw limits of a server: an embedded one, or that at --url, which will be busy.
+
+    It works on queues of its own, named bench-…, and removes them.
+    """
+    from timeoutq.bench import report
+
+    address = None if url is None and url_file is None else _address(url, url_file)
+    found = report.measure(address, only or [], rounds=rounds, quick=quick, far=latency)
+    _Sink(True).document(report.to_json(found)) if as_json else report.show(found)
+    if check and found.missed:
+        raise typer.Exit(NOTHING)
+
+
 # ---- the operator's
 
 

@@ -209,7 +209,9 @@ def is_transient(error: object) -> bool:
 
 def refusal_of(replies: object) -> ResponseError | None:
     """Find the error that will be the same next time, as when a user may not load scripts, among the replies."""
-    errors = [reply for reply in cast("Any", replies) if isinstance(reply, ResponseError)] if replies else []
+    if not isinstance(replies, list):
+        return None  # the network broke meanwhile
+    errors = [reply for reply in cast("list[object]", replies) if isinstance(reply, ResponseError)]
     return next((error for error in errors if not is_transient(error)), None)
 
 

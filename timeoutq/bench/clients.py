@@ -1,0 +1,320 @@
+"""What a program gets that puts, claims and acks through `Queue` and `AsyncQueue`, and what the tasks cost the server.
+
+`report.py` takes these measurements; each stands beside the bare client's from `limits.py`, or beside its own smallest
+size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from timeoutq.bench.ground import Ground, Measure, ids
+from timeoutq.bench.limits import rate, slices
+from timeoutq.bench.terms import Figure, Readings, Target
+from timeoutq.client import AsyncQueue, Queue
+
+HOUR = 3600
+
+
+def _rate_async(ground: Ground, name: str, count: int, step: Callable[[AsyncQueue, int], Awaitable[object]],
+                each: int = 1) -> float:  # fmt: skip
+    async def run() -> float:
+        queue, rates = AsyncQueue(name, ground.url), list[float]()
+        try:
+            await queue.drained()  # connects
+            for part in slices(count):
+                began = time.perf_counter()
+                for number in part:
+                    await step(queue, number)
+                rates.append(each * len(part) / (time.perf_counter() - began))
+        finally:
+            await queue.close()
+        return median(rates)
+
+    return asyncio.run(run())
+
+
+# ---- put
+
+
+def _put_one(ground: Ground) -> Readings:
+    tasks = ids(ground.sizes.trips)
+    with ground.queue() as queue:
+        queue.put("first")
+        sync = rate(len(tasks), lambda number: queue.put(tasks[number]))
+    with ground.queue() as queue:
+        queue.put("first")
+        twin = _rate_async(ground, queue.name, len(tasks), lambda twin, number: twin.put(tasks[number]))
+    return {"put-one": sync, "put-one-async": twin}
+
+
+def _put_bulk(ground: Ground) -> Readings:
+    tasks = ids(ground.sizes.bulk)
+    with ground.queue() as queue:
+        queue.put("first")
+
+        def put(number: int) -> None:
+            queue.put(tasks[number * 1000 : (number + 1) * 1000])
+
+        return {"put-bulk": rate(len(tasks) // 1000, put, 1000)}
+
+
+# ---- claim and ack
+
+
+def _claim(ground: Ground, batch: int) -> Readings:
+    count = ground.sizes.count(batch)
+    with ground.queue() as queue:
+        _filled(ground, queue)
+        sync = rate(count // batch, lambda _: queue.ack(queue.claim(batch)), batch)
+    with ground.queue() as queue:
+        _filled(ground, queue)
+
+        async def step(twin: AsyncQueue, _: int) -> None:
+            await twin.ack(await twin.claim(batch))
+
+        twin = _rate_async(ground, queue.name, count // batch, step, batch)
+    found = {f"claim-{batch}": sync, f"claim-{batch}-async": twin}
+    if batch == 100:
+        found["claim-100-apart"] = sync
+    return found
+
+
+def _filled(ground: Ground, queue: Queue) -> None:
+    queue.put("first")
+    ground.fill(queue.operations.key("todos"), ground.sizes.backlog)
+    queue.ack(queue.claim(1))  # every script is known to the server now
+
+
+def _claim_measure(batch: int, target: Target | None = None) -> Measure:
+    figures = [
+        Figure(f"claim-{batch}{end}", f"claim + ack of {batch} through {face}", "tasks/s", f"bare-{batch}", aim)
+        for end, face, aim in (("", "Queue", target), ("-async", "AsyncQueue", None))
+    ]
+    if batch == 100:
+        about = "the same of Queue, beside a bare client that takes two round trips as well"
+        figures.append(Figure("claim-100-apart", about, "tasks/s", "bare-100-apart"))
+    return Measure(f"claim-{batch}", figures, partial(_claim, batch=batch))
+
+
+# ---- what a round of the cleaner costs while nothing has expired
+
+
+LABELS = ("1k", "100k", "1m")
+
+
+def _requeue(ground: Ground) -> Readings:
+    found: dict[str, float | None] = {}
+    for label, count in zip(LABELS, ground.sizes.leases, strict=True):
+        with ground.queue(timeout=HOUR) as queue:
+            key = queue.operations.key
+            # the queue knows then how long its leases are, and looks for some that are longer
+            queue.put("first")
+            queue.ack(queue.claim(1))
+            now_ms = time.monotonic() * 1000 + ground.clock_offset_ms()
+            ground.fill(key("in_progress"), count)
+            ground.fill(key("owners"), count, kind="HSET")
+            ground.fill(key("leases"), count, kind="ZADD", at=now_ms + 1_000_000, step=2_000_000 / count)
+            queue.requeue_expired()
+            calls, micros = ground.script_time()
+            for _ in range(ground.sizes.rounds_of_requeue):
+                queue.requeue_expired()
+            calls_after, micros_after = ground.script_time()
+            found[f"requeue-{label}"] = (micros_after - micros) / max(1, calls_after - calls) / 1000
+            # without lock keys, these can go at once
+            ground.bare.execute_command("UNLINK", key("in_progress"), key("owners"), key("leases"))
+    return found
+
+
+# ---- memory
+
+
+def _used(ground: Ground) -> int:
+    # what was unlinked before is freed by another thread, and hash tables go on growing for a moment
+    last = -1
+    for _ in range(200):
+        info = ground.info("memory")
+        used = int(info["used_memory"])
+        if used == last and not int(info.get("lazyfree_pending_objects", 0)):
+            break
+        last = used
+        time.sleep(0.05)
+    return last
+
+
+def _memory(ground: Ground) -> Readings:
+    count, found = ground.sizes.weighed, dict[str, float | None]()
+    tasks = ids(count)
+
+    def weigh(name: str, before: int) -> None:
+        found[f"memory-{name}"] = (_used(ground) - before) / count
+
+    with ground.queue() as queue:
+        before = _used(ground)
+        for at in range(0, count, 1000):
+            ground.bare.execute_command("SADD", queue.operations.key("todos"), *tasks[at : at + 1000])
+        weigh("set", before)
+    with ground.queue(timeout=HOUR) as queue:
+        queue.stats()
+        before = _used(ground)
+        queue.put(tasks)
+        weigh("todos", before)
+        leases = [lease for _ in range(0, count, 500) for lease in queue.claim(500)]
+        weigh("in-progress", before)
+        queue.ack(leases)
+        weigh("done", before)
+    with ground.queue() as queue:
+        before = _used(ground)
+        queue.schedule(tasks, after=HOUR)
+        weigh("scheduled", before)
+    return found
+
+
+# ---- growth
+
+
+SIZES = ("10k", "1m", "10m")
+VERBS = {"put": "put", "claim": "claim", "ack": "ack", "random": "a raw SRANDMEMBER"}
+"""What is done at each size; the last tells how much dearer the server itself becomes."""
+_BYTES = 250
+"""More than a task takes in the two sets that are filled, with room for a table that grows."""
+
+
+def _room(ground: Ground) -> int:
+    memory = ground.info("memory")
+    limit, used = int(memory.get("maxmemory", 0)), int(memory["used_memory"])
+    if limit:
+        return limit - used
+    if ground.embedded and Path("/proc/meminfo").exists():
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    return int(memory.get("total_system_memory", 0)) - used
+
+
+def _growth(ground: Ground) -> Readings:
+    found: dict[str, float | None] = {}
+    with ExitStack() as stack:
+        queues: dict[str, Queue] = {}
+        for label, size in zip(SIZES, ground.sizes.grown, strict=True):
+            for verb in VERBS:
+                found[f"growth-{verb}-{label}"] = None
+            if _room(ground) < size * _BYTES + 500_000_000 and label != SIZES[0]:
+                continue
+            queue = queues[label] = stack.enter_context(ground.queue())
+            # half of it is still to do, half is done: that is what a put looks through
+            ground.fill(queue.operations.key("todos"), size // 2)
+            ground.fill(queue.operations.key("done"), size - size // 2, first=size // 2)
+        spent: dict[str, list[float]] = {name: [] for name in found}
+        for cycle in range(ground.sizes.cycles):
+            # in turns, so that all of them see the same machine
+            for at, (label, queue) in enumerate(queues.items()):
+                tasks = ids(100, first=100_000_000 + (cycle * len(queues) + at) * 100)
+                moments = [time.perf_counter()]
+                queue.put(tasks)
+                moments.append(time.perf_counter())
+                leases = queue.claim(100)
+                moments.append(time.perf_counter())
+                queue.ack(leases)
+                moments.append(time.perf_counter())
+                ground.bare.execute_command("SRANDMEMBER", queue.operations.key("todos"), 100)
+                moments.append(time.perf_counter())
+                for verb, (began, ended) in zip(VERBS, pairwise(moments), strict=True):
+                    spent[f"growth-{verb}-{label}"].append((ended - began) * 1e4)  # µs, by 100 tasks
+    return found | {name: median(values) for name, values in spent.items() if values}
+
+
+def _growth_figures() -> list[Figure]:
+    return [
+        Figure(
+            f"growth-{verb}-{label}", f"{about} in hundreds with {words} tasks in the queue", "µs/task",
+            None if label == SIZES[0] else f"growth-{verb}-{SIZES[0]}",
+            Target("ratio", "≤", 1.3) if label == SIZES[-1] and verb != "random" else None,
+        )
+        for verb, about in VERBS.items()
+        for label, words in zip(SIZES, ("10 thousand", "1 million", "10 million"), strict=True)
+    ]  # fmt: skip
+
+
+# ---- how long a program takes to start
+
+
+def _starts(ground: Ground) -> Readings:
+    def seconds(*words: str) -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)  # noqa: S603  # our own command
+        return time.perf_counter() - began
+
+    everything = "import timeoutq; timeoutq.Queue, timeoutq.AsyncQueue, timeoutq.Worker"
+    kinds: dict[str, Any] = {
+        "import-redis": ("-c", "import redis, redis.asyncio"),
+        "import": ("-c", everything),
+        "help": ("-m", "timeoutq", "--help"),
+    }
+    spent: dict[str, list[float]] = {name: [] for name in kinds}
+    for _ in range(ground.sizes.starts):
+        for name, words in kinds.items():
+            spent[name].append(seconds(*words))
+    return {name: median(values) for name, values in spent.items()}
+
+
+PUT_ONE = Measure(
+    "put-one",
+    [
+        Figure("put-one", "put one by one, Queue", "tasks/s", "evalsha", Target("ratio", "≥", 0.75)),
+        Figure("put-one-async", "put one by one, AsyncQueue", "tasks/s", "evalsha"),
+    ],
+    _put_one,
+)
+PUT_BULK = Measure(
+    "put-bulk",
+    [Figure("put-bulk", "put of 1,000 ids a call, Queue", "tasks/s", "sadd", Target("ratio", "≥", 0.4))],
+    _put_bulk,
+)
+CLAIM_1 = _claim_measure(1)
+CLAIM_10 = _claim_measure(10)
+CLAIM_100 = _claim_measure(100, Target("ratio", "≥", 0.7))
+CLAIM_500 = _claim_measure(500)
+REQUEUE = Measure(
+    "requeue",
+    [
+        Figure(
+            f"requeue-{label}", f"requeue_expired with {words} leases, none of which ran out", "ms",
+            None if label == LABELS[0] else f"requeue-{LABELS[0]}",
+            Target("value", "≤", 1.0) if label == LABELS[-1] else None,
+        )
+        for label, words in zip(LABELS, ("1,000", "100,000", "1,000,000"), strict=True)
+    ],
+    _requeue, once=True,
+)  # fmt: skip
+MEMORY = Measure(
+    "memory",
+    [
+        Figure("memory-set", "a task in a plain SET", "bytes"),
+        Figure("memory-todos", "a task in todos", "bytes", "memory-set", Target("ratio", "≤", 1.1)),
+        Figure("memory-in-progress", "a task in progress", "bytes", "memory-set"),
+        Figure("memory-done", "a task in done", "bytes", "memory-set", Target("ratio", "≤", 1.1)),
+        Figure("memory-scheduled", "a scheduled task", "bytes", "memory-set"),
+    ],
+    _memory, once=True,
+)  # fmt: skip
+GROWTH = Measure("growth", _growth_figures(), _growth, once=True, heavy=True)
+STARTS = Measure(
+    "starts",
+    [
+        Figure("import-redis", "a program that imports redis-py alone", "s"),
+        Figure("import", "a program that imports timeoutq and uses its names", "s", "import-redis",
+               Target("above", "≤", 0.1)),
+        Figure("help", "timeoutq --help", "s", None, Target("value", "≤", 0.35)),
+    ],
+    _starts,
+)  # fmt: skip

@@ -1,0 +1,326 @@
+"""A whole run of the benchmark: rounds in which every limit and every figure is taken, medians, spread, and the table.
+
+`timeoutq bench` calls `measure`, then `show` or `to_json`. A figure is compared with the limit of its own round; the
+ratio that is told is the median of these.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from statistics import median
+from typing import Any
+
+from timeoutq import address
+from timeoutq.bench import clients, latency, limits, workers
+from timeoutq.bench.ground import Ground, Measure, told
+from timeoutq.bench.terms import FULL, QUICK, Figure, Readings, Sizes, Target
+from timeoutq.errors import InvalidInput
+
+# each limit stands right before the figures that are set beside it
+MEASURES: Sequence[Measure] = (
+    limits.PING, limits.EVALSHA, clients.PUT_ONE, limits.SADD, clients.PUT_BULK,
+    limits.BARE_1, clients.CLAIM_1, limits.BARE_10, clients.CLAIM_10,
+    limits.BARE_100_APART, limits.BARE_500, clients.CLAIM_500,
+    limits.BARE_100, clients.CLAIM_100, workers.WORKER, workers.WORKER_2, workers.WORKER_DEF, workers.WORKER_DEF_2,
+    workers.PICKUP, workers.COLD, workers.LATE, workers.KILLED, workers.IDLE, clients.REQUEUE, clients.MEMORY,
+    clients.STARTS, workers.BURST, clients.GROWTH, latency.LATENCY,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was read of one figure."""
+
+    figure: Figure
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    limit: float | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    met: bool | None = None
+    rounds: Sequence[Mapping[str, float | None]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run has found."""
+
+    rows: Sequence[Row]
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def missed(self) -> list[str]:
+        """The figures whose target was missed."""
+        return [row.figure.name for row in self.rows if row.met is False]
+
+
+# ---- the run
+
+
+def choose(only: Sequence[str], *, quick: bool = False, far: bool = False) -> list[Measure]:
+    """Give the measurements of a run: all usual ones, or those that have these names, with their limits.
+
+    `far` is the one behind delays. Raises `InvalidInput` for a name that there is not, with those that there are.
+    """
+    home = {figure.name: measure for measure in MEASURES for figure in measure.figures}
+    names = [name for words in only for name in words.replace(",", " ").split()]
+    if far:
+        if names:
+            raise InvalidInput("--latency is one measurement of its own: leave out --only")
+        names = [latency.LATENCY.name]
+    by_name = {measure.name: measure for measure in MEASURES} | home
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        raise InvalidInput(f"no figure has the name {unknown[0]!r:.60}; there are: {', '.join(by_name)}")
+    if not names:
+        return [measure for measure in MEASURES if not measure.asked and not (quick and measure.heavy)]
+    chosen = {by_name[name].name for name in names}
+    while True:
+        needed = {
+            home[figure.limit].name
+            for measure in MEASURES if measure.name in chosen
+            for figure in measure.figures if figure.limit
+        }  # fmt: skip
+        if needed <= chosen:
+            return [measure for measure in MEASURES if measure.name in chosen]
+        chosen |= needed
+
+
+def measure(
+    url: str | None = None,
+    only: Sequence[str] = (),
+    *,
+    rounds: int | None = None,
+    quick: bool = False,
+    far: bool = False,
+    sizes: Sizes | None = None,
+) -> Report:
+    """Run the benchmark against the server at `url`, or an embedded one; progress is shown where stderr is a terminal.
+
+    Raises `InvalidInput` for a wrong name, and what timeoutq raises when the server is away or refuses.
+    """
+    chosen = choose(only, quick=quick, far=far)
+    rounds = rounds or (2 if quick else 3)
+    steps = [
+        (number, one) for number in range(1, rounds + 1) for one in chosen if number == 1 or not one.once
+    ]  # fmt: skip
+    taken: dict[str, list[float | None]] = {figure.name: [] for one in chosen for figure in one.figures}
+    began = datetime.now(UTC)
+    with _ending(), Ground(url, sizes or (QUICK if quick else FULL)) as ground, told(ground), _progress() as tell:
+        for at, (number, one) in enumerate(steps):
+            tell(at, len(steps), f"round {number} of {rounds}: {one.name}")
+            found: Readings = one.take(ground)
+            for figure in one.figures:
+                taken[figure.name].append(found.get(figure.name))
+        about = _about(ground, began, rounds)
+    return Report(rows(chosen, taken), about)
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """Let SIGTERM end the run as Ctrl-C does: cleaned up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _about(ground: Ground, began: datetime, rounds: int) -> dict[str, Any]:
+    server, cpus = ground.info("server"), os.cpu_count()
+    libraries: dict[str, str | None] = {}
+    for name in ("timeoutq", "redis", "hiredis", "uvloop"):
+        try:
+            libraries[name] = version(name)
+        except PackageNotFoundError:
+            libraries[name] = None
+    kind = "valkey" if "valkey_version" in server else "redis"
+    return {
+        "began": began.isoformat(timespec="seconds"),
+        "rounds": rounds,
+        "server": f"{kind} {server.get('valkey_version') or server.get('redis_version')}",
+        "url": "embedded" if ground.embedded else address.redact(ground.url),
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {cpus} CPUs",
+        **libraries,
+    }
+
+
+# ---- what it comes to
+
+
+def rows(chosen: Sequence[Measure], taken: Mapping[str, Sequence[float | None]]) -> list[Row]:
+    """Make the lines of the table of what was read in each round."""
+    once = {figure.name: one.once for one in chosen for figure in one.figures}
+    found: dict[str, Row] = {}
+    for figure in (figure for one in chosen for figure in one.figures):
+        values = taken[figure.name]
+        beside = _beside(taken, figure, len(values), once)
+        found[figure.name] = _row(figure, values, beside)
+    return [replace(row, met=_met(row, found)) for row in found.values()]
+
+
+def _beside(
+    taken: Mapping[str, Sequence[float | None]], figure: Figure, count: int, once: Mapping[str, bool]
+) -> Sequence[float | None]:
+    if figure.limit is None:
+        return [None] * count
+    limits = taken[figure.limit]
+    return [limits[0 if once[figure.limit] else at] for at in range(count)] if limits else [None] * count
+
+
+def _row(figure: Figure, values: Sequence[float | None], beside: Sequence[float | None]) -> Row:
+    rounds: list[dict[str, float | None]] = []
+    for value, limit in zip(values, beside, strict=True):
+        both = None if value is None or not limit else value / limit
+        rounds.append({"value": value, "limit": limit, "ratio": both})
+    known = [value for value in values if value is not None]
+    known_limits = [limit for limit in beside if limit is not None]
+    ratios = [one["ratio"] for one in rounds if one["ratio"] is not None]
+    value, low, high = _middle(known)
+    middle, ratio_low, ratio_high = _middle(ratios)
+    return Row(figure, value, low, high, _middle(known_limits)[0], middle, ratio_low, ratio_high, None, rounds)
+
+
+def _middle(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    return (median(values), min(values), max(values)) if values else (None, None, None)
+
+
+def _met(row: Row, found: Mapping[str, Row]) -> bool | None:
+    target = row.figure.target
+    if target is None or row.value is None:
+        return None
+    if target.kind == "ratio":
+        met = None if row.ratio is None else target.reached(row.ratio)
+    elif target.kind == "above":
+        met = None if row.limit is None else target.reached(row.value - row.limit)
+    else:
+        met = target.reached(row.value)
+    if met is False and target.unless is not None:
+        name, bound = target.unless
+        excuse = found[name].value
+        return excuse is not None and excuse >= bound
+    return met
+
+
+# ---- the table
+
+
+COLUMNS = ("figure", "value", "unit", "low", "high", "limit", "limit value", "ratio", "ratio low", "ratio high",
+           "target", "met")  # fmt: skip
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """Give all of it for programs."""
+    return {
+        **report.about,
+        "figures": [
+            {
+                "name": row.figure.name, "about": row.figure.about, "unit": row.figure.unit,
+                **{name: getattr(row, name) for name in ("value", "low", "high")},
+                "limit": row.figure.limit, "limit_value": row.limit,
+                **{name: getattr(row, name) for name in ("ratio", "ratio_low", "ratio_high")},
+                "target": aim(row.figure.target), "met": row.met, "rounds": list(row.rounds),
+            }
+            for row in report.rows
+        ],
+        "missed": report.missed,
+    }  # fmt: skip
+
+
+def lines(report: Report) -> list[tuple[str, ...]]:
+    """Give the rows of the table as words, in the order of COLUMNS."""
+    return [
+        (
+            row.figure.name, number(row.value), row.figure.unit, number(row.low), number(row.high),
+            row.figure.limit or "-", number(row.limit), number(row.ratio), number(row.ratio_low),
+            number(row.ratio_high), aim(row.figure.target) or "-", _MET[row.met],
+        )
+        for row in report.rows
+    ]  # fmt: skip
+
+
+_MET = {True: "met", False: "missed", None: "-"}
+
+
+def number(value: float | None) -> str:
+    """Write a number with three digits that count."""
+    if value is None:
+        return "-"
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
+
+
+def aim(target: Target | None) -> str | None:
+    """Write a target: its ratio with a × behind it, a value as it is, one above the limit with a + before it."""
+    if target is None:
+        return None
+    mark = {"ratio": f"{target.bound:g}×", "value": f"{target.bound:,g}", "above": f"+{target.bound:g}"}[target.kind]
+    return f"{target.sign} {mark}"
+
+
+def show(report: Report) -> None:
+    """Print the table: for people on a terminal, lines of tabs elsewhere."""
+    if not sys.stdout.isatty():
+        for line in lines(report):
+            sys.stdout.write("\t".join(line) + "\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    about = report.about
+    head = ", ".join(f"{about[name]}" for name in ("server", "machine", "began") if name in about)
+    table = Table(title=f"timeoutq bench: {head}, {about.get('rounds', 1)} rounds: median and spread",
+                  title_justify="left", box=None, pad_edge=False)  # fmt: skip
+    for name, side in (("figure", "left"), ("value", "right"), ("", "left"), ("limit", "right"), ("", "left"),
+                       ("ratio", "right"), ("target", "left"), ("", "left")):  # fmt: skip
+        table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]  # left or right
+    for row, line in zip(report.rows, lines(report), strict=True):
+        figure = Text.assemble((row.figure.name, "bold"), "\n", (row.figure.about, "dim"))
+        spread = f"\n{line[3]}–{line[4]}" if len(row.rounds) > 1 else ""
+        ratios = f"\n{line[8]}–{line[9]}" if len(row.rounds) > 1 and row.ratio is not None else ""
+        verdict = {True: Text("✓ met", "green"), False: Text("✗ missed", "red"), None: Text("")}[row.met]
+        table.add_row(
+            figure, Text.assemble(line[1], (spread, "dim")), line[2],
+            "" if row.figure.limit is None else line[6], row.figure.limit or "",
+            Text.assemble("" if row.ratio is None else line[7], (ratios, "dim")),
+            aim(row.figure.target) or "", verdict,
+        )  # fmt: skip
+    Console(highlight=False).print(table)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda at, total, words: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn(), TextColumn("{task.description}"),
+        console=Console(stderr=True), transient=True, auto_refresh=False,  # a thread would disturb what is measured
+    )  # fmt: skip
+    with bar:
+        shown = bar.add_task("", total=None)
+        yield lambda at, total, words: bar.update(shown, completed=at, total=total, description=words, refresh=True)

@@ -1,0 +1,103 @@
+"""What the benchmark speaks of: figures, their targets, and how much of everything is done in a round.
+
+Pure data; `limits.py`, `clients.py`, `workers.py` and `latency.py` fill the tables, `report.py` reads them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Readings = Mapping[str, float | None]
+"""Names of figures and what was read; None where this machine or server cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a figure has to reach: its ratio to the limit, its value, or its value above the limit."""
+
+    kind: Literal["ratio", "value", "above"]
+    sign: Literal["≥", "≤"]
+    bound: float
+    unless: tuple[str, float] | None = None
+    """Another figure, and from where on it excuses this one."""
+
+    def reached(self, found: float) -> bool:
+        """Say whether a ratio, a value or a difference reaches it."""
+        return found >= self.bound if self.sign == "≥" else found <= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table."""
+
+    name: str
+    about: str
+    unit: str
+    limit: str | None = None
+    """The figure that it is set beside."""
+    target: Target | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of everything is done in one round."""
+
+    trips: int = 3000
+    """Exchanges of one command each."""
+    bulk: int = 100_000
+    """Ids that are put in thousands."""
+    drained: Mapping[int, int] | None = None
+    """Tasks that are claimed and acked, by the size of the batch."""
+    backlog: int = 500_000
+    """Tasks that are ready whenever something claims: a large set is dearer than a small one, for everybody."""
+    window: float = 2.0
+    """For how long workers are watched, seconds."""
+    paced: int = 300
+    paced_gap: float = 0.01
+    cold: int = 12
+    cold_gap: float = 1.0
+    scheduled: int = 1000
+    scheduled_over: float = 5.0
+    burst: int = 1_000_000
+    kills: int = 3
+    killed: int = 20
+    """Tasks that a killed worker holds."""
+    idle: float = 10.0
+    leases: Sequence[int] = (1_000, 100_000, 1_000_000)
+    rounds_of_requeue: int = 200
+    weighed: int = 100_000
+    grown: Sequence[int] = (10_000, 1_000_000, 10_000_000)
+    cycles: int = 500
+    starts: int = 5
+    """How often an interpreter is started."""
+    handlers: int = 160
+    delay: float = 0.2
+    """The longest delay of a round trip, seconds."""
+    work: float = 0.22
+    """The longest work of one task, seconds."""
+    worked: int = 10_000
+    """Tasks of the run behind delays."""
+
+    def count(self, batch: int) -> int:
+        """Give how many tasks are claimed and acked in batches of this size."""
+        return (self.drained or DRAINED)[batch]
+
+
+DRAINED = {1: 3000, 10: 15_000, 100: 60_000, 500: 60_000}
+
+FULL = Sizes()
+QUICK = replace(
+    FULL,
+    trips=1000, bulk=50_000, drained={1: 1000, 10: 5000, 100: 30_000, 500: 30_000}, backlog=250_000, window=1.0,
+    paced=100, cold=4, scheduled=300, scheduled_over=1.5, kills=1, idle=3.0, leases=(1_000, 10_000, 100_000),
+    weighed=20_000, starts=3, worked=2000,
+)  # fmt: skip
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """Give the smallest value that so large a part of them does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)]

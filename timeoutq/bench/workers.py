@@ -1,0 +1,331 @@
+"""What worker processes do: how much they drain, how soon they pick up, how late they are, and what they cost idle.
+
+`report.py` takes these measurements. The workers are `timeoutq worker` as a user starts it; they are watched from
+outside, by the counters of the server and by the notes of their handlers, and an interpreter's start counts nowhere.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from timeoutq.bench.ground import PATIENCE, Crew, Ground, Measure, ids
+from timeoutq.bench.terms import Figure, Readings, Target, percentile
+from timeoutq.client import Queue
+
+# ---- how much they drain
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The counters of the server at one moment of its clock."""
+
+    at: float
+    acked: int
+    ready: int
+
+
+def look(ground: Ground, queue: Queue) -> Sight:
+    """Read the counters."""
+    key = queue.operations.key
+    pipe = ground.bare.pipeline(transaction=False)
+    pipe.execute_command("TIME")
+    pipe.execute_command("HGET", key("stats"), "acked")
+    pipe.execute_command("SCARD", key("todos"))
+    (seconds, micros), acked, ready = pipe.execute()
+    return Sight(int(seconds) + int(micros) / 1e6, int(acked or 0), ready)
+
+
+def _server_cpu(ground: Ground) -> float:
+    cpu = ground.info("cpu")
+    return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+
+
+def _drain(ground: Ground, name: str, handler: str, processes: int, share: int) -> Readings:
+    sizes = ground.sizes
+    with ground.queue() as queue:
+        ground.fill(queue.operations.key("todos"), sizes.backlog // share)
+        with ground.worker(queue, handler, "-p", f"{processes}") as crew:
+            crew.until(lambda: look(ground, queue).acked > 0, "ack anything")
+            time.sleep(sizes.window / 10)
+            first = last = look(ground, queue)
+            cpu = cpu_last = _server_cpu(ground)
+            while last.at < first.at + sizes.window:
+                time.sleep(sizes.window / 40)
+                seen, used = look(ground, queue), _server_cpu(ground)
+                if seen.ready == 0:
+                    break  # it is as if the window had ended a moment before
+                last, cpu_last = seen, used
+            if last.at == first.at:
+                # the backlog was too small to be watched: the whole counts
+                last = crew.until(lambda: _drained(ground, queue), "drain the queue")
+                return {name: last.acked / max(1e-3, last.at - first.at), f"{name}-server": None}
+            span = last.at - first.at
+            return {name: (last.acked - first.acked) / span, f"{name}-server": 100 * (cpu_last - cpu) / span}
+
+
+def _drained(ground: Ground, queue: Queue) -> Sight | None:
+    seen = look(ground, queue)
+    return seen if queue.drained() else None
+
+
+def _drain_measure(
+    name: str, about: str, handler: str, processes: int, limit: str, target: Target | None, share: int = 1
+) -> Measure:
+    return Measure(
+        name,
+        [
+            Figure(name, about, "tasks/s", limit, target),
+            Figure(f"{name}-server", "the server's CPU meanwhile", "% of a core"),
+        ],
+        partial(_drain, name=name, handler=handler, processes=processes, share=share),
+    )
+
+
+# ---- how soon they pick up
+
+
+def _ticks(count: int, gap: float, blocks: int, do: Sequence[Callable[[int], None]]) -> None:
+    """Do the first thing `blocks` times, then the second, and so on until each was done `count` times, `gap` apart."""
+    at = time.perf_counter()
+    for start in range(0, count, blocks):
+        for one in do:
+            for number in range(start, min(start + blocks, count)):
+                at += gap
+                time.sleep(max(0.0, at - time.perf_counter()))
+                one(number)
+
+
+def _pickup(ground: Ground, name: str, count: int, gap: float, blocks: int) -> Readings:
+    trips: list[float] = []
+    put: dict[str, int] = {}
+    tasks = ids(count)
+
+    def ping(_: int) -> None:
+        began = time.perf_counter()
+        ground.bare.execute_command("PING")
+        trips.append((time.perf_counter() - began) * 1000)
+
+    with ground.queue() as queue, ground.worker(queue, "note") as crew:
+
+        def put_one(number: int) -> None:
+            put[tasks[number]] = time.monotonic_ns()
+            queue.put(tasks[number])
+
+        queue.put("first")
+        crew.until(lambda: "first" in crew.notes(), "pick up a task")
+        # as idle as it is between two of them
+        time.sleep(min(0.5, 10 * gap))
+        # a round trip of the same moment and the same temper: as long after the last one as a put is
+        _ticks(count, gap, blocks, (ping, put_one))
+        notes = crew.until(lambda: _all(crew, count + 1), "pick up all tasks")
+    waited = [(notes[task][0] - at) / 1e6 for task, at in put.items()]
+    return {
+        f"{name}-ping": percentile(trips, 0.5),
+        f"{name}-p50": percentile(waited, 0.5),
+        f"{name}-p99": percentile(waited, 0.99),
+    }
+
+
+def _all(crew: Crew, count: int) -> dict[str, list[int]] | None:
+    notes = crew.notes()
+    return notes if len(notes) >= count else None
+
+
+def _pickup_measure(name: str, words: str, times: float, size: Callable[[Ground], tuple[int, float, int]]) -> Measure:
+    def take(ground: Ground) -> Readings:
+        return _pickup(ground, name, *size(ground))
+
+    return Measure(
+        name,
+        [
+            Figure(f"{name}-ping", f"a PING from the process that puts, {words}", "ms"),
+            Figure(f"{name}-p50", f"from the call of put to the handler of an idle worker, {words}: p50", "ms",
+                   f"{name}-ping", Target("ratio", "≤", times)),
+            Figure(f"{name}-p99", f"the same, {words}: p99", "ms", f"{name}-ping", Target("value", "≤", 3.0)),
+        ],
+        take,
+    )  # fmt: skip
+
+
+# ---- how late they are
+
+
+def _late(ground: Ground) -> Readings:
+    sizes = ground.sizes
+    with ground.queue() as queue, ground.worker(queue, "note") as crew:
+        offset_ms = ground.clock_offset_ms()
+        first_ms = time.monotonic() * 1000 + offset_ms + 500 + sizes.scheduled
+        due_ms = {
+            task: int(first_ms + number * sizes.scheduled_over * 1000 / sizes.scheduled)
+            for number, task in enumerate(ids(sizes.scheduled))
+        }
+        for task, at_ms in due_ms.items():
+            queue.schedule(task, at=at_ms / 1000)
+        notes = crew.until(lambda: _all(crew, len(due_ms)), "pick up what is due", PATIENCE + sizes.scheduled_over)
+        offset_ms = (offset_ms + ground.clock_offset_ms()) / 2
+    late = [notes[task][0] / 1e6 + offset_ms - at_ms for task, at_ms in due_ms.items()]
+    return {"late-p50": percentile(late, 0.5), "late-p99": percentile(late, 0.99)}
+
+
+def _burst(ground: Ground) -> Readings:
+    count = ground.sizes.burst
+    with ground.queue() as queue, ground.command("cleaner", queue.name) as crew:
+        key = queue.operations.key
+        offset_ms = ground.clock_offset_ms()
+        # due within one second, which begins when all of them are in
+        first_ms = time.monotonic() * 1000 + offset_ms + 500 + count / 100
+        queue.schedule("first", at=first_ms / 1000)
+        ground.fill(key("scheduled"), count, kind="ZADD", at=first_ms, step=1000 / count)
+        filled_ms = time.monotonic() * 1000 + offset_ms
+        if filled_ms > first_ms:
+            return {"burst-rate": None, "burst-claim-p99": None}  # too slow a server to make the burst
+        time.sleep((first_ms - filled_ms) / 1000)
+        spent: list[float] = []
+
+        def left() -> bool:
+            for _ in range(20):
+                began = time.perf_counter()
+                leases = queue.claim(1)
+                spent.append((time.perf_counter() - began) * 1000)
+                if leases:
+                    queue.ack(leases)
+                time.sleep(0.001)
+            return int(ground.bare.execute_command("ZCARD", key("scheduled"))) == 0
+
+        crew.until(left, "promote all tasks", 300)
+        took = (time.monotonic() * 1000 + offset_ms - first_ms) / 1000
+    return {"burst-rate": count / took, "burst-claim-p99": percentile(spent, 0.99)}
+
+
+# ---- how soon the tasks of a killed worker are back
+
+
+def _killed(ground: Ground) -> Readings:
+    count, back = ground.sizes.killed, list[float]()
+    for _ in range(ground.sizes.kills):
+        alone = ("--no-supervise", "--timeout", "1s", "-c", f"{count}")
+        with ground.queue(timeout=1) as queue, ground.worker(queue, "hold", *alone) as victim:
+            queue.put(ids(count))
+            victim.until(lambda: queue.stats().in_progress == count, "claim the tasks")
+            with ground.worker(queue, "note", "--timeout", "1s") as heir:
+                # at any moment between two extensions of the leases
+                time.sleep(random.uniform(0.3, 0.7))  # noqa: S311  # a moment, not a secret
+                at = time.monotonic_ns()
+                victim.kill()
+                notes = heir.until(lambda: _all(heir, count), "take over the tasks")
+        back.append(max((began[0] - at) / 1e9 for began in notes.values()))
+    return {"killed": max(back)}
+
+
+# ---- what they cost idle
+
+
+_ASKED = {
+    "auth",
+    "blpop",
+    "client",
+    "eval",
+    "evalsha",
+    "hello",
+    "info",
+    "ping",
+    "script",
+    "select",
+    "xread",
+    "xrevrange",
+}
+"""What a worker's clients send themselves; all else that is counted is called by scripts."""
+
+
+def _commands(ground: Ground) -> int:
+    stats: dict[str, Any] = ground.info("commandstats")
+    return sum(
+        int(found["calls"]) for name, found in stats.items()
+        if name.removeprefix("cmdstat_").partition("|")[0] in _ASKED
+    )  # fmt: skip
+
+
+def _cpu_seconds(pids: Sequence[int]) -> float | None:
+    spent, known = 0, False
+    for pid in pids:
+        with suppress(OSError, ValueError, IndexError):
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                with suppress(FileNotFoundError):
+                    spent += int((thread / "schedstat").read_text().split()[0])
+                    known = True
+    return spent / 1e9 if known else None
+
+
+def _idle(ground: Ground) -> Readings:
+    with ground.queue() as queue, ground.worker(queue, "nothing") as crew:
+        queue.put("first")
+        crew.until(lambda: look(ground, queue).acked == 1, "work")
+        time.sleep(min(1.0, ground.sizes.idle))
+        pids = crew.pids()
+        commands, cpu, began = _commands(ground), _cpu_seconds(pids), time.monotonic()
+        time.sleep(ground.sizes.idle)
+        span = time.monotonic() - began
+        cpu_after, commands_after = _cpu_seconds(pids), _commands(ground)
+    # of the questions themselves, one is counted
+    sent = commands_after - commands - 1
+    busy = None if cpu is None or cpu_after is None else 100 * (cpu_after - cpu) / span
+    return {"idle-commands": sent / span, "idle-cpu": busy}
+
+
+# ---- the table
+
+
+WORKER = _drain_measure(
+    "worker", "a worker with a no-op async def", "nothing", 1, "bare-100", Target("ratio", "≥", 0.7)
+)
+WORKER_2 = _drain_measure(
+    "worker-2", "the same in two processes", "nothing", 2, "worker",
+    Target("ratio", "≥", 1.4, unless=("worker-2-server", 90.0)),
+)  # fmt: skip
+WORKER_DEF = _drain_measure(
+    "worker-def", "a worker with a no-op def, in threads", "nothing_in_thread", 1, "bare-100",
+    Target("ratio", "≥", 0.2), share=3,
+)  # fmt: skip
+WORKER_DEF_2 = _drain_measure(
+    "worker-def-2", "the same in two processes", "nothing_in_thread", 2, "worker-def", None, share=2
+)
+PICKUP = _pickup_measure("pickup", "10 ms apart", 4, lambda ground: (ground.sizes.paced, ground.sizes.paced_gap, 50))
+# a put every `cold_gap`, and a PING in the middle between two of them
+COLD = _pickup_measure("cold", "1 s apart", 6, lambda ground: (ground.sizes.cold, ground.sizes.cold_gap / 2, 1))
+LATE = Measure(
+    "late",
+    [
+        Figure("late-p50", "lateness of 1,000 scheduled tasks over 5 s: p50", "ms"),
+        Figure("late-p99", "the same: p99", "ms", None, Target("value", "≤", 10.0)),
+    ],
+    _late,
+)
+BURST = Measure(
+    "burst",
+    [
+        Figure("burst-rate", "1,000,000 tasks due within one second: promoted", "tasks/s", None,
+               Target("value", "≥", 100_000)),
+        Figure("burst-claim-p99", "claims meanwhile: p99", "ms", None, Target("value", "≤", 25.0)),
+    ],
+    _burst, once=True, heavy=True,
+)  # fmt: skip
+KILLED = Measure(
+    "killed",
+    [Figure("killed", "back after kill -9, lease 1 s: the last task", "s", None, Target("value", "≤", 1.25))],
+    _killed,
+)
+IDLE = Measure(
+    "idle",
+    [
+        Figure("idle-commands", "commands of an idle worker", "a second", None, Target("value", "≤", 1.0)),
+        Figure("idle-cpu", "CPU of an idle worker, its supervisor with it", "%", None, Target("value", "≤", 0.2)),
+    ],
+    _idle,
+)
