@@ -171,7 +171,7 @@ class Worker:
         self._idle = False
         self._stop_level = 0
         self._started = time.time()
-        self._rate, self._trip = 0.0, 0.005
+        self._rate, self._trip, self._sway = 0.0, 0.005, 0.0
         self._counted, self._counted_at = 0, time.monotonic()
         self._failures = 0
         self._pumping: asyncio.Task[None] | None = None
@@ -313,16 +313,18 @@ class Worker:
     def _ahead(self) -> int:
         if self._prefetch is not None:
             return self._prefetch
-        # what is done during two exchanges, and no more than is done in a third of a lease
-        per_trip = self._rate * (2 * self._trip + 0.002)
-        return int(min(per_trip, self._rate * self.queue.timeout / 3, 2 * BATCH))
+        # what is done during two exchanges, slow ones as TCP expects them (RFC 6298: the mean and four deviations, here
+        # two), and no more than is done in a third of a lease
+        trips = self._rate * (2 * (self._trip + 2 * self._sway) + 0.002)
+        return int(min(trips, self._rate * self.queue.timeout / 3, 2 * BATCH))
 
     def _measure(self) -> None:
         now = time.monotonic()
         span = now - self._counted_at
         if span >= 0.05:
             done = self.tally.acked + self.tally.failed
-            self._rate += ((done - self._counted) / span - self._rate) * min(1.0, 4 * span)
+            rate = (done - self._counted) / span
+            self._rate += (rate - self._rate) * (min(1.0, 4 * span) if self._rate else 1.0)
             self._counted, self._counted_at = done, now
 
     def _errands(self) -> list[_Errand]:
@@ -351,7 +353,9 @@ class Worker:
         except BaseException:
             self._gathered.errands[:0] = errands
             raise
-        self._trip += (time.monotonic() - began - self._trip) / 8
+        off = time.monotonic() - began - self._trip
+        self._trip += off / 8
+        self._sway += (abs(off) - self._sway) / 4
         trouble: TimeoutqError | None = None
         for errand, result in zip(errands, results, strict=False):
             if isinstance(result, TimeoutqError):

@@ -82,8 +82,8 @@ MUTANTS = [
     Mutant(
         "put does not look at scheduled",
         "lua/parts/add.lua",
-        "if redis.call('EXISTS', scheduled) == 1",
-        "if false",
+        "if not many or redis.call('EXISTS', scheduled) == 1 then",
+        "if false then",
         [PROPERTIES],
     ),
     Mutant(
@@ -281,7 +281,7 @@ MUTANTS = [
         [_test("test_replay", "cancelled_gives_back")],
     ),
     # ---- who wakes whom
-    Mutant("a put wakes nobody", "lua/parts/add.lua", "    ring()\n", "", [_test("test_core", "stroke_of_the_bell")]),
+    Mutant("a put wakes nobody", "lua/parts/add.lua", "  ring()\n", "", [_test("test_core", "stroke_of_the_bell")]),
     Mutant(
         "a lease is extended by nobody while its handler works",
         "heartbeat.py",

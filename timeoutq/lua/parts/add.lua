@@ -1,29 +1,63 @@
--- find: where each id is now, as a letter, or false
+-- find: where each id is now, as a letter, or nil; and how many are anywhere
 local function find(ids)
-  local where = {}
+  local where, known = {}, 0
+  -- to ask for a few is as cheap as to ask whether the set is there at all
+  local many = #ids > 8
   local function mark(key, letter)
+    if many and redis.call('EXISTS', key) == 0 then return end
     local hits = redis.call('SMISMEMBER', key, unpack(ids))
     for i = 1, #ids do
-      if hits[i] == 1 then where[i] = letter end
+      if hits[i] == 1 then where[i], known = letter, known + 1 end
     end
   end
   mark(todos, 't')
   mark(in_progress, 'p')
   mark(done, 'd')
   mark(failed, 'f')
-  if redis.call('EXISTS', scheduled) == 1 then
+  if not many or redis.call('EXISTS', scheduled) == 1 then
     local due = redis.call('ZMSCORE', scheduled, unpack(ids))
     for i = 1, #ids do
-      if due[i] then where[i] = 's' end
+      if due[i] then where[i], known = 's', known + 1 end
     end
   end
-  return where
+  return where, known
+end
+
+-- ready: new ids become ready; gives how many they are
+local function ready(ids)
+  local count = redis.call('SADD', todos, unpack(ids))
+  if redis.call('SCARD', todos) == count then
+    redis.call('HSET', stats, 'todos_since', now)
+  end
+  ring()
+  return count
+end
+
+-- put_new: count what was put
+local function put_new(count)
+  redis.call('HINCRBY', stats, 'put', count)
+  if not settings[1] then redis.call('HSET', meta, 'schema', '1') end
+end
+
+-- fresh_ones: the usual case, in which no state knows any of the ids, costs no table
+local function fresh_ones(ids)
+  local count = ready(ids)
+  put_new(count)
+  if count == #ids then return string.rep('A', count) end
+  local codes, seen = {}, {}
+  for i = 1, #ids do
+    codes[i] = seen[ids[i]] and 't' or 'A'
+    seen[ids[i]] = true
+  end
+  return table.concat(codes)
 end
 
 -- add: put the ids that no state knows into todos, or into scheduled when `due` is given; `again` brings done and
 -- failed ones back. `payloads` maps positions to payloads. Answers a letter an id, and how many were added.
 local function add(ids, payloads, again, due)
-  local where, fresh, codes, count, seen = find(ids), {}, {}, 0, {}
+  local where, known = find(ids)
+  if known == 0 and not due and not next(payloads) then return fresh_ones(ids) end
+  local fresh, codes, seen = {}, {}, {}
   for i = 1, #ids do
     local id, state = ids[i], where[i]
     if not state and not seen[id] then
@@ -34,7 +68,7 @@ local function add(ids, payloads, again, due)
       codes[i] = state and not seen[id] and state or (due and 's' or 't')
     end
   end
-  local names, dues, back, bodies, later = {}, {}, {}, {}, {}
+  local names, dues, back, bodies = {}, {}, {}, {}
   for n = 1, #fresh do
     local i = fresh[n]
     names[n] = ids[i]
@@ -64,28 +98,19 @@ local function add(ids, payloads, again, due)
       rouse(due)
     end
   elseif #names > 0 then
-    count = redis.call('SADD', todos, unpack(names))
-    if redis.call('SCARD', todos) == count then
-      redis.call('HSET', stats, 'todos_since', now)
-    end
-    ring()
+    ready(names)
   end
   if #bodies > 0 then
     redis.call('HSET', payload, unpack(bodies))
   end
-  if #names > 0 then
-    redis.call('HINCRBY', stats, 'put', #names)
-    if not settings[1] then redis.call('HSET', meta, 'schema', '1') end
-  end
+  if #names > 0 then put_new(#names) end
   return table.concat(codes)
 end
 
 -- read_tasks: ARGV[at..] = count, id * count, count of payloads, (position, payload) *
 local function read_tasks(at)
-  local ids, payloads, count = {}, {}, tonumber(ARGV[at])
-  for i = 1, count do
-    ids[i] = ARGV[at + i]
-  end
+  local count, payloads = tonumber(ARGV[at]), {}
+  local ids = {unpack(ARGV, at + 1, at + count)}
   at = at + count + 1
   for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do
     payloads[tonumber(ARGV[i])] = ARGV[i + 1]
