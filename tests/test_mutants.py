@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
 
@@ -12,27 +15,34 @@ from tests.rig.mutants import MUTANTS, Verdict, judge_all, spared
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for all of them
 
-AT_ONCE = CORES + 1
-"""Some of the killers wait most of the time."""
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """What the killers did to the mutants, and to the package as it is."""
+
+    verdicts: Mapping[str, Verdict]
+    spared: Future[list[subprocess.CompletedProcess[str]]]
 
 
 @pytest.fixture(scope="module")
-def verdicts() -> Iterator[dict[str, Verdict]]:
+def trials() -> Iterator[Trials]:
     """Judge them all, some at once."""
-    found = {verdict.mutant.name: verdict for verdict in judge_all(MUTANTS, AT_ONCE)}
-    levels.tell("mutants", *(f"{name}: killed by {each.killed_by or 'NOBODY'}" for name, each in found.items()))
-    yield found
+    with ThreadPoolExecutor(1) as pool:
+        without = pool.submit(spared)
+        found = {verdict.mutant.name: verdict for verdict in judge_all(MUTANTS, CORES)}
+        levels.tell("mutants", *(f"{name}: killed by {each.killed_by or 'NOBODY'}" for name, each in found.items()))
+        yield Trials(found, without)
 
 
 @pytest.mark.parametrize("name", [mutant.name for mutant in MUTANTS])
-def test_no_mutant_survives(name: str, verdicts: dict[str, Verdict]) -> None:
-    verdict = verdicts[name]
+def test_no_mutant_survives(name: str, trials: Trials) -> None:
+    verdict = trials.verdicts[name]
     assert verdict.killed_by is not None, f"nothing noticed that {name}:\n{verdict.said[-2000:]}"
     levels.count("mutants", killed=1)
 
 
-def test_those_who_kill_spare_the_package_as_it_is() -> None:
-    for done in spared():
+def test_those_who_kill_spare_the_package_as_it_is(trials: Trials) -> None:
+    for done in trials.spared.result():
         assert done.returncode == 0, f"{done.args}:\n{(done.stdout + done.stderr)[-2000:]}"
 
 
