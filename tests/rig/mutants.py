@@ -48,6 +48,8 @@ def _test(file: str, name: str) -> str:
     return f"tests/{file}.py -k {name}"
 
 
+FOUND = _test("test_core_on_fakeredis", "what_it_found")
+
 MUTANTS = [
     # ---- who holds a lease
     Mutant("an ack needs no token", "lua/ack.lua", "  if yes[i] then\n", "  if true then\n"),
@@ -76,15 +78,15 @@ MUTANTS = [
         "a batch is judged by its first token", "lua/parts/items.lua", "held[i] == tokens[i]", "held[1] == tokens[1]"
     ),
     # ---- states
-    Mutant("put does not look at in_progress", "lua/parts/add.lua", "  mark(in_progress, 'p')\n", "", [PROPERTIES]),
-    Mutant("put does not look at done", "lua/parts/add.lua", "  mark(done, 'd')\n", "", [PROPERTIES]),
-    Mutant("put does not look at failed", "lua/parts/add.lua", "  mark(failed, 'f')\n", "", [PROPERTIES]),
+    Mutant("put does not look at in_progress", "lua/parts/add.lua", "  mark(in_progress, 'p')\n", "", [FOUND]),
+    Mutant("put does not look at done", "lua/parts/add.lua", "  mark(done, 'd')\n", "", [FOUND]),
+    Mutant("put does not look at failed", "lua/parts/add.lua", "  mark(failed, 'f')\n", "", [FOUND]),
     Mutant(
         "put does not look at scheduled",
         "lua/parts/add.lua",
         "if not many or redis.call('EXISTS', scheduled) == 1 then",
         "if false then",
-        [PROPERTIES],
+        [FOUND],
     ),
     Mutant(
         "a release leaves the task in progress",
