@@ -94,12 +94,7 @@ class Cleaner:
             self.met = True
             if plan.at_ms > plan.now_ms:
                 break
-            asked = time.monotonic()
-            requeued, promoted = await queue.run(flows.settle(queue.talk, [ops.requeue_expired(), ops.promote_due()]))
-            for swept in (requeued, promoted):
-                if isinstance(swept, TimeoutqError):
-                    raise swept
-            queue.talk.clock.swept(requeued.now_ms, asked)
+            requeued, promoted = await queue.run(flows.clean(queue.talk))
             self.requeued += requeued.moved
             self.promoted += promoted.moved
             if requeued.moved:

@@ -26,7 +26,7 @@ from timeoutq.errors import (
     UnsafeServer,
 )
 from timeoutq.model import Answer, Entry, Lease, Outcome, TaskInfo, Tasks
-from timeoutq.operations import BATCH, Call, Claimed, Command, Operations
+from timeoutq.operations import BATCH, Call, Claimed, Command, Operations, Swept
 
 T = TypeVar("T")
 
@@ -297,7 +297,8 @@ def claim(
             return found.leases
         pause = BELL_WAIT
         if found.next_ms and found.next_ms <= found.now_ms:
-            if (yield from clean(talk)) and not found.paused:
+            requeued, promoted = yield from clean(talk)
+            if (requeued.moved or promoted.moved) and not found.paused:
                 continue
             pause = 0.25
         elif found.next_ms:
@@ -310,17 +311,16 @@ def claim(
             yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
 
 
-def clean(talk: Talk) -> Flow[int]:
-    """Do one bounded round of the cleaner; give how many tasks it moved."""
+def clean(talk: Talk) -> Flow[tuple[Swept, Swept]]:
+    """Do one bounded round of the cleaner; give what it took back and what it made ready."""
     ops = talk.operations
-    asked, moved = time.monotonic(), 0
+    asked = time.monotonic()
     requeued, promoted = yield from settle(talk, [ops.requeue_expired(), ops.promote_due()])
     for swept in (requeued, promoted):
         if isinstance(swept, TimeoutqError):
             raise swept
-        moved += swept.moved
     talk.clock.swept(requeued.now_ms, asked)
-    return moved
+    return requeued, promoted
 
 
 def extend(talk: Talk, leases: Sequence[Lease], timeout_ms: int) -> Flow[tuple[float, Outcome]]:
