@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 import signal
 import socket
 import subprocess
@@ -19,7 +18,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.rig import canary
+from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, cli
 from timeoutq.embedded import EmbeddedServer
@@ -594,46 +593,32 @@ def test_ctrl_c_leaves_no_traceback(url: str, queue: Queue) -> None:
     assert process.returncode == 130
 
 
-def on_a_terminal(url: str, *words: str, typed: str = "") -> tuple[int, str]:
-    """Run the command on a pseudo-terminal; give its code and all that it showed."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "timeoutq", *words],
-        stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True, start_new_session=True,
-        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120"},
-    )  # fmt: skip
-    os.close(theirs)
-    os.write(ours, typed.encode())
-    shown = b""
-    with suppress(OSError):  # Linux ends a terminal that nobody holds with EIO
-        while piece := os.read(ours, 65_536):
-            shown += piece
-    os.close(ours)
-    canary.look(shown, "a terminal")
-    return process.wait(timeout=20), shown.decode("utf-8", "replace")
+def shown_on_a_terminal(url: str, *words: str, typed: str = "") -> tuple[int, str]:
+    code, shown = on_a_terminal(url, *words, typed=typed)
+    return code, shown.decode("utf-8", "replace")
 
 
 def test_on_a_terminal_it_asks_and_draws(url: str, queue: Queue, tmp_path: Path) -> None:
     queue.put("a", "\x1b[31mb")
-    code, shown = on_a_terminal(url, "purge", queue.name, typed="n\n")
+    code, shown = shown_on_a_terminal(url, "purge", queue.name, typed="n\n")
     assert code == 1
     assert "Remove queue" in shown
     assert "2 tasks (2 todos)" in shown
     assert queue.stats().known == 2
-    code, shown = on_a_terminal(url, "list", queue.name, "todos")
+    code, shown = shown_on_a_terminal(url, "list", queue.name, "todos")
     assert code == 0
     assert "task" in shown.splitlines()[0]
     assert "\\x1b[31mb" in shown
     assert "\x1b[31mb" not in shown
-    code, shown = on_a_terminal(url, "doctor", queue.name)
+    code, shown = shown_on_a_terminal(url, "doctor", queue.name)
     assert code == 0
     assert "✓" in shown
     many = tmp_path / "many"
     many.write_text("".join(f"{number}\n" for number in range(20_000)))
-    code, shown = on_a_terminal(url, "put", queue.name, "--file", str(many))
+    code, shown = shown_on_a_terminal(url, "put", queue.name, "--file", str(many))
     assert code == 0
     assert "putting" in shown
     assert "20000" in shown
-    code, shown = on_a_terminal(url, "purge", queue.name, typed="y\n")
+    code, shown = shown_on_a_terminal(url, "purge", queue.name, typed="y\n")
     assert code == 0
     assert queue.stats().known == 0

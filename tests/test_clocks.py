@@ -131,7 +131,7 @@ async def keep(queue: AsyncQueue, lease: Lease, until: Callable[[], bool]) -> Le
 async def live_through(bent: Bent, seconds: float) -> None:
     """Hold leases in three ways while the clock steps: a worker that works, a client that extends, and a dead one."""
     # a step that is shorter than half of the lease is not noticed, and need not be
-    lease = LEASE if abs(seconds) > 1 else 3 * LEASE
+    lease = LEASE if abs(seconds) > 1 else 1.8 * LEASE
     url, saw = bent.server.url, Seen(lease)
     async with AsyncQueue("q", url, timeout=lease) as mine, AsyncQueue("q", url, timeout=lease) as theirs:
         await theirs.put("dead")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -44,6 +44,9 @@ MARGIN = 2.0
 
 LEASE = 0.3
 """The length of the leases that are claimed here, seconds."""
+
+AT_ONCE = 3
+"""How many operations are tried at once: most of their time is waiting."""
 
 _numbers = count(1)
 
@@ -643,11 +646,25 @@ def matrix(operation: Operation) -> list[Scenario]:
     return [Scenario(operation, face, fault, times) for face in FACES for fault in Fault for times in (1, None)]
 
 
+@pytest.fixture(scope="module")
+def played(request: pytest.FixtureRequest, valkey_url: str) -> Iterator[dict[str, Future[None]]]:
+    """Play the operations that are asked for, a few at once: each test waits for its own."""
+    tests = [
+        getattr(item, "callspec", None)
+        for item in request.session.items
+        if "played" in getattr(item, "fixturenames", ())
+    ]
+    asked = [test.params["operation"] for test in tests if test]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield {operation.name: pool.submit(play_all, matrix(operation), valkey_url) for operation in asked}
+        pool.shutdown(cancel_futures=True)
+
+
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_an_operation_whose_exchange_breaks_ends_right_or_in_a_typed_error(
-    operation: Operation, valkey_url: str
+    operation: Operation, played: dict[str, Future[None]]
 ) -> None:
-    play_all(matrix(operation), valkey_url)
+    played[operation.name].result()
 
 
 @pytest.mark.parametrize("operation", SAMPLE, ids=lambda operation: operation.name)

@@ -6,12 +6,10 @@ import io
 import json
 import logging
 import os
-import pty
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from rich.console import Console
 from tests.invariants import check
 from tests.rig import canary, levels
 from tests.rig.corpus import BAD_QUEUE_NAMES, CORPUS, REFUSED, Text, as_bytes, as_id, stray
+from tests.rig.terminal import on_a_terminal
 from timeoutq import AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Worker, cli
 from timeoutq.dashboard import Snapshot, render, snapshot, to_json
 from timeoutq.embedded import EmbeddedServer
@@ -318,25 +317,6 @@ def test_a_real_process_is_told_and_tells_the_same(kept: Queue, site: EmbeddedSe
     assert kept.stats().done == len(tasks)
 
 
-def on_a_terminal(url: str, *words: str) -> bytes:
-    """Run the command on a terminal of its own and give all that the terminal is sent."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "timeoutq", *words],
-        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, cwd=ROOT,
-        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "120"},
-    )  # fmt: skip
-    os.close(theirs)
-    shown = b""
-    with suppress(OSError):  # Linux ends a terminal that nobody holds with EIO
-        while piece := os.read(ours, 65_536):
-            shown += piece
-    os.close(ours)
-    canary.look(shown, "a terminal")
-    assert process.wait(timeout=60) == 0, shown
-    return shown
-
-
 class Titled(pyte.Screen):
     """A screen that remembers what only a hostile program would do to it."""
 
@@ -378,7 +358,9 @@ def test_a_terminal_is_sent_text_and_colours_only(kept: Queue, site: EmbeddedSer
         kept.fail(lease, lease.task, give_up=True)
     for words in (["list", kept.name, "todos", "-n", "1000"], ["list", kept.name, "failed", "-n", "1000"],
                   ["status", kept.name]):  # fmt: skip
-        shown = on_a_terminal(site.url, *words).decode("utf-8")
+        code, told = on_a_terminal(site.url, *words)
+        assert code == 0, told
+        shown = told.decode("utf-8")
         assert stray(COLOURS.sub("", shown), "\r\n") == []
         assert screen_of(shown, 120, 40).done == []
 

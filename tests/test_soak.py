@@ -86,28 +86,16 @@ def has_ended(pid: int) -> bool:
     return state(pid) == "Z"
 
 
-@pytest.mark.timeout(2 * PATIENCE)
-def test_a_short_soak_loses_nothing_and_ends_in_order(tmp_path: Path) -> None:
-    with soaking(tmp_path, "--minutes", "0.1") as process:
-        report = report_of(process)
-    levels.count("soak", tasks=report["put"], faults=sum(report["faults"].values()), samples=report["samples"])
-    assert report["violations"] == [], f"seed {report['seed']}"
-    assert report["valid"]
-    assert process.returncode == 0
-    assert report["put"] == report["counters"]["put"] == report["done"] + report["failed"] > 0
-    assert report["lost"] == 0
-    assert report["checks"] == 1
-    assert report["samples"] > 3
-    assert report["faults"]
-    found = verdicts(report)
-    for kind in ("RSS", "descriptors", "threads"):
-        assert {whose for what, whose in found if what == kind} | {"server"} == {*ROLES, "server"}
-    assert {what for what, _ in found} >= RULES.keys()
-    assert {"too short"} == {verdict for (what, _), verdict in found.items() if what in RULES}
-    assert list(tmp_path.iterdir()) == [], "a soak removes what it wrote"
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A soak of some seconds, which goes on beside the next: most of it is waiting."""
+    folder = tmp_path_factory.mktemp("short")
+    with soaking(folder, "--minutes", "0.1") as process:
+        yield process, folder
 
 
 @pytest.mark.timeout(2 * PATIENCE)
+@pytest.mark.usefixtures("short")
 def test_a_soak_finds_what_a_handler_leaks_and_loses(tmp_path: Path) -> None:
     leaks = [word for leak in LEAKS for word in ("--leak", leak)]
     words = ("--warm-up", "3", "--least-span", "4", "--server", "redis" if REDIS else "valkey")
@@ -128,6 +116,27 @@ def test_a_soak_finds_what_a_handler_leaks_and_loses(tmp_path: Path) -> None:
     assert report["lost"] > 0
     assert any(text.startswith("I2: ") and "lost" in text for text in report["violations"]), report["violations"]
     assert any(text.startswith("I10: ") for text in report["violations"]), report["violations"]
+
+
+@pytest.mark.timeout(2 * PATIENCE)
+def test_a_short_soak_loses_nothing_and_ends_in_order(short: tuple[subprocess.Popen[bytes], Path]) -> None:
+    process, folder = short
+    report = report_of(process)
+    levels.count("soak", tasks=report["put"], faults=sum(report["faults"].values()), samples=report["samples"])
+    assert report["violations"] == [], f"seed {report['seed']}"
+    assert report["valid"]
+    assert process.returncode == 0
+    assert report["put"] == report["counters"]["put"] == report["done"] + report["failed"] > 0
+    assert report["lost"] == 0
+    assert report["checks"] == 1
+    assert report["samples"] > 3
+    assert report["faults"]
+    found = verdicts(report)
+    for kind in ("RSS", "descriptors", "threads"):
+        assert {whose for what, whose in found if what == kind} | {"server"} == {*ROLES, "server"}
+    assert {what for what, _ in found} >= RULES.keys()
+    assert {"too short"} == {verdict for (what, _), verdict in found.items() if what in RULES}
+    assert list(folder.iterdir()) == [], "a soak removes what it wrote"
 
 
 def test_a_soak_ends_with_all_its_processes_on_ctrl_c(tmp_path: Path) -> None:
