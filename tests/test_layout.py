@@ -12,7 +12,7 @@ import timeoutq
 
 PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
-    "errors", "model", "arguments", "text", "retry", "operations", "address", "connection", "embedded", "flows",
+    "errors", "model", "arguments", "text", "retry", "operations", "address", "connection", "embedded", "flows", "why",
     "client", "heartbeat", "cleaner", "worker", "supervisor", "dashboard", "testing", "doctor", "bench", "logs",
     "cli", "__main__",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Lease, Payload, TaskId, Tasks
+from timeoutq.model import Lease, Payload, Politeness, TaskId, Tasks
 
 MAX_ID = 1024
 MAX_PAYLOAD = 1024 * 1024
@@ -187,6 +187,41 @@ def keep_done(value: object) -> bytes:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return b"n%d" % value if value else b"no"
     raise InvalidInput(f'keep_done must be "forever", 0, how many to keep, or a timedelta, not {value!r:.80}')
+
+
+def politeness(value: object) -> bytes:
+    """Give the wire form of a `Politeness`: the delay in ms and how many visits at once; or `off`."""
+    if value == "off":
+        return b"off"
+    if not isinstance(value, Politeness):
+        raise InvalidInput(f'politeness must be a Politeness(delay=, per_host=) or "off", not {value!r:.80}')
+    return b"%d %d" % (delay_ms(value.delay, "delay"), count(value.per_host, "per_host", high=10_000))
+
+
+def host(value: object) -> bytes:
+    """Give the name of a host as the scripts have it: lower case, IDNA; of a URL, its host; or of a group."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"a host is a name like example.com or example.com:8080, not {value!r:.80}")
+    scheme, slashes, rest = value.partition("://")
+    if slashes:
+        value = re.split(r"[/?#\\]", rest, maxsplit=1)[0].rpartition("@")[2]
+        value = value.removesuffix({"http": ":80", "https": ":443"}.get(scheme.lower(), ":"))
+    value = value.lower().removesuffix(".")
+    if not value.isascii():
+        labels = re.split("([.\u3002:])", value)
+        value = "".join(
+            label.replace("\u3002", ".") if label.isascii() or label == "\u3002"
+            else "xn--" + label.encode("punycode", "replace").decode()
+            for label in labels
+        )  # fmt: skip
+    return task_id(value)
+
+
+def reason(value: object) -> bytes:
+    """Give a reason as one line, at most 200 bytes."""
+    return " ".join(str(value).split()).encode("utf-8", "backslashreplace")[:200]
 
 
 def error_text(error: Any) -> bytes:

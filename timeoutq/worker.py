@@ -550,20 +550,23 @@ class Worker:
             gathered.acks.append(lease)
         elif isinstance(result, Ack):
             self._finish_found(lease, result)
-        elif result.delay:
-            call = self.queue.operations.release([lease], arguments.delay_ms(result.delay, "delay"))[0]
+        elif result.delay or result.block_host:
+            delay_ms = arguments.delay_ms(result.delay, "delay")
+            block_ms = arguments.delay_ms(result.block_host, "block_host")
+            call = self.queue.operations.release([lease], delay_ms, block_ms)[0]
             gathered.errands.append(_Errand("release", [lease], call))
         else:
             gathered.releases.append(lease)
 
     def _finish_found(self, lease: Lease, result: Ack) -> None:
         ids, payloads = arguments.tasks((result.put,))
-        if not ids:
+        again_ms = -1 if result.again_in is None else arguments.delay_ms(result.again_in, "again_in")
+        if not ids and again_ms < 0:
             self._gathered.acks.append(lease)
             return
         ops = self.queue.operations
         if len(ids) < BATCH:
-            self._gathered.errands.append(_Errand("ack", [lease], ops.ack_put(lease, ids, payloads)))
+            self._gathered.errands.append(_Errand("ack", [lease], ops.ack_put(lease, ids, payloads, again_ms)))
             return
         task = self._loop.create_task(self._ack_many(lease, result))
         self._long_acks.add(task)
@@ -572,7 +575,7 @@ class Worker:
     async def _ack_many(self, lease: Lease, result: Ack) -> None:
         while True:
             try:
-                await self.queue.run(flows.ack_put(self.queue.talk, lease, result.put))
+                await self.queue.ack(lease, result.put, again_in=result.again_in)
                 self.tally.acked += 1
             except TimeoutqError as error:
                 if isinstance(error, LeaseLost):

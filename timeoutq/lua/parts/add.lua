@@ -14,6 +14,7 @@ local function find(ids)
   mark(in_progress, 'p')
   mark(done, 'd')
   mark(failed, 'f')
+  if polite then mark(waiting, 'w') end
   if not many or redis.call('EXISTS', scheduled) == 1 then
     local due = redis.call('ZMSCORE', scheduled, unpack(ids))
     for i = 1, #ids do
@@ -24,7 +25,8 @@ local function find(ids)
 end
 
 -- ready: new ids become ready; gives how many they are
-local function ready(ids)
+local function ready(ids, group)
+  if polite then return enter(ids, group) end
   local count = redis.call('SADD', todos, unpack(ids))
   if redis.call('SCARD', todos) == count then
     redis.call('HSET', stats, 'todos_since', now)
@@ -40,23 +42,23 @@ local function put_new(count)
 end
 
 -- fresh_ones: the usual case, in which no state knows any of the ids, costs no table
-local function fresh_ones(ids)
-  local count = ready(ids)
+local function fresh_ones(ids, group)
+  local count = ready(ids, group)
   put_new(count)
   if count == #ids then return string.rep('A', count) end
   local codes, seen = {}, {}
   for i = 1, #ids do
-    codes[i] = seen[ids[i]] and 't' or 'A'
+    codes[i] = seen[ids[i]] and (polite and 'w' or 't') or 'A'
     seen[ids[i]] = true
   end
   return table.concat(codes)
 end
 
 -- add: put the ids that no state knows into todos, or into scheduled when `due` is given; `again` brings done and
--- failed ones back. `payloads` maps positions to payloads. Answers a letter an id, and how many were added.
-local function add(ids, payloads, again, due)
+-- failed ones back. `payloads` maps positions to payloads, `group` is the host of all, or ''. Answers a letter an id.
+local function add(ids, payloads, again, due, group)
   local where, known = find(ids)
-  if known == 0 and not due and not next(payloads) then return fresh_ones(ids) end
+  if known == 0 and not due and not next(payloads) then return fresh_ones(ids, group) end
   local fresh, codes, seen = {}, {}, {}
   for i = 1, #ids do
     local id, state = ids[i], where[i]
@@ -65,7 +67,7 @@ local function add(ids, payloads, again, due)
     elseif again and not seen[id] and (state == 'd' or state == 'f') then
       seen[id], fresh[#fresh + 1], codes[i] = true, i, 'A'
     else
-      codes[i] = state and not seen[id] and state or (due and 's' or 't')
+      codes[i] = state and not seen[id] and state or (due and 's' or polite and 'w' or 't')
     end
   end
   local names, dues, back, bodies = {}, {}, {}, {}
@@ -95,10 +97,11 @@ local function add(ids, payloads, again, due)
     end
     if #dues > 0 then
       redis.call('ZADD', scheduled, unpack(dues))
+      if polite and #names > 0 then regroup(names, group) end
       rouse(due)
     end
   elseif #names > 0 then
-    ready(names)
+    ready(names, group)
   end
   if #bodies > 0 then
     redis.call('HSET', payload, unpack(bodies))

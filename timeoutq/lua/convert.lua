@@ -1,0 +1,40 @@
+-- convert: bring what is in the queue already in line with its politeness, a part a call.
+-- KEYS  todos in_progress meta stats bell alarm
+-- PARTS open wake log polite
+-- ARGV  1 call id   2 age of the call, ms   3 at most   4 where it goes on: state letter and cursor; 't0' at first
+-- Reply where it goes on, or 'end'
+if not polite then return 'end' end
+if string.sub(polite, -3) == 'off' then
+  local ids = redis.call('SRANDMEMBER', waiting, ARGV[3])
+  local names = #ids > 0 and hosts_of(ids)
+  for i = 1, #ids do
+    redis.call('SMOVE', waiting, todos, ids[i])
+    abandon(ids[i], names[i])
+  end
+  if #ids > 0 then
+    ring()
+    return 't0'
+  end
+  redis.call('HDEL', meta, 'politeness')
+  dissolve()
+  return 'end'
+end
+local state, cursor = string.match(ARGV[4], '^(%a)(%d+)$')
+local page = redis.call('SSCAN', state == 't' and todos or in_progress, cursor, 'COUNT', ARGV[3])
+local ids, some, some_names = page[2], {}, {}
+local names = #ids > 0 and hosts_of(ids) or {}
+load_hosts(names)
+for i = 1, #ids do
+  -- what a host handed over under the new rules holds a slot already
+  if names[i] and not holds(names[i], ids[i]) then
+    if state == 'p' then
+      occupy(names[i], ids[i])
+    elseif redis.call('SMOVE', todos, waiting, ids[i]) == 1 then
+      some[#some + 1], some_names[#some + 1] = ids[i], names[i]
+    end
+  end
+end
+arrive(some, some_names)
+turn()
+if page[1] ~= '0' then return state .. page[1] end
+return state == 't' and 'p0' or 'end'
