@@ -42,6 +42,7 @@ HARMLESS: Mapping[str, Sequence[str | int]] = {
     "SISMEMBER": ("KEY", "x"),
     "SMISMEMBER": ("KEY", "x"),
     "SMOVE": ("KEY", "KEY", "x"),
+    "SPOP": ("KEY",),
     "SRANDMEMBER": ("KEY",),
     "SREM": ("KEY", "x"),
     "SSCAN": ("KEY", 0),

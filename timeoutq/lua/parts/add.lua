@@ -1,5 +1,16 @@
--- find: where each id is now, as a letter, or nil; and how many are anywhere
+-- find_one: where an id is now, as a letter, or nil
+local function find_one(id)
+  return redis.call('SISMEMBER', todos, id) == 1 and 't' or redis.call('SISMEMBER', in_progress, id) == 1 and 'p'
+    or redis.call('SISMEMBER', done, id) == 1 and 'd' or redis.call('SISMEMBER', failed, id) == 1 and 'f'
+    or polite and redis.call('SISMEMBER', waiting, id) == 1 and 'w' or redis.call('ZSCORE', scheduled, id) and 's' or nil
+end
+
+-- find: the same of many; and how many are anywhere
 local function find(ids)
+  if #ids == 1 then
+    local state = find_one(ids[1])
+    return {state}, state and 1 or 0
+  end
   local where, known = {}, 0
   -- to ask for a few is as cheap as to ask whether the set is there at all
   local many = #ids > 8
