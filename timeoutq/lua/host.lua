@@ -30,7 +30,7 @@ for i = 4, #ARGV, 2 do
 end
 if #ARGV > 3 then
   redis.call('SREM', waiting, '') -- goes first: a full server allows it, and all that follows it
-  if one.flag ~= '-' then recall(one) end
+  if one.flag == 'b' or one.flag == 'x' then recall(one) end
   write_policy(one)
   turn()
 end

@@ -27,6 +27,7 @@ if #names > 0 then
   redis.call('UNLINK', prefix .. 'waiting', prefix .. 'slots')
   return 0
 end
-redis.call('UNLINK', prefix .. 'groups', prefix .. 'visits', prefix .. 'policies')
+redis.call('UNLINK', prefix .. 'groups', prefix .. 'visits', prefix .. 'policies', prefix .. 'resting',
+  prefix .. 'host_failures')
 redis.call('UNLINK', unpack(KEYS))
 return 1

@@ -1,8 +1,10 @@
 -- polite: on a polite queue, ready tasks of a host wait in a set of its own until it is the host's turn. Needs wake, log.
--- waiting   all that wait                  host:NAME  those of one host
+-- waiting   all that wait
+-- host:NAME those of one host, by the time at which they became ready: who waits longest is next
 -- hosts     when it is a host's turn; inf while it waits for no time: full, used up, banned, or nothing waits
--- slots     what of a host is in todos or in_progress, as (length ':' id) *
--- visits    'visits failures next', the last one the time at which the host may be visited again
+-- slots     what of a host is in todos or in_progress: an id, or, of several, NUL (length ':' id) *
+-- resting   until when a host is not visited after its last visit
+-- visits    how many visits of a host have ended, and host_failures how many of them badly
 -- policies  'delay per_host budget until flag reason', - for what the queue's own politeness says; flag b x or -
 -- groups    the hosts of tasks that were put with one
 -- A script says what arrives (enters the wait) and departs (leaves todos or in_progress), then calls turn() once.
@@ -11,10 +13,13 @@ local waiting, hosts_of, load_hosts, arrive, depart, abandon, enter, turn, regro
 local write_policy, host_row, holds, occupy, dissolve
 if polite then
   local prefix = string.sub(meta, 1, -5)
-  local hosts, slots, groups = prefix .. 'hosts', prefix .. 'slots', prefix .. 'groups'
-  local policies, visits, lane = prefix .. 'policies', prefix .. 'visits', prefix .. 'host:'
-  local usual_delay, usual_per_host = string.match(polite, '^(%d+) (%d+)')
-  local known, order, host_of = {}, {}, nil
+  local hosts, slots, resting = prefix .. 'hosts', prefix .. 'slots', prefix .. 'resting'
+  local groups, policies, lane = prefix .. 'groups', prefix .. 'policies', prefix .. 'host:'
+  local visits, host_failures = prefix .. 'visits', prefix .. 'host_failures'
+  local call, find, sub, match, inf = redis.call, string.find, string.sub, string.match, math.huge
+  local usual_delay, usual_per_host = match(polite, '^(%d+) (%d+)')
+  usual_delay, usual_per_host = tonumber(usual_delay), tonumber(usual_per_host)
+  local known, order = {}, {}
   waiting = prefix .. 'waiting'
 
   -- the bytes of a label in RFC 3492's form
@@ -75,25 +80,26 @@ if polite then
   end
 
   -- host_of: the host of a URL as RFC 3986 has it: lower case, port kept unless it is the scheme's own; false for others
-  function host_of(id)
-    local scheme, name = string.match(id, '^(%a[%w+.-]*)://([^/?#\\]*)')
+  local function host_of(id)
+    local scheme, name = match(id, '^(%a[%w+.-]*)://([^/?#\\]*)')
     if not scheme then return false end
-    name = string.lower(string.match(name, '[^@]*$'))
-    if string.find(name, '[\128-\255]') then
+    if find(name, '@', 1, true) then name = match(name, '[^@]*$') end
+    name = string.lower(name)
+    if find(name, '[\128-\255]') then
       name = string.gsub(name, '\227\128\130', '.')
       name = string.gsub(name, '[^.:]+', function(label)
-        return string.find(label, '[\128-\255]') and punycode(label) or label
+        return find(label, '[\128-\255]') and punycode(label) or label
       end)
     end
-    local port = string.match(name, ':(%d*)$')
-    if port then
+    if find(name, ':', 1, true) then
+      local port = match(name, ':(%d*)$')
       scheme = string.lower(scheme)
       if port == '' or (port == '80' and scheme == 'http') or (port == '443' and scheme == 'https') then
-        name = string.sub(name, 1, -2 - #port)
+        name = sub(name, 1, -2 - #port)
       end
+      name = string.gsub(name, '%.:', ':')
     end
-    name = string.gsub(name, '%.$', '')
-    name = string.gsub(name, '%.:', ':')
+    if string.byte(name, -1) == 46 then name = sub(name, 1, -2) end
     return name ~= '' and name
   end
 
@@ -103,8 +109,8 @@ if polite then
       for i = 1, #ids do names[i] = group end
       return names
     end
-    local given = redis.call('EXISTS', groups) == 1 and redis.call('HMGET', groups, unpack(ids)) or {}
-    for i = 1, #ids do names[i] = given[i] or host_of(ids[i]) end
+    local given = call('EXISTS', groups) == 1 and call('HMGET', groups, unpack(ids))
+    for i = 1, #ids do names[i] = given and given[i] or host_of(ids[i]) end
     return names
   end
 
@@ -113,11 +119,11 @@ if polite then
     if not group or group == '' then return end
     local pairs = {}
     for i = 1, #ids do pairs[2 * i - 1], pairs[2 * i] = ids[i], group end
-    redis.call('HSET', groups, unpack(pairs))
+    call('HSET', groups, unpack(pairs))
   end
 
   function ungroup(ids)
-    redis.call('HDEL', groups, unpack(ids))
+    if call('EXISTS', groups) == 1 then call('HDEL', groups, unpack(ids)) end
   end
 
   -- load_hosts: read what is kept of the hosts that this call has not met yet; gives all that it has met, by name
@@ -131,33 +137,85 @@ if polite then
       end
     end
     if #fresh == 0 then return known end
-    local held, seen = redis.call('HMGET', slots, unpack(fresh)), redis.call('HMGET', visits, unpack(fresh))
-    local rules = redis.call('EXISTS', policies) == 1 and redis.call('HMGET', policies, unpack(fresh)) or {}
+    local held = call('HMGET', slots, unpack(fresh))
+    local rests = call('EXISTS', resting) == 1 and call('HMGET', resting, unpack(fresh))
+    local rules = call('EXISTS', policies) == 1 and call('HMGET', policies, unpack(fresh))
     for i = 1, #fresh do
-      local one = {name = fresh[i], held = {}, delay = tonumber(usual_delay), per_host = tonumber(usual_per_host),
-        until_ms = 0, flag = '-', reason = '', visits = 0, failures = 0, next_ms = 0}
-      local packed, at = held[i] or '', 1
-      while at <= #packed do
-        local _, stop, size = string.find(packed, '^(%d+):', at)
-        one.held[#one.held + 1] = string.sub(packed, stop + 1, stop + size)
-        at = stop + size + 1
+      local name = fresh[i]
+      local one = {name = name, held = held[i]}
+      if rules then
+        one.until_ms, one.flag, one.reason = 0, '-', ''
+        if rules[i] then
+          local delay, per_host, budget, until_ms, flag, reason = match(rules[i], '^(%S+) (%S+) (%S+) (%S+) (%S) ?(.*)$')
+          one.own_delay, one.own_per_host, one.budget = tonumber(delay), tonumber(per_host), tonumber(budget)
+          one.delay, one.per_host = one.own_delay, one.own_per_host
+          one.until_ms, one.flag, one.reason = tonumber(until_ms), flag, reason
+        end
       end
-      if seen[i] then
-        local a, b, c = string.match(seen[i], '^(%d+) (%d+) (%d+)')
-        one.visits, one.failures, one.next_ms = tonumber(a), tonumber(b), tonumber(c)
-      end
-      if rules[i] then
-        local delay, per_host, budget, until_ms, flag, reason = string.match(rules[i], '^(%S+) (%S+) (%S+) (%S+) (%S) ?(.*)$')
-        one.own_delay, one.own_per_host, one.budget = tonumber(delay), tonumber(per_host), tonumber(budget)
-        one.delay, one.per_host = one.own_delay or one.delay, one.own_per_host or one.per_host
-        one.until_ms, one.flag, one.reason = tonumber(until_ms), flag, reason
-      end
-      -- a clock that stepped back would make the pause longer than anybody asked for
-      one.next_ms = math.min(one.next_ms, now + one.delay)
-      known[fresh[i]] = one
+      -- a clock that stepped back would make the rest longer than anybody asked for
+      if rests and rests[i] then one.next_ms = math.min(tonumber(rests[i]), now + (one.delay or usual_delay)) end
+      known[name] = one
       order[#order + 1] = one
     end
     return known
+  end
+
+  -- places: the ids that `held` names; pack: the other way round
+  local function places(held)
+    if not held then return {} end
+    if string.byte(held) ~= 0 then return {held} end
+    local ids, at = {}, 2
+    while at <= #held do
+      local _, stop, size = find(held, '^(%d+):', at)
+      ids[#ids + 1] = sub(held, stop + 1, stop + size)
+      at = stop + size + 1
+    end
+    return ids
+  end
+
+  local function pack(ids)
+    if #ids < 2 and (not ids[1] or string.byte(ids[1]) ~= 0) then return ids[1] or false end
+    local words = {'\0'}
+    for j = 1, #ids do words[j + 1] = #ids[j] .. ':' .. ids[j] end
+    return table.concat(words)
+  end
+
+  -- vacate: one place less
+  local function vacate(one, id)
+    local held = one.held
+    if held == id and string.byte(id) ~= 0 then
+      one.held, one.moved = false, true
+    elseif held then
+      local ids, left = places(held), {}
+      for j = 1, #ids do
+        if ids[j] ~= id then left[#left + 1] = ids[j] end
+      end
+      if #left < #ids then one.held, one.moved = pack(left), true end
+    end
+  end
+
+  -- holds: has this task a place of its host; occupy: it has one from now on
+  function holds(name, id)
+    local ids = places(known[name].held)
+    for j = 1, #ids do
+      if ids[j] == id then return true end
+    end
+    return false
+  end
+
+  local function take(one, id)
+    if not one.held and string.byte(id) ~= 0 then
+      one.held = id
+    else
+      local ids = places(one.held)
+      ids[#ids + 1] = id
+      one.held = pack(ids)
+    end
+    one.moved = true
+  end
+
+  function occupy(name, id)
+    take(known[name], id)
   end
 
   -- arrive: these are in `waiting` already
@@ -167,16 +225,17 @@ if polite then
     for i = 1, #ids do
       local name = names[i]
       if name then
-        if not by_host[name] then
-          by_host[name] = {}
+        local some = by_host[name]
+        if some then
+          some[#some + 1], some[#some + 2] = now, ids[i]
+        else
+          by_host[name] = {now, ids[i]}
           met[#met + 1] = name
         end
-        local some = by_host[name]
-        some[#some + 1] = ids[i]
       end
     end
     for i = 1, #met do
-      redis.call('SADD', lane .. met[i], unpack(by_host[met[i]]))
+      call('ZADD', lane .. met[i], 'NX', unpack(by_host[met[i]]))
     end
   end
 
@@ -186,28 +245,23 @@ if polite then
     for i = 1, #ids do
       local one = names[i] and known[names[i]]
       if one then
-        local held = one.held
-        for j = 1, #held do
-          if held[j] == ids[i] then
-            table.remove(held, j)
-            one.moved = true
-            break
-          end
-        end
-        one.visits, one.failures = one.visits + visited, one.failures + broken
-        one.next_ms, one.counted = math.max(one.next_ms, now + one.delay), true
+        one.full = one.full or one.held and (one.per_host or usual_per_host) == 1
+        vacate(one, ids[i])
+        one.visited = (one.visited or 0) + visited
+        if broken > 0 then call('HINCRBY', host_failures, one.name, broken) end
+        local delay = one.delay or usual_delay
+        if delay > 0 then one.next_ms, one.rested = now + delay, true end
       end
     end
   end
 
   -- recall: what no worker has claimed yet waits again
   function recall(one)
-    for j = #one.held, 1, -1 do
-      local id = one.held[j]
-      if redis.call('SMOVE', todos, waiting, id) == 1 then
-        redis.call('SADD', lane .. one.name, id)
-        table.remove(one.held, j)
-        one.moved = true
+    local ids = places(one.held)
+    for j = 1, #ids do
+      if call('SMOVE', todos, waiting, ids[j]) == 1 then
+        call('ZADD', lane .. one.name, now, ids[j])
+        vacate(one, ids[j])
       end
     end
   end
@@ -215,7 +269,7 @@ if polite then
   -- block: no more visits of a host before a time
   function block(name, until_ms, by)
     local one = load_hosts({name})[name]
-    if one.flag ~= 'x' and until_ms > one.until_ms then
+    if one.flag ~= 'x' and until_ms > (one.until_ms or 0) then
       one.until_ms, one.flag, one.reason = until_ms, 'b', by
       recall(one)
       write_policy(one)
@@ -225,27 +279,13 @@ if polite then
   -- abandon: one that waited is gone
   function abandon(id, name)
     if not name then return end
-    redis.call('SREM', lane .. name, id)
+    call('ZREM', lane .. name, id)
     load_hosts({name})
-  end
-
-  -- holds: has this task a slot of its host; occupy: it has one from now on
-  function holds(name, id)
-    local held = known[name].held
-    for j = 1, #held do
-      if held[j] == id then return true end
-    end
-    return false
-  end
-
-  function occupy(name, id)
-    local one = known[name]
-    one.held[#one.held + 1], one.moved = id, true
   end
 
   -- dissolve: the queue is polite no more; nothing waits
   function dissolve()
-    redis.call('DEL', hosts, slots, groups, visits, policies)
+    call('DEL', hosts, slots, resting, groups, visits, host_failures, policies)
   end
 
   -- enter: new ids become ready, at once or when it is their host's turn; gives how many they are
@@ -260,14 +300,14 @@ if polite then
       end
     end
     if #free > 0 then
-      count = redis.call('SADD', todos, unpack(free))
-      if redis.call('SCARD', todos) == count then
-        redis.call('HSET', stats, 'todos_since', now)
+      count = call('SADD', todos, unpack(free))
+      if call('SCARD', todos) == count then
+        call('HSET', stats, 'todos_since', now)
       end
       ring()
     end
     if #bound > 0 then
-      count = count + redis.call('SADD', waiting, unpack(bound))
+      count = count + call('SADD', waiting, unpack(bound))
       regroup(bound, group)
       arrive(bound, bound_names)
     end
@@ -276,64 +316,101 @@ if polite then
   end
 
   local function refuse(one)
-    local ids = redis.call('SPOP', lane .. one.name, 500)
-    for i = 1, #ids do
-      if redis.call('SMOVE', waiting, prefix .. 'failed', ids[i]) == 1 then
+    local ids = call('ZPOPMIN', lane .. one.name, 500)
+    for i = 1, #ids, 2 do
+      if call('SMOVE', waiting, prefix .. 'failed', ids[i]) == 1 then
         log_error(ids[i], 'gave up: host ' .. one.name .. ' is banned: ' .. one.reason)
-        redis.call('HINCRBY', stats, 'gave_up', 1)
+        call('HINCRBY', stats, 'gave_up', 1)
       end
     end
-    return #ids == 500 and now or math.huge
+    return #ids == 1000 and now or inf
+  end
+
+  -- hand_over: give a host's tasks the places that are free
+  local function hand_over(one, free)
+    local count = 0
+    local ids = call('ZPOPMIN', lane .. one.name, free)
+    for j = 1, #ids, 2 do
+      local id = ids[j]
+      if call('SMOVE', waiting, todos, id) == 1 then
+        take(one, id)
+        count = count + 1
+      end
+    end
+    return count
+  end
+
+  -- count_visits: all visits that this call has ended
+  local function count_visits()
+    local names, added = {}, {}
+    for i = 1, #order do
+      local one = order[i]
+      if one.visited and one.visited > 0 then
+        names[#names + 1], added[#added + 1] = one.name, one.visited
+        one.visited = nil
+      end
+    end
+    if #names == 0 then return end
+    local counts, pairs = call('HMGET', visits, unpack(names)), {}
+    for i = 1, #names do
+      pairs[2 * i - 1], pairs[2 * i] = names[i], tonumber(counts[i] or 0) + added[i]
+    end
+    call('HSET', visits, unpack(pairs))
   end
 
   -- turn: hand over what each host that was loaded may have, say when it is its turn again, and write all down
   function turn()
-    local scores, held, seen, gone, handed, soonest = {}, {}, {}, {}, 0, math.huge
+    local scores, held, gone, rests, handed, soonest = {}, {}, {}, {}, 0, inf
+    count_visits()
     for i = 1, #order do
       local one = order[i]
-      local free, at = one.per_host - #one.held, math.max(one.next_ms, one.until_ms)
-      if one.budget then free = math.min(free, one.budget - one.visits - #one.held) end
-      local score = math.huge
+      local busy = one.held and #places(one.held) or 0
+      local free, at, score = (one.per_host or usual_per_host) - busy, one.next_ms or 0, inf
+      if one.until_ms and one.until_ms > at then at = one.until_ms end
+      if one.budget then
+        free = math.min(free, one.budget - tonumber(call('HGET', visits, one.name) or 0) - busy)
+      end
       if one.flag == 'x' then
         score = refuse(one)
-      elseif free > 0 and at > now then
-        if redis.call('EXISTS', lane .. one.name) == 1 then score = at end
       elseif free > 0 then
-        local ids = redis.call('SPOP', lane .. one.name, free)
-        for j = 1, #ids do
-          if redis.call('SMOVE', waiting, todos, ids[j]) == 1 then
-            one.held[#one.held + 1] = ids[j]
-            one.moved, handed = true, handed + 1
-          end
+        if at <= now then
+          local count = hand_over(one, free)
+          handed = handed + count
+          free = free - count
+        elseif call('EXISTS', lane .. one.name) == 1 then
+          score = at
         end
       end
-      soonest = math.min(soonest, score)
-      scores[2 * i - 1], scores[2 * i] = score == math.huge and '+inf' or score, one.name
+      if score < soonest then soonest = score end
+      -- it was full and is full again: that it waits for no time is written down already
+      if not (one.full and free == 0) then
+        scores[#scores + 1] = score == inf and '+inf' or score
+        scores[#scores + 1] = one.name
+      end
+      one.full = nil
       if one.moved then
-        if #one.held == 0 then
+        if not one.held then
           gone[#gone + 1] = one.name
         else
-          local packed = {}
-          for j = 1, #one.held do packed[j] = #one.held[j] .. ':' .. one.held[j] end
           held[#held + 1] = one.name
-          held[#held + 1] = table.concat(packed)
+          held[#held + 1] = one.held
         end
         one.moved = nil
       end
-      if one.counted then
-        seen[#seen + 1] = one.name
-        seen[#seen + 1] = one.visits .. ' ' .. one.failures .. ' ' .. string.format('%.0f', one.next_ms)
-        one.counted = nil
+      if one.rested then
+        rests[#rests + 1] = one.name
+        rests[#rests + 1] = one.next_ms
+        one.rested = nil
       end
     end
-    if #gone > 0 then redis.call('HDEL', slots, unpack(gone)) end
-    if #held > 0 then redis.call('HSET', slots, unpack(held)) end
-    if #seen > 0 then redis.call('HSET', visits, unpack(seen)) end
-    if #scores > 0 then redis.call('ZADD', hosts, unpack(scores)) end
-    if soonest < math.huge then rouse(soonest) end
+    if #gone > 0 then call('HDEL', slots, unpack(gone)) end
+    if #held > 0 then call('HSET', slots, unpack(held)) end
+    if #rests > 0 then call('HSET', resting, unpack(rests)) end
+    if #scores > 0 then call('ZADD', hosts, unpack(scores)) end
+    if soonest < inf then rouse(soonest) end
     if handed > 0 then
-      if redis.call('SCARD', todos) == handed then
-        redis.call('HSET', stats, 'todos_since', now)
+      if call('SCARD', todos) == handed then
+        call('HSET', stats, 'todos_since', now)
       end
       ring()
     end
@@ -342,23 +419,21 @@ if polite then
 
   -- write_policy: keep the rules of a host
   function write_policy(one)
-    one.delay, one.per_host = one.own_delay or tonumber(usual_delay), one.own_per_host or tonumber(usual_per_host)
-    local text = {one.own_delay or '-', one.own_per_host or '-', one.budget or '-',
-      string.format('%.0f', one.until_ms), one.flag, one.reason}
-    text = table.concat(text, ' ')
+    one.delay, one.per_host = one.own_delay, one.own_per_host
+    local text = table.concat({one.own_delay or '-', one.own_per_host or '-', one.budget or '-',
+      string.format('%.0f', one.until_ms or 0), one.flag or '-', one.reason or ''}, ' ')
     if text == '- - - 0 - ' then
-      redis.call('HDEL', policies, one.name)
+      call('HDEL', policies, one.name)
     else
-      redis.call('HSET', policies, one.name, text)
+      call('HSET', policies, one.name, text)
     end
   end
 
   -- host_row: what is known of a loaded host, for people
   function host_row(name)
     local one = known[name]
-    local score = redis.call('ZSCORE', hosts, name)
-    return {name, redis.call('SCARD', lane .. name), one.held, score or false, one.delay, one.per_host,
-      one.budget or -1, one.visits, one.failures, string.format('%.0f', one.next_ms),
-      string.format('%.0f', one.until_ms), one.flag, one.reason}
+    return {name, call('ZCARD', lane .. name), places(one.held), call('ZSCORE', hosts, name),
+      one.delay or usual_delay, one.per_host or usual_per_host, one.budget or -1, tonumber(call('HGET', visits, name) or 0), tonumber(call('HGET', host_failures, name) or 0),
+      string.format('%.0f', one.next_ms or 0), string.format('%.0f', one.until_ms or 0), one.flag or '-', one.reason or ''}
   end
 end
