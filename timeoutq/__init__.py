@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from timeoutq.model import Stats as Stats
     from timeoutq.model import TaskInfo as TaskInfo
     from timeoutq.retry import GiveUp as GiveUp
+    from timeoutq.retry import Recrawl as Recrawl
     from timeoutq.retry import Retry as Retry
     from timeoutq.retry import RetryPolicy as RetryPolicy
     from timeoutq.why import Reason as Reason
@@ -44,7 +45,7 @@ _HOMES = {
     "errors": "AccessDenied HandlerNotFound InvalidInput LeaseLost NotRedis NotReplicated ReadOnly SchemaMismatch "
     "ServerFull TimeoutqError Unavailable UnsafeServer",
     "model": "Ack Answer HostInfo Lease Outcome Politeness Release State Stats TaskInfo",
-    "retry": "GiveUp Retry RetryPolicy",
+    "retry": "GiveUp Recrawl Retry RetryPolicy",
     "why": "Reason",
     "worker": "Worker",
 }

@@ -165,6 +165,15 @@ def timeout_ms(value: object, name: str = "timeout") -> int:
     return found
 
 
+def again(again_in: object, payload: Payload, task: object) -> tuple[int, bytes | None]:
+    """Give the delay until a task is done again in ms, -1 for never, and the bytes of the payload that it has then."""
+    if again_in is None:
+        if payload is not None:
+            raise InvalidInput("payload= goes with again_in=: a task that is done has none")
+        return -1, None
+    return delay_ms(again_in, "again_in"), pack(payload, task)
+
+
 def due(at: object, after: object) -> bytes:
     """Give the wire form of a due time: ms since 1970, or `+` ms from now by the server's clock."""
     if (at is None) == (after is None):

@@ -30,6 +30,7 @@ from timeoutq.model import (
     Lease,
     Outcome,
     Page,
+    Payload,
     Politeness,
     Sample,
     State,
@@ -161,13 +162,15 @@ class _Face:
             settings["politeness"] = arguments.politeness(politeness)
         return flows.configure(self.talk, settings)
 
-    def _ack(self, lease: Lease | Iterable[Lease], put: Tasks | None, again_in: float | None) -> Flow[Answer | Outcome]:
+    def _ack(
+        self, lease: Lease | Iterable[Lease], put: Tasks | None, again_in: float | None, payload: Payload
+    ) -> Flow[Answer | Outcome]:
         leases = arguments.leases(lease)
-        again_ms = -1 if again_in is None else arguments.delay_ms(again_in, "again_in")
-        if put is not None:
+        again_ms, body = arguments.again(again_in, payload, leases[0].task if leases else "")
+        if put is not None or body is not None:
             if not isinstance(lease, Lease):
-                raise InvalidInput("put= goes with one lease: ack leases that found something one by one")
-            return flows.ack_put(self.talk, lease, put, again_ms)
+                raise InvalidInput("put= and payload= go with one lease: ack leases that found something one by one")
+            return flows.ack_put(self.talk, lease, put or (), again_ms, body)
         return self._end(lease, leases, self.operations.ack(leases, again_ms))
 
     def _release(self, lease: Lease | Iterable[Lease], delay: float, block_host: float) -> Flow[Answer | Outcome]:
@@ -418,19 +421,28 @@ class Queue(_Face):
         return self.run(self._extend(lease, timeout))
 
     @overload
-    def ack(self, lease: Lease, put: Tasks | None = None, *, again_in: float | None = None) -> Answer: ...
+    def ack(
+        self, lease: Lease, put: Tasks | None = None, *, again_in: float | None = None, payload: Payload = None
+    ) -> Answer: ...
     @overload
     def ack(self, lease: Iterable[Lease], put: None = None, *, again_in: float | None = None) -> Outcome: ...
     def ack(
-        self, lease: Lease | Iterable[Lease], put: Tasks | None = None, *, again_in: float | None = None
+        self,
+        lease: Lease | Iterable[Lease],
+        put: Tasks | None = None,
+        *,
+        again_in: float | None = None,
+        payload: Payload = None,
     ) -> Answer | Outcome:
         """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
 
-        With `again_in`, their tasks are scheduled for so many seconds from now instead of done, with a clean record.
+        With `again_in`, their tasks are scheduled for so many seconds from now instead of done, with a clean record;
+        one may get a new `payload` for then.
+
         Counts after the deadline too, while nobody took the task back. For one lease: `OK`, or `ALREADY` when this very
         ack was carried out before; raises `LeaseLost` when the task is somebody else's. Many are answered each.
         """
-        return self.run(self._ack(lease, put, again_in))
+        return self.run(self._ack(lease, put, again_in, payload))
 
     @overload
     def release(self, lease: Lease, delay: float = 0.0, *, block_host: float = 0.0) -> Answer: ...
@@ -756,19 +768,28 @@ class AsyncQueue(_Face):
         return await self.run(self._extend(lease, timeout))
 
     @overload
-    async def ack(self, lease: Lease, put: Tasks | None = None, *, again_in: float | None = None) -> Answer: ...
+    async def ack(
+        self, lease: Lease, put: Tasks | None = None, *, again_in: float | None = None, payload: Payload = None
+    ) -> Answer: ...
     @overload
     async def ack(self, lease: Iterable[Lease], put: None = None, *, again_in: float | None = None) -> Outcome: ...
     async def ack(
-        self, lease: Lease | Iterable[Lease], put: Tasks | None = None, *, again_in: float | None = None
+        self,
+        lease: Lease | Iterable[Lease],
+        put: Tasks | None = None,
+        *,
+        again_in: float | None = None,
+        payload: Payload = None,
     ) -> Answer | Outcome:
         """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
 
-        With `again_in`, their tasks are scheduled for so many seconds from now instead of done, with a clean record.
+        With `again_in`, their tasks are scheduled for so many seconds from now instead of done, with a clean record;
+        one may get a new `payload` for then.
+
         Counts after the deadline too, while nobody took the task back. For one lease: `OK`, or `ALREADY` when this very
         ack was carried out before; raises `LeaseLost` when the task is somebody else's. Many are answered each.
         """
-        return await self.run(self._ack(lease, put, again_in))
+        return await self.run(self._ack(lease, put, again_in, payload))
 
     @overload
     async def release(self, lease: Lease, delay: float = 0.0, *, block_host: float = 0.0) -> Answer: ...

@@ -402,7 +402,7 @@ def explain_loss(talk: Talk, lease: Lease, info: TaskInfo) -> LeaseLost:
     return LeaseLost(message, task=lease.task, holder=info.holder, state=info.state)
 
 
-def ack_put(talk: Talk, lease: Lease, put: Tasks, again_ms: int = -1) -> Flow[Answer]:
+def ack_put(talk: Talk, lease: Lease, put: Tasks, again_ms: int = -1, payload: bytes | None = None) -> Flow[Answer]:
     """Ack one lease and put what it found, in one atomic step; beyond 499 tasks, the surplus is put before.
 
     A crash between the two leaves tasks that were put and a lease that was not acked: the handler runs again and finds
@@ -415,7 +415,9 @@ def ack_put(talk: Talk, lease: Lease, put: Tasks, again_ms: int = -1) -> Flow[An
         extra = talk.operations.put((dict(_pairs(surplus, bodies)),), talk.nonce)
         yield from answers(talk, extra)
     first = {i: body for i, body in payloads.items() if i < BATCH - 1}
-    return (yield from end_one(talk, lease, [talk.operations.ack_put(lease, ids[: BATCH - 1], first, again_ms)]))
+    return (
+        yield from end_one(talk, lease, [talk.operations.ack_put(lease, ids[: BATCH - 1], first, again_ms, payload)])
+    )
 
 
 def _pairs(ids: Sequence[bytes], bodies: Mapping[int, bytes]) -> list[tuple[bytes, Any]]:

@@ -90,6 +90,8 @@ class Ack:
     put: Tasks = ()
     again_in: float | None = None
     """Seconds after which the task is to be done again: it is scheduled instead of done."""
+    payload: Payload = None
+    """With `again_in`, the payload that it has then; None keeps what it has."""
 
 
 @dataclass(frozen=True, slots=True)

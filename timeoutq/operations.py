@@ -254,16 +254,26 @@ class Operations:
     def ack(self, leases: Sequence[Lease], again_ms: int = -1) -> list[Call[Outcome]]:
         """Build the calls that ack leases; with `again_ms`, their tasks are scheduled for then."""
         return [
-            self.call("ack", [again_ms, *words], _outcome(ids), id=_digest(b"a", words))
+            self.call("ack", [again_ms, b"", *words], _outcome(ids), id=_digest(b"a", words))
             for ids, words in map(_leases, _split(leases))
         ]
 
     def ack_put(
-        self, lease: Lease, ids: Sequence[bytes], payloads: Mapping[int, bytes], again_ms: int = -1
+        self,
+        lease: Lease,
+        ids: Sequence[bytes],
+        payloads: Mapping[int, bytes],
+        again_ms: int = -1,
+        payload: bytes | None = None,
     ) -> Call[Outcome]:
-        """Build the call that acks one lease and puts what it found: at most 499 tasks."""
+        """Build the call that acks one lease and puts what it found: at most 499 tasks.
+
+        With `again_ms` it is scheduled for then, with the payload if one is given.
+        """
         mine, words = _leases([lease])
-        return self.call("ack", [again_ms, *words, *_tasks(ids, payloads)], _outcome(mine), id=_digest(b"a", words))
+        return self.call(
+            "ack", [again_ms, payload or b"", *words, *_tasks(ids, payloads)], _outcome(mine), id=_digest(b"a", words)
+        )
 
     def release(self, leases: Sequence[Lease], delay_ms: int = 0, block_ms: int = 0) -> list[Call[Outcome]]:
         """Build the calls that give leases back."""

@@ -560,13 +560,13 @@ class Worker:
 
     def _finish_found(self, lease: Lease, result: Ack) -> None:
         ids, payloads = arguments.tasks((result.put,))
-        again_ms = -1 if result.again_in is None else arguments.delay_ms(result.again_in, "again_in")
+        again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
         if not ids and again_ms < 0:
             self._gathered.acks.append(lease)
             return
         ops = self.queue.operations
         if len(ids) < BATCH:
-            self._gathered.errands.append(_Errand("ack", [lease], ops.ack_put(lease, ids, payloads, again_ms)))
+            self._gathered.errands.append(_Errand("ack", [lease], ops.ack_put(lease, ids, payloads, again_ms, payload)))
             return
         task = self._loop.create_task(self._ack_many(lease, result))
         self._long_acks.add(task)
@@ -575,7 +575,7 @@ class Worker:
     async def _ack_many(self, lease: Lease, result: Ack) -> None:
         while True:
             try:
-                await self.queue.ack(lease, result.put, again_in=result.again_in)
+                await self.queue.ack(lease, result.put, again_in=result.again_in, payload=result.payload)
                 self.tally.acked += 1
             except TimeoutqError as error:
                 if isinstance(error, LeaseLost):

@@ -1,11 +1,12 @@
 -- ack: end leases as done, or for a time, and in the same step put the tasks that they found.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm calls
 -- PARTS open items drop calls replay wake log polite add
--- ARGV  1 call id   2 age of the call, ms   3 again in, ms, or -1   4.. count, runs of (token, length, id * length)
+-- ARGV  1 call id   2 age of the call, ms   3 again in, ms, or -1   4 payload for then, or ''
+--       5.. count, runs of (token, length, id * length)
 --       then, for one lease, what it found: count, id * count, count of payloads, (position, payload) *
 -- Reply letters, one a lease: O acked; R this very call was carried out before; L is not this token's
 local call_id, again_ms = ARGV[1], tonumber(ARGV[3])
-local ids, tokens, at = read_leases(4)
+local ids, tokens, at = read_leases(5)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
 local keep = settings[5] or 'forever'
 for i = 1, #ids do
@@ -40,6 +41,7 @@ if #ended > 0 then
     end
     redis.call('ZADD', scheduled, unpack(dues))
     redis.call('HINCRBY', stats, 'again', #ended)
+    if ARGV[4] ~= '' then redis.call('HSET', payload, ended[1], ARGV[4]) end
     rouse(now + again_ms)
   elseif keep ~= 'forever' and keep ~= 'no' then
     local times = {}
