@@ -16,7 +16,10 @@ ORDER = [
     "client", "heartbeat", "cleaner", "worker", "supervisor", "dashboard", "testing", "doctor", "bench", "logs",
     "cli", "__main__",
 ]  # fmt: skip
-ROOMS = {"bench": ["__init__", "terms", "handlers", "ground", "limits", "clients", "workers", "latency", "report"]}
+ROOMS = {
+    "bench": ["__init__", "terms", "handlers", "ground", "limits", "clients", "workers", "latency", "report"],
+    "cli": ["app", "printing", "reading", "tasks", "leases", "serving", "looking", "operating", "__init__"],
+}
 """Modules that are folders, and the order in them."""
 
 
