@@ -13,12 +13,24 @@ import timeoutq
 PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
     "errors", "model", "arguments", "text", "retry", "operations", "address", "connection", "embedded", "flows",
-    "client", "heartbeat", "cleaner", "worker", "supervisor", "dashboard", "testing", "doctor", "bench", "logs",
-    "cli", "__main__",
+    "client", "heartbeat", "cleaner", "worker", "supervisor", "dashboard", "testing", "transfer", "doctor", "bench",
+    "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "bench": ["__init__", "terms", "handlers", "ground", "limits", "clients", "workers", "latency", "report"],
-    "cli": ["app", "printing", "reading", "tasks", "leases", "serving", "looking", "operating", "__init__"],
+    "cli": [
+        "app",
+        "printing",
+        "reading",
+        "tasks",
+        "leases",
+        "serving",
+        "looking",
+        "sets",
+        "moving",
+        "operating",
+        "__init__",
+    ],
 }
 """Modules that are folders, and the order in them."""
 

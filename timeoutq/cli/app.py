@@ -8,7 +8,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -76,6 +77,17 @@ def stop(code: int, message: str = "") -> NoReturn:
     if message:
         say(message)
     raise typer.Exit(code)
+
+
+@contextmanager
+def saying_how_far(far: Callable[[], str]) -> Iterator[None]:
+    """Say how far a long command got, unless that is nowhere, when Ctrl-C or an error ends it."""
+    try:
+        yield
+    except (KeyboardInterrupt, TimeoutqError):
+        if said := far():
+            say(f"ended early: {said}")
+        raise
 
 
 def server_address(url: str | None, url_file: Path | None) -> str | None:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from timeoutq.errors import InvalidInput
+from timeoutq.model import text
 from timeoutq.text import safe
 
 if TYPE_CHECKING:
@@ -85,5 +88,36 @@ def bar() -> Any:
     return Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]:,} tasks"),
         TimeElapsedColumn(),
-        console=Console(stderr=True), transient=True,
+        # what is printed meanwhile is stdout's, not the bar's
+        console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
     )  # fmt: skip
+
+
+@contextmanager
+def progress(
+    what: str, total: int | None = None, *, beside_output: bool = False
+) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on stderr while it lasts, if that is a terminal; give a function to tell how far it is, and how many.
+
+    `beside_output`: ids are being printed, and a bar would stand among them if they go to a terminal too.
+    """
+    crowded = beside_output and sys.stdout.isatty()
+    if sys.stderr is None or not sys.stderr.isatty() or crowded:
+        yield lambda _completed, _done: None
+        return
+    with bar() as shown:
+        task = shown.add_task(what, total=total, done=0)
+        yield lambda completed, done: shown.update(task, completed=completed, done=done)
+
+
+def ids(batch: Sequence[bytes], as_json: bool, null: bool) -> None:
+    """Print ids, one a line, as text that may be hostile; or as JSON; or as they are, each with a NUL behind it."""
+    if null:
+        bad = next((id for id in batch if b"\0" in id), None)
+        if bad is not None:
+            raise InvalidInput(f"task {text(bad)!r:.80} holds a NUL, which --null cannot tell from an end: use --json")
+        sys.stdout.buffer.write(b"".join(id + b"\0" for id in batch))
+    elif as_json:
+        sys.stdout.write("".join(json.dumps({"task": text(id)}) + "\n" for id in batch))
+    else:
+        sys.stdout.write("".join(safe(id) + "\n" for id in batch))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -65,16 +65,47 @@ def piped_in() -> BinaryIO | None:
 def lines_of(path: Path | None) -> Iterator[bytes]:
     """Read the lines of a file, or of stdin for None and `-`."""
 
-    def read(file: BinaryIO) -> Iterator[bytes]:
-        return iter(lambda: file.readline(LONGEST_LINE), b"")
+    yield from _read(path, lambda file: file.readline(LONGEST_LINE))
 
+
+def _blocks_of(path: Path | None) -> Iterator[bytes]:
+    yield from _read(path, lambda file: file.read(1 << 16))
+
+
+def _read(path: Path | None, take: Callable[[BinaryIO], bytes]) -> Iterator[bytes]:
     if path is None or str(path) == "-":
         if sys.stdin is None:
             raise InvalidInput("there is no stdin to read from")
-        yield from read(sys.stdin.buffer)
+        yield from iter(lambda: take(sys.stdin.buffer), b"")
         return
     try:
         with path.open("rb") as file:
-            yield from read(file)
+            yield from iter(lambda: take(file), b"")
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from error
+
+
+def pieces_of(path: Path | None) -> Iterator[bytes]:
+    """Read what ends with a NUL in a file, or in stdin for None and `-`."""
+    rest = b""
+    for block in _blocks_of(path):
+        *whole, rest = (rest + block).split(b"\0")
+        yield from whole
+        if len(rest) > LONGEST_LINE:
+            raise InvalidInput(f"it has more than {LONGEST_LINE:,} bytes without a NUL: leave --null out for lines")
+    if rest:
+        yield rest
+
+
+def ids_of(path: Path | None, null: bool) -> Iterator[bytes]:
+    """Read ids, one a line (or with a NUL behind each), from a file, or from stdin for None and `-`."""
+    from timeoutq import arguments
+
+    for number, piece in enumerate(pieces_of(path) if null else lines_of(path), 1):
+        bare = piece if null else piece.strip(b"\r\n")
+        if bare if null else bare.strip():
+            try:
+                yield arguments.task_id(bare)
+            except InvalidInput as error:
+                where = "standard input" if path is None or str(path) == "-" else path
+                raise InvalidInput(f"{where}, {'id' if null else 'line'} {number}: {error}") from error
