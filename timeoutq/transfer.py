@@ -215,9 +215,7 @@ def is_header(line: bytes) -> bool:
         return False
     version = cast("Any", found)["timeoutq"]
     if version != VERSION:
-        raise InvalidInput(
-            f"it has format {version!r:.40} and this timeoutq reads format {VERSION}: install a later one"
-        )
+        raise InvalidInput(f"it has format {version!r:.40}, this timeoutq reads {VERSION}: install a later one")
     return True
 
 

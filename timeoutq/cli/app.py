@@ -80,13 +80,14 @@ def stop(code: int, message: str = "") -> NoReturn:
 
 
 @contextmanager
-def saying_how_far(far: Callable[[], str]) -> Iterator[None]:
-    """Say how far a long command got, unless that is nowhere, when Ctrl-C or an error ends it."""
+def saying_how_far(far: Callable[[], tuple[int, str]]) -> Iterator[None]:
+    """Say how far a long command got (how many, and that in words) when Ctrl-C or an error ends it."""
     try:
         yield
-    except (KeyboardInterrupt, TimeoutqError):
-        if said := far():
-            say(f"ended early: {said}")
+    except (KeyboardInterrupt, TimeoutqError) as error:
+        many, words = far()
+        if many or isinstance(error, KeyboardInterrupt):
+            say(f"ended early: {words}")
         raise
 
 

@@ -73,9 +73,7 @@ def requeue(
             what = f"more than {MANY:,} tasks of {queue}:{state}" + (f" that match {match}" if match else "")
             sure(f"Put {what} back into todos?", yes)
         with (
-            saying_how_far(
-                lambda: f"{matched:,} tasks matched, {moved:,} of them are back in todos" if matched else ""
-            ),
+            saying_how_far(lambda: (matched, f"{matched:,} tasks matched, {moved:,} are back in todos")),
             progress("counting" if dry_run else "putting back", transfer.size(opened, state)) as tell,
         ):
             for batch in transfer.once(transfer.scan(opened, state, pattern)):
@@ -123,11 +121,12 @@ def export(
         sys.stdout.write(transfer.header(opened) + "\n")
         total = sum(transfer.size(opened, state) for state in states or State)
         with (
-            saying_how_far(lambda: f"{written:,} of about {total:,} tasks were written, and the output is not whole"),
+            saying_how_far(lambda: (written, f"{written:,} of about {total:,} tasks were written, not all")),
             progress("exporting", total, beside_output=True) as tell,
         ):
             for records in transfer.export(opened, states or ()):
                 sys.stdout.write("".join(transfer.write(record) + "\n" for record in records))
+                sys.stdout.flush()  # what is counted as written is
                 written += len(records)
                 tell(written, written)
     if not written:
@@ -166,7 +165,7 @@ class Import:
             read += len(line)
             try:
                 if number == 1 and not transfer.is_header(line):
-                    raise InvalidInput('it is not the first line of an export, {"timeoutq": 1, …}')
+                    raise InvalidInput('it is not the first line of an export, {"timeoutq": 1, …}: put that there')
                 if number <= skip or not line.strip() or (line[:12] == b'{"timeoutq":' and transfer.is_header(line)):
                     continue
                 if len(line) >= LONGEST_LINE:
@@ -220,8 +219,8 @@ def import_tasks(
         work = Import(opened, lenient)
         chunks = work.chunks(lines_of(file), skip_lines)
 
-        def far() -> str:
-            return f"{work.taken:,} lines were taken; go on with --skip-lines {work.taken}" if work.taken else ""
+        def far() -> tuple[int, str]:
+            return work.taken, f"{work.taken:,} lines were taken; go on with --skip-lines {work.taken}"
 
         broken: BrokenLine | None = None
         with saying_how_far(far), progress("importing", total) as tell:
@@ -241,4 +240,5 @@ def import_tasks(
     else:
         sink.rows(("what", "count"), work.counts().items())
     if broken is not None:
-        stop(NOTHING, f"{broken}; nothing behind it was brought in. Mend it, or leave it out with --lenient")
+        say(str(broken))
+        stop(NOTHING, "nothing behind that line was brought in; --lenient leaves broken lines out")

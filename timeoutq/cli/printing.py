@@ -121,3 +121,4 @@ def ids(batch: Sequence[bytes], as_json: bool, null: bool) -> None:
         sys.stdout.write("".join(json.dumps({"task": text(id)}) + "\n" for id in batch))
     else:
         sys.stdout.write("".join(safe(id) + "\n" for id in batch))
+    sys.stdout.flush()  # who is told how many there are may count on them

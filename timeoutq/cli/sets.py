@@ -75,14 +75,13 @@ def _compare(
         def opened(which: Side) -> Queue:
             return stack.enter_context(open_queue(str(which.queue), url, url_file))
 
-        looked = found = 0
+        looked = taken = found = 0
 
         def counted(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-            nonlocal looked
+            nonlocal taken
             for batch in batches:
+                taken = len(batch)
                 yield batch
-                looked += len(batch)
-                tell(looked, found)
 
         total: int | None = None
         if one.state is not None:
@@ -92,16 +91,16 @@ def _compare(
         else:
             batches = transfer.parts(ids_of(one.path, null))
         stack.enter_context(
-            saying_how_far(
-                lambda: f"{looked:,} tasks of {first} were looked at, {found:,} of them found" if looked else ""
-            )
+            saying_how_far(lambda: (looked, f"{looked:,} tasks of {first} were looked at, {found:,} of them found"))
         )
         there = _membership(stack, opened, other, null)
         tell = stack.enter_context(progress(f"comparing {first}", total, beside_output=not count))
         for batch in transfer.compare(counted(batches), there, both=both):
-            found += len(batch)
-            if not count:
+            if batch and not count:
                 ids(batch, as_json, null)
+            found += len(batch)
+            looked += taken
+            tell(looked, found)
     if count:
         Sink(as_json).document({"count": found}) if as_json else typer.echo(f"{found}")
     if not found:

@@ -34,7 +34,7 @@ for i = 1, #ids do
     if letter ~= 'd' then
       for what, fields in pairs(records) do
         local value = ARGV[first + what]
-        if value ~= '' and value ~= '0' then
+        if value ~= '' and (what > 4 or value ~= '0') then
           fields[#fields + 1], fields[#fields + 2] = id, value
         end
       end
