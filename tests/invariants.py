@@ -57,7 +57,9 @@ def check_keys(client: Any, name: str) -> None:
 def check_hosts(client: Any, key: str, within: Callable[[str], set[bytes]]) -> None:
     """Check that what waits on a polite queue waits for its host, and that no host has more than it may (I11)."""
     waiting = within("waiting")
-    lanes = {lane[len(key) + 5 :]: set(client.zrange(lane, 0, -1)) for lane in client.scan_iter(key + "host:*", count=1000)}
+    lanes = {
+        lane[len(key) + 5 :]: set(client.zrange(lane, 0, -1)) for lane in client.scan_iter(key + "host:*", count=1000)
+    }
     placed = [task for tasks in lanes.values() for task in tasks]
     assert sorted(placed) == sorted(waiting), f"I11: waiting, and waiting for a host, differ: {waiting ^ set(placed)}"
     politeness: bytes | None = client.hget(key + "meta", "politeness")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import timeoutq
-from timeoutq.model import Lease
+from timeoutq.model import Lease, Record, State
 from timeoutq.operations import Call, Operations, script
 
 LUA = Path(timeoutq.__file__).parent / "lua"
@@ -42,6 +42,8 @@ def calls() -> dict[str, Call[Any]]:
         ops.plan(1000),
         ops.beat("w", {"pid": 1}),
         ops.inspect("a"),
+        ops.describe([b"a"]),
+        ops.restore([Record(b"a", State.TODOS)], nonce),
         ops.stats(),
         ops.why("a"),
         ops.host("h", [("delay", 5)]),

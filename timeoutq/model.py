@@ -232,6 +232,23 @@ class TaskInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Record:
+    """A task as an export holds it: what is needed to bring it in elsewhere, as it was."""
+
+    task: bytes
+    state: State
+    due: float | None = None
+    """When a scheduled task becomes ready."""
+    acked: float | None = None
+    """When a done task was done, where the queue keeps that."""
+    failures: int = 0
+    crashes: int = 0
+    error: str | None = None
+    error_at: float | None = None
+    payload: Payload = None
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One line of `list`: an id and, where the state has one, its time, holder or last error."""
 

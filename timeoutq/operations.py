@@ -36,6 +36,7 @@ from timeoutq.model import (
     HostInfo,
     Lease,
     Outcome,
+    Record,
     Sample,
     State,
     Stats,
@@ -62,6 +63,13 @@ STATES = {
     b"d": State.DONE,
     b"f": State.FAILED,
 }
+
+
+LETTERS = {State.SCHEDULED: b"s", State.DONE: b"d", State.FAILED: b"f"}
+"""What a task is brought in as; any other state is ready there."""
+
+DESCRIBED = 8 * 1024 * 1024
+"""After so many bytes of payloads a call describes no more tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +356,15 @@ class Operations:
         id = arguments.task_id(task)
         return self.call("inspect", [id], lambda reply: _info(text(id), reply))
 
+    def describe(self, ids: Sequence[bytes]) -> Call[tuple[int, list[Record]]]:
+        """Build the call that tells what an export says of up to 500 tasks: how many it looked at, those it found."""
+        return self.call("describe", [DESCRIBED, *ids], lambda reply: _described(ids, reply))
+
+    def restore(self, records: Sequence[Record], nonce: Callable[[], bytes]) -> Call[Outcome]:
+        """Build the call that brings up to 500 tasks in as they were, but for those that a state knows."""
+        words = [word for record in records for word in _restored(record)]
+        return self.call("restore", words, _outcome([record.task for record in records]), id=nonce())
+
     def stats(self) -> Call[Stats]:
         """Build the call that counts everything at one moment."""
         return self.call("stats", [], _stats)
@@ -403,6 +420,22 @@ def _tasks(ids: Sequence[bytes], payloads: Mapping[int, bytes]) -> list[Argument
     for position, payload in payloads.items():
         words += (position + 1, payload)
     return words
+
+
+def _restored(record: Record) -> tuple[Argument, ...]:
+    time = record.due if record.state is State.SCHEDULED else record.acked
+    error = b""
+    if record.error is not None:
+        error = b"%d %s" % (round((record.error_at or 0.0) * 1000), arguments.error_text(record.error))
+    return (
+        record.task,
+        LETTERS.get(record.state, b"t"),
+        b"" if time is None else b"%d" % round(time * 1000),
+        record.failures,
+        record.crashes,
+        error,
+        arguments.pack(record.payload, record.task) or b"",
+    )
 
 
 def _split(leases: Sequence[Lease]) -> Iterable[Sequence[Lease]]:
@@ -516,6 +549,30 @@ def _host(row: Any) -> HostInfo:
         blocked_by=said if flag == b"b" else "",
         banned=said if flag == b"x" else None,
     )
+
+
+def _described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
+    letters, times, failures, crashes, errors, bodies = reply
+    records: list[Record] = []
+    for i, letter in enumerate(letters):
+        state = STATES.get(bytes((letter,)))
+        if state is not None:
+            error_at, message = _error(errors[i])
+            at = None if times[i] is None else float(times[i]) / 1000
+            records.append(
+                Record(
+                    task=ids[i],
+                    state=state,
+                    due=at if state is State.SCHEDULED else None,
+                    acked=at if state is State.DONE else None,
+                    failures=int(failures[i] or 0),
+                    crashes=int(crashes[i] or 0),
+                    error=message,
+                    error_at=error_at,
+                    payload=arguments.unpack(bodies[i]) if bodies else None,
+                )
+            )
+    return len(letters), records
 
 
 def _stats(reply: Any) -> Stats:
