@@ -24,6 +24,7 @@ MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 MIN_TIMEOUT_MS = 10
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def queue_name(name: object) -> str:
@@ -209,23 +210,33 @@ def politeness(value: object) -> bytes:
 
 def host(value: object) -> bytes:
     """Give the name of a host as the scripts have it: lower case, IDNA; of a URL, its host; or of a group."""
+    given = value
     if isinstance(value, bytes):
         value = value.decode("utf-8", "surrogateescape")
     if not isinstance(value, str) or not value:
         raise InvalidInput(f"a host is a name like example.com or example.com:8080, not {value!r:.80}")
-    scheme, slashes, rest = value.partition("://")
-    if slashes:
-        value = re.split(r"[/?#\\]", rest, maxsplit=1)[0].rpartition("@")[2]
-        value = value.removesuffix({"http": ":80", "https": ":443"}.get(scheme.lower(), ":"))
-    value = value.lower().removesuffix(".")
+    scheme = _SCHEME.match(value)
+    if scheme:
+        value = re.split(r"[/?#\\]", value[scheme.end() :], maxsplit=1)[0].rpartition("@")[2]
+    # a letter at a time, and for a letter: the form of a sigma must not depend on where it stands
+    value = "".join(letter.lower() if letter != "\u0130" else letter for letter in value).replace("\u3002", ".")
     if not value.isascii():
-        labels = re.split("([.\u3002:])", value)
-        value = "".join(
-            label.replace("\u3002", ".") if label.isascii() or label == "\u3002"
-            else "xn--" + label.encode("punycode", "replace").decode()
-            for label in labels
-        )  # fmt: skip
+        value = "".join(_label(label) for label in re.split("([.:])", value))
+    if scheme:
+        name, colon, port = value.rpartition(":")
+        if colon and port in ("", {"http": "80", "https": "443"}.get(scheme[1].lower(), "")):
+            value = name
+    value = re.sub(r"\.+(?=:|\Z)", "", value)
+    if not value:
+        raise InvalidInput(f"{given!r:.80} names no host: use a name like example.com or example.com:8080")
     return task_id(value)
+
+
+def _label(label: str) -> str:
+    # bytes that are not UTF-8 have no other form
+    if label.isascii() or any("\ud800" <= letter <= "\udfff" for letter in label):
+        return label
+    return "xn--" + label.encode("punycode").decode()
 
 
 def reason(value: object) -> bytes:

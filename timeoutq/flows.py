@@ -274,7 +274,7 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
 def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
     """Write settings; when the politeness has changed, bring what is in the queue in line with it."""
     changed = yield from answer(talk, talk.operations.configure(settings))
-    cursor = b"t0" if changed == 2 else b"end"
+    cursor = b"p0" if changed == 2 else b"end"
     while cursor != b"end":
         cursor = yield from answer(talk, talk.operations.convert(cursor))
 

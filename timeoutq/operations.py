@@ -383,7 +383,7 @@ class Operations:
         return self.call("configure", [word for pair in settings.items() for word in pair], int)
 
     def convert(self, cursor: bytes) -> Call[bytes]:
-        """Build a round of bringing the queue in line with its politeness: `t0` at first, until it gives `end`."""
+        """Build a round of bringing the queue in line with its politeness: `p0` at first, until it gives `end`."""
         return self.call("convert", [BATCH, cursor], bytes)
 
     # ---- hosts

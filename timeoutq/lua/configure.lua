@@ -15,8 +15,13 @@ for i = 3, #ARGV, 2 do
       value = nil
     elseif was == value then
       value = nil
+      if redis.call('HEXISTS', meta, 'converting') == 1 then reply = 2 end
     else
       reply = 2
+    end
+    if reply == 2 then
+      redis.call('HDEL', meta, 'converting')
+      redis.call('HSET', meta, 'converting', '1')
     end
   end
   if value then

@@ -18,10 +18,13 @@ for i = 4, #ARGV, 2 do
   elseif rule == 'budget' then
     one.budget = tonumber(value)
   elseif rule == 'block' then
-    one.until_ms = tonumber(string.match(value, '^@(%d+)$')) or now + tonumber(value)
-    one.flag, one.reason = 'b', ''
+    -- a ban is ended by unblock only
+    if one.flag ~= 'x' then
+      one.until_ms = tonumber(string.match(value, '^@(%d+)$')) or now + tonumber(value)
+      one.flag, one.reason = 'b', ''
+    end
   elseif rule == 'by' then
-    one.reason = value
+    if one.flag == 'b' then one.reason = value end
   elseif rule == 'ban' then
     one.flag, one.reason = 'x', value
   else
@@ -30,8 +33,9 @@ for i = 4, #ARGV, 2 do
 end
 if #ARGV > 3 then
   redis.call('SREM', waiting, '') -- goes first: a full server allows it, and all that follows it
-  if one.flag == 'b' or one.flag == 'x' then recall(one) end
   write_policy(one)
+  -- what was handed over by other rules and not claimed yet waits again
+  if one.flag == 'b' or one.flag == 'x' or crowded(one) then recall(one) end
   turn()
 end
 return host_row(name)

@@ -57,9 +57,9 @@ local function fresh_ones(ids, group)
   local count = ready(ids, group)
   put_new(count)
   if count == #ids then return string.rep('A', count) end
-  local codes, seen = {}, {}
+  local codes, seen, where = {}, {}, find(ids)
   for i = 1, #ids do
-    codes[i] = seen[ids[i]] and (polite and 'w' or 't') or 'A'
+    codes[i] = seen[ids[i]] and where[i] or 'A'
     seen[ids[i]] = true
   end
   return table.concat(codes)
@@ -70,7 +70,7 @@ end
 local function add(ids, payloads, again, due, group)
   local where, known = find(ids)
   if known == 0 and not due and not next(payloads) then return fresh_ones(ids, group) end
-  local fresh, codes, seen = {}, {}, {}
+  local fresh, codes, seen, twice = {}, {}, {}, false
   for i = 1, #ids do
     local id, state = ids[i], where[i]
     if not state and not seen[id] then
@@ -78,7 +78,8 @@ local function add(ids, payloads, again, due, group)
     elseif again and not seen[id] and (state == 'd' or state == 'f') then
       seen[id], fresh[#fresh + 1], codes[i] = true, i, 'A'
     else
-      codes[i] = state and not seen[id] and state or (due and 's' or polite and 'w' or 't')
+      codes[i] = state and not seen[id] and state or (due and 's' or 't')
+      twice = twice or seen[id]
     end
   end
   local names, dues, back, bodies = {}, {}, {}, {}
@@ -118,6 +119,10 @@ local function add(ids, payloads, again, due, group)
     redis.call('HSET', payload, unpack(bodies))
   end
   if #names > 0 then put_new(#names) end
+  if polite and twice then
+    where = find(ids)
+    for i = 1, #ids do codes[i] = codes[i] == 'A' and 'A' or where[i] end
+  end
   return table.concat(codes)
 end
 

@@ -10,7 +10,7 @@
 -- A script says what arrives (enters the wait) and departs (leaves todos or in_progress), then calls turn() once.
 local polite = settings[7]
 local waiting, hosts_of, load_hosts, arrive, depart, abandon, enter, turn, regroup, ungroup, recall, block
-local write_policy, host_row, holds, occupy, dissolve
+local write_policy, host_row, holds, occupy, crowded, dissolve
 if polite then
   local prefix = string.sub(meta, 1, -5)
   local hosts, slots, resting = prefix .. 'hosts', prefix .. 'slots', prefix .. 'resting'
@@ -24,6 +24,14 @@ if polite then
 
   -- the bytes of a label in RFC 3492's form
   local function punycode(label)
+    -- capitals: first, last, step, and how far their small letters are
+    local capitals = {
+      {192, 214, 1, 32}, {216, 222, 1, 32}, {256, 302, 2, 1}, {306, 310, 2, 1}, {313, 327, 2, 1}, {330, 374, 2, 1},
+      {376, 376, 1, -121}, {377, 381, 2, 1}, {416, 420, 2, 1}, {431, 431, 1, 1}, {902, 902, 1, 38}, {904, 906, 1, 37},
+      {908, 908, 1, 64}, {910, 911, 1, 63}, {913, 929, 1, 32}, {931, 939, 1, 32}, {1024, 1039, 1, 80},
+      {1040, 1071, 1, 32}, {1120, 1152, 2, 1}, {1162, 1214, 2, 1}, {1216, 1216, 1, 15}, {1217, 1229, 2, 1},
+      {1232, 1326, 2, 1}, {7680, 7828, 2, 1}, {7838, 7838, 1, -7615}, {7840, 7934, 2, 1},
+    }
     local points, out, at = {}, {}, 1
     while at <= #label do
       local a = string.byte(label, at)
@@ -31,12 +39,12 @@ if polite then
       if size == 0 or at + size - 1 > #label then return label end
       local point = size == 1 and a or a % 2 ^ (7 - size)
       for i = at + 1, at + size - 1 do point = point * 64 + string.byte(label, i) % 64 end
-      -- capitals of Latin, Greek and Cyrillic
-      if (point >= 192 and point <= 222 and point ~= 215) or (point >= 913 and point <= 939)
-        or (point >= 1040 and point <= 1071) then
-        point = point + 32
-      elseif point >= 1024 and point <= 1039 then
-        point = point + 80
+      for i = 1, #capitals do
+        local first, last, step, away = unpack(capitals[i])
+        if point >= first and point <= last and (point - first) % step == 0 then
+          point = point + away
+          break
+        end
       end
       points[#points + 1] = point
       at = at + size
@@ -97,9 +105,9 @@ if polite then
       if port == '' or (port == '80' and scheme == 'http') or (port == '443' and scheme == 'https') then
         name = sub(name, 1, -2 - #port)
       end
-      name = string.gsub(name, '%.:', ':')
+      name = string.gsub(name, '%.+:', ':')
     end
-    if string.byte(name, -1) == 46 then name = sub(name, 1, -2) end
+    if string.byte(name, -1) == 46 then name = string.gsub(name, '%.+$', '') end
     return name ~= '' and name
   end
 
@@ -216,6 +224,11 @@ if polite then
 
   function occupy(name, id)
     take(known[name], id)
+  end
+
+  -- crowded: a host has more than its rules allow, since they have changed
+  function crowded(one)
+    return #places(one.held) > (one.per_host or usual_per_host)
   end
 
   -- arrive: these are in `waiting` already
