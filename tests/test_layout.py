@@ -26,6 +26,7 @@ ROOMS = {
         "leases",
         "serving",
         "looking",
+        "hosts",
         "sets",
         "moving",
         "operating",

@@ -246,6 +246,8 @@ class Record:
     error: str | None = None
     error_at: float | None = None
     payload: Payload = None
+    group: str | None = None
+    """The host that it was put with, on a polite queue."""
 
 
 @dataclass(frozen=True, slots=True)

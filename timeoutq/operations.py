@@ -435,6 +435,7 @@ def _restored(record: Record) -> tuple[Argument, ...]:
         record.crashes,
         error,
         arguments.pack(record.payload, record.task) or b"",
+        b"" if record.group is None else arguments.host(record.group),
     )
 
 
@@ -552,7 +553,7 @@ def _host(row: Any) -> HostInfo:
 
 
 def _described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
-    letters, times, failures, crashes, errors, bodies = reply
+    letters, times, failures, crashes, errors, bodies, groups = reply
     records: list[Record] = []
     for i, letter in enumerate(letters):
         state = STATES.get(bytes((letter,)))
@@ -570,6 +571,7 @@ def _described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
                     error=message,
                     error_at=error_at,
                     payload=arguments.unpack(bodies[i]) if bodies else None,
+                    group=text(groups[i]) if groups and groups[i] else None,
                 )
             )
     return len(letters), records
@@ -577,21 +579,9 @@ def _described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
 
 def _stats(reply: Any) -> Stats:
     (
-        now,
-        todos,
-        scheduled,
-        in_progress,
-        done,
-        failed,
-        due,
-        deadline,
-        workers,
-        counters,
-        settings,
-        waiting,
-        hosts,
-        turn,
-    ) = reply
+        now, todos, scheduled, in_progress, done, failed, due, deadline, workers, counters, settings,
+        waiting, hosts, turn,
+    ) = reply  # fmt: skip
     counted = {name.decode(): int(value) for name, value in zip(counters[::2], counters[1::2], strict=True)}
     kept = {name.decode(): value.decode() for name, value in zip(settings[::2], settings[1::2], strict=True)}
     since = counted.pop("todos_since", None)

@@ -227,7 +227,7 @@ def write(record: Record) -> str:
     except UnicodeDecodeError:
         line["task_b64"] = base64.b64encode(record.task).decode()
     line["state"] = record.state.value
-    for name in ("due", "acked", "failures", "crashes", "error", "error_at"):
+    for name in ("due", "acked", "failures", "crashes", "error", "error_at", "group"):
         value = getattr(record, name)
         if value is not None and (value or name not in ("failures", "crashes")):
             line[name] = value
@@ -277,6 +277,7 @@ def read(line: bytes) -> Record:
         failure,
         _moment(fields, "error_at"),
         payload,
+        None if fields.get("group") is None else text(arguments.host(fields["group"])),
     )
 
 

@@ -12,6 +12,7 @@ from timeoutq.cli import tasks as tasks
 from timeoutq.cli import leases as leases
 from timeoutq.cli import serving as serving
 from timeoutq.cli import looking as looking
+from timeoutq.cli import hosts as hosts
 from timeoutq.cli import sets as sets
 from timeoutq.cli import moving as moving
 from timeoutq.cli import operating as operating

@@ -103,6 +103,9 @@ def _ended(queue: Queue, leases: Sequence[Lease], outcome: Outcome, as_json: boo
 def ack(
     queue: Name, tasks: Ids = None, token: Token = None,
     found: Annotated[list[str] | None, typer.Option("--put", help="Put this task too, in the same step.")] = None,
+    again_in: Annotated[
+        float | None, typer.Option(parser=seconds, metavar="TIME", help="Schedule it for then instead of done.")
+    ] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """End leases as done; exit 4 when one is somebody else's by now."""
@@ -113,10 +116,10 @@ def ack(
         if found:
             if len(leases) != 1:
                 raise InvalidInput("--put goes with one lease")
-            opened.ack(leases[0], put=found)
+            opened.ack(leases[0], put=found, again_in=again_in)
             report(Outcome([leases[0].task.encode("utf-8", "surrogateescape")], b"O"), as_json)
         else:
-            _ended(opened, leases, opened.ack(leases), as_json)
+            _ended(opened, leases, opened.ack(leases, again_in=again_in), as_json)
 
 
 @app.command(rich_help_panel="Leases")
@@ -134,12 +137,15 @@ def extend(
 @app.command(rich_help_panel="Leases")
 def release(
     queue: Name, tasks: Ids = None, token: Token = None, delay: Duration = None,
+    block_host: Annotated[
+        float | None, typer.Option(parser=seconds, metavar="TIME", help="Keep everybody from their hosts as well.")
+    ] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Give leases back without blame, at once or after a delay."""
     leases = _leases(given_ids(tasks), token)
     with open_queue(queue, url, url_file) as opened:
-        _ended(opened, leases, opened.release(leases, delay or 0.0), as_json)
+        _ended(opened, leases, opened.release(leases, delay or 0.0, block_host=block_host or 0.0), as_json)
 
 
 @app.command(rich_help_panel="Leases")

@@ -99,11 +99,12 @@ def inspect(queue: Name, task: str, url: Url = None, url_file: UrlFile = None, a
 @app.command(rich_help_panel="Looking")
 def drained(
     queue: Name, before: Annotated[float | None, typer.Option(parser=moment, metavar="TIME")] = None,
+    wait: Annotated[float | None, typer.Option(parser=seconds, metavar="TIME", help="Wait so long for it.")] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Say whether nothing is ready, held or scheduled: exit 0 for yes, 1 for no."""
+    """Say whether nothing is ready, held, scheduled, or waiting for its host's turn: exit 0 for yes, 1 for no."""
     with open_queue(queue, url, url_file) as opened:
-        found = opened.drained(before)
+        found = opened.drained(before) if wait is None else opened.wait_drained(wait, before)
     Sink(as_json).document({"drained": found}) if as_json else typer.echo("yes" if found else "no")
     if not found:
         raise typer.Exit(NOTHING)

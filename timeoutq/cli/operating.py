@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,7 +16,7 @@ from timeoutq.cli.app import NOTHING, AsJson, Ids, Name, Url, UrlFile, Yes, app,
 from timeoutq.cli.printing import Sink, report
 from timeoutq.cli.reading import given_ids, seconds
 from timeoutq.errors import InvalidInput
-from timeoutq.model import State
+from timeoutq.model import Politeness, State
 
 
 @app.command(rich_help_panel="Operating")
@@ -82,13 +82,29 @@ def configure(
     queue: Name,
     keep_done: Annotated[str | None, typer.Option(help="forever, 0, how many (1000), or how long (7d).")] = None,
     max_crashes: Annotated[int | None, typer.Option(min=1, help="Lost leases until a task goes to failed.")] = None,
+    delay: Annotated[
+        float | None,
+        typer.Option(parser=seconds, metavar="TIME", help="Polite: from the end of a visit of a host to the next."),
+    ] = None,
+    per_host: Annotated[int | None, typer.Option(min=1, help="Polite: visits of a host at once; else 1.")] = None,
+    impolite: Annotated[bool, typer.Option("--impolite", help="Polite no more: hosts and their rules go.")] = False,
     url: Url = None, url_file: UrlFile = None,
 ) -> None:  # fmt: skip
     """Change settings that all clients of the queue share."""
-    if keep_done is None and max_crashes is None:
-        raise InvalidInput("say what to change: --keep-done or --max-crashes")
+    polite = delay is not None or per_host is not None
+    if keep_done is None and max_crashes is None and not polite and not impolite:
+        raise InvalidInput("say what to change: --keep-done, --max-crashes, --delay, --per-host or --impolite")
+    if polite and impolite:
+        raise InvalidInput("give --impolite, or --delay and --per-host")
     with open_queue(queue, url, url_file) as opened:
-        opened.configure(keep_done=None if keep_done is None else _keep(keep_done), max_crashes=max_crashes)
+        rules: Politeness | Literal["off"] | None = "off" if impolite else None
+        if polite:
+            usual = Politeness()
+            now = opened.stats().politeness or usual
+            rules = Politeness(now.delay if delay is None else delay, per_host or now.per_host)
+        opened.configure(
+            keep_done=None if keep_done is None else _keep(keep_done), max_crashes=max_crashes, politeness=rules
+        )
 
 
 @app.command(rich_help_panel="Operating")

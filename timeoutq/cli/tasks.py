@@ -132,17 +132,27 @@ File = Annotated[Path | None, typer.Option("--file", "-f", help="File of ids, on
 Jsonl = Annotated[bool, typer.Option("--jsonl", help='Lines are JSON: {"task": …, "payload": …}.')]
 PayloadOption = Annotated[str | None, typer.Option("--payload", help="JSON that goes with each task.")]
 Again = Annotated[bool, typer.Option("--again", help="Put done and failed tasks back as well.")]
+Group = Annotated[str | None, typer.Option("--group", help="On a polite queue: the host that they count for.")]
 Durable = Annotated[int, typer.Option("--durable", metavar="N", help="So many replicas must have confirmed it.")]
 
 
 @app.command(rich_help_panel="Tasks in")
 def put(
     queue: Name, tasks: Ids = None, file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None,
-    again: Again = False, durable: Durable = 0, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    again: Again = False, group: Group = None, durable: Durable = 0,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Put tasks, from arguments, a file or stdin; say for each (or count) what was found."""
     with open_queue(queue, url, url_file) as opened:
-        _put(opened, given_ids(tasks), file, jsonl, payload, as_json, {"again": again, "durable": durable})
+        _put(
+            opened,
+            given_ids(tasks),
+            file,
+            jsonl,
+            payload,
+            as_json,
+            {"again": again, "group": group, "durable": durable},
+        )
 
 
 @app.command(rich_help_panel="Tasks in")
@@ -151,7 +161,7 @@ def schedule(
     at: Annotated[float | None, typer.Option(parser=moment, metavar="TIME", help="Unix seconds or ISO 8601.")] = None,
     after: Annotated[float | None, typer.Option(parser=seconds, metavar="TIME", help="Like 30s, 5m, 2h.")] = None,
     file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None, again: Again = False,
-    durable: Durable = 0, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    group: Group = None, durable: Durable = 0, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Schedule tasks at a time or after a while; move those already scheduled."""
     from timeoutq import arguments
@@ -159,4 +169,12 @@ def schedule(
     arguments.due(at, after)
     with open_queue(queue, url, url_file) as opened:
         due = {"at": at} if at is not None else {"after": after}
-        _put(opened, given_ids(tasks), file, jsonl, payload, as_json, {"again": again, "durable": durable, **due})
+        _put(
+            opened,
+            given_ids(tasks),
+            file,
+            jsonl,
+            payload,
+            as_json,
+            {"again": again, "group": group, "durable": durable, **due},
+        )

@@ -1,8 +1,9 @@
 -- describe: what an export says of tasks. It ends early when their payloads are many bytes: ask for the rest again.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm
--- PARTS open wake add
+-- PARTS open wake log polite add
 -- ARGV  1 call id   2 age of the call, ms   3 bytes of payloads after which it ends   4.. id *
--- Reply {state letters, one an id, u it is in none; times in ms: due of s, acked of d; failures, crashes, errors, payloads}
+-- Reply {state letters, one an id, u it is in none; times in ms: due of s, acked of d; failures, crashes, errors, payloads,
+--       groups or {}}
 local ids, most = {unpack(ARGV, 4)}, tonumber(ARGV[3])
 local bodies, bytes = {}, 0
 if redis.call('EXISTS', payload) == 1 then
@@ -25,4 +26,5 @@ end
 return {
   table.concat(letters), times, redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', crashes, unpack(ids)),
   redis.call('HMGET', errors, unpack(ids)), bodies,
+  polite and redis.call('HMGET', string.sub(meta, 1, -5) .. 'groups', unpack(ids)) or {},
 }

@@ -1,12 +1,12 @@
 -- restore: bring tasks of an export in as they were; skip those that a state knows, so that it may run again.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm calls
--- PARTS open wake add
+-- PARTS open wake calls log polite add
 -- ARGV  1 call id   2 age of the call, ms (0 when first sent)
 --       3.. for each task: id; letter of its state, t s d f; time, ms: due of s, acked of d; failures; crashes;
---       last error with its time before it; payload; empty for none
--- Reply letters, one an id: A it is restored; t p d f s the state it already is in
+--       last error with its time before it; payload; group; empty for none
+-- Reply letters, one an id: A it is restored; t w p d f s the state it already is in
 local call_id, ids, at = ARGV[1], {}, {}
-for first = 3, #ARGV, 7 do
+for first = 3, #ARGV, 8 do
   ids[#ids + 1], at[#at + 1] = ARGV[first], first
 end
 local where, codes = find(ids), {}
@@ -25,6 +25,7 @@ for i = 1, #ids do
   codes[i] = where[i] or seen[id] or 'A'
   if codes[i] == 'A' then
     seen[id], count = letter, count + 1
+    if polite and letter ~= 'd' then regroup({id}, ARGV[first + 7]) end
     if letter == 's' then
       dues[#dues + 1], dues[#dues + 2] = time, id
       earliest = math.min(earliest or math.huge, tonumber(time))
@@ -56,6 +57,5 @@ if #records[4] > 0 then redis.call('HSET', crashes, unpack(records[4])) end
 if #records[5] > 0 then redis.call('HSET', errors, unpack(records[5])) end
 if #records[6] > 0 then redis.call('HSET', payload, unpack(records[6])) end
 if count > 0 then put_new(count) end
-redis.call('ZREMRANGEBYSCORE', calls, '-inf', now - 60000)
-redis.call('ZADD', calls, now, call_id)
+note_call(call_id)
 return table.concat(codes)
