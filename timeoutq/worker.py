@@ -324,7 +324,7 @@ class Worker:
         want, ended = self._wanted(), len(self._gathered)
         if under_way:
             enough = min(ENOUGH, max(1, self.concurrency // 4))
-            if ended < enough and not (self._plenty and want >= enough):
+            if ended < enough and want < enough:
                 return False
         elif not ended and not want:
             return False
