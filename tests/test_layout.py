@@ -17,7 +17,7 @@ ORDER = [
     "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
-    "bench": ["__init__", "terms", "handlers", "ground", "limits", "clients", "workers", "latency", "report"],
+    "bench": ["__init__", "terms", "handlers", "ground", "limits", "clients", "workers", "hosts", "latency", "report"],
     "cli": [
         "app",
         "printing",

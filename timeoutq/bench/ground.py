@@ -27,6 +27,7 @@ from timeoutq.client import Queue
 from timeoutq.connection import LINK_ERRORS, Server
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
+from timeoutq.model import Politeness
 from timeoutq.operations import Argument, script
 
 T = TypeVar("T")
@@ -116,11 +117,11 @@ class Ground:
     # ---- queues
 
     @contextmanager
-    def queue(self, *, timeout: float = 30.0) -> Iterator[Queue]:
+    def queue(self, *, timeout: float = 30.0, politeness: Politeness | None = None) -> Iterator[Queue]:
         """Make a queue under a new name; it is gone afterwards."""
         name = f"bench-{secrets.token_hex(6)}"
         self._made.append(name)
-        with Queue(name, self.url, timeout=timeout) as opened:
+        with Queue(name, self.url, timeout=timeout, politeness=politeness) as opened:
             yield opened
         # after an error, the processes that are at work on it are ended first: see __exit__
         self._remove(name)

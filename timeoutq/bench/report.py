@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from timeoutq import address
-from timeoutq.bench import clients, latency, limits, workers
+from timeoutq.bench import clients, hosts, latency, limits, workers
 from timeoutq.bench.ground import Ground, Measure, told
 from timeoutq.bench.terms import FULL, QUICK, Figure, Readings, Sizes, Target
 from timeoutq.errors import InvalidInput
@@ -32,7 +32,7 @@ MEASURES: Sequence[Measure] = (
     limits.BARE_100_APART, limits.BARE_500, clients.CLAIM_500,
     limits.BARE_100, clients.CLAIM_100, workers.WORKER, workers.WORKER_2, workers.WORKER_DEF, workers.WORKER_DEF_2,
     workers.PICKUP, workers.COLD, workers.LATE, workers.KILLED, workers.IDLE, clients.REQUEUE, clients.MEMORY,
-    clients.STARTS, workers.BURST, clients.GROWTH, latency.LATENCY,
+    clients.STARTS, hosts.POLITE, hosts.FAIR, workers.BURST, clients.GROWTH, hosts.CLAIMS, latency.LATENCY,
 )  # fmt: skip
 
 

@@ -73,6 +73,11 @@ class Sizes:
     cycles: int = 500
     starts: int = 5
     """How often an interpreter is started."""
+    polite: tuple[int, int] = (1000, 150)
+    """Hosts of a polite queue, and tasks of each."""
+    hosts: Sequence[int] = (10, 1_000, 1_000_000)
+    fair: tuple[int, int, int] = (200_000, 200, 50)
+    """Tasks of one huge host; small hosts beside it, and tasks of each."""
     handlers: int = 160
     delay: float = 0.2
     """The longest delay of a round trip, seconds."""
@@ -93,7 +98,7 @@ QUICK = replace(
     FULL,
     trips=1000, bulk=50_000, drained={1: 1000, 10: 5000, 100: 30_000, 500: 30_000}, backlog=250_000, window=1.0,
     paced=100, cold=4, scheduled=300, scheduled_over=1.5, kills=1, idle=3.0, leases=(1_000, 10_000, 100_000),
-    weighed=20_000, starts=3, worked=2000,
+    weighed=20_000, starts=3, worked=2000, polite=(500, 80), hosts=(10, 1_000, 20_000), fair=(20_000, 50, 20),
 )  # fmt: skip
 
 

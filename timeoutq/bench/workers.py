@@ -28,7 +28,6 @@ class Sight:
 
     at: float
     acked: int
-    ready: int
 
 
 def look(ground: Ground, queue: Queue) -> Sight:
@@ -37,9 +36,8 @@ def look(ground: Ground, queue: Queue) -> Sight:
     pipe = ground.bare.pipeline(transaction=False)
     pipe.execute_command("TIME")
     pipe.execute_command("HGET", key("stats"), "acked")
-    pipe.execute_command("SCARD", key("todos"))
-    (seconds, micros), acked, ready = pipe.execute()
-    return Sight(int(seconds) + int(micros) / 1e6, int(acked or 0), ready)
+    (seconds, micros), acked = pipe.execute()
+    return Sight(int(seconds) + int(micros) / 1e6, int(acked or 0))
 
 
 def _server_cpu(ground: Ground) -> float:
@@ -53,26 +51,30 @@ def _drain(ground: Ground, name: str, handler: str, processes: int, share: int) 
         ground.fill(queue.operations.key("todos"), sizes.backlog // share)
         with ground.worker(queue, handler, "-p", f"{processes}") as crew:
             crew.until(lambda: look(ground, queue).acked > 0, "ack anything")
-            time.sleep(sizes.window / 10)
-            first = last = look(ground, queue)
-            cpu = cpu_last = _server_cpu(ground)
-            while last.at < first.at + sizes.window:
-                time.sleep(sizes.window / 40)
-                seen, used = look(ground, queue), _server_cpu(ground)
-                if seen.ready == 0:
-                    break  # it is as if the window had ended a moment before
-                last, cpu_last = seen, used
-            if last.at == first.at:
-                # the backlog was too small to be watched: the whole counts
-                last = crew.until(lambda: _drained(ground, queue), "drain the queue")
-                return {name: last.acked / max(1e-3, last.at - first.at), f"{name}-server": None}
-            span = last.at - first.at
-            return {name: (last.acked - first.acked) / span, f"{name}-server": 100 * (cpu_last - cpu) / span}
+            tasks, cpu = rate_of_acks(ground, queue, sizes.backlog // share)
+            return {name: tasks, f"{name}-server": cpu}
 
 
-def _drained(ground: Ground, queue: Queue) -> Sight | None:
-    seen = look(ground, queue)
-    return seen if queue.drained() else None
+def rate_of_acks(ground: Ground, queue: Queue, tasks: int) -> tuple[float, float | None]:
+    """Watch workers for a window, or until nearly all tasks are acked; give acks a second and the server's CPU in %."""
+    window = ground.sizes.window
+    time.sleep(window / 10)
+    first = last = look(ground, queue)
+    cpu = cpu_last = _server_cpu(ground)
+    while last.at < first.at + window:
+        time.sleep(window / 40)
+        seen, used = look(ground, queue), _server_cpu(ground)
+        if seen.acked > 0.95 * tasks:
+            break  # it is as if the window had ended a moment before
+        last, cpu_last = seen, used
+    if last.at == first.at:
+        # there was too little to be watched: the whole counts
+        while not queue.drained():
+            time.sleep(window / 40)
+        last = look(ground, queue)
+        return last.acked / max(1e-3, last.at - first.at), None
+    span = last.at - first.at
+    return (last.acked - first.acked) / span, 100 * (cpu_last - cpu) / span
 
 
 def _drain_measure(
