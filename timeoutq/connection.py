@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from importlib import import_module
 from typing import Any, TypeVar, cast
 
 import redis
@@ -267,6 +268,26 @@ def _keeps(pool: Any, module: Any) -> bool:
     return pool.connection_class in plain and pool.connection_kwargs.get("credential_provider") is None
 
 
+def _find_packer() -> Callable[[Command], bytes] | None:
+    try:
+        found: Any = import_module("hiredis")
+    except ImportError:
+        return None  # redis-py packs in Python then
+    return getattr(found, "pack_command", None)
+
+
+_pack_command = _find_packer()
+
+
+def _pack(connection: Any, commands: Sequence[Command]) -> Sequence[bytes]:
+    # redis-py looks at each word once more, for kinds of words that no command here has
+    if _pack_command is None:
+        return cast("list[bytes]", connection.pack_commands(commands))
+    if len(commands) == 1:
+        return (_pack_command(commands[0]),)
+    return (b"".join([_pack_command(command) for command in commands]),)
+
+
 def _sentinels_of(client: Any) -> Sequence[Any]:
     manager = getattr(client.connection_pool, "sentinel_manager", None)
     return () if manager is None else manager.sentinels
@@ -295,7 +316,7 @@ class Link:
         replies: list[Any] = []
         demoted = False
         try:
-            connection.send_packed_command(connection.pack_commands(commands))
+            connection.send_packed_command(_pack(connection, commands))
             for command in commands:
                 try:
                     reply = connection.read_response()
@@ -422,7 +443,7 @@ class AsyncLink:
         replies: list[Any] = []
         demoted = False
         try:
-            packed = connection.pack_commands(commands)
+            packed = _pack(connection, commands)
             async with asyncio.timeout(self._patience):
                 await connection.send_packed_command(packed)
                 for command in commands:
