@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -518,6 +519,25 @@ def test_a_task_that_moves_while_it_is_exported_is_still_told_once(queue: Queue)
             queue.retry_failed("moves")
         found += [record.task for record in records]
     assert sorted(found) == sorted([b"moves", *(b"t%d" % i for i in range(1500))])
+
+
+def test_a_bar_on_the_terminal_takes_nothing_of_the_output(queue: Queue, url: str) -> None:
+    queue.put([f"t{i}" for i in range(3000)])
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "timeoutq", "export", queue.name],
+        cwd=ROOT,
+        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "80"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        check=True,
+    )
+    os.close(theirs)
+    shown = os.read(ours, 65_536)
+    os.close(ours)
+    assert b"exporting" in shown
+    assert {json.loads(line)["task"] for line in done.stdout.splitlines()[1:]} == {f"t{i}" for i in range(3000)}
 
 
 def test_payloads_of_a_megabyte_come_a_few_at_a_time(queue: Queue) -> None:
