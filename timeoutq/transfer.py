@@ -34,7 +34,7 @@ VERSION = 1
 ORDERED = frozenset({State.SCHEDULED})
 """States whose key is a sorted set; the others are sets."""
 
-_CACHE_KIB = 16 * 1024
+_CACHE_KIB = 2 * 1024
 
 
 # ---- the ids that were met
