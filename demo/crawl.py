@@ -11,9 +11,9 @@ import asyncio
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from http.cookiejar import DefaultCookiePolicy
 from typing import Any, cast
 from urllib.parse import urljoin
 
@@ -96,14 +96,9 @@ class Crawler:
     def __init__(self, settings: Settings, backend: CheckedBackend | None = None) -> None:
         self.settings = settings
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=32)
-        self._client = httpx.AsyncClient(
-            follow_redirects=False,
-            headers={"User-Agent": settings.agent},
-            timeout=settings.timeout,
-            transport=CheckedTransport(settings.allow_private, limits, backend),
-            trust_env=False,
-        )
-        self._client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # one visitor is as another
+        # no client around it: that would keep cookies, and trip over a Location that leads nowhere
+        self._transport = CheckedTransport(settings.allow_private, limits, backend)
+        self._timeout = httpx.Timeout(settings.timeout).as_dict()
         self._robots = Memory(settings.robots_keep, settings.robots_again)
         self._asked_to_wait: OrderedDict[str, int] = OrderedDict()
         self._results = Results(settings.results) if settings.results else None
@@ -111,7 +106,7 @@ class Crawler:
 
     async def close(self) -> None:
         """Close connections and files."""
-        await self._client.aclose()
+        await self._transport.aclose()
         if self._results is not None:
             self._results.close()
         if self._queue is not None:
@@ -168,7 +163,7 @@ class Crawler:
         try:
             async with asyncio.timeout(self.settings.total):
                 for _ in range(HOPS + 1):
-                    async with self._client.stream("GET", address) as response:
+                    async with self._open(address) as response:
                         location = response.headers.get("location")
                         if response.status_code // 100 == 3 and location is not None:
                             address = urljoin(address, location)
@@ -187,9 +182,23 @@ class Crawler:
                 raise GiveUp(str(error)) from error
         return Rules()  # redirects that lead nowhere: as if there were none (RFC 9309, 2.3.1.2)
 
+    @asynccontextmanager
+    async def _open(self, url: str) -> AsyncIterator[httpx.Response]:
+        headers = {
+            "User-Agent": self.settings.agent,
+            "Accept": "text/html, application/xhtml+xml, */*;q=0.1",
+            "Accept-Encoding": "gzip, deflate",
+        }
+        request = httpx.Request("GET", url, headers=headers, extensions={"timeout": self._timeout})
+        response = await self._transport.handle_async_request(request)
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
     async def _get(self, url: str) -> Fetched:
         try:
-            async with asyncio.timeout(self.settings.total), self._client.stream("GET", url) as response:
+            async with asyncio.timeout(self.settings.total), self._open(url) as response:
                 headers = {name.lower(): value for name, value in response.headers.items()}
                 body = None
                 if response.is_success and is_html(headers.get("content-type", "")):

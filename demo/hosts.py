@@ -200,7 +200,8 @@ class Server:
         self._port = port
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._visits: Counter[tuple[str, str]] = Counter()
-        self._now: Counter[str] = Counter()
+        self.now: Counter[str] = Counter()
+        """How many visits each host has just now."""
         self._connections: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
 
@@ -240,8 +241,8 @@ class Server:
         self._visits[host.address, path] += 1
         found = answer(host, path, self._visits[host.address, path], self._port)
         robots = path == "/robots.txt"
-        self._now[host.address] += not robots
-        at_once = self._now[host.address]
+        self.now[host.address] += not robots
+        at_once = self.now[host.address]
         status, end = 0, start
         try:
             gone = await _hung_up(reader, found.wait) if found.wait else False
@@ -251,7 +252,7 @@ class Server:
                 writer.write(_wire(found))
         finally:
             # the end is when the answer is handed over, or nobody waits for it any more
-            self._now[host.address] -= not robots
+            self.now[host.address] -= not robots
             pause = float(found.headers.get("Retry-After", 0)) if status else 0.0
             visit = Visit(host.address, path, start, max(end, start), status, at_once, pause)
             os.write(self._log, visit.line().encode())
