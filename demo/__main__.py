@@ -301,16 +301,16 @@ def crawl(work: Crawl, first: str, due: Callable[[int], bool], console: Console,
 
 def killer(work: Crawl, kills: int, random_too: bool, every: int) -> Callable[[int], bool]:
     """Give what says whether a worker is to be killed: each so many pages, or every second or two without end."""
-    at = time.monotonic() + random.uniform(2, 3)  # noqa: S311  # any time will do
+    killed = work.killed
+    at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # any time will do
 
     def due(done: int) -> bool:
-        nonlocal at
-        if work.killed < kills and done >= every * (work.killed + 1):
-            return True
-        if random_too and time.monotonic() >= at:
+        nonlocal at, killed
+        if work.killed > killed:
+            killed = work.killed
             at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # same
-            return True
-        return False
+        by_count = work.killed < kills and done >= every * (work.killed + 1)
+        return by_count or (random_too and time.monotonic() >= at)
 
     return due
 
