@@ -48,10 +48,10 @@ LEFT_ALONE = 120.0
 """A crawl of many hosts in which nothing is done for so long has gone wrong, seconds."""
 
 
-def watch(crawl: Crawl, due: Callable[[int], bool], console: Console, quiet: bool) -> float:
-    """Show the crawl until nothing is left to do, killing a worker whenever one is due; give the seconds it took.
+def watch(crawl: Crawl, kill: Callable[[int], bool], console: Console, quiet: bool) -> float:
+    """Show the crawl until nothing is left to do, killing workers on the way; give the seconds it took.
 
-    `due` is asked with the number of pages done. Raises `DemoError` when nothing is done any more.
+    Raises `DemoError` when nothing is done any more.
     """
     began = moved = time.monotonic()
     said = 0.0
@@ -77,7 +77,7 @@ def watch(crawl: Crawl, due: Callable[[int], bool], console: Console, quiet: boo
                 before, moved = stats.done + stats.failed, time.monotonic()
             elif time.monotonic() - moved > max(LEFT_ALONE, 2 * crawl.settings.most_pause):
                 raise DemoError(f"nothing was done for {time.monotonic() - moved:.0f} s: {stats}")
-            time.sleep(0.02 if due(stats.done) and not crawl.kill_one() else 0.05)
+            time.sleep(0.02 if kill(stats.done) else 0.1)
 
 
 def members(queue: Queue, state: State) -> set[str]:
@@ -105,7 +105,7 @@ def outcome(queue: Queue, done: set[str], failed: set[str], seconds: float, kill
             "lease ran out": counters.get("expired", 0),
             "process died": counters.get("crashed", 0),
             "given back": counters.get("released", 0),
-            "retried": counters.get("failed", 0) - counters.get("gave_up", 0),
+            "retried": max(0, counters.get("failed", 0) - counters.get("gave_up", 0)),
         },
     }
 
@@ -289,30 +289,33 @@ def run(
         return judge(queue, first, seconds, work.killed)
 
 
-def crawl(work: Crawl, first: str, due: Callable[[int], bool], console: Console, quiet: bool) -> float:
+def crawl(work: Crawl, first: str, kill: Callable[[int], bool], console: Console, quiet: bool) -> float:
     """Put the first page, start the processes, and watch until it is over; give the seconds it took."""
     work.queue.put({first: Trail().payload()})
     for _ in range(work.workers):
         work.start_worker()
     for _ in range(2):
         work.start_cleaner()
-    return watch(work, due, console, quiet)
+    return watch(work, kill, console, quiet)
 
 
-def killer(work: Crawl, kills: int, random_too: bool, every: int) -> Callable[[int], bool]:
-    """Give what says whether a worker is to be killed: each so many pages, or every second or two without end."""
-    killed = work.killed
+def killer(work: Crawl, kills: int, until_the_end: bool, every: int) -> Callable[[int], bool]:
+    """Give what kills a worker when it is time: one that holds leases each so many pages, or any each second or two.
+
+    It is called with the number of pages done, and says whether more kills may come soon.
+    """
     at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # any time will do
 
-    def due(done: int) -> bool:
-        nonlocal at, killed
-        if work.killed > killed:
-            killed = work.killed
+    def kill(done: int) -> bool:
+        nonlocal at
+        if until_the_end and time.monotonic() >= at:
             at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # same
-        by_count = work.killed < kills and done >= every * (work.killed + 1)
-        return by_count or (random_too and time.monotonic() >= at)
+            return work.kill_any()
+        if work.killed < kills and done >= every * (work.killed + 1):
+            work.kill_one()
+        return work.killed < kills
 
-    return due
+    return kill
 
 
 def crawl_hosts(
