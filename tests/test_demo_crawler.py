@@ -40,6 +40,8 @@ from timeoutq.testing import fake_queue
         ("http://h.example./", "http://h.example/"),
         ("http://bücher.example/", "http://xn--bcher-kva.example/"),
         ("http://BÜCHER.example/", "http://xn--bcher-kva.example/"),
+        ("http://ｈ.example/", "http://h.example/"),
+        ("http://straße.example/", "http://xn--strae-oqa.example/"),
         ("http://me:secret@h.example/", "http://h.example/"),
         ("http://h.example/a/./b/../c", "http://h.example/a/c"),
         ("http://h.example/../../x", "http://h.example/x"),
