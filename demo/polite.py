@@ -53,19 +53,5 @@ def give_back(seconds: float) -> Release:
 
 
 def over(queue: Queue) -> bool:
-    """Say whether nothing is left that can still be visited: what waits belongs to hosts whose budget is spent."""
-    stats = queue.stats()
-    if not AVAILABLE:
-        return stats.drained
-    if stats.todos or stats.scheduled or stats.in_progress:
-        return False
-    waiting, spent, cursor = int(cast("Any", stats).waiting), 0, None
-    while waiting > spent:
-        page = cast("Any", queue).hosts(n=500, cursor=cursor)
-        for host in page:
-            if host.budget is not None and host.visits >= host.budget:
-                spent += host.waiting
-        cursor = page.cursor
-        if cursor is None:
-            break
-    return waiting <= spent
+    """Say whether nothing is left that will be visited; what waits for a host whose budget is spent will not be."""
+    return queue.drained()

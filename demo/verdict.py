@@ -4,6 +4,9 @@ The visits are what the hosts saw, by one clock, not what the crawler says of it
 has come and ends when its answer is handed over, or its visitor has hung up. Requests for robots.txt are judged apart:
 they belong to the visit of a page and come just before it, so they neither start nor end a visit, but each process may
 ask a host for it only once.
+
+Where a host may have several visits at once, the queue hands that many over together, and a worker may begin one of
+them when another has just ended: so of the visits that end within the delay before a start there may be one less.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ class Terms:
     delays: Mapping[str, float] = field(default_factory=dict[str, float])
     """Longer delays of single hosts."""
     budgets: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How often hosts could be visited."""
+    """How many pages of a host could be visited."""
     processes: int = 1
     """How many processes crawled, those that were killed among them."""
 
@@ -119,26 +122,29 @@ def judge_visits(
             if peak > terms.per_host:
                 findings.append(Finding("too many at once", host, f"{peak} visits, where {terms.per_host} may be"))
             delay = max(terms.delay, terms.delays.get(host, 0.0))
-            gaps += [gap for gap, _ in between(seen)]
+            gaps += [gap for gap, _ in between(seen, terms.per_host)]
             findings += [
                 Finding(
                     "too near", host, f"{visit.path} {gap:.3f} s after the end of another, where {delay:g} s may be"
                 )
-                for gap, visit in between(seen)
+                for gap, visit in between(seen, terms.per_host)
                 if gap < delay - TOLERANCE
             ]
-            findings += [
-                Finding(
-                    "no pause", host, f"{visit.path} came although {earlier.path} had asked for {earlier.pause:g} s"
-                )
-                for earlier in seen
-                if earlier.pause
-                for visit in seen
-                if earlier.end < visit.start < earlier.end + earlier.pause - TOLERANCE
-            ]
+            for earlier in seen:
+                soon = [
+                    visit
+                    for visit in seen
+                    if earlier.pause and earlier.end < visit.start < earlier.end + earlier.pause - TOLERANCE
+                ]
+                findings += [
+                    Finding("no pause", host, f"{visit.path}, but {earlier.path} had asked for {earlier.pause:g} s")
+                    for visit in soon[terms.per_host - 1 :]
+                ]
             budget = terms.budgets.get(host)
-            if budget is not None and len(seen) > budget:
-                findings.append(Finding("over budget", host, f"{len(seen)} visits, where {budget} may be"))
+            # pages, not visits: what a killed worker had begun to visit is visited again, and counted once
+            pages = len({visit.path for visit in seen})
+            if budget is not None and pages > budget:
+                findings.append(Finding("over budget", host, f"{pages} pages, where {budget} may be"))
         findings += [
             Finding("forbidden", host, f"{path} was visited")
             for path in sorted({visit.path for visit in seen if (host, visit.path) in forbidden})
@@ -162,16 +168,19 @@ def judge_visits(
     )
 
 
-def between(seen: list[Visit]) -> list[tuple[float, Visit]]:
-    """Give for each visit of one host, in order of their starts, the time since the latest end before it."""
+def between(seen: list[Visit], per_host: int = 1) -> list[tuple[float, Visit]]:
+    """Give for each visit of one host, in order of their starts, the time since the latest end before it.
+
+    With `per_host` above 1 it is the second latest, and so on: the others may have been handed over with the visit.
+    """
     found: list[tuple[float, Visit]] = []
     ends = sorted(visit.end for visit in seen)
     i = 0
     for visit in seen:
         while i < len(ends) and ends[i] <= visit.start:
             i += 1
-        if i:
-            found.append((visit.start - ends[i - 1], visit))
+        if i >= per_host:
+            found.append((visit.start - ends[i - per_host], visit))
     return found
 
 

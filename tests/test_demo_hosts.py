@@ -264,6 +264,19 @@ def test_without_a_delay_only_what_the_crawler_does_is_judged() -> None:
     assert judge_visits(visits, replace(TERMS, delay=None)).again == 8
 
 
+def test_what_was_handed_over_together_may_follow_without_a_delay_and_nothing_more() -> None:
+    two = replace(TERMS, per_host=2, budgets={})
+    visits = [
+        Visit("a", "/robots.txt", 0.0, 0.1, 200, 0),
+        Visit("a", "/1", 0.1, 0.2, 429, pause=0.5),
+        Visit("a", "/2", 0.3, 0.4, 200),  # was handed over with the first
+        Visit("a", "/3", 1.3, 1.4, 200),
+    ]
+    assert kinds(visits, two) == {}
+    visits[3] = replace(visits[3], start=0.5)
+    assert kinds(visits, two) == {"too near": 1, "no pause": 1}
+
+
 def test_the_time_between_visits_is_from_the_latest_end() -> None:
     visits = [Visit("a", "/1", 0, 5, 200), Visit("a", "/2", 1, 2, 200), Visit("a", "/3", 7, 8, 200)]
     assert [(gap, visit.path) for gap, visit in between(visits)] == [(2, "/3")]
