@@ -1,150 +1,61 @@
-"""`python -m demo`: a crawl that finishes with nothing lost although workers are killed under it.
+"""`python -m demo`: crawls that finish with nothing lost although workers are killed under them.
 
 Starts a private server and a site, seeds the queue, runs worker processes and cleaners, kills workers with SIGKILL
-while they hold leases, and compares what is done with a plain traversal of the same links.
+while they hold leases, and compares what is done with a plain traversal of the same links. With --hosts it crawls many
+generated hosts instead, each of its own temper, and judges by their log whether the crawl was polite to each. With
+--url it is a crawler: a guest on somebody's site, which it keeps to.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import secrets
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
+from demo import polite
+from demo.crawl import Trail
+from demo.hosts import MOST, expected, generate
 from demo.links import canonical
+from demo.processes import LEASE as LEASE
+from demo.processes import Crawl, DemoError, Interrupts, wait_for_site
+from demo.processes import free_port as free_port
+from demo.settings import SITES, Settings, SettingsError
 from demo.traverse import traverse
+from demo.verdict import Terms, judge_tasks, judge_visits, read_log
 from timeoutq import Queue, State
 from timeoutq.dashboard import render, snapshot
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
+from timeoutq.text import safe
 
-HERE = Path(__file__).resolve().parent.parent
-LEASE = 2.0
+OWN = Settings(site="origin", allow_private=True)
+"""The demo's own site is on loopback, and nobody is disturbed by haste."""
 
-
-class DemoError(Exception):
-    """The demo cannot go on; the message says why."""
-
-
-@dataclass
-class Crawl:
-    """The processes of one crawl, and what happened to them."""
-
-    queue: Queue
-    url: str
-    workers: int
-    logs: Path
-    concurrency: int = 8
-    running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict[int, "subprocess.Popen[bytes]"])
-    helpers: list[subprocess.Popen[bytes]] = field(default_factory=list["subprocess.Popen[bytes]"])
-    killed: int = 0
-
-    def spawn(self, *command: str, name: str) -> subprocess.Popen[bytes]:
-        """Start `python -m command` as a plain process; what it says goes to a file of its own."""
-        environment = {**os.environ, "TIMEOUTQ_URL": self.url, "PYTHONPATH": str(HERE), "PYTHONUNBUFFERED": "1"}
-        with (self.logs / f"{name}.log").open("ab") as log:
-            # a session of its own: Ctrl-C is for this process, which then ends the others in order
-            return subprocess.Popen(  # noqa: S603  # our own commands
-                [sys.executable, "-m", *command],
-                cwd=HERE, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-
-    def start_worker(self) -> None:
-        """Start one more worker process."""
-        number = len(self.running) + self.killed
-        process = self.spawn(
-            "timeoutq", "worker", self.queue.name, "demo.crawl:fetch", "--no-supervise", "--timeout", f"{LEASE}s",
-            "--concurrency", str(self.concurrency), "--retry", "0.2,0.5,1,2,4", name=f"worker-{number}",
-        )  # fmt: skip
-        self.running[process.pid] = process
-
-    def start_cleaner(self) -> None:
-        """Start one more cleaner process."""
-        name = f"cleaner-{len(self.helpers)}"
-        self.helpers.append(self.spawn("timeoutq", "cleaner", self.queue.name, name=name))
-
-    def kill_one(self) -> bool:
-        """Kill a worker with SIGKILL while it holds leases, and start another; False when none holds any just now."""
-        held: dict[int, int] = {}
-        for entry in self.queue.list(State.IN_PROGRESS, n=500).entries:
-            pid = int((entry.holder or "::").split(":")[1] or 0)
-            held[pid] = held.get(pid, 0) + 1
-        victims = [pid for pid in held if pid in self.running]
-        if not victims:
-            return False
-        pid = random.choice(victims)  # noqa: S311  # any of them
-        process = self.running.pop(pid)
-        process.kill()
-        process.wait()
-        self.killed += 1
-        self.start_worker()
-        return True
-
-    def check(self) -> None:
-        """Say so when a process ended by itself."""
-        for process in [*self.running.values(), *self.helpers]:
-            if process.poll() is not None:
-                logs = sorted(self.logs.glob("*.log"))
-                said = "\n".join(f"{log.name}: {log.read_text('utf-8', 'replace')[-400:]}" for log in logs)
-                raise DemoError(f"a process ended with {process.returncode}:\n{said}")
-
-    def stop(self) -> None:
-        """End all processes: asked first, killed after five seconds."""
-        everyone = [*self.running.values(), *self.helpers]
-        for process in everyone:
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-        until = time.monotonic() + 5
-        for process in everyone:
-            try:
-                process.wait(max(0.1, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+LEFT_ALONE = 120.0
+"""A crawl of many hosts in which nothing is done for so long has gone wrong, seconds."""
 
 
-def wait_for_site(url: str, process: subprocess.Popen[bytes]) -> None:
-    """Wait until the site answers."""
-    until = time.monotonic() + 15
-    while time.monotonic() < until:
-        if process.poll() is not None:
-            raise DemoError(f"the site ended with {process.returncode}")
-        with suppress(httpx.TransportError):
-            httpx.get(url, timeout=5.0, trust_env=False)
-            return
-        time.sleep(0.02)
-    raise DemoError(f"the site does not answer at {url}")
+def watch(crawl: Crawl, kill: Callable[[int], bool], console: Console, quiet: bool) -> float:
+    """Show the crawl until nothing is left to do, killing workers on the way; give the seconds it took.
 
-
-def free_port() -> int:
-    """Find a port that nobody listens on."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def watch(crawl: Crawl, kills: int, console: Console, quiet: bool) -> float:
-    """Show the crawl until the queue is drained, killing workers on the way; give the seconds it took."""
-    began = time.monotonic()
+    Raises `DemoError` when nothing is done any more.
+    """
+    began = moved = time.monotonic()
     said = 0.0
+    before = -1
     live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal and not quiet else None
     with live or ExitStack():
         while True:
@@ -159,12 +70,14 @@ def watch(crawl: Crawl, kills: int, console: Console, quiet: bool) -> float:
                     f"{stats.in_progress} in progress, {stats.failed} failed, {crawl.killed} killed",
                     highlight=False,
                 )
-            if stats.drained and stats.known:
+            if stats.known and polite.over(crawl.queue):
                 return time.monotonic() - began
             crawl.check()
-            if crawl.killed < kills and stats.done >= 40 * (crawl.killed + 1):
-                crawl.kill_one()
-            time.sleep(0.1 if crawl.killed >= kills else 0.02)
+            if stats.done + stats.failed != before:
+                before, moved = stats.done + stats.failed, time.monotonic()
+            elif time.monotonic() - moved > max(LEFT_ALONE, 2 * crawl.settings.most_pause):
+                raise DemoError(f"nothing was done for {time.monotonic() - moved:.0f} s: {stats}")
+            time.sleep(0.02 if kill(stats.done) else 0.1)
 
 
 def members(queue: Queue, state: State) -> set[str]:
@@ -179,10 +92,8 @@ def members(queue: Queue, state: State) -> set[str]:
             return found
 
 
-def judge(queue: Queue, start: str, seconds: float, killed: int) -> dict[str, Any]:
-    """Compare what the queue holds with a plain traversal of the same links."""
-    done, failed = members(queue, State.DONE), members(queue, State.FAILED)
-    reachable, dead = traverse(start)
+def outcome(queue: Queue, done: set[str], failed: set[str], seconds: float, killed: int) -> dict[str, Any]:
+    """Tell what every crawl is told of."""
     counters = queue.stats().counters
     return {
         "pages": len(done),
@@ -194,8 +105,17 @@ def judge(queue: Queue, start: str, seconds: float, killed: int) -> dict[str, An
             "lease ran out": counters.get("expired", 0),
             "process died": counters.get("crashed", 0),
             "given back": counters.get("released", 0),
-            "retried": counters.get("failed", 0) - counters.get("gave_up", 0),
+            "retried": max(0, counters.get("failed", 0) - counters.get("gave_up", 0)),
         },
+    }
+
+
+def judge(queue: Queue, start: str, seconds: float, killed: int) -> dict[str, Any]:
+    """Compare what the queue holds with a plain traversal of the same links."""
+    done, failed = members(queue, State.DONE), members(queue, State.FAILED)
+    reachable, dead = traverse(start)
+    return {
+        **outcome(queue, done, failed, seconds, killed),
         "lost": len((reachable | dead) - done - failed),
         "unexpected": len(done - reachable) + len(failed - dead),
         "not_done": sorted(reachable - done)[:5],
@@ -204,52 +124,122 @@ def judge(queue: Queue, start: str, seconds: float, killed: int) -> dict[str, An
     }
 
 
+def told(settings: Settings, delay: float, per_host: int) -> str:
+    """Say in a line under which rules a crawl runs."""
+    return ", ".join(
+        [
+            f"delay {delay:g} s, {per_host} at once a host"
+            if polite.AVAILABLE and delay
+            else "delay 0"
+            if not delay
+            else "visits of a host not kept apart (this version of the queue cannot)",
+            "robots.txt asked" if settings.robots else "robots.txt not asked",
+            "private addresses allowed" if settings.allow_private else "public addresses only",
+            f"links to the same {settings.site}" if settings.site != "any" else "links to anywhere",
+            *([f"depth up to {settings.depth}"] if settings.depth is not None else []),
+        ]
+    )
+
+
 def tell(verdict: dict[str, Any], console: Console) -> None:
     """Print the result for people."""
     table = Table(title="the crawl", title_justify="left", show_header=False, box=None)
+    bad_unless_0 = ("lost", "done but not reachable")
+    manners = verdict.get("manners")
     rows = [
         ("pages done", f"{verdict['pages']}"),
-        ("dead links failed", f"{verdict['failed']}"),
+        ("given up" if verdict["lost"] is None or manners else "dead links failed", f"{verdict['failed']}"),
         ("took", f"{verdict['seconds']} s, {verdict['pages_per_second']} pages/s"),
         ("workers killed with -9", f"{verdict['killed']}"),
         *((f"redelivered: {cause}", f"{count}") for cause, count in verdict["redeliveries"].items()),
-        ("done but not reachable", f"{verdict['unexpected']}"),
-        ("lost", f"{verdict['lost']}"),
     ]
+    if manners:
+        rows += [
+            ("hosts visited", f"{manners['hosts']}, {manners['visits']} visits"),
+            ("two visits of a host", f"{manners['nearest']} s apart at least" if manners["judged"] else "not judged"),
+            ("visits of a host at once", f"{manners['most_at_once']} at most"),
+            ("pages fetched again", f"{manners['again']}"),
+        ]
+    if verdict["lost"] is not None:
+        rows += [("done but not reachable", f"{verdict['unexpected']}"), ("lost", f"{verdict['lost']}")]
     for name, value in rows:
-        good = name not in ("lost", "done but not reachable") or value == "0"
+        good = name not in bad_unless_0 or value == "0"
         table.add_row(name, f"[{'bold green' if good else 'bold red'}]{value}[/]")
     console.print(table)
-    if verdict["ok"]:
+    if manners:
+        for kind, where, what in verdict["findings"]:
+            console.print(f"[red]{escape(f'{kind}: {safe(where)}: {safe(what)}')}[/]")
+        if verdict["ok"]:
+            judged = (
+                "no host was visited too often" if manners["judged"] else "delays not judged: the queue keeps none yet"
+            )
+            console.print(f"[green]every page within its host's budget is done; {judged}[/]")
+    elif verdict["lost"] is None:
+        console.print("[green]everything that was found is done or given up[/]")
+    elif verdict["ok"]:
         console.print("[green]every page reachable from the start is done, and nothing else is[/]")
     else:
         console.print("[red]the crawl and the plain traversal differ:[/]")
         for url in (*verdict["not_done"], *verdict["not_reachable"]):
-            console.print(f"  {url}", markup=False, highlight=False)
+            console.print(f"  {safe(url)}", markup=False, highlight=False)
 
 
 def main(
     site: Annotated[Path | None, typer.Option(help="Serve this folder of HTML, and crawl that.")] = None,
-    url: Annotated[str | None, typer.Option(help="Crawl a site as it is, from this page.")] = None,
+    url: Annotated[str | None, typer.Option(help="Crawl a site as it is, from this page, as a polite guest.")] = None,
+    hosts: Annotated[int | None, typer.Option(min=1, max=MOST, help="Crawl so many generated hosts.")] = None,
     redis: Annotated[str | None, typer.Option(help="Use this server instead of a private one.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 4,
-    kills: Annotated[int | None, typer.Option(min=0, help="Workers to kill; 2, or none with --url.")] = None,
+    kills: Annotated[int | None, typer.Option(min=0, help="Workers to kill; 2, or none with --url or --hosts.")] = None,
+    kill: Annotated[bool, typer.Option("--kill", help="Kill workers at random until the end.")] = False,
+    delay: Annotated[float | None, typer.Option(min=0, help="Seconds between two visits of a host; 1.")] = None,
+    per_host: Annotated[int, typer.Option(min=1, help="Visits of a host at once.")] = 1,
+    depth: Annotated[int | None, typer.Option(min=0, help="Follow links so far from the start.")] = None,
+    same_site: Annotated[str | None, typer.Option(help=f"Follow links to the same … : {', '.join(SITES)}.")] = None,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Give up longer pages.")] = Settings.max_bytes,
+    allow_private: Annotated[bool, typer.Option("--allow-private", help="Also addresses like 10.0.0.1.")] = False,
+    results: Annotated[Path | None, typer.Option(help="Append a line of JSON for each page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Crawl a site with workers that are killed on the way, and show that nothing is lost."""
-    if site is not None and url is not None:
-        raise typer.BadParameter("give --site or --url, not both")
+    """Crawl with workers that are killed on the way, and show that nothing is lost."""
+    if sum(given is not None for given in (site, url, hosts)) > 1:
+        raise typer.BadParameter("give one of --site, --url and --hosts")
     if site is not None and not site.is_dir():
         raise typer.BadParameter(f"--site {site} is not a folder")
     if url is not None and canonical(url) is None:
         raise typer.BadParameter(f"--url {url} is not an http or https address")
+    if results is not None and not results.absolute().parent.is_dir():
+        raise typer.BadParameter(f"--results {results}: there is no folder {results.absolute().parent}")
+    if same_site is not None and same_site not in SITES:
+        raise typer.BadParameter(f"--same-site {same_site} is none of {', '.join(SITES)}")
+    guest = url is not None or hosts is not None
+    if not guest and (delay, depth, same_site) != (None, None, None):
+        raise typer.BadParameter("--delay, --depth and --same-site are for --url and --hosts: give one of these too")
+    if hosts is not None and (depth, same_site) != (None, None):
+        raise typer.BadParameter("--depth and --same-site are for --url: the generated hosts are crawled whole")
+    between = 0.0 if not guest else 1.0 if delay is None else delay
+    limits = Settings(
+        delay=between, max_bytes=max_bytes, depth=depth, results=str(results.absolute()) if results is not None else ""
+    )
+    if url is not None:
+        settings = replace(limits, site=same_site or "host", allow_private=allow_private)
+    elif hosts is not None:
+        # the hosts are the demo's own; the depth ends a calendar where no budget does
+        settings = replace(limits, site="any", allow_private=True, depth=60, most_pause=60.0)
+    else:
+        # a plain traversal knows nothing of a folder's robots.txt
+        settings = replace(OWN, robots=site is None, max_bytes=max_bytes, results=limits.results)
+    count = kills if kills is not None else 0 if guest else 2
     console = Console(highlight=False)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupts = Interrupts()
+    interrupts.install()
     try:
-        verdict = crawl(site, url, redis, workers, kills if kills is not None else 0 if url else 2, console, as_json)
+        verdict = run(
+            site, url, hosts, redis, workers, count, kill, settings, per_host, console, as_json, interrupts
+        )  # fmt: skip
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    except (TimeoutqError, DemoError) as error:
+    except (TimeoutqError, DemoError, SettingsError) as error:
         typer.echo(f"demo: {error}", err=True)
         raise typer.Exit(3) from None
     if as_json:
@@ -259,37 +249,122 @@ def main(
     raise typer.Exit(0 if verdict["ok"] else 1)
 
 
-def crawl(
-    site: Path | None, url: str | None, redis: str | None, workers: int, kills: int, console: Console, quiet: bool
-) -> dict[str, Any]:
+def run(
+    site: Path | None, url: str | None, hosts: int | None, redis: str | None, workers: int, kills: int, kill: bool,
+    settings: Settings, per_host: int, console: Console, quiet: bool, interrupts: Interrupts,
+) -> dict[str, Any]:  # fmt: skip
     """Run the whole; whatever happens, no process and no file of it is left."""
     with ExitStack() as stack:
-        defer: Callable[..., Any] = stack.callback
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timeoutq-demo-")))
         address = redis or stack.enter_context(EmbeddedServer()).url
         queue = stack.enter_context(Queue(f"demo-{secrets.token_hex(4)}", address, timeout=LEASE))
-        defer(queue.purge)
-        work = Crawl(queue, address, workers, logs)
-        defer(work.stop)
+        stack.callback(queue.purge)
+        settings = replace(settings, queue=queue.name)
+        retry = "0.2,0.5,1,2,4" if url is None else "1,10,60,300"
+        work = Crawl(queue, address, workers, logs, settings, retry, interrupts=interrupts)
+        stack.callback(work.stop)
+        if not quiet:
+            console.print(told(settings, settings.delay, per_host), highlight=False)
+        if url is not None or hosts is not None:
+            polite.set_up(queue, settings.delay, per_host)
+        if hosts is not None:
+            return crawl_hosts(work, hosts, kills, kill, per_host, console, quiet)
         start = url
         if start is None:
             port = free_port()
             served = ["--dir", str(site.resolve())] if site is not None else []
-            process = work.spawn("demo.site", "--port", str(port), *served, name="site")
-            work.helpers.append(process)
+            process = work.start_helper("demo.site", "--port", str(port), *served, name="site")
             start = f"http://127.0.0.1:{port}/"
             wait_for_site(f"{start}healthz" if site is None else start, process)
         first = canonical(start)
         assert first is not None
-        queue.put(first)
-        for _ in range(workers):
-            work.start_worker()
-        for _ in range(2):
-            work.start_cleaner()
-        seconds = watch(work, kills, console, quiet)
+        seconds = crawl(work, first, killer(work, kills, kill, every=40), console, quiet)
+        if url is not None:
+            done, failed = members(queue, State.DONE), members(queue, State.FAILED)
+            told_of = outcome(queue, done, failed, seconds, work.killed)
+            # nobody knows what a foreign site should have had
+            return {**told_of, "lost": None, "unexpected": 0, "ok": True}
         if not quiet:
             console.print("drained; now the same links, one after the other, without a queue …", highlight=False)
         return judge(queue, first, seconds, work.killed)
+
+
+def crawl(work: Crawl, first: str, kill: Callable[[int], bool], console: Console, quiet: bool) -> float:
+    """Put the first page, start the processes, and watch until it is over; give the seconds it took."""
+    work.queue.put({first: Trail().payload()})
+    for _ in range(work.workers):
+        work.start_worker()
+    for _ in range(2):
+        work.start_cleaner()
+    return watch(work, kill, console, quiet)
+
+
+def killer(work: Crawl, kills: int, until_the_end: bool, every: int) -> Callable[[int], bool]:
+    """Give what kills a worker when it is time: one that holds leases each so many pages, or any each second or two.
+
+    It is called with the number of pages done, and says whether more kills may come soon.
+    """
+    at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # any time will do
+
+    def kill(done: int) -> bool:
+        nonlocal at
+        if until_the_end and time.monotonic() >= at:
+            at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # same
+            return work.kill_any()
+        if work.killed < kills and done >= every * (work.killed + 1):
+            work.kill_one()
+        return work.killed < kills
+
+    return kill
+
+
+def crawl_hosts(
+    work: Crawl, count: int, kills: int, kill: bool, per_host: int, console: Console, quiet: bool
+) -> dict[str, Any]:
+    """Crawl the generated hosts from the first of them, and judge by their log."""
+    made = generate(count)
+    port = free_port(made[0].address)
+    log = work.logs / "visits.jsonl"
+    server = work.start_helper(
+        "demo.hosts", "--hosts", str(count), "--port", str(port), "--log", str(log), name="hosts"
+    )
+    wait_for_site(f"http://{made[-1].address}:{port}/robots.txt", server, work.logs / "hosts.log")
+    log.write_text("")  # that visit was ours
+    for host in made:
+        if host.budget is not None:
+            polite.set_budget(work.queue, f"{host.address}:{port}", host.budget)
+    seconds = crawl(work, made[0].url(port), killer(work, kills, kill, every=20), console, quiet)
+    done, failed = members(work.queue, State.DONE), members(work.queue, State.FAILED)
+    told_of = outcome(work.queue, done, failed, seconds, work.killed)
+    processes = work.workers + work.killed
+    work.stop()  # what is still being visited is logged now
+    right = expected(made, port)
+    terms = Terms(
+        work.settings.delay if polite.AVAILABLE else None,
+        per_host,
+        {host.address: host.delay for host in made if host.delay is not None},
+        {host.address: host.budget for host in made if host.budget is not None},
+        processes,
+    )
+    forbidden = {(host.address, "/secret/diary") for host in made}
+    manners = judge_visits(read_log(log), terms, forbidden)
+    limited = {host.url(port) for host in made if host.budget is not None}
+    findings = [*manners.findings, *judge_tasks(done, failed, right.done, right.failed, limited)]
+    return {
+        **told_of,
+        "lost": sum(finding.kind == "lost" for finding in findings),
+        "unexpected": sum(finding.kind == "unexpected" for finding in findings),
+        "manners": {
+            "judged": polite.AVAILABLE,
+            "visits": manners.visits,
+            "hosts": manners.hosts,
+            "nearest": manners.nearest,
+            "most_at_once": manners.most_at_once,
+            "again": manners.again,
+        },
+        "findings": [(finding.kind, finding.where, finding.what) for finding in findings[:20]],
+        "ok": not findings,
+    }
 
 
 if __name__ == "__main__":

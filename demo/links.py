@@ -1,46 +1,125 @@
-"""What a page links to, in canonical form: pure functions that the crawler and the plain traversal share."""
+"""Addresses and pages: one canonical form for each, what a page links to, and what belongs to one site.
+
+Pure functions that the crawler and the plain traversal share.
+"""
 
 from __future__ import annotations
 
-from urllib.parse import urldefrag, urljoin, urlsplit
+import ipaddress
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
+import idna
 from selectolax.lexbor import LexborHTMLParser
 from w3lib.url import canonicalize_url, safe_url_string
+
+LONGEST = 1024
+"""The queue's limit for the id of a task, bytes."""
+
+PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True)
+class Page:
+    """What was found in a page of HTML."""
+
+    title: str = ""
+    links: tuple[str, ...] = ()
+    """Canonical, each once, in the order of the page."""
 
 
 def canonical(url: str, base: str = "") -> str | None:
     """Give the one form in which a page is known, or None for what is not a page on http or https.
 
-    Relative addresses are joined to `base`, fragments dropped, escapes and the order of query arguments made uniform.
+    Relative addresses are joined to `base`. The host is lower case and ASCII (IDNA), the default port, the fragment
+    and a user's name are dropped, dot segments resolved, escapes and the order of query arguments made uniform.
     """
     try:
-        joined = urldefrag(urljoin(base, url.strip())).url
+        joined = urljoin(base, url.strip())
         parts = urlsplit(joined)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        host = host_name(parts.hostname or "")
+        if parts.scheme not in PORTS or host is None:
             return None
-        found = canonicalize_url(safe_url_string(joined))
-    except ValueError:
+        port = parts.port
+        netloc = f"[{host}]" if ":" in host else host
+        if port is not None and port != PORTS[parts.scheme]:
+            netloc += f":{port}"
+        path = without_dots(parts.path) or "/"
+        found = canonicalize_url(safe_url_string(urlunsplit((parts.scheme, netloc, path, parts.query, ""))))
+        return found if len(found.encode()) <= LONGEST else None
+    except ValueError:  # a port, an IPv6 address or a surrogate that is none
         return None
-    return found if len(found.encode()) <= 1024 else None
 
 
-def links(html: bytes, base: str) -> list[str]:
-    """Give what the page links to on its own site, canonical, each once, in the order of the page."""
-    site = origin(base)
+def host_name(host: str) -> str | None:
+    """Give a host's name in lower case and ASCII, without the root's dot; None for what no host is called."""
+    with suppress(ValueError):
+        return str(ipaddress.ip_address(host))
+    host = host.rstrip(".").lower()
+    if not host.isascii():
+        try:
+            host = idna.encode(host, uts46=True).decode("ascii")
+        except idna.IDNAError:
+            return None
+    # names with an underscore exist, so IDNA has no word in what is ASCII already
+    fine = all(0 < len(label) <= 63 and set(label) <= _LETTERS for label in host.split(".")) and len(host) <= 253
+    return host if fine else None
+
+
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+def without_dots(path: str) -> str:
+    """Resolve `.` and `..` in a path (RFC 3986, 5.2.4)."""
+    kept: list[str] = []
+    segments = path.split("/")
+    for i, segment in enumerate(segments):
+        last = i == len(segments) - 1
+        if segment in (".", ".."):
+            if segment == ".." and len(kept) > 1:
+                kept.pop()
+            if last:
+                kept.append("")
+        else:
+            kept.append(segment)
+    return "/".join(kept)
+
+
+def read(html: bytes, base: str, wanted: Callable[[str], bool] = lambda url: True) -> Page:
+    """Find the title of a page and the links of it that are wanted."""
     found: dict[str, None] = {}
     tree = LexborHTMLParser(html)
     for node in tree.css("base[href]"):
-        base = urljoin(base, node.attributes.get("href") or "")
+        with suppress(ValueError):
+            base = urljoin(base, node.attributes.get("href") or "")
         break
     for node in tree.css("a[href]"):
         url = canonical(node.attributes.get("href") or "", base)
-        if url is not None and origin(url) == site:
+        if url is not None and wanted(url):
             found[url] = None
-    return list(found)
+    title = tree.css_first("title")
+    return Page(" ".join(title.text().split()) if title is not None else "", tuple(found))
+
+
+def links(html: bytes, base: str) -> list[str]:
+    """Give what the page links to on its own site (same scheme, host and port)."""
+    return list(read(html, base, lambda url: same_site(url, base, "origin")).links)
+
+
+def same_site(url: str, other: str, site: str) -> bool:
+    """Say whether two canonical addresses are of one site, which is what the settings' `site` names."""
+    if site == "any":
+        return True
+    if site == "origin":
+        return origin(url) == origin(other)
+    first, second = (urlsplit(one).hostname or "" for one in (url, other))
+    return first.removeprefix("www.") == second.removeprefix("www.")
 
 
 def origin(url: str) -> str:
-    """Give scheme, host and port: what makes two pages of one site."""
+    """Give scheme, host and port: whose robots.txt counts for the page."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 

@@ -1,0 +1,102 @@
+"""What a site's robots.txt asks for (RFC 9309), and a memory for it: `crawl.py` asks before each page.
+
+Answers are values made by `rules_of` from a status and a body. The memory asks once for each site, forgets after a
+while, and holds a limited number of sites.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from protego import Protego
+
+LONGEST = 500 * 1024
+"""What is read of a robots.txt, bytes (RFC 9309, 2.5)."""
+
+HOPS = 5
+"""How many redirects lead to a robots.txt (RFC 9309, 2.3.1.2)."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What one robots.txt says to one agent."""
+
+    parsed: Protego | None = None
+    """None when everything is allowed."""
+    agent: str = "*"
+    reachable: bool = True
+    """False when the server could not say: then nothing is asked of the site for a while."""
+    trouble: str = ""
+    """Why it was not reachable."""
+
+    def allows(self, url: str) -> bool:
+        """Say whether a page may be fetched."""
+        return self.reachable and (self.parsed is None or bool(self.parsed.can_fetch(url, self.agent)))
+
+    @property
+    def delay(self) -> float | None:
+        """The seconds between two visits that the site asks for."""
+        if self.parsed is None:
+            return None
+        found = self.parsed.crawl_delay(self.agent)
+        return float(found) if found is not None and math.isfinite(found) and found > 0 else None
+
+
+def rules_of(status: int, body: bytes, agent: str) -> Rules:
+    """Judge an answer: 2xx is read; 4xx allows everything; all else, and 429, says that the server cannot tell now.
+
+    429 is 4xx, but a server that is asked too often has not said that it has no rules.
+    """
+    if 200 <= status < 300:
+        return Rules(Protego.parse(body[:LONGEST].decode("utf-8-sig", "replace").replace("\0", "")), agent)
+    if 400 <= status < 500 and status != 429:
+        return Rules(agent=agent)
+    return Rules(agent=agent, reachable=False, trouble=f"HTTP {status}")
+
+
+@dataclass(frozen=True)
+class Known:
+    """Rules, and until when they count, by the memory's clock."""
+
+    rules: Rules
+    until: float
+
+
+class Memory:
+    """The rules of the sites that were asked last."""
+
+    def __init__(
+        self, keep: float, again: float, most: int = 1000, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Keep rules for `keep` seconds, unreachable ones for `again` seconds, of at most `most` sites."""
+        self._keep, self._again, self._most, self._clock = keep, again, most, clock
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._asking: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    async def rules(self, site: str, ask: Callable[[], Awaitable[Rules]]) -> Rules:
+        """Give the rules of a site; whoever comes first asks, the others wait for the answer."""
+        lock = self._asking.setdefault(site, asyncio.Lock())
+        async with lock:
+            known = self._known.get(site)
+            if known is None or known.until <= self._clock():
+                rules = await ask()
+                known = Known(rules, self._clock() + (self._keep if rules.reachable else self._again))
+                self._known[site] = known
+            self._known.move_to_end(site)
+            while len(self._known) > self._most:
+                self._known.popitem(last=False)
+            return known.rules
+
+    def left(self, site: str) -> float:
+        """Give the seconds that the rules of a site still count."""
+        known = self._known.get(site)
+        return max(0.0, known.until - self._clock()) if known is not None else 0.0

@@ -1,0 +1,100 @@
+"""What a crawl may do and how far it goes: one frozen value, made by the command and read by every worker process.
+
+It travels to the processes in the environment variable `DEMO_SETTINGS`, as JSON; what is not named has its default,
+and the defaults are those of a guest: robots.txt is asked, private addresses are not, sizes and times have limits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast
+
+VARIABLE = "DEMO_SETTINGS"
+
+SITES = ("origin", "host", "any")
+"""How far links lead: same scheme, host and port; same host, with or without www.; anywhere."""
+
+
+class SettingsError(ValueError):
+    """The settings cannot be used; the message says which, why, and what can be."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The limits of a crawl. Times are seconds, sizes are bytes."""
+
+    queue: str = ""
+    """The queue that is crawled from: hosts are slowed down and blocked there. Without it Crawl-delay has no effect."""
+    agent: str = "timeoutq-demo/1"
+    site: str = "host"
+    """One of `SITES`."""
+    depth: int | None = None
+    """How many links away from the start a page may be; None: any number."""
+    redirects: int = 10
+    """How many redirects may lead to a page."""
+    max_bytes: int = 10 * 1024 * 1024
+    """A longer page is given up, at the latest when so much of it has come."""
+    timeout: float = 20.0
+    """How long to wait for a connection, and for the next bytes."""
+    total: float = 60.0
+    """How long one page may take in all."""
+    delay: float = 0.0
+    """What the queue keeps between two visits of a host: a shorter Crawl-delay does not make it less."""
+    allow_private: bool = False
+    """Whether addresses that are not of the public internet are asked too: loopback, 10.0.0.0/8, link-local, …"""
+    robots: bool = True
+    robots_keep: float = 3600.0
+    """How long a robots.txt counts."""
+    robots_again: float = 60.0
+    """How long a host is left alone whose robots.txt could not be had."""
+    most_pause: float = 3600.0
+    """The longest time that a host can ask for, by Retry-After or Crawl-delay."""
+    patience: int = 20
+    """How often a page may say Retry-After in a row before that counts as a failed attempt."""
+    results: str = ""
+    """The file that takes a line of JSON for each page; none when empty."""
+
+    def __post_init__(self) -> None:
+        if self.site not in SITES:
+            raise SettingsError(f"site {self.site!r} is none of {', '.join(SITES)}")
+        for name in ("redirects", "max_bytes", "depth", "delay", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise SettingsError(f"{name} {value!r} is below 0: give 0 or more")
+        for name in ("timeout", "total", "most_pause"):
+            if getattr(self, name) <= 0:
+                raise SettingsError(f"{name} {getattr(self, name)!r} is no time: give more than 0 seconds")
+
+    def environment(self) -> dict[str, str]:
+        """Give the variable that makes `from_environment` of another process find the same."""
+        return {VARIABLE: json.dumps(asdict(self))}
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        """Read the settings from the environment; raises `SettingsError` when they are no good."""
+        text = environment.get(VARIABLE, "{}")
+        try:
+            given: Any = json.loads(text)
+        except ValueError as error:
+            raise SettingsError(f'{VARIABLE} is not JSON ({error}): give an object like {{"depth": 3}}') from error
+        if not isinstance(given, dict):
+            raise SettingsError(f'{VARIABLE} is not an object: give one like {{"depth": 3}}')
+        values = cast("dict[str, Any]", given)
+        known = {field.name: field.default for field in fields(cls)}
+        for name, value in values.items():
+            if name not in known:
+                raise SettingsError(f"{VARIABLE} names {name!r}, which is none of {', '.join(known)}")
+            if not _fits(value, known[name]):
+                raise SettingsError(f"{VARIABLE}: {name} is {value!r}, where {known[name]!r} is the default")
+        return cls(**values)
+
+
+def _fits(value: object, default: object) -> bool:
+    if default is None:
+        return value is None or (isinstance(value, int) and not isinstance(value, bool))
+    if isinstance(default, float):
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is type(default)
