@@ -128,6 +128,13 @@ if polite then
     redis.call('HDEL', groups, unpack(ids))
   end
 
+  -- cut: a clock that stepped back, or a longer rule of before, would make the pause longer than anybody asks for now
+  local function cut(one)
+    if one.next_ms > now + one.delay then
+      one.next_ms, one.counted = now + one.delay, true
+    end
+  end
+
   -- load_hosts: read what is kept of the hosts that this call has not met yet; gives all that it has met, by name
   function load_hosts(names)
     local fresh = {}
@@ -160,9 +167,8 @@ if polite then
         one.delay, one.per_host = one.own_delay or one.delay, one.own_per_host or one.per_host
         one.until_ms, one.flag, one.reason = tonumber(until_ms), flag, reason
       end
-      -- a clock that stepped back would make the pause longer than anybody asked for
-      one.next_ms = math.min(one.next_ms, now + one.delay)
       known[fresh[i]] = one
+      cut(one)
       order[#order + 1] = one
     end
     return known
@@ -351,6 +357,7 @@ if polite then
   -- write_policy: keep the rules of a host
   function write_policy(one)
     one.delay, one.per_host = one.own_delay or tonumber(usual_delay), one.own_per_host or tonumber(usual_per_host)
+    cut(one)
     local text = {one.own_delay or '-', one.own_per_host or '-', one.budget or '-',
       string.format('%.0f', one.until_ms), one.flag, one.reason}
     text = table.concat(text, ' ')
