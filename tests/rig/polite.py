@@ -208,9 +208,9 @@ class Walk:
         """Ack one by a call that is sent again."""
         visit, at_ms = self._some(), self.now()
         if visit is not None:
-            end = self.random.choice([queue.operations.ack, queue.operations.release])
-            (answer,) = self._twice(queue, end([visit.lease])[0])
-            self._ended(visit, answer, at_ms, int(end == queue.operations.ack))
+            ops, acked = queue.operations, self.random.random() < 0.5
+            (answer,) = self._twice(queue, (ops.ack([visit.lease]) if acked else ops.release([visit.lease]))[0])
+            self._ended(visit, answer, at_ms, int(acked))
 
     def put_twice(self, queue: Queue) -> None:
         """Put some by a call that is sent again."""
@@ -234,8 +234,8 @@ class Walk:
         """Fail one."""
         visit, at_ms = self._some(), self.now()
         if visit is not None:
-            give_up = self.random.random() < 0.3
-            (answer,) = queue.fail([visit.lease], "no", **({"give_up": True} if give_up else {"retry_in": 0.01}))
+            retry_in = self.random.choice([None, 0.0, 0.01])
+            (answer,) = queue.fail([visit.lease], "no", retry_in=retry_in, give_up=retry_in is None)
             self._ended(visit, answer, at_ms, 1)
 
     def release(self, queue: Queue) -> None:
