@@ -79,7 +79,9 @@ def check_hosts(client: Any, key: str, within: Callable[[str], set[bytes]]) -> N
         own = rules.get(host, [b"-", b"-", b"-", b"0", b"-", b""])
         most = int(own[1]) if own[1] != b"-" else int(politeness.split()[1])
         held = len(slots.get(host, []))
-        assert held <= most, f"I11: {held} visits of {host!r} at once, {most} are allowed: {slots[host]}"
+        # what was claimed by rules that were wider goes on
+        over = held > most and not set(slots[host]) <= within("in_progress")
+        assert not over, f"I11: {held} visits of {host!r} at once, {most} are allowed: {slots[host]}"
         if own[2] != b"-":
             most = min(most, int(own[2]) - int(seen.get(host, [b"0"])[0]))
         stuck = turn == float("inf") and lanes.get(host) and held < most and own[4] != b"x"

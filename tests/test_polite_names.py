@@ -1,4 +1,4 @@
-"""Whose task is it? The host of an id, as the scripts have it and as a caller names it; groups; and rubbish in either."""
+"""Whose task is it? The host of an id, as the scripts have it and as a caller names it; groups; rubbish in either."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ HOSTS: list[tuple[str, str | None]] = [
 ]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def fake() -> Iterator[FakeQueue]:
     with fake_queue(politeness=Politeness()) as queue:
         yield queue
@@ -99,13 +99,14 @@ def test_both_servers_find_the_hosts_that_fakeredis_finds(url: str, name: str) -
         queue.purge()
 
 
-LATIN_TO_CYRILLIC = st.characters(min_codepoint=0x61, max_codepoint=0x52F, categories=("Ll", "Lu", "Lo"))
-CJK = st.characters(min_codepoint=0x3041, max_codepoint=0xD7A3, categories=("Lo",))
+# where capitals have small letters, with those of domains in use
+SUPPORTED = {*range(0x80), *range(0xC0, 0x17F), *range(0x386, 0x3CF), *range(0x400, 0x530)} - {0x130}
+LATIN_TO_CYRILLIC = st.characters(min_codepoint=0x61, max_codepoint=0x52F, categories=["Ll", "Lu", "Lo"])
+CJK = st.characters(min_codepoint=0x3041, max_codepoint=0xD7A3, categories=["Lo"])
 LABEL = st.text(st.one_of(st.sampled_from("abcxyz0189-ABC"), LATIN_TO_CYRILLIC, CJK), min_size=1, max_size=20).filter(
-    # these are for scripts that have no registered capitals, or whose capitals nobody uses
     lambda label: all(not letter.isupper() or ord(letter) in SUPPORTED for letter in label)
 )
-SUPPORTED = {*range(0x80), *range(0xC0, 0x17F), *range(0x386, 0x3CF), *range(0x400, 0x530)} - {0x130}
+FOR_ANY = fake_queue("any", politeness=Politeness())
 
 
 @given(st.lists(LABEL, min_size=1, max_size=3), st.sampled_from(["", ":80", ":8080", ":", "."]))
@@ -119,9 +120,6 @@ def test_a_host_in_any_script_is_the_small_letters_in_punycode(labels: list[str]
     with_scheme = f"http://{'.'.join(labels)}{end}/x"
     assert arguments.host(with_scheme) == wanted.encode()
     assert FOR_ANY.inspect(with_scheme).host == wanted
-
-
-FOR_ANY = fake_queue("any", politeness=Politeness())
 
 
 @given(st.text(max_size=60), st.sampled_from(["http://", "https://", "x://", "HTTP://"]))
@@ -169,7 +167,6 @@ GROUPS = [
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: repr(group)[:20])
 def test_a_group_may_have_any_name(fake: FakeQueue, group: str) -> None:
-    fake.purge()
     fake.configure(politeness=Politeness(60))
     fake.put("a", "b", "http://a.example/", group=group)
     (lease,) = fake.claim(5)
@@ -185,7 +182,6 @@ def test_a_group_may_have_any_name(fake: FakeQueue, group: str) -> None:
 
 
 def test_places_are_told_apart_whatever_the_ids_look_like(fake: FakeQueue) -> None:
-    fake.purge()
     fake.configure(politeness=Politeness(0, per_host=50))
     ids = ["5:abc", "3:abc3:def", "abc", "1:", ":", "10:", "a\n5:b", "\x00", "0:0:", "9" * 300, "x" * 1024, "é:é"]
     fake.put(ids, group="g")
@@ -204,7 +200,6 @@ def test_what_names_no_host_is_refused(fake: FakeQueue, host: Any) -> None:
 
 
 def test_two_hosts_are_two_and_two_ports_are_two(fake: FakeQueue) -> None:
-    fake.purge()
     fake.configure(politeness=Politeness(60))
     fake.put("http://a/1", "http://a:8080/1", "https://a/2", "http://a:80/3", "http://b/1", "no host", "another")
     assert {host.host: host.waiting for host in fake.hosts().hosts} == {"a": 2, "a:8080": 0, "b": 0}

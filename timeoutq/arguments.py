@@ -81,7 +81,7 @@ def unpack(data: bytes | None) -> Payload:
         return data[1:]
     try:
         return json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return data
 
 
@@ -210,26 +210,24 @@ def politeness(value: object) -> bytes:
 
 def host(value: object) -> bytes:
     """Give the name of a host as the scripts have it: lower case, IDNA; of a URL, its host; or of a group."""
-    given = value
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "surrogateescape")
-    if not isinstance(value, str) or not value:
+    name = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+    if not isinstance(name, str) or not name:
         raise InvalidInput(f"a host is a name like example.com or example.com:8080, not {value!r:.80}")
-    scheme = _SCHEME.match(value)
+    scheme = _SCHEME.match(name)
     if scheme:
-        value = re.split(r"[/?#\\]", value[scheme.end() :], maxsplit=1)[0].rpartition("@")[2]
+        name = re.split(r"[/?#\\]", name[scheme.end() :], maxsplit=1)[0].rpartition("@")[2]
     # a letter at a time, and for a letter: the form of a sigma must not depend on where it stands
-    value = "".join(letter.lower() if letter != "\u0130" else letter for letter in value).replace("\u3002", ".")
-    if not value.isascii():
-        value = "".join(_label(label) for label in re.split("([.:])", value))
+    name = "".join(letter.lower() if letter != "\u0130" else letter for letter in name).replace("\u3002", ".")
+    if not name.isascii():
+        name = "".join(_label(label) for label in re.split("([.:])", name))
     if scheme:
-        name, colon, port = value.rpartition(":")
+        before, colon, port = name.rpartition(":")
         if colon and port in ("", {"http": "80", "https": "443"}.get(scheme[1].lower(), "")):
-            value = name
-    value = re.sub(r"\.+(?=:|\Z)", "", value)
-    if not value:
-        raise InvalidInput(f"{given!r:.80} names no host: use a name like example.com or example.com:8080")
-    return task_id(value)
+            name = before
+    name = re.sub(r"\.+(?=:|\Z)", "", name)
+    if not name:
+        raise InvalidInput(f"{value!r:.80} names no host: use a name like example.com or example.com:8080")
+    return task_id(name)
 
 
 def _label(label: str) -> str:

@@ -35,7 +35,7 @@ if #ARGV > 3 then
   redis.call('SREM', waiting, '') -- goes first: a full server allows it, and all that follows it
   write_policy(one)
   -- what was handed over by other rules and not claimed yet waits again
-  if one.flag == 'b' or one.flag == 'x' or crowded(one) then recall(one) end
+  recall(one)
   turn()
 end
 return host_row(name)

@@ -134,6 +134,12 @@ if polite then
     if call('EXISTS', groups) == 1 then call('HDEL', groups, unpack(ids)) end
   end
 
+  -- cut: a clock that stepped back, or a longer rule of before, would make the pause longer than anybody asks for now
+  local function cut(one)
+    local most = now + (one.delay or usual_delay)
+    if one.next_ms and one.next_ms > most then one.next_ms, one.rested = most, true end
+  end
+
   -- load_hosts: read what is kept of the hosts that this call has not met yet; gives all that it has met, by name
   function load_hosts(names)
     local fresh = {}
@@ -160,8 +166,10 @@ if polite then
           one.until_ms, one.flag, one.reason = tonumber(until_ms), flag, reason
         end
       end
-      -- a clock that stepped back would make the rest longer than anybody asked for
-      if rests and rests[i] then one.next_ms = math.min(tonumber(rests[i]), now + (one.delay or usual_delay)) end
+      if rests and rests[i] then
+        one.next_ms = tonumber(rests[i])
+        cut(one)
+      end
       known[name] = one
       order[#order + 1] = one
     end
@@ -433,6 +441,7 @@ if polite then
   -- write_policy: keep the rules of a host
   function write_policy(one)
     one.delay, one.per_host = one.own_delay, one.own_per_host
+    cut(one)
     local text = table.concat({one.own_delay or '-', one.own_per_host or '-', one.budget or '-',
       string.format('%.0f', one.until_ms or 0), one.flag or '-', one.reason or ''}, ' ')
     if text == '- - - 0 - ' then

@@ -1,0 +1,254 @@
+"""Why is this task not being worked on? Every answer that there is, each out of a situation of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from timeoutq import Lease, Politeness, Queue, flows
+from timeoutq.testing import START, FakeQueue, fake_queue
+from timeoutq.why import forms
+
+A = "http://a.example/"
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeQueue]:
+    """A polite queue, half a minute from the end of a visit to the next; its clock shows 22:13:20."""
+    with fake_queue(timeout=60, politeness=Politeness(30), retry=[]) as queue:
+        yield queue
+
+
+def work(queue: FakeQueue) -> None:
+    """Let two workers say that they are alive."""
+    for worker in ("web1:1:a", "web1:2:b"):
+        queue.run(flows.answer(queue.talk, queue.operations.beat(worker, {"pid": 1})))
+
+
+def hold(queue: FakeQueue, task: str) -> Lease:
+    """Put a task and claim it."""
+    queue.put(task)
+    (lease,) = queue.claim(5)
+    assert lease.task == task
+    return lease
+
+
+def expect(queue: FakeQueue, task: str, code: str, *parts: str) -> None:
+    """Expect a code, and a message with these parts in their order."""
+    reason = queue.why(task)
+    assert reason.code == code, reason
+    at = 0
+    for part in parts:
+        assert part in reason.message[at:], f"{part!r} is not in {reason.message!r}"
+        at = reason.message.index(part, at)
+
+
+def test_a_task_that_was_never_put_is_unknown(fake: FakeQueue) -> None:
+    expect(fake, f"{A}never", "unknown", "it was never put, or was forgotten or pruned since")
+    assert fake.why(f"{A}never").near is None
+    hold(fake, "other")
+    fake.forget("other")
+    expect(fake, "other", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("put", "asked"),
+    [
+        (f"{A}page", f"{A}page#part"),
+        (f"{A}page", f"{A}page/"),
+        (f"{A}page/", f"{A}page"),
+        (A, "http://a.example"),
+        ("http://a.example", A),
+        (f"{A}page", "http://a.example:80/page"),
+        ("https://a.example/page", "https://a.example:443/page"),
+        ("https://a.example/page", f"{A}page"),
+        (f"{A}page", "http://A.Example/page"),
+        (f"{A}page", "HTTP://a.example/page"),
+        (f"{A}page?a=1&b=2", f"{A}page?b=2&a=1"),
+        ("http://a.example:8080/page", "http://A.example:8080/page#x"),
+    ],
+    ids=lambda task: task.removeprefix("http://"),
+)
+def test_a_url_that_was_put_in_another_form_is_named(fake: FakeQueue, put: str, asked: str) -> None:
+    fake.put(put, f"{A}nothing like it")
+    reason = fake.why(asked)
+    assert (reason.code, reason.near) == ("unknown", put)
+    assert reason.message == f"it was never put, but {put!r} was"
+
+
+def test_what_is_no_url_has_no_other_form(fake: FakeQueue) -> None:
+    for task in ("plain", "x:y", "http://[::1", "http://a.example:port/", "://"):
+        assert list(forms(task)) == []
+        expect(fake, task, "unknown")
+
+
+def test_a_task_that_is_done_says_how_it_is_done_again(fake: FakeQueue) -> None:
+    fake.ack(hold(fake, A))
+    expect(fake, A, "done", "it is done", "again=True", "again_in=")
+
+
+def test_a_task_that_failed_says_when_and_of_what(fake: FakeQueue) -> None:
+    fake.fail(hold(fake, A), ValueError("bad page"), give_up=True)
+    fake.clock.advance(90)
+    expect(fake, A, "failed", "it failed 90.0 s ago: ValueError: bad page", "retry_failed")
+
+
+def test_a_task_whose_host_was_banned_says_so(fake: FakeQueue) -> None:
+    fake.ban_host(A, "they asked us to")
+    fake.put(A)
+    fake.clock.advance(7200)
+    expect(fake, A, "banned", "it failed 2.0 h ago", "host a.example is banned: they asked us to", "retry_failed")
+
+
+def test_a_task_that_failed_before_its_host_was_banned_failed(fake: FakeQueue) -> None:
+    fake.fail(hold(fake, A), "HTTP 410", give_up=True)
+    fake.ban_host(A)
+    expect(fake, A, "failed", "HTTP 410")
+
+
+def test_a_task_that_somebody_works_on_says_who_and_for_how_long(fake: FakeQueue) -> None:
+    lease = hold(fake, A)
+    fake.clock.advance(20)
+    expect(fake, A, "running", f"worker {lease.holder} works on it", "another 40.0 s")
+
+
+def test_a_task_whose_lease_ran_out_says_that_no_cleaner_came(fake: FakeQueue) -> None:
+    lease = hold(fake, A)
+    fake.clock.advance(60 + 300)
+    expect(fake, A, "expired", f"worker {lease.holder} ran out 5.0 min ago", "no worker is alive")
+    work(fake)
+    assert "no worker is alive" not in fake.why(A).message
+
+
+def test_a_scheduled_task_says_when_it_is_due(fake: FakeQueue) -> None:
+    fake.schedule(A, after=3 * 24 * 3600)
+    expect(fake, A, "due", "it is due at 2023-11-17 22:13:20 UTC, in 3.0 d")
+
+
+def test_a_task_that_is_tried_again_later_says_after_what(fake: FakeQueue) -> None:
+    fake.fail(hold(fake, A), "HTTP 503", retry_in=100)
+    expect(fake, A, "due", "2023-11-14 22:15:00 UTC, in 100.0 s, for attempt 2 after: HTTP 503")
+
+
+def test_a_task_that_is_overdue_asks_for_a_cleaner(fake: FakeQueue) -> None:
+    fake.schedule(A, at=START + 10)
+    fake.clock.advance(15)
+    expect(fake, A, "overdue", "it was due 5.0 s ago", "is a worker or a cleaner alive?")
+
+
+def test_a_paused_queue_says_that_it_is_paused(fake: FakeQueue) -> None:
+    fake.put(A, f"{A}2")
+    fake.pause()
+    for task in (A, f"{A}2"):
+        expect(fake, task, "paused", "until it is resumed")
+
+
+def test_a_ready_task_without_a_worker_says_so(fake: FakeQueue) -> None:
+    fake.put("plain")
+    expect(fake, "plain", "no_worker", "it is ready, and no worker is alive")
+
+
+def test_a_ready_task_says_how_many_are_ready_beside_it(fake: FakeQueue) -> None:
+    fake.put(f"task {n}" for n in range(1235))
+    work(fake)
+    expect(fake, "task 7", "queued", "1,234 others", "2 workers take them in any order")
+
+
+def test_a_task_that_lost_two_leases_waits_to_be_alone(fake: FakeQueue) -> None:
+    hold(fake, "plain")
+    for _ in range(2):
+        fake.clock.advance(60)
+        fake.claim(5)
+    fake.clock.advance(60)
+    fake.requeue_expired()
+    work(fake)
+    expect(fake, "plain", "suspect", "3 leases on it ran out", "a worker that holds nothing else")
+
+
+def waiting(queue: FakeQueue, n: int = 3) -> tuple[str, Lease]:
+    """Put some tasks of a host, claim the first, and give one of those that wait, and the lease."""
+    tasks = [f"{A}{i}" for i in range(n)]
+    queue.put(tasks)
+    (lease,) = queue.claim(5)
+    return next(task for task in tasks if task != lease.task), lease
+
+
+def test_a_task_whose_host_is_busy_says_by_what(fake: FakeQueue) -> None:
+    task, lease = waiting(fake)
+    expect(
+        fake,
+        task,
+        "host_busy",
+        f"host a.example has 1 of its 1 places taken, by {lease.task!r}",
+        "; 1 other",
+    )
+    assert fake.why(task).host == fake.host(A)
+
+
+def test_a_task_whose_host_rests_says_when_it_is_visited_next(fake: FakeQueue) -> None:
+    task, lease = waiting(fake)
+    fake.clock.advance(10)
+    fake.ack(lease)
+    fake.clock.advance(10)
+    expect(
+        fake,
+        task,
+        "delay",
+        "host a.example may be visited next at 2023-11-14 22:14:00 UTC, in 20.0 s (30.0 s after the last visit)",
+        "; 1 other",
+    )
+
+
+def test_a_task_whose_host_is_blocked_says_by_whom_and_until_when(fake: FakeQueue) -> None:
+    task, lease = waiting(fake)
+    fake.release(lease, block_host=600)
+    expect(fake, task, "blocked", f"by {lease.holder} until 2023-11-14 22:23:20 UTC, for another 10.0 min")
+    fake.block_host(A, for_=3600, reason="Retry-After")
+    fake.clock.advance(60)
+    expect(fake, task, "blocked", "by Retry-After until 2023-11-14 23:13:20 UTC, for another 59.0 min")
+    fake.clock.advance(3600)
+    work(fake)
+    assert fake.why(task).code == "turn"
+
+
+def test_a_task_whose_host_has_used_its_budget_says_what_it_was(fake: FakeQueue) -> None:
+    task, lease = waiting(fake)
+    fake.set_host(A, budget=1)
+    fake.ack(lease)
+    fake.clock.advance(3600)
+    expect(fake, task, "budget", "1 of 1 visits were made, and 0 are under way", "set_host(budget=) gives more")
+    fake.set_host(A, budget=2)
+    assert fake.why(task).code != "budget"
+
+
+def test_a_task_whose_host_has_its_turn_waits_for_a_cleaner(fake: FakeQueue) -> None:
+    task, lease = waiting(fake)
+    fake.ack(lease)
+    fake.clock.advance(30)
+    work(fake)
+    expect(fake, task, "turn", "its host has its turn now: the next cleaner hands it over")
+    fake.promote_due()
+    assert {fake.why(f"{A}{i}").code for i in range(3)} == {"done", "queued", "host_busy"}
+
+
+def test_a_task_whose_host_has_its_turn_is_ready_where_no_worker_is(fake: FakeQueue) -> None:
+    task, lease = waiting(fake)
+    fake.ack(lease)
+    fake.clock.advance(30)
+    expect(fake, task, "no_worker")
+
+
+@pytest.mark.parametrize("polite", [True, False])
+def test_the_servers_say_what_fakeredis_says(url: str, name: str, polite: bool) -> None:
+    with Queue(name, url, timeout=60, politeness=Politeness(30) if polite else None) as queue:
+        queue.put(f"{A}0", f"{A}1")
+        (lease, *_) = queue.claim(1)
+        other = f"{A}{1 - int(lease.task[-1])}"
+        assert queue.why(lease.task).code == "running"
+        assert queue.why(other).code == ("host_busy" if polite else "no_worker")
+        queue.ack(lease)
+        assert queue.why(lease.task).code == "done"
+        assert queue.why(other).code == ("delay" if polite else "no_worker")
+        assert queue.why(f"{other}#x").near == other
+        queue.purge()
