@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import redis
 
-STATES = ("todos", "in_progress", "done", "failed")
+STATES = ("todos", "waiting", "in_progress", "done", "failed")
 RECORDS = ("payload", "attempts", "crashes", "errors")
 SLACK_MS = 100
 """A lock may end so much before the deadline that it stands for: by rounding, and by the time between two looks."""
@@ -50,6 +51,54 @@ def check_keys(client: Any, name: str) -> None:
         left = set(client.hkeys(key + what)) & done
         assert not left, f"{what} of done tasks: {left}"
     check_counters(client, key, len(held), len(working))
+    check_hosts(client, key, within)
+
+
+def check_hosts(client: Any, key: str, within: Callable[[str], set[bytes]]) -> None:
+    """Check that what waits on a polite queue waits for its host, and that no host has more than it may (I11)."""
+    waiting = within("waiting")
+    lanes = {
+        lane[len(key) + 5 :]: set(client.zrange(lane, 0, -1)) for lane in client.scan_iter(key + "host:*", count=1000)
+    }
+    placed = [task for tasks in lanes.values() for task in tasks]
+    assert sorted(placed) == sorted(waiting), f"I11: waiting, and waiting for a host, differ: {waiting ^ set(placed)}"
+    politeness: bytes | None = client.hget(key + "meta", "politeness")
+    if politeness is None:
+        assert not waiting, f"I11: tasks wait for their hosts on a queue that is not polite: {waiting}"
+        return
+    hosts: dict[bytes, float] = dict(client.zrange(key + "hosts", 0, -1, withscores=True))
+    assert lanes.keys() <= hosts.keys(), f"I11: hosts that will never have a turn: {lanes.keys() - hosts.keys()}"
+    slots = {host: unpacked(packed) for host, packed in client.hgetall(key + "slots").items()}
+    taken = [task for tasks in slots.values() for task in tasks]
+    assert len(set(taken)) == len(taken), f"I11: a task has two places: {taken}"
+    out = within("todos") | within("in_progress")
+    assert set(taken) <= out, f"I11: places that nobody gave back: {set(taken) - out}"
+    rules = {host: text.split(b" ", 5) for host, text in client.hgetall(key + "policies").items()}
+    seen = {host: text.split() for host, text in client.hgetall(key + "visits").items()}
+    for host, turn in hosts.items():
+        own = rules.get(host, [b"-", b"-", b"-", b"0", b"-", b""])
+        most = int(own[1]) if own[1] != b"-" else int(politeness.split()[1])
+        held = len(slots.get(host, []))
+        assert held <= most, f"I11: {held} visits of {host!r} at once, {most} are allowed: {slots[host]}"
+        if own[2] != b"-":
+            most = min(most, int(own[2]) - int(seen.get(host, [b"0"])[0]))
+        stuck = turn == float("inf") and lanes.get(host) and held < most and own[4] != b"x"
+        assert not stuck, f"I11: {host!r} has tasks and room, and no turn: {lanes[host]}"
+        idle = turn < float("inf") and not lanes.get(host)
+        assert not idle, f"I11: {host!r} has a turn at {turn}, and nothing that waits"
+
+
+def unpacked(packed: bytes) -> list[bytes]:
+    """Read what `slots` keeps of a host: an id, or NUL and (length ':' id) *."""
+    if packed[:1] != b"\0":
+        return [packed]
+    found: list[bytes] = []
+    packed = packed[1:]
+    while packed:
+        size, _, rest = packed.partition(b":")
+        found.append(rest[: int(size)])
+        packed = rest[int(size) :]
+    return found
 
 
 def check_locks(client: Any, key: str, leases: dict[bytes, float], owners: dict[bytes, bytes]) -> None:

@@ -12,11 +12,27 @@ import timeoutq
 
 PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
-    "errors", "model", "arguments", "text", "retry", "operations", "address", "connection", "embedded", "flows",
-    "client", "heartbeat", "cleaner", "worker", "supervisor", "dashboard", "testing", "doctor", "bench", "logs",
-    "cli", "__main__",
+    "errors", "model", "arguments", "text", "retry", "operations", "address", "connection", "embedded", "flows", "why",
+    "client", "heartbeat", "cleaner", "worker", "supervisor", "dashboard", "testing", "transfer", "doctor", "bench",
+    "logs", "cli", "__main__",
 ]  # fmt: skip
-ROOMS = {"bench": ["__init__", "terms", "handlers", "ground", "limits", "clients", "workers", "latency", "report"]}
+ROOMS = {
+    "bench": ["__init__", "terms", "handlers", "ground", "limits", "clients", "workers", "latency", "report"],
+    "cli": [
+        "app",
+        "printing",
+        "reading",
+        "tasks",
+        "leases",
+        "serving",
+        "looking",
+        "hosts",
+        "sets",
+        "moving",
+        "operating",
+        "__init__",
+    ],
+}
 """Modules that are folders, and the order in them."""
 
 

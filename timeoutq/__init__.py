@@ -24,15 +24,19 @@ if TYPE_CHECKING:
     from timeoutq.errors import UnsafeServer as UnsafeServer
     from timeoutq.model import Ack as Ack
     from timeoutq.model import Answer as Answer
+    from timeoutq.model import HostInfo as HostInfo
     from timeoutq.model import Lease as Lease
     from timeoutq.model import Outcome as Outcome
+    from timeoutq.model import Politeness as Politeness
     from timeoutq.model import Release as Release
     from timeoutq.model import State as State
     from timeoutq.model import Stats as Stats
     from timeoutq.model import TaskInfo as TaskInfo
     from timeoutq.retry import GiveUp as GiveUp
+    from timeoutq.retry import Recrawl as Recrawl
     from timeoutq.retry import Retry as Retry
     from timeoutq.retry import RetryPolicy as RetryPolicy
+    from timeoutq.why import Reason as Reason
     from timeoutq.worker import Worker as Worker
 
 _HOMES = {
@@ -40,8 +44,9 @@ _HOMES = {
     "client": "AsyncQueue Queue",
     "errors": "AccessDenied HandlerNotFound InvalidInput LeaseLost NotRedis NotReplicated ReadOnly SchemaMismatch "
     "ServerFull TimeoutqError Unavailable UnsafeServer",
-    "model": "Ack Answer Lease Outcome Release State Stats TaskInfo",
-    "retry": "GiveUp Retry RetryPolicy",
+    "model": "Ack Answer HostInfo Lease Outcome Politeness Release State Stats TaskInfo",
+    "retry": "GiveUp Recrawl Retry RetryPolicy",
+    "why": "Reason",
     "worker": "Worker",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Lease, Payload, TaskId, Tasks
+from timeoutq.model import Lease, Payload, Politeness, TaskId, Tasks
 
 MAX_ID = 1024
 MAX_PAYLOAD = 1024 * 1024
@@ -24,6 +24,7 @@ MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 MIN_TIMEOUT_MS = 10
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def queue_name(name: object) -> str:
@@ -165,6 +166,15 @@ def timeout_ms(value: object, name: str = "timeout") -> int:
     return found
 
 
+def again(again_in: object, payload: Payload, task: object) -> tuple[int, bytes | None]:
+    """Give the delay until a task is done again in ms, -1 for never, and the bytes of the payload that it has then."""
+    if again_in is None:
+        if payload is not None:
+            raise InvalidInput("payload= goes with again_in=: a task that is done has none")
+        return -1, None
+    return delay_ms(again_in, "again_in"), pack(payload, task)
+
+
 def due(at: object, after: object) -> bytes:
     """Give the wire form of a due time: ms since 1970, or `+` ms from now by the server's clock."""
     if (at is None) == (after is None):
@@ -187,6 +197,51 @@ def keep_done(value: object) -> bytes:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return b"n%d" % value if value else b"no"
     raise InvalidInput(f'keep_done must be "forever", 0, how many to keep, or a timedelta, not {value!r:.80}')
+
+
+def politeness(value: object) -> bytes:
+    """Give the wire form of a `Politeness`: the delay in ms and how many visits at once; or `off`."""
+    if value == "off":
+        return b"off"
+    if not isinstance(value, Politeness):
+        raise InvalidInput(f'politeness must be a Politeness(delay=, per_host=) or "off", not {value!r:.80}')
+    return b"%d %d" % (delay_ms(value.delay, "delay"), count(value.per_host, "per_host", high=10_000))
+
+
+def host(value: object) -> bytes:
+    """Give the name of a host as the scripts have it: lower case, IDNA; of a URL, its host; or of a group."""
+    given = value
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"a host is a name like example.com or example.com:8080, not {value!r:.80}")
+    scheme = _SCHEME.match(value)
+    if scheme:
+        value = re.split(r"[/?#\\]", value[scheme.end() :], maxsplit=1)[0].rpartition("@")[2]
+    # a letter at a time, and for a letter: the form of a sigma must not depend on where it stands
+    value = "".join(letter.lower() if letter != "\u0130" else letter for letter in value).replace("\u3002", ".")
+    if not value.isascii():
+        value = "".join(_label(label) for label in re.split("([.:])", value))
+    if scheme:
+        name, colon, port = value.rpartition(":")
+        if colon and port in ("", {"http": "80", "https": "443"}.get(scheme[1].lower(), "")):
+            value = name
+    value = re.sub(r"\.+(?=:|\Z)", "", value)
+    if not value:
+        raise InvalidInput(f"{given!r:.80} names no host: use a name like example.com or example.com:8080")
+    return task_id(value)
+
+
+def _label(label: str) -> str:
+    # bytes that are not UTF-8 have no other form
+    if label.isascii() or any("\ud800" <= letter <= "\udfff" for letter in label):
+        return label
+    return "xn--" + label.encode("punycode").decode()
+
+
+def reason(value: object) -> bytes:
+    """Give a reason as one line, at most 200 bytes."""
+    return " ".join(str(value).split()).encode("utf-8", "backslashreplace")[:200]
 
 
 def error_text(error: Any) -> bytes:

@@ -16,18 +16,22 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import count
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
-from timeoutq import arguments, flows, operations
+from timeoutq import arguments, flows, operations, why
 from timeoutq.connection import LINK_ERRORS, AsyncLink, Link, Server
 from timeoutq.errors import InvalidInput
 from timeoutq.flows import BELL_WAIT, Bell, Flow, Send, ServerClock, Talk
 from timeoutq.model import (
     Answer,
     Failure,
+    HostInfo,
+    HostPage,
     Lease,
     Outcome,
     Page,
+    Payload,
+    Politeness,
     Sample,
     State,
     Stats,
@@ -39,6 +43,7 @@ from timeoutq.model import (
 )
 from timeoutq.operations import BATCH, Call, Operations
 from timeoutq.retry import Retries, RetryPolicy
+from timeoutq.why import Reason
 
 T = TypeVar("T")
 Found = list
@@ -59,6 +64,7 @@ class _Face:
         retry: Retries = None,
         keep_done: int | str | timedelta | None = None,
         max_crashes: int | None = None,
+        politeness: Politeness | None = None,
         deadline: float = 5.0,
         allow_eviction: bool = False,
     ) -> None:
@@ -71,8 +77,9 @@ class _Face:
         `timeout` is the length of a lease and `max_runtime` the most that a task may be held in all, both in seconds.
         `retry` says when a failed task is tried again: tenacity's `wait_*` and `stop_*` objects or a list of delays.
         `keep_done` ("forever", 0, a count or a timedelta) and `max_crashes` (lost leases until a task goes to failed,
-        5 at first) belong to the queue: who gives them sets them for all its clients. No call takes longer than
-        `deadline` seconds, waiting apart. `allow_eviction` accepts a server that may throw tasks away.
+        5 at first) belong to the queue, and so does `politeness` (how often hosts may be visited, see `Politeness`):
+        who gives them sets them for all its clients. No call takes longer than `deadline` seconds, waiting apart.
+        `allow_eviction` accepts a server that may throw tasks away.
 
         Raises `InvalidInput` for an argument that cannot be used.
         """
@@ -91,6 +98,8 @@ class _Face:
             self._settings["keep_done"] = arguments.keep_done(keep_done)
         if max_crashes is not None:
             self._settings["max_crashes"] = b"%d" % arguments.count(max_crashes, "max_crashes")
+        if politeness is not None:
+            self._settings["politeness"] = arguments.politeness(politeness)
         self.given = (url, client, deadline)
         self._opened = False
         self._identify()
@@ -138,21 +147,36 @@ class _Face:
             retries = [-1 if wait is None else arguments.delay_ms(wait, "retry") for wait in waits]
         return self.operations.fail(leases, retries, [arguments.error_text(error)] * len(leases))
 
-    def _configured(self, keep_done: int | str | timedelta | None, max_crashes: int | None) -> dict[str, bytes]:
+    def _configured(
+        self,
+        keep_done: int | str | timedelta | None,
+        max_crashes: int | None,
+        politeness: Politeness | Literal["off"] | None,
+    ) -> Flow[None]:
         settings: dict[str, bytes] = {}
         if keep_done is not None:
             settings["keep_done"] = arguments.keep_done(keep_done)
         if max_crashes is not None:
             settings["max_crashes"] = b"%d" % arguments.count(max_crashes, "max_crashes")
-        return settings
+        if politeness is not None:
+            settings["politeness"] = arguments.politeness(politeness)
+        return flows.configure(self.talk, settings)
 
-    def _ack(self, lease: Lease | Iterable[Lease], put: Tasks | None) -> Flow[Answer | Outcome]:
+    def _ack(
+        self, lease: Lease | Iterable[Lease], put: Tasks | None, again_in: float | None, payload: Payload
+    ) -> Flow[Answer | Outcome]:
         leases = arguments.leases(lease)
-        if put is not None:
+        again_ms, body = arguments.again(again_in, payload, leases[0].task if leases else "")
+        if put is not None or body is not None:
             if not isinstance(lease, Lease):
-                raise InvalidInput("put= goes with one lease: ack leases that found something one by one")
-            return flows.ack_put(self.talk, lease, put)
-        return self._end(lease, leases, self.operations.ack(leases))
+                raise InvalidInput("put= and payload= go with one lease: ack leases that found something one by one")
+            return flows.ack_put(self.talk, lease, put or (), again_ms, body)
+        return self._end(lease, leases, self.operations.ack(leases, again_ms))
+
+    def _release(self, lease: Lease | Iterable[Lease], delay: float, block_host: float) -> Flow[Answer | Outcome]:
+        leases = arguments.leases(lease)
+        delay_ms, block_ms = arguments.delay_ms(delay, "delay"), arguments.delay_ms(block_host, "block_host")
+        return self._end(lease, leases, self.operations.release(leases, delay_ms, block_ms))
 
     def _end(self, given: object, leases: Sequence[Lease], calls: Sequence[Call[Outcome]]) -> Flow[Answer | Outcome]:
         if isinstance(given, Lease):
@@ -185,9 +209,9 @@ class _Face:
         except ValueError:
             known = ", ".join(State)
             raise InvalidInput(f"{state!r:.80} is not a state: one of {known}") from None
-        if cursor is not None and not (isinstance(cursor, str) and re.fullmatch(r"[0-9]{1,18}", cursor)):
-            raise InvalidInput(f"{cursor!r:.80} is not a cursor that list() gave")
-        entries, following = yield from flows.page(self.talk, found.value, cursor, arguments.count(n, high=1000))
+        entries, following = yield from flows.page(
+            self.talk, found.value, self._cursor(cursor), arguments.count(n, high=1000)
+        )
         return Page(found, entries, following)
 
     def _workers(self) -> Flow[list[WorkerInfo]]:
@@ -219,6 +243,69 @@ class _Face:
     def _server(self) -> Flow[dict[str, Any]]:
         (info,) = yield from flows.ask(self.talk, [("INFO",)])
         return dict(info) if isinstance(info, dict) else {"raw": info}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # a reply
+
+    def _wait_drained(self, timeout: float | None, before: float | datetime | None) -> Flow[bool]:
+        return flows.wait_drained(
+            self.talk,
+            None if timeout is None else arguments.seconds(timeout, "timeout"),
+            lambda: self._drained(before),
+        )
+
+    def _why(self, task: TaskId) -> Flow[Reason]:
+        return why.explain(self.talk, task)
+
+    def _host(self, host: str, *rules: tuple[str, Any]) -> Flow[HostInfo]:
+        found = yield from flows.answer(self.talk, self.operations.host(host, rules))
+        if found is None:
+            raise InvalidInput(self._not_polite())
+        return found
+
+    def _hosts(self, cursor: str | None, n: int) -> Flow[HostPage]:
+        start = int(self._cursor(cursor) or 0)
+        found = yield from flows.answer(self.talk, self.operations.hosts(start, arguments.count(n, high=500)))
+        if found is None:
+            raise InvalidInput(self._not_polite())
+        return HostPage(found, str(start + n) if len(found) == n else None)
+
+    def _not_polite(self) -> str:
+        return (
+            f"queue {self.name!r} is not polite, and knows no hosts: give it politeness=Politeness(delay=, per_host=), "
+            f"or run 'timeoutq configure {self.name} --delay 1s'"
+        )
+
+    def _set_host(
+        self,
+        host: str,
+        delay: float | Literal["usual"] | None,
+        per_host: int | Literal["usual"] | None,
+        budget: int | Literal["none"] | None,
+    ) -> Flow[HostInfo]:
+        rules: list[tuple[str, Any]] = []
+        if delay is not None:
+            rules.append(("delay", "" if delay == "usual" else arguments.delay_ms(delay, "delay")))
+        if per_host is not None:
+            most = "" if per_host == "usual" else arguments.count(per_host, "per_host", high=10_000)
+            rules.append(("per_host", most))
+        if budget is not None:
+            rules.append(("budget", "" if budget == "none" else arguments.count(budget, "budget", low=0)))
+        return self._host(host, *rules)
+
+    def _block_host(
+        self, host: str, until: float | datetime | None, for_: float | None, reason: str | None
+    ) -> Flow[HostInfo]:
+        if (until is None) == (for_ is None):
+            raise InvalidInput("say for how long: either until= (Unix seconds or an aware datetime) or for_= (seconds)")
+        if for_ is not None:
+            end: object = arguments.delay_ms(for_, "for_")
+        else:
+            end = b"@" + arguments.due(until, None)
+        said = self.worker if reason is None else reason
+        return self._host(host, ("block", end), ("by", arguments.reason(said)))
+
+    def _cursor(self, cursor: str | None) -> str | None:
+        if cursor is not None and not (isinstance(cursor, str) and re.fullmatch(r"[0-9]{1,18}", cursor)):
+            raise InvalidInput(f"{cursor!r:.80} is not a cursor that list() gave")
+        return cursor
 
     def _drained(self, before: float | datetime | None) -> Flow[bool]:
         if before is None:
@@ -279,15 +366,16 @@ class Queue(_Face):
 
     # ---- tasks in
 
-    def put(self, *tasks: Tasks, again: bool = False, durable: int = 0) -> Outcome:
+    def put(self, *tasks: Tasks, again: bool = False, group: str | None = None, durable: int = 0) -> Outcome:
         """Put tasks: ids, mappings of ids to payloads, or iterables of ids, any number.
 
         Gives for each id, in order, `ADDED` or the state it already is in; `again=True` puts done and failed ones back
         with a clean record. 500 ids at a time are one atomic step; a bad id among them all means that none is put.
-        `durable` replicas must have confirmed it (WAIT), so that a failover to one of them does not lose it.
+        On a polite queue `group` is the host that they count for, instead of that of their URL. `durable` replicas must
+        have confirmed it (WAIT), so that a failover to one of them does not lose it.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
-        calls = self.operations.put(tasks, self.token, again=again)
+        calls = self.operations.put(tasks, self.token, again=again, group=group)
         return self.run(flows.answers(self.talk, calls, _replicas(durable)))
 
     def schedule(
@@ -296,15 +384,16 @@ class Queue(_Face):
         at: float | datetime | None = None,
         after: float | None = None,
         again: bool = False,
+        group: str | None = None,
         durable: int = 0,
     ) -> Outcome:
         """Schedule tasks `at` a time (Unix seconds or an aware datetime) or `after` so many seconds.
 
         A task that is scheduled already gets the new time, earlier or later, and the answer `SCHEDULED`. `after` counts
-        by the server's clock. `durable` is as for `put`. Raises `InvalidInput`, `ServerFull`, `Unavailable`,
-        `NotReplicated`.
+        by the server's clock. `group` and `durable` are as for `put`. Raises `InvalidInput`, `ServerFull`,
+        `Unavailable`, `NotReplicated`.
         """
-        calls = self.operations.schedule(tasks, self.token, at=at, after=after, again=again)
+        calls = self.operations.schedule(tasks, self.token, at=at, after=after, again=again, group=group)
         return self.run(flows.answers(self.talk, calls, _replicas(durable)))
 
     # ---- leases
@@ -332,26 +421,41 @@ class Queue(_Face):
         return self.run(self._extend(lease, timeout))
 
     @overload
-    def ack(self, lease: Lease, put: Tasks | None = None) -> Answer: ...
+    def ack(
+        self, lease: Lease, put: Tasks | None = None, *, again_in: float | None = None, payload: Payload = None
+    ) -> Answer: ...
     @overload
-    def ack(self, lease: Iterable[Lease], put: None = None) -> Outcome: ...
-    def ack(self, lease: Lease | Iterable[Lease], put: Tasks | None = None) -> Answer | Outcome:
+    def ack(self, lease: Iterable[Lease], put: None = None, *, again_in: float | None = None) -> Outcome: ...
+    def ack(
+        self,
+        lease: Lease | Iterable[Lease],
+        put: Tasks | None = None,
+        *,
+        again_in: float | None = None,
+        payload: Payload = None,
+    ) -> Answer | Outcome:
         """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
+
+        With `again_in`, their tasks are scheduled for so many seconds from now instead of done, with a clean record;
+        one may get a new `payload` for then.
 
         Counts after the deadline too, while nobody took the task back. For one lease: `OK`, or `ALREADY` when this very
         ack was carried out before; raises `LeaseLost` when the task is somebody else's. Many are answered each.
         """
-        return self.run(self._ack(lease, put))
+        return self.run(self._ack(lease, put, again_in, payload))
 
     @overload
-    def release(self, lease: Lease, delay: float = 0.0) -> Answer: ...
+    def release(self, lease: Lease, delay: float = 0.0, *, block_host: float = 0.0) -> Answer: ...
     @overload
-    def release(self, lease: Iterable[Lease], delay: float = 0.0) -> Outcome: ...
-    def release(self, lease: Lease | Iterable[Lease], delay: float = 0.0) -> Answer | Outcome:
-        """Give leases back, ready at once or after `delay` seconds. It costs no attempt. Answers as `ack` does."""
-        leases = arguments.leases(lease)
-        calls = self.operations.release(leases, arguments.delay_ms(delay, "delay"))
-        return self.run(self._end(lease, leases, calls))
+    def release(self, lease: Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0) -> Outcome: ...
+    def release(
+        self, lease: Lease | Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0
+    ) -> Answer | Outcome:
+        """Give leases back, ready at once or after `delay` seconds. It costs no attempt. Answers as `ack` does.
+
+        On a polite queue, `block_host` also keeps everybody from their hosts for so many seconds, in the same step.
+        """
+        return self.run(self._release(lease, delay, block_host))
 
     @overload
     def fail(
@@ -444,13 +548,81 @@ class Queue(_Face):
         """Give out tasks again."""
         self.run(flows.answer(self.talk, self.operations.configure({"paused": b"0"})))
 
-    def configure(self, *, keep_done: int | str | timedelta | None = None, max_crashes: int | None = None) -> None:
-        """Change settings of the queue for all its clients; see `Queue()` for their meaning."""
-        self.run(flows.answer(self.talk, self.operations.configure(self._configured(keep_done, max_crashes))))
+    def configure(
+        self,
+        *,
+        keep_done: int | str | timedelta | None = None,
+        max_crashes: int | None = None,
+        politeness: Politeness | Literal["off"] | None = None,
+    ) -> None:
+        """Change settings of the queue for all its clients; see `Queue()` for their meaning.
+
+        Politeness that begins or ends (`"off"`) takes in what is in the queue already, 500 tasks a step; what is held
+        goes on. The end of it forgets the hosts with their rules.
+        """
+        self.run(self._configured(keep_done, max_crashes, politeness))
 
     def drained(self, before: float | datetime | None = None) -> bool:
-        """Say whether nothing is ready, held or scheduled (before a time, if one is given)."""
+        """Say whether nothing is ready, held, scheduled (before a time, if one is given), or waiting for a host's turn.
+
+        One atomic answer. What waits for no time, since the budget of its host is used up, does not count.
+        """
         return self.run(self._drained(before))
+
+    def wait_drained(self, timeout: float | None = None, before: float | datetime | None = None) -> bool:
+        """Wait until the queue is drained (see `drained`), for `timeout` seconds at most; say whether it is."""
+        return self.run(self._wait_drained(timeout, before))
+
+    def why(self, task: TaskId) -> Reason:
+        """Say why a task is not being worked on now, or who works on it."""
+        return self.run(self._why(task))
+
+    # ---- hosts of a polite queue
+
+    def host(self, host: str) -> HostInfo:
+        """Tell all about one host (`example.com`, `example.com:8080`, a URL of it, or a group).
+
+        Raises `InvalidInput` on a queue that is not polite, as all of these do.
+        """
+        return self.run(self._host(host))
+
+    def hosts(self, cursor: str | None = None, n: int = 100) -> HostPage:
+        """Read a page of the hosts that the queue has met, those whose turn is next first."""
+        return self.run(self._hosts(cursor, n))
+
+    def set_host(
+        self,
+        host: str,
+        *,
+        delay: float | Literal["usual"] | None = None,
+        per_host: int | Literal["usual"] | None = None,
+        budget: int | Literal["none"] | None = None,
+    ) -> HostInfo:
+        """Give a host rules of its own; what is None stays as it is.
+
+        `delay` (seconds) and `per_host` replace the queue's, `"usual"` brings them back. `budget` is the most visits in
+        all, acked or failed; what is beyond it waits until there is more.
+        """
+        return self.run(self._set_host(host, delay, per_host, budget))
+
+    def block_host(
+        self,
+        host: str,
+        *,
+        until: float | datetime | None = None,
+        for_: float | None = None,
+        reason: str | None = None,
+    ) -> HostInfo:
+        """Keep everybody from a host `until` a time or `for_` so many seconds (Retry-After); what is held goes on."""
+        return self.run(self._block_host(host, until, for_, reason))
+
+    def unblock_host(self, host: str) -> HostInfo:
+        """End a block or a ban."""
+        return self.run(self._host(host, ("unblock", "")))
+
+    def ban_host(self, host: str, reason: str = "banned") -> HostInfo:
+        """Never visit a host again: its ready tasks, and all that become ready later, go to failed with the reason."""
+        return self.run(self._host(host, ("ban", arguments.reason(reason))))
 
     def purge(self) -> None:
         """Remove the queue with all its keys. Workers that hold leases find them lost."""
@@ -541,15 +713,16 @@ class AsyncQueue(_Face):
 
     # ---- tasks in
 
-    async def put(self, *tasks: Tasks, again: bool = False, durable: int = 0) -> Outcome:
+    async def put(self, *tasks: Tasks, again: bool = False, group: str | None = None, durable: int = 0) -> Outcome:
         """Put tasks: ids, mappings of ids to payloads, or iterables of ids, any number.
 
         Gives for each id, in order, `ADDED` or the state it already is in; `again=True` puts done and failed ones back
         with a clean record. 500 ids at a time are one atomic step; a bad id among them all means that none is put.
-        `durable` replicas must have confirmed it (WAIT), so that a failover to one of them does not lose it.
+        On a polite queue `group` is the host that they count for, instead of that of their URL. `durable` replicas must
+        have confirmed it (WAIT), so that a failover to one of them does not lose it.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
-        calls = self.operations.put(tasks, self.token, again=again)
+        calls = self.operations.put(tasks, self.token, again=again, group=group)
         return await self.run(flows.answers(self.talk, calls, _replicas(durable)))
 
     async def schedule(
@@ -558,15 +731,16 @@ class AsyncQueue(_Face):
         at: float | datetime | None = None,
         after: float | None = None,
         again: bool = False,
+        group: str | None = None,
         durable: int = 0,
     ) -> Outcome:
         """Schedule tasks `at` a time (Unix seconds or an aware datetime) or `after` so many seconds.
 
         A task that is scheduled already gets the new time, earlier or later, and the answer `SCHEDULED`. `after` counts
-        by the server's clock. `durable` is as for `put`. Raises `InvalidInput`, `ServerFull`, `Unavailable`,
-        `NotReplicated`.
+        by the server's clock. `group` and `durable` are as for `put`. Raises `InvalidInput`, `ServerFull`,
+        `Unavailable`, `NotReplicated`.
         """
-        calls = self.operations.schedule(tasks, self.token, at=at, after=after, again=again)
+        calls = self.operations.schedule(tasks, self.token, at=at, after=after, again=again, group=group)
         return await self.run(flows.answers(self.talk, calls, _replicas(durable)))
 
     # ---- leases
@@ -594,26 +768,41 @@ class AsyncQueue(_Face):
         return await self.run(self._extend(lease, timeout))
 
     @overload
-    async def ack(self, lease: Lease, put: Tasks | None = None) -> Answer: ...
+    async def ack(
+        self, lease: Lease, put: Tasks | None = None, *, again_in: float | None = None, payload: Payload = None
+    ) -> Answer: ...
     @overload
-    async def ack(self, lease: Iterable[Lease], put: None = None) -> Outcome: ...
-    async def ack(self, lease: Lease | Iterable[Lease], put: Tasks | None = None) -> Answer | Outcome:
+    async def ack(self, lease: Iterable[Lease], put: None = None, *, again_in: float | None = None) -> Outcome: ...
+    async def ack(
+        self,
+        lease: Lease | Iterable[Lease],
+        put: Tasks | None = None,
+        *,
+        again_in: float | None = None,
+        payload: Payload = None,
+    ) -> Answer | Outcome:
         """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
+
+        With `again_in`, their tasks are scheduled for so many seconds from now instead of done, with a clean record;
+        one may get a new `payload` for then.
 
         Counts after the deadline too, while nobody took the task back. For one lease: `OK`, or `ALREADY` when this very
         ack was carried out before; raises `LeaseLost` when the task is somebody else's. Many are answered each.
         """
-        return await self.run(self._ack(lease, put))
+        return await self.run(self._ack(lease, put, again_in, payload))
 
     @overload
-    async def release(self, lease: Lease, delay: float = 0.0) -> Answer: ...
+    async def release(self, lease: Lease, delay: float = 0.0, *, block_host: float = 0.0) -> Answer: ...
     @overload
-    async def release(self, lease: Iterable[Lease], delay: float = 0.0) -> Outcome: ...
-    async def release(self, lease: Lease | Iterable[Lease], delay: float = 0.0) -> Answer | Outcome:
-        """Give leases back, ready at once or after `delay` seconds. It costs no attempt. Answers as `ack` does."""
-        leases = arguments.leases(lease)
-        calls = self.operations.release(leases, arguments.delay_ms(delay, "delay"))
-        return await self.run(self._end(lease, leases, calls))
+    async def release(self, lease: Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0) -> Outcome: ...
+    async def release(
+        self, lease: Lease | Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0
+    ) -> Answer | Outcome:
+        """Give leases back, ready at once or after `delay` seconds. It costs no attempt. Answers as `ack` does.
+
+        On a polite queue, `block_host` also keeps everybody from their hosts for so many seconds, in the same step.
+        """
+        return await self.run(self._release(lease, delay, block_host))
 
     @overload
     async def fail(
@@ -707,14 +896,80 @@ class AsyncQueue(_Face):
         await self.run(flows.answer(self.talk, self.operations.configure({"paused": b"0"})))
 
     async def configure(
-        self, *, keep_done: int | str | timedelta | None = None, max_crashes: int | None = None
+        self,
+        *,
+        keep_done: int | str | timedelta | None = None,
+        max_crashes: int | None = None,
+        politeness: Politeness | Literal["off"] | None = None,
     ) -> None:
-        """Change settings of the queue for all its clients; see `Queue()` for their meaning."""
-        await self.run(flows.answer(self.talk, self.operations.configure(self._configured(keep_done, max_crashes))))
+        """Change settings of the queue for all its clients; see `Queue()` for their meaning.
+
+        Politeness that begins or ends (`"off"`) takes in what is in the queue already, 500 tasks a step; what is held
+        goes on. The end of it forgets the hosts with their rules.
+        """
+        await self.run(self._configured(keep_done, max_crashes, politeness))
 
     async def drained(self, before: float | datetime | None = None) -> bool:
-        """Say whether nothing is ready, held or scheduled (before a time, if one is given)."""
+        """Say whether nothing is ready, held, scheduled (before a time, if one is given), or waiting for a host's turn.
+
+        One atomic answer. What waits for no time, since the budget of its host is used up, does not count.
+        """
         return await self.run(self._drained(before))
+
+    async def wait_drained(self, timeout: float | None = None, before: float | datetime | None = None) -> bool:
+        """Wait until the queue is drained (see `drained`), for `timeout` seconds at most; say whether it is."""
+        return await self.run(self._wait_drained(timeout, before))
+
+    async def why(self, task: TaskId) -> Reason:
+        """Say why a task is not being worked on now, or who works on it."""
+        return await self.run(self._why(task))
+
+    # ---- hosts of a polite queue
+
+    async def host(self, host: str) -> HostInfo:
+        """Tell all about one host (`example.com`, `example.com:8080`, a URL of it, or a group).
+
+        Raises `InvalidInput` on a queue that is not polite, as all of these do.
+        """
+        return await self.run(self._host(host))
+
+    async def hosts(self, cursor: str | None = None, n: int = 100) -> HostPage:
+        """Read a page of the hosts that the queue has met, those whose turn is next first."""
+        return await self.run(self._hosts(cursor, n))
+
+    async def set_host(
+        self,
+        host: str,
+        *,
+        delay: float | Literal["usual"] | None = None,
+        per_host: int | Literal["usual"] | None = None,
+        budget: int | Literal["none"] | None = None,
+    ) -> HostInfo:
+        """Give a host rules of its own; what is None stays as it is.
+
+        `delay` (seconds) and `per_host` replace the queue's, `"usual"` brings them back. `budget` is the most visits in
+        all, acked or failed; what is beyond it waits until there is more.
+        """
+        return await self.run(self._set_host(host, delay, per_host, budget))
+
+    async def block_host(
+        self,
+        host: str,
+        *,
+        until: float | datetime | None = None,
+        for_: float | None = None,
+        reason: str | None = None,
+    ) -> HostInfo:
+        """Keep everybody from a host `until` a time or `for_` so many seconds (Retry-After); what is held goes on."""
+        return await self.run(self._block_host(host, until, for_, reason))
+
+    async def unblock_host(self, host: str) -> HostInfo:
+        """End a block or a ban."""
+        return await self.run(self._host(host, ("unblock", "")))
+
+    async def ban_host(self, host: str, reason: str = "banned") -> HostInfo:
+        """Never visit a host again: its ready tasks, and all that become ready later, go to failed with the reason."""
+        return await self.run(self._host(host, ("ban", arguments.reason(reason))))
 
     async def purge(self) -> None:
         """Remove the queue with all its keys. Workers that hold leases find them lost."""

@@ -261,9 +261,10 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
     return ServerError(f"unexpected {type(error).__name__} while talking to {url}: {said[:300]}")
 
 
-def _is_demoted(replies: Sequence[object]) -> bool:
-    # a primary that became a replica keeps its clients: the next connection may find the new primary at this address
-    return any(isinstance(reply, ReadOnlyError) for reply in replies)
+def _keeps(pool: Any, module: Any) -> bool:
+    # a connection that asks sentinels, or whose password changes while it lives, is looked after by its pool each time
+    plain = (module.Connection, module.SSLConnection, module.UnixDomainSocketConnection)
+    return pool.connection_class in plain and pool.connection_kwargs.get("credential_provider") is None
 
 
 def _sentinels_of(client: Any) -> Sequence[Any]:
@@ -277,24 +278,70 @@ class Link:
     def __init__(self, server: Server, bell_wait: float) -> None:
         self.server = server
         self._client = server.client(asynchronous=False, read_timeout=server.deadline * ATTEMPT)
+        self._pool = self._client.connection_pool
+        self._parse = self._client.response_callbacks
+        self._keep = _keeps(self._pool, redis.connection)
+        self._free: list[Any] = []
+        """Connections that nobody uses now; to the pool they are in use, so that it leaves them alone."""
         self._bell: Any = None
         self._bell_wait = bell_wait
 
     def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands in one flush; server errors come as values."""
-        if len(commands) == 1:
-            try:
-                return [self._client.execute_command(*commands[0])]
-            except ResponseError as error:
-                replies: list[Any] = [error]
-        else:
-            pipe = self._client.pipeline(transaction=False)
+        """Send commands in one flush; server errors come as values.
+
+        Every reply is read, or the connection is closed before anybody else can get it.
+        """
+        connection = self._take()
+        replies: list[Any] = []
+        demoted = False
+        try:
+            connection.send_packed_command(connection.pack_commands(commands))
             for command in commands:
-                pipe.execute_command(*command)
-            replies = pipe.execute(raise_on_error=False)
-        if _is_demoted(replies):
-            self._client.connection_pool.disconnect(inuse_connections=False)
+                try:
+                    reply = connection.read_response()
+                except ResponseError as error:
+                    demoted = demoted or isinstance(error, ReadOnlyError)
+                    reply = error
+                else:
+                    name = command[0]
+                    if type(name) is str and name in self._parse:
+                        reply = self._parse[name](reply)
+                replies.append(reply)
+        except BaseException:
+            self._drop(connection)
+            raise
+        if demoted:
+            # a primary that became a replica keeps its clients: the next connection may find the new primary there
+            self._drop(connection)
+            while self._free:
+                self._drop(self._free.pop())
+            self._pool.disconnect(inuse_connections=False)
+        elif self._keep:
+            self._free.append(connection)
+        else:
+            self._pool.release(connection)
         return replies
+
+    def _take(self) -> Any:
+        try:
+            connection = self._free.pop()
+        except IndexError:
+            return self._pool.get_connection()
+        try:
+            stale = connection.can_read()
+        except (redis.ConnectionError, redis.TimeoutError, OSError):
+            stale = True
+        if stale:
+            # the server closed it meanwhile, or said what nobody had asked for
+            self._drop(connection)
+            return self._pool.get_connection()
+        return connection
+
+    def _drop(self, connection: Any) -> None:
+        try:
+            connection.disconnect()
+        finally:
+            self._pool.release(connection)
 
     def wait_bell(self, key: str, seconds: float) -> bool:
         """Wait for a stroke of the bell, at most so long, on a connection of its own."""
@@ -354,24 +401,87 @@ class AsyncLink:
     def __init__(self, server: Server, bell_wait: float) -> None:
         self.server = server
         self._client = server.client(asynchronous=True, read_timeout=server.deadline * ATTEMPT)
+        self._pool = self._client.connection_pool
+        self._parse = self._client.response_callbacks
+        self._keep = _keeps(self._pool, redis.asyncio.connection)
+        self._patience = server.deadline * ATTEMPT if self._keep else None
+        self._free: list[Any] = []
+        """Connections that nobody uses now; to the pool they are in use, so that it leaves them alone."""
         self._bell: Any = None
         self._bell_wait = bell_wait
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands in one flush; server errors come as values."""
-        if len(commands) == 1:
-            try:
-                return [await _heeding(self._client.execute_command(*commands[0]))]
-            except ResponseError as error:
-                replies: list[Any] = [error]
+        """Send commands in one flush; server errors come as values.
+
+        Every reply is read, or the connection is closed before anybody else can get it.
+        """
+        return await _heeding(self._exchange(commands))
+
+    async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
+        connection = await self._take()
+        replies: list[Any] = []
+        demoted = False
+        try:
+            packed = connection.pack_commands(commands)
+            async with asyncio.timeout(self._patience):
+                await connection.send_packed_command(packed)
+                for command in commands:
+                    try:
+                        reply = await connection.read_response()
+                    except ResponseError as error:
+                        demoted = demoted or isinstance(error, ReadOnlyError)
+                        reply = error
+                    else:
+                        name = command[0]
+                        if type(name) is str and name in self._parse:
+                            reply = self._parse[name](reply)
+                    replies.append(reply)
+        except TimeoutError as error:
+            await self._drop(connection)
+            raise redis.TimeoutError("Timeout reading from the server") from error
+        except BaseException:
+            await self._drop(connection)
+            raise
+        if demoted:
+            # a primary that became a replica keeps its clients: the next connection may find the new primary there
+            await self._drop(connection)
+            while self._free:
+                await self._drop(self._free.pop())
+            await self._pool.disconnect(inuse_connections=False)
+        elif self._keep:
+            self._free.append(connection)
         else:
-            pipe = self._client.pipeline(transaction=False)
-            for command in commands:
-                pipe.execute_command(*command)
-            replies = await _heeding(pipe.execute(raise_on_error=False))
-        if _is_demoted(replies):
-            await self._client.connection_pool.disconnect(inuse_connections=False)
+            await self._pool.release(connection)
         return replies
+
+    async def _take(self) -> Any:
+        if self._free:
+            connection = self._free.pop()
+            if connection.is_connected and not await self._is_stale(connection):
+                return connection
+            await self._drop(connection)
+        connection = await self._pool.get_connection()
+        if self._keep:
+            # one timeout for the whole exchange, ours, instead of two for each command, of which one is a task
+            connection.socket_timeout = None
+        return connection
+
+    async def _is_stale(self, connection: Any) -> bool:
+        # the server closed it meanwhile, or said what nobody had asked for; redis-py 8 asks by another name
+        try:
+            if hasattr(connection, "can_read"):
+                return bool(await connection.can_read())
+            return bool(await connection.can_read_destructive())
+        except (redis.ConnectionError, redis.TimeoutError, OSError):
+            return True
+
+    async def _drop(self, connection: Any) -> None:
+        try:
+            await connection.disconnect(nowait=True)
+        finally:
+            if self._keep:
+                connection.socket_timeout = self._patience
+            await self._pool.release(connection)
 
     def _blocking(self) -> Any:
         if self._bell is None:

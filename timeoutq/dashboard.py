@@ -14,7 +14,8 @@ import sys
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Generator, Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
@@ -27,13 +28,14 @@ from rich.panel import Panel
 from rich.text import Text
 
 from timeoutq.client import AsyncQueue, Queue
-from timeoutq.errors import TimeoutqError
+from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.flows import is_final
-from timeoutq.model import Entry, Failure, Sample, State, Stats, WorkerInfo
+from timeoutq.model import Entry, Failure, HostInfo, Sample, State, Stats, WorkerInfo
 from timeoutq.text import age, compact, number, rate, safe
 
 COLOURS = {
     "todos": "cyan",
+    "waiting": "blue",
     "scheduled": "magenta",
     "in_progress": "yellow",
     "done": "green",
@@ -66,6 +68,10 @@ class Snapshot:
     leases: Sequence[Entry] = ()
     due: Sequence[Entry] = ()
     errors: Sequence[Failure] = ()
+    hosts: Sequence[HostInfo] = ()
+    """Of a polite queue, those whose turn is next."""
+    host_rates: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Visits a second of the hosts that were seen before."""
     history: Sequence[Sample] = field(default_factory=list[Sample])
     """Oldest first; the last one is now."""
     trouble: str = ""
@@ -81,9 +87,11 @@ class Snapshot:
 
 def snapshot(queue: Queue, rows: int = 20) -> Snapshot:
     """Look at the queue: counts, and pages of at most `rows` entries. Raises `Unavailable`."""
+    stats = queue.stats()
     return _seen(
         queue,
-        queue.stats(),
+        stats,
+        _hosts_of(queue, rows) if stats.politeness else (),
         queue.workers(),
         queue.list(State.IN_PROGRESS, n=rows).entries[:rows],
         queue.list(State.SCHEDULED, n=rows).entries[:rows],
@@ -94,9 +102,11 @@ def snapshot(queue: Queue, rows: int = 20) -> Snapshot:
 
 async def snapshot_async(queue: AsyncQueue, rows: int = 20) -> Snapshot:
     """Look at the queue as `snapshot` does, for asyncio."""
+    stats = await queue.stats()
     return _seen(
         queue,
-        await queue.stats(),
+        stats,
+        await _hosts_of_async(queue, rows) if stats.politeness else (),
         await queue.workers(),
         (await queue.list(State.IN_PROGRESS, n=rows)).entries[:rows],
         (await queue.list(State.SCHEDULED, n=rows)).entries[:rows],
@@ -105,9 +115,22 @@ async def snapshot_async(queue: AsyncQueue, rows: int = 20) -> Snapshot:
     )
 
 
+def _hosts_of(queue: Queue, rows: int) -> Sequence[HostInfo]:
+    with suppress(InvalidInput):  # it is polite no more
+        return queue.hosts(n=rows).hosts
+    return ()
+
+
+async def _hosts_of_async(queue: AsyncQueue, rows: int) -> Sequence[HostInfo]:
+    with suppress(InvalidInput):  # it is polite no more
+        return (await queue.hosts(n=rows)).hosts
+    return ()
+
+
 def _seen(
     queue: Queue | AsyncQueue,
     stats: Stats,
+    hosts: Sequence[HostInfo],
     workers: Sequence[WorkerInfo],
     leases: Sequence[Entry],
     due: Sequence[Entry],
@@ -117,7 +140,8 @@ def _seen(
     # those who live first, then by name, so that a row stays where it is
     limit = _stale_after(stats)
     ordered = sorted(workers, key=lambda one: (stats.now - one.beat > limit, one.host, one.pid, one.worker))
-    return Snapshot(queue.name, queue.url, stats, ordered, leases, due, errors, [*history, stats.sample])
+    samples = [*history, stats.sample]
+    return Snapshot(queue.name, queue.url, stats, ordered, leases, due, errors, hosts, history=samples)
 
 
 def _stale_after(stats: Stats) -> float:
@@ -191,7 +215,8 @@ def render(seen: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
     if seen.trouble:
         ago = f" — as it was {age(seen.stale)} ago "
         lines.append(_line((safe(f" {seen.trouble}", inner - cell_len(ago)), ""), (ago, ""), style="bold white on red"))
-    counts = {state.value: int(getattr(seen.stats, state.value)) for state in _ORDER}
+    shown = [state for state in _ORDER if state is not State.WAITING or seen.stats.politeness or seen.stats.waiting]
+    counts = {state.value: int(getattr(seen.stats, state.value)) for state in shown}
     lines.append(_bar(counts, inner))
     lines += _equation(counts, seen.stats.known, inner)
     lines += _pace(seen, inner)
@@ -207,7 +232,7 @@ def render(seen: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
     )
 
 
-_ORDER = (State.TODOS, State.SCHEDULED, State.IN_PROGRESS, State.DONE, State.FAILED)
+_ORDER = (State.WAITING, State.TODOS, State.SCHEDULED, State.IN_PROGRESS, State.DONE, State.FAILED)
 
 
 def _line(*parts: tuple[str, str], style: str = "") -> Text:
@@ -332,7 +357,44 @@ def _sections(seen: Snapshot, width: int) -> list[_Section]:
         (_Column("last errors", share=2), _Column("error", share=3), _Column("ago", 8, True)),
         [("", (failure.task, (failure.error, "red"), age(max(0.0, now - failure.at)))) for failure in seen.errors],
     )
-    return [workers, leases, errors, due]
+    return [workers, *_host_section(seen), leases, errors, due]
+
+
+def _host_section(seen: Snapshot) -> list[_Section]:
+    if not seen.stats.politeness:
+        return []
+    return [
+        _Section(
+            (
+                _Column(f"hosts {number(seen.stats.hosts)}"), _Column("waiting", 7, True),
+                _Column("in flight", 9, True),
+                _Column("turn", 9, True), _Column("visits", 7, True), _Column("/s", 6, True),
+                _Column("errors", 6, True),
+            ),
+            [
+                (
+                    "",
+                    (
+                        host.host, (compact(host.waiting), COLOURS["waiting"]),
+                        (compact(len(host.in_flight)), COLOURS["in_progress"]), _turn(host, seen.stats.now),
+                        compact(host.visits), rate(seen.host_rates.get(host.host)),
+                        (compact(host.failures), COLOURS["failed"] if host.failures else ""),
+                    ),
+                )
+                for host in seen.hosts
+            ],
+        )
+    ]  # fmt: skip
+
+
+def _turn(host: HostInfo, now: float) -> tuple[str, str]:
+    if host.banned is not None:
+        return "banned", "red"
+    if host.blocked_until is not None and host.blocked_until > now:
+        return f"⊘ {age(host.blocked_until - now)}", "red"
+    if host.turn is not None:
+        return age(max(0.0, host.turn - now)), "magenta"
+    return ("used up", "yellow") if host.used_up and host.waiting else ("—", _DIM)
 
 
 def _holder(token: str | None) -> str:
@@ -370,8 +432,8 @@ def _tables(seen: Snapshot, width: int, room: int) -> list[Text]:
     if width + 4 < WIDE:
         return _stack(_sections(seen, width), width, room)
     half = (width - 4) // 2
-    workers, leases, errors, due = _sections(seen, half)
-    left, right = _stack([workers, due], half, room), _stack([leases, errors], half, room)
+    workers, *hosts, leases, errors, due = _sections(seen, half)
+    left, right = _stack([workers, *hosts, due], half, room), _stack([leases, errors], half, room)
     rows: list[Text] = []
     for i in range(max(len(left), len(right))):
         line = left[i] if i < len(left) else _line()
@@ -431,6 +493,7 @@ class _Looks:
         """Grows with every look that ended."""
         self._seen_at = time.monotonic()
         self._samples: list[Sample] = []
+        self._visits: deque[tuple[float, dict[str, int]]] = deque(maxlen=10)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(queue, interval, rows), name="dashboard", daemon=True)
 
@@ -459,7 +522,18 @@ class _Looks:
             self._samples.clear()  # the clock stepped back, or it is another server
         self._samples = [*self._samples[-1200:], now]
         older = [sample for sample in seen.history if sample.at < self._samples[0].at]
-        return replace(seen, history=[*older, *self._samples])
+        return replace(seen, history=[*older, *self._samples], host_rates=self._paces(seen))
+
+    def _paces(self, seen: Snapshot) -> dict[str, float]:
+        # of each host since the oldest look that is kept and has seen it
+        found: dict[str, float] = {}
+        for host in seen.hosts:
+            for at, visits in self._visits:
+                if host.host in visits and seen.stats.now > at:
+                    found[host.host] = max(0, host.visits - visits[host.host]) / (seen.stats.now - at)
+                    break
+        self._visits.append((seen.stats.now, {host.host: host.visits for host in seen.hosts}))
+        return found
 
     def current(self) -> Snapshot | None:
         """Give the last snapshot, with the trouble that came since; None before the first. Raises what cannot mend."""

@@ -54,6 +54,7 @@ HARMLESS: Mapping[str, Sequence[str | int]] = {
     "ZCARD": ("KEY",),
     "ZCOUNT": ("KEY", 0, 0),
     "ZMSCORE": ("KEY", "x"),
+    "ZPOPMIN": ("KEY",),
     "ZRANGE": ("KEY", 0, 0),
     "ZRANGEBYSCORE": ("KEY", 0, 0),
     "ZREM": ("KEY", "x"),

@@ -268,7 +268,27 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
                 "or pass allow_eviction=True to accept the loss"
             )
     if settings:
-        yield from answer(talk, talk.operations.configure(settings))
+        yield from configure(talk, settings)
+
+
+def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
+    """Write settings; when the politeness has changed, bring what is in the queue in line with it."""
+    changed = yield from answer(talk, talk.operations.configure(settings))
+    cursor = b"p0" if changed == 2 else b"end"
+    while cursor != b"end":
+        cursor = yield from answer(talk, talk.operations.convert(cursor))
+
+
+def wait_drained(talk: Talk, timeout: float | None, drained: Callable[[], Flow[bool]]) -> Flow[bool]:
+    """Ask until the queue is drained, or so many seconds are over."""
+    until, pause = None if timeout is None else time.monotonic() + timeout, 0.01
+    while not (yield from drained()):
+        left = pause if until is None else until - time.monotonic()
+        if left <= 0:
+            return False
+        yield Sleep(min(pause, left))
+        pause = min(0.5, pause * 1.5)
+    return True
 
 
 def eviction_policy(info: object) -> str | None:
@@ -382,7 +402,7 @@ def explain_loss(talk: Talk, lease: Lease, info: TaskInfo) -> LeaseLost:
     return LeaseLost(message, task=lease.task, holder=info.holder, state=info.state)
 
 
-def ack_put(talk: Talk, lease: Lease, put: Tasks) -> Flow[Answer]:
+def ack_put(talk: Talk, lease: Lease, put: Tasks, again_ms: int = -1, payload: bytes | None = None) -> Flow[Answer]:
     """Ack one lease and put what it found, in one atomic step; beyond 499 tasks, the surplus is put before.
 
     A crash between the two leaves tasks that were put and a lease that was not acked: the handler runs again and finds
@@ -395,7 +415,9 @@ def ack_put(talk: Talk, lease: Lease, put: Tasks) -> Flow[Answer]:
         extra = talk.operations.put((dict(_pairs(surplus, bodies)),), talk.nonce)
         yield from answers(talk, extra)
     first = {i: body for i, body in payloads.items() if i < BATCH - 1}
-    return (yield from end_one(talk, lease, [talk.operations.ack_put(lease, ids[: BATCH - 1], first)]))
+    return (
+        yield from end_one(talk, lease, [talk.operations.ack_put(lease, ids[: BATCH - 1], first, again_ms, payload)])
+    )
 
 
 def _pairs(ids: Sequence[bytes], bodies: Mapping[int, bytes]) -> list[tuple[bytes, Any]]:

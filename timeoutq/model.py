@@ -23,6 +23,8 @@ class State(StrEnum):
     """Where a task is. A task that was accepted is in exactly one of these."""
 
     TODOS = "todos"
+    WAITING = "waiting"
+    """Ready, on a polite queue, and waiting for its host's turn."""
     SCHEDULED = "scheduled"
     IN_PROGRESS = "in_progress"
     DONE = "done"
@@ -34,6 +36,7 @@ class Answer(StrEnum):
 
     ADDED = "added"
     TODOS = "todos"
+    WAITING = "waiting"
     SCHEDULED = "scheduled"
     IN_PROGRESS = "in_progress"
     DONE = "done"
@@ -85,6 +88,10 @@ class Ack:
     """Return it from a handler: the lease is acked and, in the same atomic step, what the task found is put."""
 
     put: Tasks = ()
+    again_in: float | None = None
+    """Seconds after which the task is to be done again: it is scheduled instead of done."""
+    payload: Payload = None
+    """With `again_in`, the payload that it has then; None keeps what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,48 @@ class Release:
     """Return it from a handler: the task goes back without blame, after `delay` seconds."""
 
     delay: float = 0.0
+    block_host: float = 0.0
+    """Seconds for which its host is not visited at all (Retry-After); only on a polite queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Politeness:
+    """How hosts are treated: at most `per_host` visits at once, and `delay` seconds from the end of one to the next."""
+
+    delay: float = 1.0
+    per_host: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostInfo:
+    """All that a polite queue knows about a host."""
+
+    host: str
+    waiting: int
+    """How many of its ready tasks wait for its turn."""
+    in_flight: Sequence[str]
+    """Those that were handed over: ready to be claimed, or in progress."""
+    turn: float | None
+    """When it hands over the next; None while it waits for no time: full, used up, banned, or nothing waits."""
+    delay: float
+    per_host: int
+    budget: int | None
+    """The most visits it gets, None for any number."""
+    visits: int
+    """Visits that were acked or failed."""
+    failures: int
+    next_allowed: float | None
+    """The end of its last visit and the delay."""
+    blocked_until: float | None
+    blocked_by: str
+    """Who has blocked it; the reason, if one was given."""
+    banned: str | None
+    """Why it is visited no more; None if it is."""
+
+    @property
+    def used_up(self) -> bool:
+        """Its budget is spent."""
+        return self.budget is not None and self.visits + len(self.in_flight) >= self.budget
 
 
 class Outcome(Sequence[Answer]):
@@ -145,6 +194,7 @@ class Outcome(Sequence[Answer]):
 ANSWERS: dict[int, Answer] = {
     ord("A"): Answer.ADDED,
     ord("t"): Answer.TODOS,
+    ord("w"): Answer.WAITING,
     ord("s"): Answer.SCHEDULED,
     ord("p"): Answer.IN_PROGRESS,
     ord("d"): Answer.DONE,
@@ -177,6 +227,27 @@ class TaskInfo:
     error: str | None = None
     error_at: float | None = None
     payload: Payload = None
+    host: str | None = None
+    """On a polite queue, the host whose visits it counts for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A task as an export holds it: what is needed to bring it in elsewhere, as it was."""
+
+    task: bytes
+    state: State
+    due: float | None = None
+    """When a scheduled task becomes ready."""
+    acked: float | None = None
+    """When a done task was done, where the queue keeps that."""
+    failures: int = 0
+    crashes: int = 0
+    error: str | None = None
+    error_at: float | None = None
+    payload: Payload = None
+    group: str | None = None
+    """The host that it was put with, on a polite queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +267,14 @@ class Page:
 
     state: State
     entries: Sequence[Entry]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostPage:
+    """A page of hosts. `cursor` is None on the last one; a host whose turn moves meanwhile may be missed."""
+
+    hosts: Sequence[HostInfo]
     cursor: str | None
 
 
@@ -255,16 +334,27 @@ class Stats:
     """Since when todos has not been empty: no ready task has waited longer than since then."""
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     workers: int = 0
+    waiting: int = 0
+    """Ready tasks of a polite queue that wait for their host's turn."""
+    hosts: int = 0
+    next_turn: float | None = None
+    """When the next host has its turn."""
 
     @property
     def known(self) -> int:
-        """todos + scheduled + in_progress + done + failed."""
-        return self.todos + self.scheduled + self.in_progress + self.done + self.failed
+        """todos + waiting + scheduled + in_progress + done + failed."""
+        return self.todos + self.waiting + self.scheduled + self.in_progress + self.done + self.failed
 
     @property
     def drained(self) -> bool:
-        """Nothing is ready, scheduled or held."""
-        return not (self.todos or self.scheduled or self.in_progress)
+        """Nothing is ready, scheduled or held, and no host waits for its turn."""
+        return not (self.todos or self.scheduled or self.in_progress or self.next_turn is not None)
+
+    @property
+    def politeness(self) -> Politeness | None:
+        """How its hosts are treated; None for a queue that is not polite."""
+        words = self.settings.get("politeness", "").split()
+        return Politeness(int(words[0]) / 1000, int(words[1])) if len(words) == 2 else None
 
     @property
     def sample(self) -> Sample:

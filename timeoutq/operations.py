@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,8 +33,10 @@ from timeoutq import arguments
 from timeoutq.model import (
     Entry,
     Failure,
+    HostInfo,
     Lease,
     Outcome,
+    Record,
     Sample,
     State,
     Stats,
@@ -54,11 +57,19 @@ BATCH = 500
 
 STATES = {
     b"t": State.TODOS,
+    b"w": State.WAITING,
     b"s": State.SCHEDULED,
     b"p": State.IN_PROGRESS,
     b"d": State.DONE,
     b"f": State.FAILED,
 }
+
+
+LETTERS = {State.SCHEDULED: b"s", State.DONE: b"d", State.FAILED: b"f"}
+"""What a task is brought in as; any other state is ready there."""
+
+DESCRIBED = 8 * 1024 * 1024
+"""After so many bytes of payloads a call describes no more tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +156,18 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Why:
+    """What `timeoutq.why` finds its reason in."""
+
+    info: TaskInfo
+    now: float
+    host: HostInfo | None
+    paused: bool
+    todos: int
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pruned:
     """What a prune did, and where its walk through in_progress goes on."""
 
@@ -187,11 +210,14 @@ class Operations:
 
     # ---- tasks in
 
-    def put(self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes], *, again: bool = False) -> list[Call[Outcome]]:
+    def put(
+        self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes], *, again: bool = False, group: object = None
+    ) -> list[Call[Outcome]]:
         """Build the calls that put tasks: one for each 500."""
         ids, payloads = arguments.tasks(tasks)
+        host = b"" if group is None else arguments.host(group)
         return [
-            self.call("put", [int(again), *_tasks(part, bodies)], _outcome(part), id=nonce())
+            self.call("put", [int(again), host, *_tasks(part, bodies)], _outcome(part), id=nonce())
             for part, bodies in _batches(ids, payloads)
         ]
 
@@ -203,12 +229,14 @@ class Operations:
         at: object = None,
         after: object = None,
         again: bool = False,
+        group: object = None,
     ) -> list[Call[Outcome]]:
         """Build the calls that schedule tasks."""
+        host = b"" if group is None else arguments.host(group)
         due = arguments.due(at, after)
         ids, payloads = arguments.tasks(tasks)
         return [
-            self.call("schedule", [int(again), due, *_tasks(part, bodies)], _outcome(part), id=nonce())
+            self.call("schedule", [int(again), due, host, *_tasks(part, bodies)], _outcome(part), id=nonce())
             for part, bodies in _batches(ids, payloads)
         ]
 
@@ -231,22 +259,34 @@ class Operations:
             self.call("extend", [timeout_ms, *words], _extended(ids)) for ids, words in map(_leases, _split(leases))
         ]
 
-    def ack(self, leases: Sequence[Lease]) -> list[Call[Outcome]]:
-        """Build the calls that ack leases."""
+    def ack(self, leases: Sequence[Lease], again_ms: int = -1) -> list[Call[Outcome]]:
+        """Build the calls that ack leases; with `again_ms`, their tasks are scheduled for then."""
         return [
-            self.call("ack", words, _outcome(ids), id=_digest(b"a", words))
+            self.call("ack", [again_ms, b"", *words], _outcome(ids), id=_digest(b"a", words))
             for ids, words in map(_leases, _split(leases))
         ]
 
-    def ack_put(self, lease: Lease, ids: Sequence[bytes], payloads: Mapping[int, bytes]) -> Call[Outcome]:
-        """Build the call that acks one lease and puts what it found: at most 499 tasks."""
-        mine, words = _leases([lease])
-        return self.call("ack", [*words, *_tasks(ids, payloads)], _outcome(mine), id=_digest(b"a", words))
+    def ack_put(
+        self,
+        lease: Lease,
+        ids: Sequence[bytes],
+        payloads: Mapping[int, bytes],
+        again_ms: int = -1,
+        payload: bytes | None = None,
+    ) -> Call[Outcome]:
+        """Build the call that acks one lease and puts what it found: at most 499 tasks.
 
-    def release(self, leases: Sequence[Lease], delay_ms: int = 0) -> list[Call[Outcome]]:
+        With `again_ms` it is scheduled for then, with the payload if one is given.
+        """
+        mine, words = _leases([lease])
+        return self.call(
+            "ack", [again_ms, payload or b"", *words, *_tasks(ids, payloads)], _outcome(mine), id=_digest(b"a", words)
+        )
+
+    def release(self, leases: Sequence[Lease], delay_ms: int = 0, block_ms: int = 0) -> list[Call[Outcome]]:
         """Build the calls that give leases back."""
         return [
-            self.call("release", [delay_ms, *words], _outcome(ids), id=_digest(b"r", words))
+            self.call("release", [delay_ms, block_ms, *words], _outcome(ids), id=_digest(b"r", words))
             for ids, words in map(_leases, _split(leases))
         ]
 
@@ -316,17 +356,46 @@ class Operations:
         id = arguments.task_id(task)
         return self.call("inspect", [id], lambda reply: _info(text(id), reply))
 
+    def describe(self, ids: Sequence[bytes]) -> Call[tuple[int, list[Record]]]:
+        """Build the call that tells what an export says of up to 500 tasks: how many it looked at, those it found."""
+        return self.call("describe", [DESCRIBED, *ids], lambda reply: _described(ids, reply))
+
+    def restore(self, records: Sequence[Record], nonce: Callable[[], bytes]) -> Call[Outcome]:
+        """Build the call that brings up to 500 tasks in as they were, but for those that a state knows."""
+        words = [word for record in records for word in _restored(record)]
+        return self.call("restore", words, _outcome([record.task for record in records]), id=nonce())
+
     def stats(self) -> Call[Stats]:
         """Build the call that counts everything at one moment."""
         return self.call("stats", [], _stats)
+
+    def why(self, task: TaskId) -> Call[Why]:
+        """Build the call that tells all that decides whether a task is being worked on."""
+        id = arguments.task_id(task)
+        return self.call("why", [id], lambda reply: _why(text(id), reply))
 
     def drained(self, before_ms: int | None = None) -> Call[bool]:
         """Build the call that says whether nothing is ready, held or scheduled (before a time)."""
         return self.call("drained", ["+inf" if before_ms is None else before_ms], bool)
 
     def configure(self, settings: Mapping[str, bytes]) -> Call[int]:
-        """Build the call that writes settings."""
+        """Build the call that writes settings; it answers 2 when `convert` is to be called until it ends."""
         return self.call("configure", [word for pair in settings.items() for word in pair], int)
+
+    def convert(self, cursor: bytes) -> Call[bytes]:
+        """Build a round of bringing the queue in line with its politeness: `p0` at first, until it gives `end`."""
+        return self.call("convert", [BATCH, cursor], bytes)
+
+    # ---- hosts
+
+    def host(self, name: object, rules: Sequence[tuple[str, Argument]] = ()) -> Call[HostInfo | None]:
+        """Build the call that sets rules of a host, if any, and tells all about it; None on a queue without."""
+        words = [word for rule in rules for word in rule]
+        return self.call("host", [arguments.host(name), *words], lambda reply: reply and _host(reply))
+
+    def hosts(self, start: int, n: int) -> Call[list[HostInfo] | None]:
+        """Build the call that reads a page of hosts; None on a queue that is not polite."""
+        return self.call("hosts", [start, n], lambda reply: None if reply is None else [_host(row) for row in reply])
 
 
 # ---- words for the wire
@@ -351,6 +420,23 @@ def _tasks(ids: Sequence[bytes], payloads: Mapping[int, bytes]) -> list[Argument
     for position, payload in payloads.items():
         words += (position + 1, payload)
     return words
+
+
+def _restored(record: Record) -> tuple[Argument, ...]:
+    time = record.due if record.state is State.SCHEDULED else record.acked
+    error = b""
+    if record.error is not None:
+        error = b"%d %s" % (round((record.error_at or 0.0) * 1000), arguments.error_text(record.error))
+    return (
+        record.task,
+        LETTERS.get(record.state, b"t"),
+        b"" if time is None else b"%d" % round(time * 1000),
+        record.failures,
+        record.crashes,
+        error,
+        arguments.pack(record.payload, record.task) or b"",
+        b"" if record.group is None else arguments.host(record.group),
+    )
 
 
 def _split(leases: Sequence[Lease]) -> Iterable[Sequence[Lease]]:
@@ -422,7 +508,7 @@ def _error(line: bytes | None) -> tuple[float | None, str | None]:
 
 
 def _info(task: str, reply: Any) -> TaskInfo:
-    now_ms, state, due, deadline, token, failures, crashes, error, body = reply
+    now_ms, state, due, deadline, token, failures, crashes, error, body, host = reply
     error_at, message = _error(error)
     return TaskInfo(
         task=task,
@@ -436,11 +522,66 @@ def _info(task: str, reply: Any) -> TaskInfo:
         error=message,
         error_at=error_at,
         payload=arguments.unpack(body),
+        host=text(host) if host else None,
     )
 
 
+def _why(task: str, reply: Any) -> Why:
+    found, row, paused, todos, workers = reply
+    return Why(_info(task, found), found[0] / 1000, _host(row) if row else None, bool(paused), todos, workers)
+
+
+def _host(row: Any) -> HostInfo:
+    name, waiting, held, turn, delay, per_host, budget, visits, failures, allowed, until, flag, reason = row
+    said = reason.decode("utf-8", "replace")
+    at = float(turn or "inf")
+    return HostInfo(
+        host=text(name),
+        waiting=waiting,
+        in_flight=[text(id) for id in held],
+        turn=at / 1000 if at < math.inf else None,
+        delay=delay / 1000,
+        per_host=per_host,
+        budget=budget if budget >= 0 else None,
+        visits=visits,
+        failures=failures,
+        next_allowed=int(allowed) / 1000 if int(allowed) else None,
+        blocked_until=int(until) / 1000 if flag == b"b" else None,
+        blocked_by=said if flag == b"b" else "",
+        banned=said if flag == b"x" else None,
+    )
+
+
+def _described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
+    letters, times, failures, crashes, errors, bodies, groups = reply
+    records: list[Record] = []
+    for i, letter in enumerate(letters):
+        state = STATES.get(bytes((letter,)))
+        if state is not None:
+            error_at, message = _error(errors[i])
+            at = None if times[i] is None else float(times[i]) / 1000
+            records.append(
+                Record(
+                    task=ids[i],
+                    state=state,
+                    due=at if state is State.SCHEDULED else None,
+                    acked=at if state is State.DONE else None,
+                    failures=int(failures[i] or 0),
+                    crashes=int(crashes[i] or 0),
+                    error=message,
+                    error_at=error_at,
+                    payload=arguments.unpack(bodies[i]) if bodies else None,
+                    group=text(groups[i]) if groups and groups[i] else None,
+                )
+            )
+    return len(letters), records
+
+
 def _stats(reply: Any) -> Stats:
-    now, todos, scheduled, in_progress, done, failed, due, deadline, workers, counters, settings = reply
+    (
+        now, todos, scheduled, in_progress, done, failed, due, deadline, workers, counters, settings,
+        waiting, hosts, turn,
+    ) = reply  # fmt: skip
     counted = {name.decode(): int(value) for name, value in zip(counters[::2], counters[1::2], strict=True)}
     kept = {name.decode(): value.decode() for name, value in zip(settings[::2], settings[1::2], strict=True)}
     since = counted.pop("todos_since", None)
@@ -458,6 +599,9 @@ def _stats(reply: Any) -> Stats:
         todos_since=since / 1000 if since and todos else None,
         settings=kept,
         workers=workers,
+        waiting=waiting,
+        hosts=hosts,
+        next_turn=float(turn) / 1000 if turn else None,
     )
 
 

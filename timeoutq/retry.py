@@ -1,4 +1,4 @@
-"""When a failed task is tried again: tenacity's `wait_*` and `stop_*` objects, used as data. No I/O, no sleeping.
+"""When a failed task is tried again, and a done one done again: tenacity's objects, used as data. No I/O, no sleeping.
 
 `client.py` and `worker.py` ask `RetryPolicy.decide` for a number of seconds and write it into Redis as a due time, so
 that the wait survives the process that failed. A handler raises `Retry` or `GiveUp` to decide by itself.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
@@ -186,3 +187,30 @@ def _shown(value: object) -> str:
         inside = ", ".join(f"{name}={found!r:.60}" for name, found in vars(value).items())
         return f"{type(value).__name__}({inside:.200})"
     return f"{value!r:.80}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recrawl:
+    """When to visit a page again: sooner if it had changed, later if not, within bounds (all in seconds).
+
+    The rule is that of Apache Nutch's AdaptiveFetchSchedule, whose rates are the defaults here: an interval becomes
+    `slower` (0.4) of itself longer when nothing has changed, and `faster` (0.2) of itself shorter when something has.
+    In a handler: `return Ack(again_in=interval, payload={"interval": interval})`.
+    """
+
+    first: float = 86_400.0
+    shortest: float = 3_600.0
+    longest: float = 30 * 86_400.0
+    faster: float = 0.2
+    slower: float = 0.4
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidInput` for bounds that leave no interval."""
+        if not 0 < self.shortest <= self.longest or not 0 <= self.faster < 1 or self.slower < 0:
+            raise InvalidInput(f"{self!r} makes no sense: 0 < shortest <= longest, 0 <= faster < 1, 0 <= slower")
+
+    def interval(self, last: float | None, *, changed: bool) -> float:
+        """Give the next interval; `last` is the one before, None at the first visit."""
+        if last is None:
+            return min(self.longest, max(self.shortest, self.first))
+        return min(self.longest, max(self.shortest, last * (1 - self.faster if changed else 1 + self.slower)))

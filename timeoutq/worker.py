@@ -1,9 +1,9 @@
 """Claims tasks, runs a handler on each, and acks or fails them: one event loop, handlers in it or in threads.
 
-`timeoutq worker` and user code start it. Its parts, each started and ended by `run`: the pump, which alone talks to the
-queue and sends all that has gathered while the last exchange was under way (so batches form by themselves under load);
-consumers, which live as long as the worker and run handlers; a heartbeat thread; a cleaner; and, while there is nothing
-to do, a wait on the bell.
+`timeoutq worker` and user code start it. Its parts, each started and ended by `run`: the pump, which starts all
+exchanges with the queue, two side by side at most, and sends what has gathered meanwhile (so batches form by themselves
+under load, and the server works on one while handlers work on what the other brought); consumers, which live as long as
+the worker and run handlers; a heartbeat thread; a cleaner; and, while there is nothing to do, a wait on the bell.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ Handler = Callable[[Lease], Any]
 
 BELL_RETRY = 0.5
 THREAD_LIMIT = 1000
+SIDE_BY_SIDE = 2
+"""How many exchanges are under way at once, at most; each has a connection of its own."""
+ENOUGH = 64
+"""So many ends, or tasks to claim, are worth an exchange beside another one, however many handlers there are."""
 
 
 class Ledger(Protocol):
@@ -114,8 +118,8 @@ class _Gathered:
     fails: list[tuple[Lease, int, bytes]] = field(default_factory=list[tuple[Lease, int, bytes]])
     releases: list[Lease] = field(default_factory=list[Lease])
 
-    def __bool__(self) -> bool:
-        return bool(self.acks or self.errands or self.fails or self.releases)
+    def __len__(self) -> int:
+        return len(self.acks) + len(self.errands) + len(self.fails) + len(self.releases)
 
 
 class Worker:
@@ -175,6 +179,14 @@ class Worker:
         self._counted, self._counted_at = 0, time.monotonic()
         self._failures = 0
         self._pumping: asyncio.Task[None] | None = None
+        self._exchanges: set[asyncio.Task[None]] = set()
+        self._broken: BaseException | None = None
+        self._claiming = 0
+        """How many tasks the claims that are under way may bring."""
+        self._plenty = False
+        """Whether the last claim brought all that it asked for."""
+        self._strokes = 0
+        self._waiting_out = False
         self._crew: _Crew | None = None
         self._long_acks: set[asyncio.Task[None]] = set()
         self._asking = asyncio.Lock()
@@ -267,10 +279,26 @@ class Worker:
     # ---- the pump: all exchanges with the queue
 
     async def _pump(self, cleaner: asyncio.Task[None]) -> None:
+        try:
+            await self._turn(cleaner)
+        except BaseException:
+            for task in self._exchanges:
+                task.cancel()
+            raise
+        finally:
+            # what they still bring is given back by the end
+            if self._exchanges:
+                await asyncio.wait(self._exchanges)
+        if self._broken is not None:
+            raise self._broken
+
+    async def _turn(self, cleaner: asyncio.Task[None]) -> None:
         drain_until = 0.0
         while True:
             if cleaner.done():
                 cleaner.result()  # raises what no waiting mends
+            if self._broken is not None:
+                raise self._broken
             self._wake.clear()
             if self._stop_level:
                 drain_until = drain_until or time.monotonic() + self.drain_deadline
@@ -278,13 +306,40 @@ class Worker:
                 if self._stop_level == 2 or time.monotonic() >= drain_until or not self._running:
                     return
             self._start_solo()
-            claim = self._claim_call()
-            if self._gathered or claim is not None:
-                await self._exchange(claim)
-                if self.burst and self._idle and not self.held and not self._gathered and await self._is_drained():
-                    return
+            if self._begin():
+                await asyncio.sleep(0)  # it takes what has gathered, and sends it
                 continue
+            if (
+                self.burst and self._idle and not self._exchanges and not self.held and not self._gathered
+                and await self._is_drained()
+            ):  # fmt: skip
+                return
             await self._rest(drain_until)
+
+    def _begin(self) -> bool:
+        """Start an exchange, if there is something to say and nothing against it; say whether one was started."""
+        under_way = len(self._exchanges)
+        if under_way >= SIDE_BY_SIDE or self._waiting_out or (under_way and self._failures):
+            return False
+        want, ended = self._wanted(), len(self._gathered)
+        if under_way:
+            enough = min(ENOUGH, max(1, self.concurrency // 4))
+            if ended < enough and want < enough:
+                return False
+        elif not ended and not want:
+            return False
+        claim = self._claim_call(want) if want else None
+        self._claiming += want
+        task = self._loop.create_task(self._exchange(claim), name=f"exchange-{self.queue.name}")
+        self._exchanges.add(task)
+        task.add_done_callback(self._over)
+        return True
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._exchanges.discard(task)
+        if not task.cancelled():
+            self._broken = self._broken or task.exception()
+        self._wake.set()
 
     async def _rest(self, drain_until: float) -> None:
         if self._idle and self._bell_task is None and not self._stop_level:
@@ -294,20 +349,22 @@ class Worker:
             async with asyncio.timeout(timeout):
                 await self._wake.wait()
 
-    def _claim_call(self) -> Call[Claimed] | None:
+    def _wanted(self) -> int:
         if self._stop_level or self._idle or self._solo is not None or self._alone in self.held:
-            return None
+            return 0
         self._measure()
         slots = self.concurrency + self._ahead()
         unstarted = len(self._inbox) if self._crew is None else self._crew.unstarted
-        want = slots - len(self._running) - unstarted
+        want = slots - len(self._running) - unstarted - self._claiming
         # a claim for a sliver of the slots would be an exchange for little: let more of them come free
-        if want < max(1, slots // 8) and unstarted > 0:
-            return None
-        if want < 1:
-            return None
+        if want < max(1, slots // 8) and unstarted + self._claiming > 0:
+            return 0
+        # while there is plenty, half of them: so the next claim is under way while these are worked on
+        return max(0, min(want, max(ENOUGH, (slots + 1) // 2) if self._plenty else BATCH, BATCH))
+
+    def _claim_call(self, n: int) -> Call[Claimed]:
         return self.queue.operations.claim(
-            self.queue.token(), min(want, BATCH), self._timeout_ms, self._runtime_ms, self._heartbeat.peers
+            self.queue.token(), n, self._timeout_ms, self._runtime_ms, self._heartbeat.peers
         )
 
     def _ahead(self) -> int:
@@ -345,7 +402,8 @@ class Worker:
         calls: list[Call[Any]] = [errand.call for errand in errands]
         if claim is not None:
             calls.append(claim)
-        began = time.monotonic()
+        n = 0 if claim is None else cast("int", claim.args[0])
+        began, strokes = time.monotonic(), self._strokes
         try:
             results = await self.queue.run(flows.settle(self.queue.talk, calls))
         except TimeoutqError as error:
@@ -364,13 +422,19 @@ class Worker:
             else:
                 await self._settled(errand, result)
         if claim is not None:
+            self._claiming -= n
             found = results[-1]
             if isinstance(found, TimeoutqError):
                 trouble = found
             else:
-                self._receive(found, cast("int", claim.args[0]), began)
+                self._receive(found, n, began, strokes)
         if trouble is not None:
-            await self._wait_out(trouble)
+            if not self._waiting_out:  # one waits for both
+                self._waiting_out = True
+                try:
+                    await self._wait_out(trouble)
+                finally:
+                    self._waiting_out = False
         else:
             self._met = self._cleaner.met = True
             if self._failures:
@@ -425,11 +489,12 @@ class Worker:
             loss = f"lease on {lease.task!a} is lost; why cannot be asked: {error}"
         log.warning("queue %s: the %s of a task came too late: %s", self.queue.name, verb, loss)
 
-    def _receive(self, found: Claimed, n: int, asked: float) -> None:
+    def _receive(self, found: Claimed, n: int, asked: float, strokes: int) -> None:
         self.queue.talk.clock.seen(found.now_ms, asked)
         self._cleaner.peers = self._heartbeat.peers
         leases = found.leases
-        if len(leases) < n:
+        self._plenty = len(leases) >= n
+        if not self._plenty and strokes == self._strokes:
             # there was not more, or not more for us: what is left rings the bell for whoever waits longest
             self._idle = True
         if not leases:
@@ -439,6 +504,10 @@ class Worker:
             self.held[lease.fence] = lease
         if self._ledger is not None:
             self._ledger.hold(leases)
+        if self._stop_level or self._solo is not None:
+            # they were under way already
+            self._gathered.releases.extend(leases)
+            return
         if leases[0].crashes >= 2:
             # it may kill this process: it runs with nothing beside it, and nothing is held that could go down with it
             self._solo = leases[0]
@@ -462,6 +531,7 @@ class Worker:
             self._solo is not None
             and not self._running
             and not self._inbox
+            and not self._claiming
             and not self.held.keys() - {self._solo.fence}
         ):
             lease, self._solo = self._solo, None
@@ -488,6 +558,7 @@ class Worker:
             await asyncio.sleep(BELL_RETRY)
         finally:
             self._bell_task = None
+        self._strokes += 1
         self._idle = False
         self._wake.set()
 
@@ -550,20 +621,23 @@ class Worker:
             gathered.acks.append(lease)
         elif isinstance(result, Ack):
             self._finish_found(lease, result)
-        elif result.delay:
-            call = self.queue.operations.release([lease], arguments.delay_ms(result.delay, "delay"))[0]
+        elif result.delay or result.block_host:
+            delay_ms = arguments.delay_ms(result.delay, "delay")
+            block_ms = arguments.delay_ms(result.block_host, "block_host")
+            call = self.queue.operations.release([lease], delay_ms, block_ms)[0]
             gathered.errands.append(_Errand("release", [lease], call))
         else:
             gathered.releases.append(lease)
 
     def _finish_found(self, lease: Lease, result: Ack) -> None:
         ids, payloads = arguments.tasks((result.put,))
-        if not ids:
+        again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
+        if not ids and again_ms < 0:
             self._gathered.acks.append(lease)
             return
         ops = self.queue.operations
         if len(ids) < BATCH:
-            self._gathered.errands.append(_Errand("ack", [lease], ops.ack_put(lease, ids, payloads)))
+            self._gathered.errands.append(_Errand("ack", [lease], ops.ack_put(lease, ids, payloads, again_ms, payload)))
             return
         task = self._loop.create_task(self._ack_many(lease, result))
         self._long_acks.add(task)
@@ -572,7 +646,7 @@ class Worker:
     async def _ack_many(self, lease: Lease, result: Ack) -> None:
         while True:
             try:
-                await self.queue.run(flows.ack_put(self.queue.talk, lease, result.put))
+                await self.queue.ack(lease, result.put, again_in=result.again_in, payload=result.payload)
                 self.tally.acked += 1
             except TimeoutqError as error:
                 if isinstance(error, LeaseLost):

@@ -1,6 +1,6 @@
 -- claim: lease ready tasks to a token. Sent again with the same token, it gives the leases that the first call took.
 -- KEYS  todos in_progress scheduled leases owners lock payload attempts crashes runtime meta stats bell alarm
--- PARTS open wake server
+-- PARTS open wake server turns
 -- ARGV  1 token   2 age of the call, ms (0 when first sent)   3 how many   4 timeout, ms   5 max_runtime, ms, or 0
 --       6 not after: server time, ms, past which the client has given up; 0 for never
 --       7 share: how many workers there are; nobody takes more than its part of a short queue
@@ -74,6 +74,10 @@ if #ids == 0 then
   local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
   local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
   local a, b = tonumber(lease[2] or 0), tonumber(due[2] or 0)
+  if settings[7] then
+    local turn = next_turn()
+    if turn and (b == 0 or turn < b) then b = turn end
+  end
   local at = (a > 0 and b > 0) and math.min(a, b) or math.max(a, b)
   -- a clock that stepped back made leases longer than anybody asked for: they are cut at once
   local last = a > 0 and redis.call('ZRANGE', leases, -1, -1, 'WITHSCORES')

@@ -2,11 +2,33 @@
 -- KEYS  meta bell alarm
 -- PARTS open wake
 -- ARGV  1 call id   2 age of the call, ms   3.. (name, value) *
--- Reply 1
+-- Reply 2 when the politeness has changed, and `convert` is to be called; else 1
+local reply = 1
 for i = 3, #ARGV, 2 do
-  redis.call('HDEL', meta, ARGV[i]) -- goes first: a full server allows it, and all that follows it
-  redis.call('HSET', meta, ARGV[i], ARGV[i + 1])
-  if ARGV[i] == 'paused' and ARGV[i + 1] == '0' then ring() end
+  local name, value = ARGV[i], ARGV[i + 1]
+  if name == 'politeness' then
+    local was = settings[7]
+    -- rules that change keep everything where it is; who has just begun, or ended, waits for the conversion
+    if value == 'off' and was then
+      value, reply = '0 1000000 off', 2
+    elseif value == 'off' then
+      value = nil
+    elseif was == value then
+      value = nil
+      if redis.call('HEXISTS', meta, 'converting') == 1 then reply = 2 end
+    else
+      reply = 2
+    end
+    if reply == 2 then
+      redis.call('HDEL', meta, 'converting')
+      redis.call('HSET', meta, 'converting', '1')
+    end
+  end
+  if value then
+    redis.call('HDEL', meta, name) -- goes first: a full server allows it, and all that follows it
+    redis.call('HSET', meta, name, value)
+  end
+  if name == 'paused' and value == '0' then ring() end
 end
 redis.call('HSETNX', meta, 'schema', '1')
-return 1
+return reply

@@ -1,6 +1,6 @@
 -- fail: a handler failed. The task is scheduled for another attempt, or moved to failed when there is none left.
--- KEYS  in_progress failed scheduled leases owners lock attempts errors error_log runtime meta stats bell alarm calls
--- PARTS open items drop replay wake log
+-- KEYS  todos in_progress failed scheduled leases owners lock attempts runtime meta stats bell alarm calls
+-- PARTS open items drop calls replay wake log polite
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length)
 --       then for each lease: retry in ms, or -1 to give up; error text
 -- Reply letters, one a lease: O failed; R this very call was carried out before; L is not this token's
@@ -36,6 +36,10 @@ end
 if #ended > 0 then
   drop(ended)
   redis.call('HINCRBY', stats, 'failed', #ended)
+  if polite then
+    depart(ended, hosts_of(ended), 1, 1)
+    turn()
+  end
   if gave_up > 0 then redis.call('HINCRBY', stats, 'gave_up', gave_up) end
 end
 local letters = judge(call_id, codes, lost)

@@ -1,8 +1,8 @@
 -- forget: remove tasks from every state; a worker that runs one finds its lease lost.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm
--- PARTS open drop wake add
+-- PARTS open drop wake log polite add
 -- ARGV  1 call id   2 age of the call, ms   3.. id *
--- Reply letters, one an id: t p d f s the state it was in; u it was in none
+-- Reply letters, one an id: t w p d f s the state it was in; u it was in none
 local ids, codes = {unpack(ARGV, 3)}, {}
 local where, count, running, seen = find(ids), 0, {}, {}
 for i = 1, #ids do
@@ -12,6 +12,7 @@ for i = 1, #ids do
     if where[i] == 'p' then running[#running + 1] = ids[i] end
   end
 end
+local names = polite and hosts_of(ids)
 redis.call('SREM', todos, unpack(ids))
 redis.call('SREM', in_progress, unpack(ids))
 redis.call('SREM', done, unpack(ids))
@@ -23,6 +24,20 @@ redis.call('HDEL', attempts, unpack(ids))
 redis.call('HDEL', crashes, unpack(ids))
 redis.call('HDEL', errors, unpack(ids))
 drop(running)
+if polite then
+  redis.call('SREM', waiting, unpack(ids))
+  local left, left_names = {}, {}
+  for i = 1, #ids do
+    if where[i] == 't' or where[i] == 'p' then
+      left[#left + 1], left_names[#left + 1] = ids[i], names[i]
+    elseif where[i] == 'w' then
+      abandon(ids[i], names[i])
+    end
+  end
+  depart(left, left_names, 0, 0)
+  ungroup(ids)
+  turn()
+end
 if count > 0 then
   redis.call('HINCRBY', stats, 'forgotten', count)
 end

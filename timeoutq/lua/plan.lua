@@ -1,6 +1,6 @@
 -- plan: a cleaner asks how long it may sleep, and promises to look again by then.
 -- KEYS  in_progress scheduled leases meta stats history
--- PARTS open server grace
+-- PARTS open server grace turns
 -- ARGV  1 call id   2 age of the call, ms   3 longest sleep, ms
 -- Reply {now ms, look again at ms}
 local at = now + tonumber(ARGV[3])
@@ -19,6 +19,9 @@ if lease[2] then
 end
 if due[2] then
   at = math.min(at, tonumber(due[2]))
+end
+if settings[7] then
+  at = math.min(at, next_turn() or at)
 end
 if wake_at < at or wake_at > now + 60000 then
   redis.call('HDEL', meta, 'wake_at') -- goes first: a full server allows it, and all that follows it

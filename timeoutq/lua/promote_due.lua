@@ -1,17 +1,30 @@
--- promote_due: scheduled tasks whose time has come become ready.
+-- promote_due: scheduled tasks whose time has come become ready, and hosts whose turn it is hand over theirs.
 -- KEYS  todos scheduled meta stats bell alarm
--- PARTS open wake
+-- PARTS open wake log polite
 -- ARGV  1 call id   2 age of the call, ms   3 at most
 -- Reply {now ms, promoted, 1 if there may be more}
-local n = tonumber(ARGV[3])
+local n, handed, more = tonumber(ARGV[3]), 0, false
 local ids = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'LIMIT', 0, n)
 if #ids > 0 then
   redis.call('ZREM', scheduled, unpack(ids))
-  redis.call('SADD', todos, unpack(ids))
   redis.call('HINCRBY', stats, 'promoted', #ids)
-  if redis.call('SCARD', todos) == #ids then
-    redis.call('HSET', stats, 'todos_since', now)
+  if polite then
+    enter(ids)
+  else
+    redis.call('SADD', todos, unpack(ids))
+    if redis.call('SCARD', todos) == #ids then
+      redis.call('HSET', stats, 'todos_since', now)
+    end
+    ring()
   end
-  ring()
 end
-return {now, #ids, #ids == n and 1 or 0}
+if polite then
+  local hosts = string.sub(meta, 1, -5) .. 'hosts'
+  local names = redis.call('ZRANGEBYSCORE', hosts, '-inf', now, 'LIMIT', 0, n)
+  if #names > 0 then
+    redis.call('ZREM', hosts, '') -- goes first: a full server allows it, and all that follows it
+    load_hosts(names)
+    handed, more = turn(), #names == n
+  end
+end
+return {now, #ids + handed, (#ids == n or more) and 1 or 0}

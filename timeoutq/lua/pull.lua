@@ -1,6 +1,6 @@
 -- pull: take tasks for good, without a lease: at most once.
--- KEYS  todos done done_at payload attempts crashes errors meta stats
--- PARTS open
+-- KEYS  todos done done_at payload attempts crashes errors meta stats bell alarm
+-- PARTS open wake log polite
 -- ARGV  1 call id   2 age of the call, ms   3 how many
 -- Reply {ids, payloads}
 if settings[2] == '1' then
@@ -31,4 +31,9 @@ if keep ~= 'forever' and keep ~= 'no' then
   end
 end
 redis.call('HINCRBY', stats, 'pulled', #ids)
+if polite then
+  depart(ids, hosts_of(ids), 1, 0)
+  ungroup(ids)
+  turn()
+end
 return {ids, bodies}

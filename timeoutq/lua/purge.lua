@@ -1,4 +1,4 @@
--- purge: remove the queue, at most n leases with their lock keys a call, then every key at once.
+-- purge: remove the queue, at most n leases with their lock keys, or hosts with their sets, a call; then all at once.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors error_log runtime stats bell alarm calls workers worker_info history meta
 -- PARTS open
 -- ARGV  1 call id   2 age of the call, ms   3 at most
@@ -15,5 +15,19 @@ if #ids > 0 then
   redis.call('HDEL', owners, unpack(ids))
   return 0
 end
+local prefix = string.sub(meta, 1, -5)
+local names = redis.call('ZRANGE', prefix .. 'hosts', 0, tonumber(ARGV[3]) - 1)
+if #names > 0 then
+  local lanes = {}
+  for i = 1, #names do
+    lanes[i] = prefix .. 'host:' .. names[i]
+  end
+  redis.call('UNLINK', unpack(lanes))
+  redis.call('ZREM', prefix .. 'hosts', unpack(names))
+  redis.call('UNLINK', prefix .. 'waiting', prefix .. 'slots')
+  return 0
+end
+redis.call('UNLINK', prefix .. 'groups', prefix .. 'visits', prefix .. 'policies', prefix .. 'resting',
+  prefix .. 'host_failures')
 redis.call('UNLINK', unpack(KEYS))
 return 1

@@ -1,11 +1,11 @@
 -- put: add tasks that no state knows; say for each what was found.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm calls
--- PARTS open wake add
--- ARGV  1 call id   2 age of the call, ms (0 when first sent)   3 again: 0 or 1
---       4.. count, id * count, count of payloads, (position, payload) *
--- Reply letters, one an id: A added; t p d f s the state it already is in
+-- PARTS open wake calls log polite add
+-- ARGV  1 call id   2 age of the call, ms (0 when first sent)   3 again: 0 or 1   4 the host of all, or ''
+--       5.. count, id * count, count of payloads, (position, payload) *
+-- Reply letters, one an id: A added; t w p d f s the state it already is in
 local call_id = ARGV[1]
-local ids, payloads = read_tasks(4)
+local ids, payloads = read_tasks(5)
 if tonumber(ARGV[2]) > 0 and redis.call('ZSCORE', calls, call_id) then
   -- it writes again, so that a WAIT behind it waits for the first one too, whichever connection that came by
   redis.call('ZREM', calls, call_id)
@@ -16,7 +16,6 @@ if tonumber(ARGV[2]) > 0 and redis.call('ZSCORE', calls, call_id) then
   end
   return table.concat(where)
 end
-local codes = add(ids, payloads, ARGV[3] == '1', false)
-redis.call('ZREMRANGEBYSCORE', calls, '-inf', now - 60000)
-redis.call('ZADD', calls, now, call_id)
+local codes = add(ids, payloads, ARGV[3] == '1', false, ARGV[4])
+note_call(call_id)
 return codes

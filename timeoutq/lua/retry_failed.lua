@@ -1,15 +1,17 @@
 -- retry_failed: failed tasks become ready again, with a clean record.
 -- KEYS  todos failed attempts crashes errors meta stats bell alarm
--- PARTS open wake
+-- PARTS open wake log polite
 -- ARGV  1 call id   2 age of the call, ms   3 at most, when no ids are named   4.. id *
 -- Reply how many moved
 local ids, moved = {unpack(ARGV, 4)}, {}
 if #ids == 0 then
   ids = redis.call('SRANDMEMBER', failed, ARGV[3])
 end
+local names, moved_names = polite and #ids > 0 and hosts_of(ids), {}
 for i = 1, #ids do
-  if redis.call('SMOVE', failed, todos, ids[i]) == 1 then
+  if redis.call('SMOVE', failed, names and names[i] and waiting or todos, ids[i]) == 1 then
     moved[#moved + 1] = ids[i]
+    if names then moved_names[#moved] = names[i] end
   end
 end
 if #moved > 0 then
@@ -17,6 +19,10 @@ if #moved > 0 then
   redis.call('HDEL', crashes, unpack(moved))
   redis.call('HDEL', errors, unpack(moved))
   redis.call('HINCRBY', stats, 'retried', #moved)
+  if names then
+    arrive(moved, moved_names)
+    turn()
+  end
   ring()
 end
 return #moved

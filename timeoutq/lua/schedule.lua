@@ -1,11 +1,12 @@
 -- schedule: add tasks that become ready at a time; move the time of those already scheduled, earlier or later.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm calls
--- PARTS open wake add
+-- PARTS open wake calls log polite add
 -- ARGV  1 call id   2 age of the call, ms (0 when first sent)   3 again: 0 or 1
---       4 due time, ms since 1970, or +delay, ms from now   5.. count, id * count, count of payloads, (position, payload) *
--- Reply letters, one an id: A added; s was scheduled and has the new time; t p d f the state it already is in
+--       4 due time, ms since 1970, or +delay, ms from now
+--       5 the host of all, or ''   6.. count, id * count, count of payloads, (position, payload) *
+-- Reply letters, one an id: A added; s was scheduled and has the new time; t w p d f the state it already is in
 local call_id = ARGV[1]
-local ids, payloads = read_tasks(5)
+local ids, payloads = read_tasks(6)
 if tonumber(ARGV[2]) > 0 and redis.call('ZSCORE', calls, call_id) then
   -- it writes again, so that a WAIT behind it waits for the first one too, whichever connection that came by
   redis.call('ZREM', calls, call_id)
@@ -20,7 +21,6 @@ local due = tonumber(ARGV[4])
 if string.sub(ARGV[4], 1, 1) == '+' then
   due = now + tonumber(string.sub(ARGV[4], 2))
 end
-local codes = add(ids, payloads, ARGV[3] == '1', due)
-redis.call('ZREMRANGEBYSCORE', calls, '-inf', now - 60000)
-redis.call('ZADD', calls, now, call_id)
+local codes = add(ids, payloads, ARGV[3] == '1', due, ARGV[5])
+note_call(call_id)
 return codes

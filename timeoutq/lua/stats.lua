@@ -1,12 +1,20 @@
 -- stats: the sizes of all states, the counters and the settings, at one moment.
 -- KEYS  todos in_progress done failed scheduled leases workers meta stats
--- PARTS open
+-- PARTS open turns
 -- ARGV  1 call id   2 age of the call, ms
--- Reply {now ms, todos, scheduled, in_progress, done, failed, next due ms, next deadline ms, workers, counters, settings}
+-- Reply {now ms, todos, scheduled, in_progress, done, failed, next due ms, next deadline ms, workers, counters, settings,
+--       waiting, hosts, next turn of a host ms}
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
 local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
+local waiting, hosts, turn = 0, 0, false
+if settings[7] then
+  local prefix = string.sub(meta, 1, -5)
+  waiting, hosts = redis.call('SCARD', prefix .. 'waiting'), redis.call('ZCARD', prefix .. 'hosts')
+  turn = next_turn()
+end
 return {
   now, redis.call('SCARD', todos), redis.call('ZCARD', scheduled), redis.call('SCARD', in_progress),
   redis.call('SCARD', done), redis.call('SCARD', failed), due[2] or false, lease[2] or false,
   redis.call('ZCOUNT', workers, now - 60000, '+inf'), redis.call('HGETALL', stats), redis.call('HGETALL', meta),
+  waiting, hosts, turn and string.format('%.0f', turn) or false,
 }

@@ -1,5 +1,16 @@
--- find: where each id is now, as a letter, or nil; and how many are anywhere
+-- find_one: where an id is now, as a letter, or nil
+local function find_one(id)
+  return redis.call('SISMEMBER', todos, id) == 1 and 't' or redis.call('SISMEMBER', in_progress, id) == 1 and 'p'
+    or redis.call('SISMEMBER', done, id) == 1 and 'd' or redis.call('SISMEMBER', failed, id) == 1 and 'f'
+    or polite and redis.call('SISMEMBER', waiting, id) == 1 and 'w' or redis.call('ZSCORE', scheduled, id) and 's' or nil
+end
+
+-- find: the same of many; and how many are anywhere
 local function find(ids)
+  if #ids == 1 then
+    local state = find_one(ids[1])
+    return {state}, state and 1 or 0
+  end
   local where, known = {}, 0
   -- to ask for a few is as cheap as to ask whether the set is there at all
   local many = #ids > 8
@@ -14,6 +25,7 @@ local function find(ids)
   mark(in_progress, 'p')
   mark(done, 'd')
   mark(failed, 'f')
+  if polite then mark(waiting, 'w') end
   if not many or redis.call('EXISTS', scheduled) == 1 then
     local due = redis.call('ZMSCORE', scheduled, unpack(ids))
     for i = 1, #ids do
@@ -24,7 +36,8 @@ local function find(ids)
 end
 
 -- ready: new ids become ready; gives how many they are
-local function ready(ids)
+local function ready(ids, group)
+  if polite then return enter(ids, group) end
   local count = redis.call('SADD', todos, unpack(ids))
   if redis.call('SCARD', todos) == count then
     redis.call('HSET', stats, 'todos_since', now)
@@ -40,24 +53,24 @@ local function put_new(count)
 end
 
 -- fresh_ones: the usual case, in which no state knows any of the ids, costs no table
-local function fresh_ones(ids)
-  local count = ready(ids)
+local function fresh_ones(ids, group)
+  local count = ready(ids, group)
   put_new(count)
   if count == #ids then return string.rep('A', count) end
-  local codes, seen = {}, {}
+  local codes, seen, where = {}, {}, find(ids)
   for i = 1, #ids do
-    codes[i] = seen[ids[i]] and 't' or 'A'
+    codes[i] = seen[ids[i]] and where[i] or 'A'
     seen[ids[i]] = true
   end
   return table.concat(codes)
 end
 
 -- add: put the ids that no state knows into todos, or into scheduled when `due` is given; `again` brings done and
--- failed ones back. `payloads` maps positions to payloads. Answers a letter an id, and how many were added.
-local function add(ids, payloads, again, due)
+-- failed ones back. `payloads` maps positions to payloads, `group` is the host of all, or ''. Answers a letter an id.
+local function add(ids, payloads, again, due, group)
   local where, known = find(ids)
-  if known == 0 and not due and not next(payloads) then return fresh_ones(ids) end
-  local fresh, codes, seen = {}, {}, {}
+  if known == 0 and not due and not next(payloads) then return fresh_ones(ids, group) end
+  local fresh, codes, seen, twice = {}, {}, {}, false
   for i = 1, #ids do
     local id, state = ids[i], where[i]
     if not state and not seen[id] then
@@ -66,6 +79,7 @@ local function add(ids, payloads, again, due)
       seen[id], fresh[#fresh + 1], codes[i] = true, i, 'A'
     else
       codes[i] = state and not seen[id] and state or (due and 's' or 't')
+      twice = twice or seen[id]
     end
   end
   local names, dues, back, bodies = {}, {}, {}, {}
@@ -95,15 +109,20 @@ local function add(ids, payloads, again, due)
     end
     if #dues > 0 then
       redis.call('ZADD', scheduled, unpack(dues))
+      if polite and #names > 0 then regroup(names, group) end
       rouse(due)
     end
   elseif #names > 0 then
-    ready(names)
+    ready(names, group)
   end
   if #bodies > 0 then
     redis.call('HSET', payload, unpack(bodies))
   end
   if #names > 0 then put_new(#names) end
+  if polite and twice then
+    where = find(ids)
+    for i = 1, #ids do codes[i] = codes[i] == 'A' and 'A' or where[i] end
+  end
   return table.concat(codes)
 end
 

@@ -2,13 +2,16 @@
 local function crash(ids, was, reason)
   local limit = tonumber(settings[6] or 5)
   local counts = redis.call('HMGET', crashes, unpack(ids))
+  local names = polite and hosts_of(ids)
+  local again, again_names = {}, {}
   local gone, back, given_up = {}, 0, 0
   local fields, lines = {}, {}
   for i = 1, #ids do
     local id = ids[i]
     local count = tonumber(counts[i] or 0) + 1
     gone[#gone + 1] = id
-    if redis.call('SMOVE', in_progress, count >= limit and failed or todos, id) == 1 then
+    local into = count >= limit and failed or names and names[i] and waiting or todos
+    if redis.call('SMOVE', in_progress, into, id) == 1 then
       fields[#fields + 1] = id
       fields[#fields + 1] = count
       local line = reason .. ' (crash ' .. count .. ' of ' .. limit .. '; it was leased to ' .. (was[i] or '?') .. ')'
@@ -17,11 +20,17 @@ local function crash(ids, was, reason)
         line = 'gave up: ' .. line
       else
         back = back + 1
+        again[back], again_names[back] = id, names and names[i]
       end
       lines[#lines + 1] = {id, line}
     end
   end
   drop(gone)
+  if names then
+    depart(gone, names, 0, 1)
+    arrive(again, again_names)
+    turn()
+  end
   if #fields > 0 then
     redis.call('HSET', crashes, unpack(fields))
     for i = 1, #lines do

@@ -2,7 +2,8 @@
 local unpack = table.unpack or unpack
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local settings = redis.call('HMGET', meta, 'schema', 'paused', 'lease_ms', 'wake_at', 'keep_done', 'max_crashes')
+local settings = redis.call('HMGET', meta, 'schema', 'paused', 'lease_ms', 'wake_at', 'keep_done', 'max_crashes',
+  'politeness')
 if settings[1] and settings[1] ~= '1' then
   return {err = 'SCHEMA the queue has schema ' .. settings[1]}
 end

@@ -13,19 +13,13 @@ local function judge(call_id, codes, lost)
 end
 
 local function remember(call_id, codes, lost)
+  if lost == 0 then return note_call(call_id) end
   local members = {}
-  if lost == 0 then
-    members = {now, call_id}
-  else
-    for i = 1, #codes do
-      if codes[i] == 'O' then
-        members[#members + 1] = now
-        members[#members + 1] = call_id .. ':' .. i
-      end
+  for i = 1, #codes do
+    if codes[i] == 'O' then
+      members[#members + 1] = now
+      members[#members + 1] = call_id .. ':' .. i
     end
   end
-  redis.call('ZREMRANGEBYSCORE', calls, '-inf', now - 60000)
-  if #members > 0 then
-    redis.call('ZADD', calls, unpack(members))
-  end
+  redis.call('ZADD', calls, unpack(members))
 end

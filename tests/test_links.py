@@ -1,0 +1,117 @@
+"""Links: whatever happens to an exchange, the next one reads its own replies, on a connection that works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tests.rig.waiting import wait_until
+from timeoutq import Queue
+from timeoutq.client import AsyncQueue
+from timeoutq.connection import AsyncLink, Link, Server
+from timeoutq.operations import Command
+
+Send = Callable[..., Any]
+
+
+async def turns() -> None:
+    """Let the loop see what has arrived by now, as one does that is not blocked meanwhile."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture(params=["sync", "async"])
+def send(request: pytest.FixtureRequest, url: str) -> Iterator[Send]:
+    """Sends commands through either link, which waits 0.3 s for a reply."""
+    server = Server(url, None, 1.0)
+    if request.param == "sync":
+        link = Link(server, 10.0)
+        yield lambda *commands: link.send(commands)
+        link.close()
+        return
+    with asyncio.Runner() as runner:
+        twin = AsyncLink(server, 10.0)
+
+        async def exchange(*commands: Command) -> list[Any]:
+            await turns()
+            return await twin.send(commands)
+
+        yield lambda *commands: runner.run(exchange(*commands))
+        runner.run(twin.close())
+
+
+def test_an_error_stands_in_the_place_of_its_reply(send: Send) -> None:
+    first, error, last = send(("ECHO", "first"), ("GET",), ("ECHO", "last"))
+    assert (first, last) == (b"first", b"last")
+    assert isinstance(error, redis.ResponseError)
+    (alone,) = send(("GET",))
+    assert isinstance(alone, redis.ResponseError)
+    assert send(("ECHO", "next")) == [b"next"]
+
+
+def test_a_reply_that_came_too_late_is_given_to_nobody(send: Send, raw: redis.Redis) -> None:
+    with pytest.raises(redis.TimeoutError):
+        send(("ECHO", "before"), ("BLPOP", "nothing", 1), ("ECHO", "late"))
+    assert send(("ECHO", "mine"), ("ECHO", "too")) == [b"mine", b"too"]
+    wait_until(lambda: raw.info("clients")["blocked_clients"] == 0)
+    assert send(("ECHO", "again")) == [b"again"]
+
+
+def test_one_connection_serves_all_exchanges(send: Send) -> None:
+    (first,), (second,) = send(("CLIENT", "ID")), send(("CLIENT", "ID"))
+    assert first == second
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_replaced(send: Send, raw: redis.Redis) -> None:
+    (number,) = send(("CLIENT", "ID"))
+    raw.client_kill_filter(_id=number)
+    assert send(("ECHO", "mine")) == [b"mine"]
+
+
+def test_replies_of_time_and_info_are_parsed_as_redis_py_does(send: Send) -> None:
+    (moment, info) = send(("TIME",), ("INFO", "memory"))
+    assert isinstance(moment, tuple)
+    assert info["maxmemory_policy"] == "noeviction"
+
+
+async def test_a_cancelled_exchange_leaves_no_reply_to_the_next(url: str, raw: redis.Redis) -> None:
+    link = AsyncLink(Server(url, None, 20.0), 10.0)
+    exchange = asyncio.create_task(link.send([("BLPOP", "nothing", 5), ("ECHO", "late")]))
+    async with asyncio.timeout(10):
+        while raw.info("clients")["blocked_clients"] == 0:
+            await asyncio.sleep(0.005)
+    exchange.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await exchange
+    raw.rpush("nothing", "x")
+    assert await link.send([("ECHO", "mine"), ("ECHO", "too")]) == [b"mine", b"too"]
+    await link.close()
+
+
+async def test_two_exchanges_go_side_by_side_on_two_connections(url: str, raw: redis.Redis) -> None:
+    link = AsyncLink(Server(url, None, 20.0), 10.0)
+    blocked = asyncio.create_task(link.send([("BLPOP", "stroke", 10)]))
+    async with asyncio.timeout(10):
+        while raw.info("clients")["blocked_clients"] == 0:
+            await asyncio.sleep(0.005)
+    assert await link.send([("RPUSH", "stroke", "x")]) == [1]
+    assert await blocked == [(b"stroke", b"x")]
+    await link.close()
+
+
+def test_a_queue_takes_a_task_for_good_on_a_connection_that_was_closed(queue: Queue, raw: redis.Redis) -> None:
+    queue.put("a")
+    raw.client_kill_filter(_type="normal", skipme=True)
+    assert [task.task for task in queue.pull(1)] == ["a"]
+
+
+async def test_and_so_does_its_twin(url: str, queue: Queue, raw: redis.Redis) -> None:
+    async with AsyncQueue(queue.name, url) as twin:
+        await twin.put("a")
+        raw.client_kill_filter(_type="normal", skipme=True)
+        await turns()
+        assert [task.task for task in await twin.pull(1)] == ["a"]

@@ -1,0 +1,140 @@
+"""The exchanges of a worker: two side by side at most, and what becomes of both when one hangs or the worker stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import redis
+
+from tests.rig.proxy import Fault, Proxy
+from timeoutq import AsyncQueue, Lease, Queue, Worker, operations
+
+
+def sha(name: str) -> bytes:
+    """Give bytes that only requests of this script contain."""
+    return operations.script(name).sha.encode()
+
+
+def know_the_scripts(queue: Queue) -> None:
+    """Have the server know the scripts: a request whose reply is that it does not know them does nothing."""
+    queue.put("first")
+    queue.ack(queue.claim(1))
+    queue.forget("first")
+
+
+def is_at(queue: Queue, done: int, in_progress: int) -> bool:
+    stats = queue.stats()
+    return (stats.done, stats.in_progress) == (done, in_progress)
+
+
+async def until(predicate: Callable[[], bool | Awaitable[bool]], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while True:
+            found = predicate()
+            if (await found) if isinstance(found, Awaitable) else found:
+                return
+            await asyncio.sleep(0.005)
+
+
+async def test_another_exchange_goes_on_beside_one_that_hangs(url: str, queue: Queue) -> None:
+    async def handler(lease: Lease) -> None:
+        pass
+
+    know_the_scripts(queue)
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=20, deadline=15) as mine:
+            worker = Worker(mine, handler, concurrency=4, signals=False)
+            proxy.arm(Fault.SWALLOW, sha("ack"))
+            queue.put("a")
+            running = asyncio.create_task(worker.run())
+            await until(lambda: proxy.struck == 1)
+            queue.put("b", "c")
+            await until(lambda: queue.stats().done == 3)
+            await until(lambda: worker.tally.acked == 2)
+            # nobody has told the worker yet that "a" is done: that exchange still waits for its reply
+            assert [lease.task for lease in worker.held.values()] == ["a"]
+            await until(lambda: worker.tally.acked == 3)
+            worker.stop()
+            tally = await running
+    assert (tally.claimed, tally.acked, tally.lost) == (3, 3, 0)
+    assert queue.stats().counters["acked"] == 1 + 3
+
+
+async def test_stop_gives_back_what_two_claims_under_way_bring(url: str, queue: Queue) -> None:
+    async def handler(lease: Lease) -> None:
+        raise AssertionError("nothing may be started any more")
+
+    know_the_scripts(queue)
+    queue.put([f"t{i}" for i in range(1000)])
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=20, deadline=5) as mine:
+            worker = Worker(mine, handler, concurrency=600, prefetch=0, signals=False)
+            proxy.arm(Fault.SWALLOW, sha("claim"), times=2)
+            running = asyncio.create_task(worker.run())
+            await until(lambda: queue.stats().in_progress == 600)
+            assert worker.held == {}
+            worker.stop()
+            tally = await running
+    assert (tally.claimed, tally.released, tally.failed) == (600, 600, 0)
+    stats = queue.stats()
+    assert (stats.todos, stats.in_progress) == (1000, 0)
+    assert stats.counters.get("expired", 0) == 0
+
+
+async def test_a_worker_that_leaves_at_once_leaves_nothing_behind(url: str, queue: Queue) -> None:
+    async def handler(lease: Lease) -> None:
+        await asyncio.sleep(0.001)
+
+    queue.put([f"t{i}" for i in range(3000)])
+    async with AsyncQueue(queue.name, url, timeout=20) as mine:
+        worker = Worker(mine, handler, concurrency=50, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: worker.tally.acked > 200)
+        worker.stop(now=True)
+        tally = await running
+    stats = queue.stats()
+    assert (stats.in_progress, stats.done, stats.todos) == (0, tally.acked, 3000 - tally.acked)
+
+
+async def test_nothing_is_claimed_beyond_the_slots(url: str, queue: Queue) -> None:
+    gate = asyncio.Semaphore(0)
+
+    async def handler(lease: Lease) -> None:
+        await gate.acquire()
+
+    queue.put([f"t{i}" for i in range(1000)])
+    async with AsyncQueue(queue.name, url, timeout=20) as mine:
+        worker = Worker(mine, handler, concurrency=100, prefetch=0, signals=False)
+        running = asyncio.create_task(worker.run())
+        ended = 0
+        for wave in (0, 50, 100, 1, 70):
+            ended += wave
+            for _ in range(wave):
+                gate.release()
+            await until(partial(is_at, queue, done=ended, in_progress=100))
+            assert queue.stats().counters["claimed"] == 100 + ended
+        worker.stop(now=True)
+        await running
+
+
+async def test_a_worker_opens_no_more_connections_than_it_has_exchanges(
+    url: str, queue: Queue, raw: redis.Redis
+) -> None:
+    async def handler(lease: Lease) -> None:
+        await asyncio.sleep(0)
+
+    before = len(raw.client_list())
+    queue.put([f"t{i}" for i in range(5000)])
+    most = 0
+    async with AsyncQueue(queue.name, url, timeout=20) as mine:
+        worker = Worker(mine, handler, concurrency=100, signals=False)
+        running = asyncio.create_task(worker.run())
+        while worker.tally.acked < 5000:
+            most = max(most, len(raw.client_list()))
+            await asyncio.sleep(0.005)
+        worker.stop()
+        await running
+    # of the test: one; of the worker: two exchanges, the cleaner's, the bell, the alarm, and the heartbeat
+    assert most <= before + 1 + 6

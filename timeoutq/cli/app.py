@@ -1,0 +1,187 @@
+"""The command itself: the typer app, the options that commands share, its exit codes, and `main`.
+
+The other modules of this folder hang their commands into `app`; `timeoutq` and `python -m timeoutq` call `main`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
+from timeoutq.text import safe
+
+if TYPE_CHECKING:
+    from timeoutq.client import Queue
+
+NOTHING, USAGE, SERVER, LOST, INTERRUPTED = 1, 2, 3, 4, 130
+
+EPILOG = (
+    "Exit codes: 0 done · 1 nothing there, or no · 2 wrong usage, input or file · 3 the server is away or "
+    "refuses · 4 a lease is lost · 130 Ctrl-C.  The server: --url, else TIMEOUTQ_URL, else REDIS_URL, else "
+    "redis://localhost:6379/0."
+)
+
+app = typer.Typer(
+    help="A work queue on Redis made of sets: put tasks, lease them to workers, look into everything.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+Name = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False)]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[TASK]...", help="Task ids.", show_default=False)]
+Url = Annotated[
+    str | None, typer.Option("--url", help="Server: redis://, rediss://, unix://, valkey://.", show_default=False)
+]
+UrlFile = Annotated[
+    Path | None,
+    typer.Option("--url-file", help="File with the server's URL: keeps a password out of `ps`.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Count = Annotated[int, typer.Option("-n", "--count", min=1, max=500, help="How many at most.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        import timeoutq
+
+        typer.echo(timeoutq.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Take the options that stand before the command."""
+
+
+def say(message: str) -> None:
+    """Print a line on stderr."""
+    typer.echo(f"timeoutq: {safe(message)}", err=True)
+
+
+def stop(code: int, message: str = "") -> NoReturn:
+    """End the command with an exit code, and say why."""
+    if message:
+        say(message)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def saying_how_far(far: Callable[[], tuple[int, str]]) -> Iterator[None]:
+    """Say how far a long command got (how many, and that in words) when Ctrl-C or an error ends it."""
+    try:
+        yield
+    except (KeyboardInterrupt, TimeoutqError) as error:
+        many, words = far()
+        if many or isinstance(error, KeyboardInterrupt):
+            say(f"ended early: {words}")
+        raise
+
+
+def server_address(url: str | None, url_file: Path | None) -> str | None:
+    """Give the URL of --url or --url-file; None: where the environment says."""
+    from timeoutq.address import redact
+
+    if url is not None and url_file is not None:
+        raise InvalidInput("give --url or --url-file, not both")
+    # an empty one is a variable that was not set: it must not become the server that happens to be the default
+    if url is not None and not url.strip():
+        raise InvalidInput("--url is empty: write an address, or leave it out")
+    if url_file is not None:
+        try:
+            words = url_file.read_text("utf-8").split()
+        except OSError as error:
+            raise InvalidInput(f"cannot read --url-file {url_file}: {error.strerror}") from error
+        except UnicodeDecodeError:
+            words = []
+        if len(words) != 1:
+            raise InvalidInput(f"--url-file {url_file} must hold one line, the URL, and nothing else")
+        return words[0]
+    if url is not None and redact(url) != url:
+        say("the password in --url can be seen by all users of this machine (ps); use TIMEOUTQ_URL or --url-file")
+    return url
+
+
+def open_queue(name: str, url: str | None, url_file: Path | None, **settings: Any) -> Queue:
+    """Open the queue that the arguments of a command name."""
+    from timeoutq.client import Queue
+
+    return Queue(name, server_address(url, url_file), **settings)
+
+
+def sure(question: str, yes: bool) -> None:
+    """Ask, unless --yes was given; end the command when the answer is no, or nobody can be asked."""
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        stop(USAGE, f"{question} Not without --yes, since nobody can be asked here.")
+    if not typer.confirm(safe(question), err=True):
+        stop(NOTHING, "nothing was done")
+
+
+def main() -> None:
+    """Run the command; errors are one line, Ctrl-C and a closed pipe are quiet."""
+    if sys.stdout is None:  # closed by the caller: nobody wants to read, which is no error
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a character that the terminal lacks is no reason to end
+    try:
+        code = app(standalone_mode=False)
+        code = code if isinstance(code, int) else 0
+    except LeaseLost as error:
+        say(str(error))
+        code = LOST
+    except InvalidInput as error:
+        say(str(error))
+        code = USAGE
+    except TimeoutqError as error:
+        say(str(error))
+        code = USAGE if isinstance(error, ImportError) else SERVER
+    except (KeyboardInterrupt, EOFError):
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # whoever read our output has left: so do we, without a second complaint at the flush
+        _discard_output()
+        code = 0
+    except OSError as error:
+        _discard_output()
+        say(f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror or error}")
+        code = USAGE
+    except Exception as error:
+        shown = getattr(error, "show", None)
+        if shown is None or not hasattr(error, "exit_code"):
+            if type(error).__name__ != "Abort":
+                raise
+            code = INTERRUPTED
+        else:
+            error.__dict__["message"] = safe(str(getattr(error, "message", "")))  # it quotes what was typed
+            shown()
+            code = USAGE
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+    except OSError as error:
+        _discard_output()
+        say(f"cannot write the output: {error.strerror}")
+        code = code or USAGE
+    sys.exit(code)
+
+
+def _discard_output() -> None:
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

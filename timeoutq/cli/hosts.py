@@ -1,0 +1,157 @@
+"""The commands about the hosts of a polite queue: hosts, host, block, unblock, ban; and why, which tells of them too.
+
+`app.py` runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from timeoutq.cli.app import NOTHING, AsJson, Name, Url, UrlFile, Yes, app, open_queue, sure
+from timeoutq.cli.printing import Sink, iso
+from timeoutq.cli.reading import Duration, moment, seconds
+from timeoutq.errors import InvalidInput
+from timeoutq.model import HostInfo
+
+Host = Annotated[
+    str,
+    typer.Argument(metavar="HOST", help="example.com, example.com:8080, a URL of it, or a group.", show_default=False),
+]
+COLUMNS = ("host", "waiting", "in_flight", "turn", "delay", "per_host", "budget", "visits", "failures", "blocked_until",
+           "banned")  # fmt: skip
+
+
+def _row(info: HostInfo) -> Sequence[Any]:
+    return (
+        info.host, info.waiting, len(info.in_flight), iso(info.turn), f"{info.delay:g}s", info.per_host, info.budget,
+        info.visits, info.failures, iso(info.blocked_until), info.banned,
+    )  # fmt: skip
+
+
+def _tell(info: HostInfo, as_json: bool) -> None:
+    sink = Sink(as_json)
+    if as_json:
+        sink.document(info)
+        return
+    lines = [
+        ("host", info.host), ("waiting", info.waiting), *(("in flight", task) for task in info.in_flight),
+        ("turn", iso(info.turn)), ("delay", f"{info.delay:g}s"), ("per host", info.per_host), ("budget", info.budget),
+        ("visits", info.visits), ("failures", info.failures), ("next allowed", iso(info.next_allowed)),
+        ("blocked until", iso(info.blocked_until)), ("blocked by", info.blocked_by or None), ("banned", info.banned),
+    ]  # fmt: skip
+    sink.rows(("what", "value"), [line for line in lines if line[1] is not None])
+
+
+@app.command(rich_help_panel="Hosts of a polite queue")
+def hosts(
+    queue: Name,
+    cursor: Annotated[str | None, typer.Option(help="Go on where a page ended.")] = None,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=500, help="So many a page.")] = 100,
+    everything: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """List the hosts that the queue has met, those whose turn is next first."""
+    sink = Sink(as_json)
+    with open_queue(queue, url, url_file) as opened:
+        while True:
+            page = opened.hosts(cursor, limit)
+            if as_json:
+                for info in page.hosts:
+                    sink.document(info)
+            else:
+                sink.rows(COLUMNS, map(_row, page.hosts))
+            cursor = page.cursor
+            if cursor is None or not everything:
+                break
+    if cursor is not None:
+        typer.echo(f"timeoutq: more with --cursor {cursor}, or --all", err=True)
+
+
+def _or_usual(text: str | None, name: str, word: str) -> Any:
+    if text is None or text == word:
+        return text
+    if not text.isdecimal():
+        raise InvalidInput(f"{name} {text!r:.40} is neither a whole number nor {word}")
+    return int(text)
+
+
+@app.command(rich_help_panel="Hosts of a polite queue")
+def host(
+    queue: Name, name: Host,
+    delay: Duration = None,
+    per_host: Annotated[str | None, typer.Option(metavar="N", help="Visits at once; or: usual.")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="N", help="The most visits in all; or: none.")] = None,
+    usual: Annotated[bool, typer.Option("--usual", help="The queue's own delay and number of visits.")] = False,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Tell all about one host; with options, give it rules of its own first."""
+    if usual and (delay is not None or per_host is not None):
+        raise InvalidInput("give --usual, or --delay and --per-host")
+    with open_queue(queue, url, url_file) as opened:
+        found = opened.set_host(
+            name,
+            delay="usual" if usual else delay,
+            per_host="usual" if usual else _or_usual(per_host, "--per-host", "usual"),
+            budget=_or_usual(budget, "--budget", "none"),
+        )
+    _tell(found, as_json)
+
+
+@app.command(rich_help_panel="Hosts of a polite queue")
+def block(
+    queue: Name, name: Host,
+    for_: Annotated[
+        float | None, typer.Option("--for", parser=seconds, metavar="TIME", help="Like 60s, 5m, 2h.")
+    ] = None,
+    until: Annotated[
+        float | None, typer.Option(parser=moment, metavar="TIME", help="Unix seconds or ISO 8601.")
+    ] = None,
+    reason: Annotated[str | None, typer.Option(help="Shown by why; else who has blocked it.")] = None,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Keep everybody from a host for a while; what is held goes on."""
+    with open_queue(queue, url, url_file) as opened:
+        found = opened.block_host(name, for_=for_, until=until, reason=reason)
+    _tell(found, as_json)
+
+
+@app.command(rich_help_panel="Hosts of a polite queue")
+def unblock(queue: Name, name: Host, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
+    """End a block or a ban."""
+    with open_queue(queue, url, url_file) as opened:
+        found = opened.unblock_host(name)
+    _tell(found, as_json)
+
+
+@app.command(rich_help_panel="Hosts of a polite queue")
+def ban(
+    queue: Name, name: Host, reason: Annotated[str, typer.Option(help="Kept with each task.")] = "banned by hand",
+    yes: Yes = False, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Never visit a host again: its ready tasks go to failed, and all that come. Asks first."""
+    with open_queue(queue, url, url_file) as opened:
+        waiting = opened.host(name).waiting
+        sure(f"Ban host {name} of queue {queue}, and move its {waiting:,} waiting tasks to failed?", yes)
+        found = opened.ban_host(name, reason)
+    _tell(found, as_json)
+
+
+@app.command(rich_help_panel="Looking")
+def why(queue: Name, task: str, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
+    """Say why a task is not being worked on now, or who works on it; exit 1 when no state holds it."""
+    with open_queue(queue, url, url_file) as opened:
+        found = opened.why(task)
+    sink = Sink(as_json)
+    if as_json:
+        sink.document(found)
+    else:
+        state = None if found.info.state is None else found.info.state.value
+        lines = [("state", state), ("reason", found.code), ("why", found.message), ("host", found.info.host),
+                 ("failures", found.info.failures or None), ("crashes", found.info.crashes or None),
+                 ("last error", found.info.error), ("near", found.near)]  # fmt: skip
+        sink.rows(("what", "value"), [line for line in lines if line[1] is not None])
+    if found.info.state is None:
+        raise typer.Exit(NOTHING)

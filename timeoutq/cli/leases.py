@@ -1,0 +1,183 @@
+"""The commands about leases: claim, ack, extend, release, fail, and pull, which takes none.
+
+`app.py` runs them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from timeoutq.cli.app import LOST, NOTHING, AsJson, Count, Ids, Name, Url, UrlFile, app, open_queue, say
+from timeoutq.cli.printing import Sink, iso, report
+from timeoutq.cli.reading import LONGEST_LINE, Duration, given_ids, piped_in, read_json, seconds
+from timeoutq.errors import InvalidInput, TimeoutqError
+
+if TYPE_CHECKING:
+    from timeoutq.client import Queue
+    from timeoutq.model import Lease, Outcome
+
+
+@app.command(rich_help_panel="Leases")
+def claim(
+    queue: Name, n: Count = 1,
+    timeout: Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="Length of the lease.")] = "30s",  # type: ignore[assignment]  # typer parses the default
+    max_runtime: Duration = None,
+    wait: Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="Wait so long for the first.")] = "0",  # type: ignore[assignment]  # same
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Lease ready tasks and print them with their tokens; exit 1 when there are none."""
+    with open_queue(queue, url, url_file) as opened:
+        leases = opened.claim(n, timeout=timeout, max_runtime=max_runtime, wait=wait)
+    sink = Sink(as_json)
+    if as_json:
+        for lease in leases:
+            sink.document(lease)
+    else:
+        rows = ((lease.task, lease.token, iso(lease.deadline), lease.attempt) for lease in leases)
+        sink.rows(("task", "token", "deadline", "attempt"), rows)
+    if not leases:
+        raise typer.Exit(NOTHING)
+
+
+Token = Annotated[str | None, typer.Option("--token", help="The token that claim printed.", show_default=False)]
+
+
+def _lease(task: Any, token: Any, deadline: Any = math.inf, attempt: Any = 1) -> Lease:
+    from timeoutq import arguments
+    from timeoutq.model import Lease, text
+
+    if not isinstance(token, str) or not token.isprintable() or not token:
+        raise InvalidInput(f"{token!r:.80} is not a token that claim gave")
+    return Lease(text(arguments.task_id(task)), token, float(deadline), int(attempt))
+
+
+def _leases(tasks: list[str], token: str | None) -> list[Lease]:
+    if tasks:
+        if not token:
+            raise InvalidInput("tasks need the --token that claim printed; or pipe in what claim --json printed")
+        return [_lease(task, token) for task in tasks]
+    piped = piped_in()
+    if piped is None or token:
+        raise InvalidInput("name tasks and --token, or pipe in what claim --json printed")
+    found: list[Lease] = []
+    for number, line in enumerate(iter(lambda: piped.readline(LONGEST_LINE), b""), 1):
+        if not line.strip():
+            continue
+        try:
+            read = read_json(line)
+            found.append(_lease(read["task"], read["token"], read.get("deadline", math.inf), read.get("attempt", 1)))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise InvalidInput(f"line {number} is not a lease as claim --json prints it: {error}") from error
+    return found
+
+
+EXPLAINED = 3
+"""Of so many lost leases it is said why: each costs a question to the server."""
+
+
+def _ended(queue: Queue, leases: Sequence[Lease], outcome: Outcome, as_json: bool) -> None:
+    from timeoutq import flows
+    from timeoutq.model import Answer
+
+    report(outcome, as_json)
+    if outcome.ok == len(outcome):
+        return
+    lost = [lease for lease, answer in zip(leases, outcome, strict=True) if answer is Answer.LOST]
+    with suppress(TimeoutqError):  # who cannot be asked changes nothing: the lease is lost
+        for lease in lost[:EXPLAINED]:
+            say(str(queue.run(flows.lost(queue.talk, lease))))
+    if len(lost) > EXPLAINED:
+        say(f"{len(lost) - EXPLAINED:,} more leases are lost")
+    if Answer.MAX_RUNTIME in outcome:
+        say("leases that have reached their max_runtime are not extended")
+    raise typer.Exit(LOST)
+
+
+@app.command(rich_help_panel="Leases")
+def ack(
+    queue: Name, tasks: Ids = None, token: Token = None,
+    found: Annotated[list[str] | None, typer.Option("--put", help="Put this task too, in the same step.")] = None,
+    again_in: Annotated[
+        float | None, typer.Option(parser=seconds, metavar="TIME", help="Schedule it for then instead of done.")
+    ] = None,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """End leases as done; exit 4 when one is somebody else's by now."""
+    from timeoutq.model import Outcome
+
+    leases = _leases(given_ids(tasks), token)
+    with open_queue(queue, url, url_file) as opened:
+        if found:
+            if len(leases) != 1:
+                raise InvalidInput("--put goes with one lease")
+            opened.ack(leases[0], put=found, again_in=again_in)
+            report(Outcome([leases[0].task.encode("utf-8", "surrogateescape")], b"O"), as_json)
+        else:
+            _ended(opened, leases, opened.ack(leases, again_in=again_in), as_json)
+
+
+@app.command(rich_help_panel="Leases")
+def extend(
+    queue: Name, tasks: Ids = None, token: Token = None,
+    timeout: Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="From now.")] = "30s",  # type: ignore[assignment]  # typer parses the default
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Let leases run on; exit 4 when one is lost."""
+    leases = _leases(given_ids(tasks), token)
+    with open_queue(queue, url, url_file) as opened:
+        _ended(opened, leases, opened.extend(leases, timeout), as_json)
+
+
+@app.command(rich_help_panel="Leases")
+def release(
+    queue: Name, tasks: Ids = None, token: Token = None, delay: Duration = None,
+    block_host: Annotated[
+        float | None, typer.Option(parser=seconds, metavar="TIME", help="Keep everybody from their hosts as well.")
+    ] = None,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Give leases back without blame, at once or after a delay."""
+    leases = _leases(given_ids(tasks), token)
+    with open_queue(queue, url, url_file) as opened:
+        _ended(opened, leases, opened.release(leases, delay or 0.0, block_host=block_host or 0.0), as_json)
+
+
+@app.command(rich_help_panel="Leases")
+def fail(
+    queue: Name, tasks: Ids = None, token: Token = None,
+    error: Annotated[str, typer.Option("--error", help="What went wrong; kept with the task.")] = "failed by hand",
+    retry_in: Duration = None,
+    give_up: Annotated[bool, typer.Option("--give-up", help="Move to failed, without another attempt.")] = False,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """End leases as failed: tried again as the policy says, after --retry-in, or never."""
+    leases = _leases(given_ids(tasks), token)
+    with open_queue(queue, url, url_file) as opened:
+        if retry_in is None and not give_up:
+            # the policy counts attempts, which a token alone does not tell
+            leases = [
+                lease if lease.deadline < math.inf else replace(lease, attempt=opened.inspect(lease.task).failures + 1)
+                for lease in leases
+            ]
+        _ended(opened, leases, opened.fail(leases, error, retry_in=retry_in, give_up=give_up), as_json)
+
+
+@app.command(rich_help_panel="Leases")
+def pull(queue: Name, n: Count = 1, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
+    """Take tasks without a lease: done at once, lost if you die. Exit 1 when there are none."""
+    with open_queue(queue, url, url_file) as opened:
+        tasks = opened.pull(n)
+    sink = Sink(as_json)
+    if as_json:
+        for task in tasks:
+            sink.document(task)
+    else:
+        sink.rows(("task",), ((task.task,) for task in tasks))
+    if not tasks:
+        raise typer.Exit(NOTHING)

@@ -1,0 +1,119 @@
+"""The commands of an operator: retry, forget, pause, resume, configure, purge.
+
+`app.py` runs them.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from datetime import timedelta
+from typing import Annotated, Literal
+
+import typer
+
+from timeoutq.cli.app import NOTHING, AsJson, Ids, Name, Url, UrlFile, Yes, app, open_queue, sure
+from timeoutq.cli.printing import Sink, report
+from timeoutq.cli.reading import given_ids, seconds
+from timeoutq.errors import InvalidInput
+from timeoutq.model import Politeness, State
+
+
+@app.command(rich_help_panel="Operating")
+def retry(
+    queue: Name, tasks: Ids = None,
+    everything: Annotated[bool, typer.Option("--all", help="All failed tasks.")] = False,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Make failed tasks ready again, with a clean record; exit 1 when none was."""
+    if bool(tasks) == everything:
+        raise InvalidInput("name failed tasks, or give --all")
+    with open_queue(queue, url, url_file) as opened:
+        moved = opened.retry_failed(*given_ids(tasks))
+    Sink(as_json).document({"retried": moved}) if as_json else typer.echo(f"{moved} retried")
+    if not moved:
+        raise typer.Exit(NOTHING)
+
+
+@app.command(rich_help_panel="Operating")
+def forget(
+    queue: Name, tasks: Annotated[list[str], typer.Argument(metavar="TASK...")], yes: Yes = False,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Remove tasks from every state; one that runs finds its lease lost. Asks first; exit 1 when none was known."""
+    from timeoutq.model import Answer
+
+    with open_queue(queue, url, url_file) as opened:
+        sure(f"Forget {len(tasks)} task{'' if len(tasks) == 1 else 's'} of queue {queue}?", yes)
+        outcome = opened.forget(tasks)
+    report(outcome, as_json)
+    if all(answer is Answer.UNKNOWN for answer in outcome):
+        raise typer.Exit(NOTHING)
+
+
+@app.command(rich_help_panel="Operating")
+def pause(queue: Name, url: Url = None, url_file: UrlFile = None) -> None:
+    """Give out no more tasks; what is leased goes on."""
+    with open_queue(queue, url, url_file) as opened:
+        opened.pause()
+
+
+@app.command(rich_help_panel="Operating")
+def resume(queue: Name, url: Url = None, url_file: UrlFile = None) -> None:
+    """Give out tasks again."""
+    with open_queue(queue, url, url_file) as opened:
+        opened.resume()
+
+
+def _keep(text: str) -> int | str | timedelta:
+    if text == "forever":
+        return text
+    if re.fullmatch("[0-9]{1,15}", text):
+        return int(text)
+    # a bare number is a count, so a length of time needs its unit
+    with suppress(typer.BadParameter, OverflowError):
+        if text.rstrip()[-1:].isalpha():
+            return timedelta(seconds=seconds(text))
+    raise InvalidInput(f"--keep-done {text!r:.40} is none of: forever, 0, how many (1000), how long (12h, 7d)")
+
+
+@app.command(rich_help_panel="Operating")
+def configure(
+    queue: Name,
+    keep_done: Annotated[str | None, typer.Option(help="forever, 0, how many (1000), or how long (7d).")] = None,
+    max_crashes: Annotated[int | None, typer.Option(min=1, help="Lost leases until a task goes to failed.")] = None,
+    delay: Annotated[
+        float | None,
+        typer.Option(parser=seconds, metavar="TIME", help="Polite: from the end of a visit of a host to the next."),
+    ] = None,
+    per_host: Annotated[int | None, typer.Option(min=1, help="Polite: visits of a host at once; else 1.")] = None,
+    impolite: Annotated[bool, typer.Option("--impolite", help="Polite no more: hosts and their rules go.")] = False,
+    url: Url = None, url_file: UrlFile = None,
+) -> None:  # fmt: skip
+    """Change settings that all clients of the queue share."""
+    polite = delay is not None or per_host is not None
+    if keep_done is None and max_crashes is None and not polite and not impolite:
+        raise InvalidInput("say what to change: --keep-done, --max-crashes, --delay, --per-host or --impolite")
+    if polite and impolite:
+        raise InvalidInput("give --impolite, or --delay and --per-host")
+    with open_queue(queue, url, url_file) as opened:
+        rules: Politeness | Literal["off"] | None = "off" if impolite else None
+        if polite:
+            usual = Politeness()
+            now = opened.stats().politeness or usual
+            rules = Politeness(now.delay if delay is None else delay, per_host or now.per_host)
+        opened.configure(
+            keep_done=None if keep_done is None else _keep(keep_done), max_crashes=max_crashes, politeness=rules
+        )
+
+
+@app.command(rich_help_panel="Operating")
+def purge(queue: Name, yes: Yes = False, url: Url = None, url_file: UrlFile = None) -> None:
+    """Remove the queue with all its tasks. Asks first."""
+    with open_queue(queue, url, url_file) as opened:
+        stats = opened.stats()
+        known = stats.known
+        counts = ", ".join(f"{getattr(stats, state):,} {state}" for state in State if getattr(stats, state))
+        sure(f"Remove queue {queue} with its {known:,} tasks{f' ({counts})' if counts else ''}?", yes)
+        opened.purge()
+    typer.echo(f"timeoutq: removed {known:,} tasks", err=True)

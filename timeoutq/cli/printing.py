@@ -1,0 +1,124 @@
+"""What commands print: tables for people on a terminal, tab-separated lines elsewhere, JSON with --json.
+
+All commands call it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from timeoutq.errors import InvalidInput
+from timeoutq.model import text
+from timeoutq.text import safe
+
+if TYPE_CHECKING:
+    from timeoutq.model import Outcome
+
+
+class Sink:
+    """Prints rows: a table for people, lines of tabs for pipes, JSON for programs."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def document(self, value: Any) -> None:
+        """Print one JSON document, ASCII only: ids that are not UTF-8 survive as escapes."""
+        typer.echo(json.dumps(plain(value), ensure_ascii=True))
+
+    def rows(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
+        """Print rows of text that may be hostile."""
+        if self.as_json:
+            for row in rows:
+                self.document(dict(zip(columns, row, strict=True)))
+        elif sys.stdout.isatty():
+            from rich.console import Console
+            from rich.table import Table
+            from rich.text import Text
+
+            table = Table(*columns, title=title or None, title_justify="left", box=None, pad_edge=False)
+            for row in rows:
+                table.add_row(*(Text(safe(_cell(value))) for value in row))
+            Console(highlight=False).print(table)
+        else:
+            for row in rows:
+                typer.echo("\t".join(safe(_cell(value)) for value in row))
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value}"
+
+
+def plain(value: Any) -> Any:
+    """Give what JSON can hold of a value: dataclasses as objects, bytes as {"bytes": their latin-1}."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: plain(part) for name, part in asdict(value).items()}
+    if isinstance(value, dict):
+        return {str(name): plain(part) for name, part in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # any JSON
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]  # pyright: ignore[reportUnknownVariableType]  # any JSON
+    if isinstance(value, bytes):
+        return {"bytes": value.decode("latin-1")}
+    return value
+
+
+def iso(at: float | None) -> str | None:
+    """Give a moment as ISO 8601 in UTC, to the ms."""
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def report(outcome: Outcome, as_json: bool) -> None:
+    """Print the answer to each id."""
+    sink = Sink(as_json)
+    sink.rows(("task", "answer"), ((task, str(answer)) for task, answer in outcome.items()))
+
+
+def bar() -> Any:
+    """Give a bar of progress for stderr; its field `done` counts tasks."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]:,} tasks"),
+        TimeElapsedColumn(),
+        # what is printed meanwhile is stdout's, not the bar's
+        console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
+    )  # fmt: skip
+
+
+@contextmanager
+def progress(
+    what: str, total: int | None = None, *, beside_output: bool = False
+) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on stderr while it lasts, if that is a terminal; give a function to tell how far it is, and how many.
+
+    `beside_output`: ids are being printed, and a bar would stand among them if they go to a terminal too.
+    """
+    crowded = beside_output and sys.stdout.isatty()
+    if sys.stderr is None or not sys.stderr.isatty() or crowded:
+        yield lambda _completed, _done: None
+        return
+    with bar() as shown:
+        task = shown.add_task(what, total=total, done=0)
+        yield lambda completed, done: shown.update(task, completed=completed, done=done)
+
+
+def ids(batch: Sequence[bytes], as_json: bool, null: bool) -> None:
+    """Print ids, one a line, as text that may be hostile; or as JSON; or as they are, each with a NUL behind it."""
+    if null:
+        bad = next((id for id in batch if b"\0" in id), None)
+        if bad is not None:
+            raise InvalidInput(f"task {text(bad)!r:.80} holds a NUL, which --null cannot tell from an end: use --json")
+        sys.stdout.buffer.write(b"".join(id + b"\0" for id in batch))
+    elif as_json:
+        sys.stdout.write("".join(json.dumps({"task": text(id)}) + "\n" for id in batch))
+    else:
+        sys.stdout.write("".join(safe(id) + "\n" for id in batch))
+    sys.stdout.flush()  # who is told how many there are may count on them

@@ -1,0 +1,111 @@
+"""What commands read: lengths of time, moments, ids, lines of files and of stdin.
+
+All commands call it; what it cannot read it names, with what would be right.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from timeoutq.errors import InvalidInput
+
+LONGEST_LINE = 8 * 1024 * 1024
+"""More than any line with a payload of 1 MiB needs, bytes."""
+
+
+def seconds(text: str) -> float:
+    """Read a length of time: 30, 0.5, 30s, 250ms, 5m, 2h, 1d."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", text)
+    if not found:
+        raise typer.BadParameter(f"{text!r} is not a length of time: write 30, 250ms, 30s, 5m, 2h or 1d")
+    return float(found[1]) * {"ms": 0.001, None: 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+
+
+def moment(text: str) -> float:
+    """Read a time: Unix seconds, or ISO 8601 (without an offset: local time)."""
+    with suppress(ValueError):
+        return float(text)
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a time: write Unix seconds or 2027-01-31T12:00+01:00") from None
+
+
+Duration = Annotated[float | None, typer.Option(parser=seconds, metavar="TIME", show_default=False)]
+
+
+def given_ids(tasks: Sequence[str] | None) -> list[str]:
+    """Give the ids among the arguments."""
+    # what the shell passed as bytes that are not UTF-8 is surrogate-escaped already
+    return list(tasks or [])
+
+
+def read_json(text: str | bytes) -> Any:
+    """Read JSON; raises ValueError for whatever is wrong with it."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def piped_in() -> BinaryIO | None:
+    """Give what is piped in; None on a terminal, and where stdin is closed."""
+    return None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
+
+
+def lines_of(path: Path | None) -> Iterator[bytes]:
+    """Read the lines of a file, or of stdin for None and `-`."""
+
+    yield from _read(path, lambda file: file.readline(LONGEST_LINE))
+
+
+def _blocks_of(path: Path | None) -> Iterator[bytes]:
+    yield from _read(path, lambda file: file.read(1 << 16))
+
+
+def _read(path: Path | None, take: Callable[[BinaryIO], bytes]) -> Iterator[bytes]:
+    if path is None or str(path) == "-":
+        if sys.stdin is None:
+            raise InvalidInput("there is no stdin to read from")
+        yield from iter(lambda: take(sys.stdin.buffer), b"")
+        return
+    try:
+        with path.open("rb") as file:
+            yield from iter(lambda: take(file), b"")
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from error
+
+
+def pieces_of(path: Path | None) -> Iterator[bytes]:
+    """Read what ends with a NUL in a file, or in stdin for None and `-`."""
+    rest = b""
+    for block in _blocks_of(path):
+        *whole, rest = (rest + block).split(b"\0")
+        yield from whole
+        if len(rest) > LONGEST_LINE:
+            raise InvalidInput(f"it has more than {LONGEST_LINE:,} bytes without a NUL: leave --null out for lines")
+    if rest:
+        yield rest
+
+
+def ids_of(path: Path | None, null: bool) -> Iterator[bytes]:
+    """Read ids, one a line (or with a NUL behind each), from a file, or from stdin for None and `-`."""
+    from timeoutq import arguments
+
+    for number, piece in enumerate(pieces_of(path) if null else lines_of(path), 1):
+        bare = piece if null else piece.strip(b"\r\n")
+        if bare if null else bare.strip():
+            try:
+                yield arguments.task_id(bare)
+            except InvalidInput as error:
+                where = "standard input" if path is None or str(path) == "-" else path
+                raise InvalidInput(f"{where}, {'id' if null else 'line'} {number}: {error}") from error

@@ -1,0 +1,151 @@
+"""The commands that compare: diff and intersect, of states of queues and files of ids.
+
+`app.py` runs them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from timeoutq.cli.app import NOTHING, AsJson, Url, UrlFile, app, open_queue, saying_how_far
+from timeoutq.cli.printing import Sink, ids, progress
+from timeoutq.cli.reading import ids_of
+from timeoutq.errors import InvalidInput
+from timeoutq.model import State
+
+if TYPE_CHECKING:
+    from timeoutq.client import Queue
+
+PANEL = "Sets and files"
+SIDES = (
+    "A side is QUEUE:STATE, as in crawl:done, or a file of ids, one a line, or - for stdin. A name with a / in it is a "
+    "file (so ./crawl:done is one); else QUEUE:STATE is a state, and any other name a file."
+)
+
+First = Annotated[str, typer.Argument(metavar="FIRST", help="QUEUE:STATE, a file, or -.", show_default=False)]
+Second = Annotated[str, typer.Argument(metavar="SECOND", help="QUEUE:STATE, a file, or -.", show_default=False)]
+Count = Annotated[bool, typer.Option("--count", help="Only count them.")]
+Null = Annotated[bool, typer.Option("--null", "-0", help="Ids end with a NUL, not a newline: in files and in print.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one of two names stands for: a state of a queue, or a file."""
+
+    name: str
+    queue: str | None = None
+    state: State | None = None
+    path: Path | None = None
+
+
+def side(name: str) -> Side:
+    """Say what a name stands for; raises `InvalidInput` when it is nothing."""
+    found = re.fullmatch(r"([A-Za-z0-9._-]{1,64}):(\w+)", name)
+    if found and found[2] in list(State):
+        return Side(name, found[1], State(found[2]))
+    path = Path(name)
+    if name == "-" or path.exists():
+        return Side(name, path=path)
+    if found:
+        raise InvalidInput(f"{name}: {found[2]!r} is not a state, and no file has this name: {', '.join(State)}")
+    if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+        raise InvalidInput(f"there is no file {name!r}; for the tasks of a queue name a state too, as in {name}:done")
+    raise InvalidInput(f"there is no file {name!r}; a side is a file, - for stdin, or QUEUE:STATE, as in crawl:done")
+
+
+def _compare(
+    first: str, second: str, both: bool, count: bool, null: bool, url: str | None, url_file: Path | None, as_json: bool
+) -> None:
+    from timeoutq import transfer
+
+    one, other = side(first), side(second)
+    if first == second == "-":
+        raise InvalidInput("only one side can be stdin")
+    if null and as_json:
+        raise InvalidInput("give --null or --json, not both")
+    with ExitStack() as stack:
+
+        def opened(which: Side) -> Queue:
+            return stack.enter_context(open_queue(str(which.queue), url, url_file))
+
+        looked = taken = found = 0
+
+        def counted(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+            nonlocal taken
+            for batch in batches:
+                taken = len(batch)
+                yield batch
+
+        total: int | None = None
+        if one.state is not None:
+            queue = opened(one)
+            total = transfer.size(queue, one.state)
+            batches = transfer.scan(queue, one.state)
+        else:
+            batches = transfer.parts(ids_of(one.path, null))
+        stack.enter_context(
+            saying_how_far(lambda: (looked, f"{looked:,} tasks of {first} were looked at, {found:,} of them found"))
+        )
+        there = _membership(stack, opened, other, null)
+        tell = stack.enter_context(progress(f"comparing {first}", total, beside_output=not count))
+        for batch in transfer.compare(counted(batches), there, both=both):
+            if batch and not count:
+                ids(batch, as_json, null)
+            found += len(batch)
+            looked += taken
+            tell(looked, found)
+    if count:
+        Sink(as_json).document({"count": found}) if as_json else typer.echo(f"{found}")
+    if not found:
+        raise typer.Exit(NOTHING)
+
+
+def _membership(
+    stack: ExitStack, opened: Callable[[Side], Queue], other: Side, null: bool
+) -> Callable[[Sequence[bytes]], Sequence[bool]]:
+    from timeoutq import transfer
+
+    if other.state is not None:
+        queue, state = opened(other), other.state
+        return lambda batch: transfer.within(queue, state, batch)
+    met = transfer.Met()
+    stack.callback(met.close)
+    read = 0
+
+    def counted() -> Iterator[list[bytes]]:
+        nonlocal read
+        for batch in transfer.parts(ids_of(other.path, null)):
+            read += len(batch)
+            tell(0, read)
+            yield batch
+
+    with progress(f"reading {other.name}") as tell:
+        met.load(counted())
+    return met.known
+
+
+@app.command(
+    rich_help_panel=PANEL, help=f"Print what is in the first side and not in the second. {SIDES} Exit 1: none."
+)
+def diff(
+    first: First, second: Second, count: Count = False, null: Null = False,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Print what is in the first side and not in the second; see `SIDES`."""
+    _compare(first, second, False, count, null, url, url_file, as_json)
+
+
+@app.command(rich_help_panel=PANEL, help=f"Print what is in both sides. {SIDES} Exit 1: none.")
+def intersect(
+    first: First, second: Second, count: Count = False, null: Null = False,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Print what is in both sides; see `SIDES`."""
+    _compare(first, second, True, count, null, url, url_file, as_json)

@@ -1,0 +1,55 @@
+-- convert: bring what is in the queue already in line with its politeness, a part a call.
+-- KEYS  todos in_progress meta stats bell alarm
+-- PARTS open wake log polite
+-- ARGV  1 call id   2 age of the call, ms   3 at most
+--       4 where it goes on: a letter and a cursor; 'p0' at first. p in_progress, so that what is held counts before any
+--         host hands over; t todos; q in_progress again, for what was claimed meanwhile; h the hosts, by the new rules
+-- Reply where it goes on, or 'end'
+if not polite then return 'end' end
+if string.sub(polite, -3) == 'off' then
+  local ids = redis.call('SRANDMEMBER', waiting, ARGV[3])
+  local names = #ids > 0 and hosts_of(ids)
+  for i = 1, #ids do
+    redis.call('SMOVE', waiting, todos, ids[i])
+    abandon(ids[i], names[i])
+  end
+  if #ids > 0 then
+    ring()
+    return 'p0'
+  end
+  redis.call('HDEL', meta, 'politeness', 'converting')
+  dissolve()
+  return 'end'
+end
+local state, cursor = string.match(ARGV[4], '^(%a)(%d+)$')
+local prefix, after = string.sub(meta, 1, -5), {p = 't0', t = 'q0', q = 'h0', h = 'end'}
+redis.call('SREM', waiting, '') -- goes first: a full server allows it, and all that follows it
+local ids, some, some_names = {}, {}, {}
+local page
+if state == 'h' then
+  page = redis.call('ZSCAN', prefix .. 'hosts', cursor, 'COUNT', ARGV[3])
+  for i = 1, #page[2], 2 do
+    local one = load_hosts({page[2][i]})[page[2][i]]
+    if crowded(one) then recall(one) end
+  end
+else
+  page = redis.call('SSCAN', state == 't' and todos or in_progress, cursor, 'COUNT', ARGV[3])
+  ids = page[2]
+end
+local names = #ids > 0 and hosts_of(ids) or {}
+load_hosts(names)
+for i = 1, #ids do
+  -- what a host handed over under the new rules holds a slot already
+  if names[i] and not holds(names[i], ids[i]) then
+    if state ~= 't' then
+      occupy(names[i], ids[i])
+    elseif redis.call('SMOVE', todos, waiting, ids[i]) == 1 then
+      some[#some + 1], some_names[#some + 1] = ids[i], names[i]
+    end
+  end
+end
+arrive(some, some_names)
+turn()
+if page[1] ~= '0' then return state .. page[1] end
+if state == 'h' then redis.call('HDEL', meta, 'converting') end
+return after[state]

@@ -1,0 +1,30 @@
+-- describe: what an export says of tasks. It ends early when their payloads are many bytes: ask for the rest again.
+-- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm
+-- PARTS open wake log polite add
+-- ARGV  1 call id   2 age of the call, ms   3 bytes of payloads after which it ends   4.. id *
+-- Reply {state letters, one an id, u it is in none; times in ms: due of s, acked of d; failures, crashes, errors, payloads,
+--       groups or {}}
+local ids, most = {unpack(ARGV, 4)}, tonumber(ARGV[3])
+local bodies, bytes = {}, 0
+if redis.call('EXISTS', payload) == 1 then
+  while #bodies < #ids and bytes < most do
+    local some = {unpack(ids, #bodies + 1, math.min(#bodies + 20, #ids))}
+    local found = redis.call('HMGET', payload, unpack(some))
+    for i = 1, #some do
+      bodies[#bodies + 1] = found[i]
+      bytes = bytes + (found[i] and #found[i] or 0)
+    end
+  end
+  ids = {unpack(ids, 1, #bodies)}
+end
+local where, letters, times = find(ids), {}, {}
+local due, acked = redis.call('ZMSCORE', scheduled, unpack(ids)), redis.call('ZMSCORE', done_at, unpack(ids))
+for i = 1, #ids do
+  letters[i] = where[i] or 'u'
+  times[i] = due[i] or acked[i]
+end
+return {
+  table.concat(letters), times, redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', crashes, unpack(ids)),
+  redis.call('HMGET', errors, unpack(ids)), bodies,
+  polite and redis.call('HMGET', string.sub(meta, 1, -5) .. 'groups', unpack(ids)) or {},
+}

@@ -1,0 +1,41 @@
+-- host: what is known of a host of a polite queue; set its rules, block it, ban it.
+-- KEYS  todos meta stats bell alarm
+-- PARTS open wake log polite
+-- ARGV  1 call id   2 age of the call, ms   3 host
+--       4.. (rule, value) *: delay ms, per_host n, budget n, or '' for the queue's own; block ms from now, or '@' and the
+--       time in ms; by who says so; unblock ''; ban reason
+-- Reply {host, waiting, in flight, its turn ms or inf, delay ms, per_host, budget or -1, visits, failures, next allowed ms,
+--       blocked until ms, flag b x or -, reason}; nil when the queue is not polite
+if not polite then return false end
+local name = ARGV[3]
+local one = load_hosts({name})[name]
+for i = 4, #ARGV, 2 do
+  local rule, value = ARGV[i], ARGV[i + 1]
+  if rule == 'delay' then
+    one.own_delay = tonumber(value)
+  elseif rule == 'per_host' then
+    one.own_per_host = tonumber(value)
+  elseif rule == 'budget' then
+    one.budget = tonumber(value)
+  elseif rule == 'block' then
+    -- a ban is ended by unblock only
+    if one.flag ~= 'x' then
+      one.until_ms = tonumber(string.match(value, '^@(%d+)$')) or now + tonumber(value)
+      one.flag, one.reason = 'b', ''
+    end
+  elseif rule == 'by' then
+    if one.flag == 'b' then one.reason = value end
+  elseif rule == 'ban' then
+    one.flag, one.reason = 'x', value
+  else
+    one.flag, one.reason, one.until_ms = '-', '', 0
+  end
+end
+if #ARGV > 3 then
+  redis.call('SREM', waiting, '') -- goes first: a full server allows it, and all that follows it
+  write_policy(one)
+  -- what was handed over by other rules and not claimed yet waits again
+  if one.flag == 'b' or one.flag == 'x' or crowded(one) then recall(one) end
+  turn()
+end
+return host_row(name)

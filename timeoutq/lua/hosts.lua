@@ -1,0 +1,13 @@
+-- hosts: a page of the hosts of a polite queue, those whose turn is next first.
+-- KEYS  todos meta stats bell alarm
+-- PARTS open wake log polite
+-- ARGV  1 call id   2 age of the call, ms   3 from which place on   4 how many
+-- Reply a row a host as `host` replies it; nil when the queue is not polite
+if not polite then return false end
+local names = redis.call('ZRANGE', string.sub(meta, 1, -5) .. 'hosts', ARGV[3], ARGV[3] + ARGV[4] - 1)
+load_hosts(names)
+local rows = {}
+for i = 1, #names do
+  rows[i] = host_row(names[i])
+end
+return rows

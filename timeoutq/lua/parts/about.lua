@@ -1,0 +1,16 @@
+-- about: all that is known of one task
+local function about(id)
+  local state = 'u'
+  if redis.call('SISMEMBER', todos, id) == 1 then state = 't' end
+  if redis.call('SISMEMBER', in_progress, id) == 1 then state = 'p' end
+  if redis.call('SISMEMBER', done, id) == 1 then state = 'd' end
+  if redis.call('SISMEMBER', failed, id) == 1 then state = 'f' end
+  if polite and redis.call('SISMEMBER', waiting, id) == 1 then state = 'w' end
+  local due = redis.call('ZSCORE', scheduled, id)
+  if due then state = 's' end
+  return {
+    now, state, due, redis.call('ZSCORE', leases, id), redis.call('HGET', owners, id),
+    redis.call('HGET', attempts, id), redis.call('HGET', crashes, id), redis.call('HGET', errors, id),
+    redis.call('HGET', payload, id), polite and hosts_of({id})[1] or false,
+  }
+end

@@ -1,0 +1,15 @@
+-- why: all that decides whether a task is being worked on now, at one moment.
+-- KEYS  todos in_progress done failed scheduled leases owners payload attempts crashes errors workers meta stats bell alarm
+-- PARTS open wake log polite about
+-- ARGV  1 call id   2 age of the call, ms   3 id
+-- Reply {what inspect replies, what host replies or nil, 1 if paused, ready tasks, workers alive}
+local found = about(ARGV[3])
+local row = false
+if found[10] then
+  load_hosts({found[10]})
+  row = host_row(found[10])
+end
+return {
+  found, row, settings[2] == '1' and 1 or 0, redis.call('SCARD', todos),
+  redis.call('ZCOUNT', workers, now - 60000, '+inf'),
+}

@@ -1,0 +1,165 @@
+"""Why a task is not being worked on now, in one sentence: what the server tells of it, read as an operator would.
+
+`client.py` calls it for `Queue.why`, and so for `timeoutq why`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+
+from timeoutq import flows
+from timeoutq.flows import Flow, Talk
+from timeoutq.model import HostInfo, State, TaskId, TaskInfo
+from timeoutq.operations import Why
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The one reason, and what it was found in."""
+
+    code: str
+    """One of: unknown, done, failed, banned, running, expired, due, overdue, paused, no_worker, queued, suspect; or of
+    its host: blocked, delay, host_busy, budget, turn."""
+    message: str
+    info: TaskInfo
+    host: HostInfo | None = None
+    near: str | None = None
+    """For an unknown task: one that the queue knows and whose URL is the same but for its form."""
+
+
+def explain(talk: Talk, task: TaskId) -> Flow[Reason]:
+    """Ask for all that decides, and say what does."""
+    found = yield from flows.answer(talk, talk.operations.why(task))
+    if found.info.state is None:
+        for other in forms(found.info.task):
+            if (yield from flows.answer(talk, talk.operations.inspect(other))).state is not None:
+                return _reason(found, "unknown", f"it was never put, but {other!r} was", other)
+        return _reason(found, "unknown", "no state holds it: it was never put, or was forgotten or pruned since")
+    code, message = judge(found)
+    return _reason(found, code, message)
+
+
+def _reason(found: Why, code: str, message: str, near: str | None = None) -> Reason:
+    return Reason(code, message, found.info, found.host, near)
+
+
+def judge(found: Why) -> tuple[str, str]:
+    """Give the code and the sentence for a task that some state holds."""
+    info, now = found.info, found.now
+    if info.state is State.DONE:
+        return "done", "it is done; put it again with again=True, or ack with again_in= for a new visit"
+    if info.state is State.FAILED:
+        banned = found.host is not None and found.host.banned is not None and "is banned" in (info.error or "")
+        said = f"it failed{_ago(info.error_at, now)}: {info.error or 'no error was kept'}"
+        return ("banned" if banned else "failed"), said + "; retry_failed brings it back"
+    if info.state is State.IN_PROGRESS:
+        left = info.lease_left or 0.0
+        if left > 0:
+            return "running", f"worker {info.holder} works on it, its lease runs for another {_span(left)}"
+        return "expired", (
+            f"the lease of worker {info.holder} ran out {_span(-left)} ago, and no cleaner has taken it back yet"
+            + ("" if found.workers else ": no worker is alive, and no cleaner seems to be")
+        )
+    if info.state is State.SCHEDULED:
+        return _scheduled(found, info.due or 0.0)
+    if found.paused:
+        return "paused", "the queue is paused: nothing is handed out until it is resumed"
+    if info.state is State.WAITING and found.host is not None:
+        waits = _waiting(found, found.host)
+        if waits is not None:
+            return waits
+    if not found.workers:
+        return "no_worker", "it is ready, and no worker is alive to claim it"
+    if info.crashes >= 2:
+        return "suspect", (f"{info.crashes} leases on it ran out, so it waits for a worker that holds nothing else")
+    if info.state is State.WAITING:
+        return "turn", "its host has its turn now: the next cleaner hands it over"
+    others = found.todos - 1
+    return "queued", f"it is ready, and so are {others:,} others; {found.workers} workers take them in any order"
+
+
+def _scheduled(found: Why, due: float) -> tuple[str, str]:
+    info, now = found.info, found.now
+    after = f", for attempt {info.failures + 1} after: {info.error}" if info.failures else ""
+    if due > now:
+        return "due", f"it is due at {_moment(due)}, in {_span(due - now)}{after}"
+    return (
+        "overdue",
+        f"it was due {_span(now - due)} ago, and no cleaner has made it ready: is a worker or a cleaner alive?",
+    )
+
+
+def _waiting(found: Why, host: HostInfo) -> tuple[str, str] | None:
+    name, now = host.host, found.now
+    if host.banned is not None:
+        return "banned", f"host {name} is banned: {host.banned}; it goes to failed"
+    if host.blocked_until is not None and host.blocked_until > now:
+        by = f" by {host.blocked_by}" if host.blocked_by else ""
+        until = f"{_moment(host.blocked_until)}, for another {_span(host.blocked_until - now)}"
+        return "blocked", f"host {name} is blocked{by} until {until}"
+    if host.used_up and len(host.in_flight) < host.per_host:
+        return "budget", (
+            f"the budget of host {name} is used up: {host.visits} of {host.budget} visits were made, "
+            f"and {len(host.in_flight)} are under way; set_host(budget=) gives more"
+        )
+    others = host.waiting - 1
+    behind = f"; {others:,} others of that host wait as well, and are taken in any order" if others else ""
+    if len(host.in_flight) >= host.per_host:
+        ready = host.in_flight[0]
+        return "host_busy", (
+            f"host {name} has {len(host.in_flight)} of its {host.per_host} places taken, by {ready!r}{behind}"
+        )
+    if host.next_allowed is not None and host.next_allowed > now:
+        return "delay", (
+            f"host {name} may be visited next at {_moment(host.next_allowed)}, in {_span(host.next_allowed - now)} "
+            f"({_span(host.delay)} after the last visit){behind}"
+        )
+    return None
+
+
+def forms(task: str) -> Iterator[str]:
+    """Give other ways to write the same URL: as it is usually put, then with and without what changes nothing."""
+    try:
+        parts = urlsplit(task)
+        port = parts.port
+    except ValueError:
+        return
+    if not parts.scheme or not parts.hostname:
+        return
+    host = parts.hostname
+    if port is not None and port != {"http": 80, "https": 443}.get(parts.scheme):
+        host = f"{host}:{port}"
+    query = urlencode(sorted(parse_qsl(parts.query, keep_blank_values=True)))
+    plain = SplitResult(parts.scheme.lower(), host, parts.path or "/", query, "")
+    seen = {task}
+    other = parts.path.rstrip("/") if parts.path.endswith("/") else f"{parts.path}/"
+    for candidate in (
+        plain,
+        plain._replace(query=parts.query),
+        plain._replace(path=other),
+        plain._replace(path="" if plain.path == "/" else plain.path),
+        plain._replace(scheme={"http": "https", "https": "http"}.get(plain.scheme, plain.scheme)),
+        parts._replace(fragment=""),
+    ):
+        made = urlunsplit(candidate)
+        if made not in seen:
+            seen.add(made)
+            yield made
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _ago(at: float | None, now: float) -> str:
+    return "" if at is None else f" {_span(max(0.0, now - at))} ago"
