@@ -128,11 +128,7 @@ def told(settings: Settings, delay: float, per_host: int) -> str:
     """Say in a line under which rules a crawl runs."""
     return ", ".join(
         [
-            f"delay {delay:g} s, {per_host} at once a host"
-            if polite.AVAILABLE and delay
-            else "delay 0"
-            if not delay
-            else "visits of a host not kept apart (this version of the queue cannot)",
+            f"delay {delay:g} s, {per_host} at once a host" if delay else "delay 0",
             "robots.txt asked" if settings.robots else "robots.txt not asked",
             "private addresses allowed" if settings.allow_private else "public addresses only",
             f"links to the same {settings.site}" if settings.site != "any" else "links to anywhere",
@@ -156,7 +152,7 @@ def tell(verdict: dict[str, Any], console: Console) -> None:
     if manners:
         rows += [
             ("hosts visited", f"{manners['hosts']}, {manners['visits']} visits"),
-            ("two visits of a host", f"{manners['nearest']} s apart at least" if manners["judged"] else "not judged"),
+            ("two visits of a host", f"{manners['nearest']} s apart at least"),
             ("visits of a host at once", f"{manners['most_at_once']} at most"),
             ("pages fetched again", f"{manners['again']}"),
         ]
@@ -170,10 +166,9 @@ def tell(verdict: dict[str, Any], console: Console) -> None:
         for kind, where, what in verdict["findings"]:
             console.print(f"[red]{escape(f'{kind}: {safe(where)}: {safe(what)}')}[/]")
         if verdict["ok"]:
-            judged = (
-                "no host was visited too often" if manners["judged"] else "delays not judged: the queue keeps none yet"
+            console.print(
+                "[green]every page within its host's budget is done, and no host was visited too soon or too often[/]"
             )
-            console.print(f"[green]every page within its host's budget is done; {judged}[/]")
     elif verdict["lost"] is None:
         console.print("[green]everything that was found is done or given up[/]")
     elif verdict["ok"]:
@@ -340,7 +335,7 @@ def crawl_hosts(
     work.stop()  # what is still being visited is logged now
     right = expected(made, port)
     terms = Terms(
-        work.settings.delay if polite.AVAILABLE else None,
+        work.settings.delay,
         per_host,
         {host.address: host.delay for host in made if host.delay is not None},
         {host.address: host.budget for host in made if host.budget is not None},
@@ -355,7 +350,6 @@ def crawl_hosts(
         "lost": sum(finding.kind == "lost" for finding in findings),
         "unexpected": sum(finding.kind == "unexpected" for finding in findings),
         "manners": {
-            "judged": polite.AVAILABLE,
             "visits": manners.visits,
             "hosts": manners.hosts,
             "nearest": manners.nearest,

@@ -102,7 +102,7 @@ class Crawler:
         self._robots = Memory(settings.robots_keep, settings.robots_again)
         self._asked_to_wait: OrderedDict[str, int] = OrderedDict()
         self._results = Results(settings.results) if settings.results else None
-        self._queue = AsyncQueue(settings.queue) if settings.queue and polite.AVAILABLE else None
+        self._queue = AsyncQueue(settings.queue) if settings.queue else None
 
     async def close(self) -> None:
         """Close connections and files."""

@@ -1,18 +1,13 @@
 """Where the crawl meets the queue's politeness: the one module that asks for delays, limits and blocks of hosts.
 
 `crawl.py` gives tasks back through it, the command sets a crawl up with it and asks it when a crawl is over.
-`AVAILABLE` says whether the queue keeps visits of a host apart; without that the crawl is the same, only less polite.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
 from urllib.parse import urlsplit
 
-import timeoutq
-from timeoutq import AsyncQueue, Queue, Release
-
-AVAILABLE = hasattr(timeoutq, "Politeness")
+from timeoutq import AsyncQueue, Politeness, Queue, Release
 
 
 def host_of(url: str) -> str:
@@ -22,34 +17,29 @@ def host_of(url: str) -> str:
 
 def set_up(queue: Queue, delay: float, per_host: int) -> None:
     """Tell the queue how far apart visits of a host are, in seconds, and how many there may be at once."""
-    if AVAILABLE:
-        known = cast("Any", timeoutq)  # Any: the names are not there in every version
-        cast("Any", queue).configure(politeness=known.Politeness(delay=delay, per_host=per_host))
+    queue.configure(politeness=Politeness(delay=delay, per_host=per_host))
 
 
 def set_budget(queue: Queue, host: str, budget: int) -> None:
     """Limit how often a host is visited."""
-    if AVAILABLE:
-        cast("Any", queue).set_host(host, budget=budget)
+    queue.set_host(host, budget=budget)
 
 
 async def slow_down(queue: AsyncQueue | None, host: str, delay: float) -> None:
     """Keep visits of one host further apart, because its robots.txt asks for it."""
-    if AVAILABLE and queue is not None:
-        await cast("Any", queue).set_host(host, delay=delay)
+    if queue is not None:
+        await queue.set_host(host, delay=delay)
 
 
 async def leave_alone(queue: AsyncQueue | None, host: str, seconds: float, reason: str) -> None:
     """Block a host for a while, beside what becomes of the task that found out."""
-    if AVAILABLE and queue is not None and seconds > 0:
-        await cast("Any", queue).block_host(host, for_=seconds, reason=reason)
+    if queue is not None and seconds > 0:
+        await queue.block_host(host, for_=seconds, reason=reason)
 
 
 def give_back(seconds: float) -> Release:
     """Say that the task goes back without blame, and its host is left alone for so long."""
-    if AVAILABLE:
-        return cast("Any", Release)(block_host=seconds)  # type: ignore[no-any-return]  # it is a Release
-    return Release(delay=seconds)
+    return Release(block_host=seconds)
 
 
 def over(queue: Queue) -> bool:

@@ -25,7 +25,7 @@ from demo.processes import Crawl, Interrupts
 from demo.results import Result, Results
 from demo.robots import Memory, Rules, rules_of
 from demo.settings import Settings, SettingsError
-from timeoutq import Ack, GiveUp, Lease, Queue, Release, Retry
+from timeoutq import Ack, GiveUp, Lease, Politeness, Queue, Release, Retry
 from timeoutq.testing import fake_queue
 
 # ---- addresses of pages
@@ -507,6 +507,31 @@ async def test_redirects_of_a_robots_txt_are_followed_five_times(site: Site) -> 
     async with crawling(robots=True) as crawler:
         assert await crawler.fetch(lease(site.url("/a"))) == Ack(put={})
     assert "/r6" not in site.asked
+
+
+async def test_the_queue_is_told_what_hosts_ask_for(
+    site: Site, url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIMEOUTQ_URL", url)
+    site.say("/robots.txt", body=b"User-agent: *\nCrawl-delay: 2.5")
+    site.say("/a", body=b"", content_type="text/html")
+    site.say("/b", 429)
+    host = f"site.example:{site.port}"
+    with Queue(name, url) as queue:
+        queue.configure(politeness=Politeness(delay=1.0))
+        async with crawling(robots=True, delay=1.0, queue=name) as crawler:
+            await crawler.fetch(lease(site.url("/a")))
+            assert queue.host(host).delay == 2.5
+            assert queue.host(host).blocked_until is None
+            with pytest.raises(Retry, match="HTTP 429"):
+                await crawler.fetch(lease(site.url("/b"), attempt=6))
+        assert queue.host(host).blocked_until is not None
+        assert queue.host(host).blocked_by == "HTTP 429"
+        async with crawling(robots=True, delay=3.0, queue=name) as crawler:
+            queue.set_host(host, delay="usual")
+            await crawler.fetch(lease(site.url("/a")))
+            assert queue.host(host).delay == 1.0  # what it asks for is less than what it has
+        queue.purge()
 
 
 async def test_cookies_are_not_kept(site: Site) -> None:
