@@ -13,6 +13,8 @@ No I/O happens here: each method of `Operations` gives a `Call`, which `flows.py
                                          |    release()                   |
                                          +--- retry_failed --- failed <---+ fail, no retries left / crashed too often
 
+On a polite queue, whatever becomes ready waits for its host's turn: ---> waiting ---> todos (`lua/parts/polite.lua`).
+
 The text of a script is the prelude that binds its KEYS line to names, the parts that its PARTS line names, and its own
 file. Arguments 1 and 2 of every script are the call's id and its age in ms, 0 when it is sent for the first time.
 """
