@@ -36,7 +36,7 @@ TINY = Sizes(
     trips=20, bulk=2000, drained={1: 10, 10: 50, 100: 300, 500: 1000}, backlog=3000, window=0.05, paced=10, cold=2,
     cold_gap=0.02, scheduled=10, scheduled_over=0.1, burst=2000, kills=1, killed=3, idle=0.1, leases=(10, 20, 30),
     rounds_of_requeue=3, weighed=1000, grown=(100, 200, 300), cycles=2, starts=1, handlers=10, delay=0.02, work=0.02,
-    worked=50,
+    worked=50, polite=(5, 20), hosts=(3, 10, 20), fair=(50, 3, 4),
 )  # fmt: skip
 
 
@@ -202,7 +202,7 @@ def test_a_choice_brings_the_limits_that_it_is_set_beside() -> None:
     usual = {one.name for one in report.choose([])}
     assert {"growth", "burst", "ping"} <= usual
     assert "latency" not in usual
-    assert usual - {one.name for one in report.choose([], quick=True)} == {"growth", "burst"}
+    assert usual - {one.name for one in report.choose([], quick=True)} == {"growth", "burst", "hosts-claim"}
 
 
 def test_each_limit_is_taken_before_what_is_set_beside_it() -> None:

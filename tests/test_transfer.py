@@ -26,7 +26,7 @@ from tests.rig.corpus import CORPUS, as_bytes, as_id, stray
 from tests.rig.processes import ROOT
 from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Queue, cli, transfer
+from timeoutq import InvalidInput, Politeness, Queue, cli, transfer
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.model import Record, State, text
 
@@ -308,7 +308,7 @@ def test_requeue_asks_before_it_puts_more_than_a_thousand_back(
 
 def test_an_import_brings_in_all_that_an_export_tells(say: Say, queue: Queue, other: Queue) -> None:
     every_kind(queue)
-    assert {record.state for record in contents(queue).values()} == set(State)
+    assert {record.state for record in contents(queue).values()} == set(State) - {State.WAITING}
     exported = say("export", queue.name)
     assert (exported.code, exported.err) == (0, "")
     assert exported.out.isascii()
@@ -324,6 +324,20 @@ def test_an_import_brings_in_all_that_an_export_tells(say: Say, queue: Queue, ot
             assert ours == theirs
     assert say("import", other.name, "--json", stdin=exported.out).documents[0]["known"] == len(IDS)
     assert contents(other) == contents(queue, ready=True)
+
+
+def test_what_waits_on_a_polite_queue_comes_with_the_host_it_was_put_with(say: Say, queue: Queue, other: Queue) -> None:
+    for each in (queue, other):
+        each.configure(politeness=Politeness(delay=60))
+    queue.put({"http://a.example/1": 1, "http://a.example/2": 2})
+    queue.put("x", "y", group="shop")
+    assert say("import", other.name, stdin=say("export", queue.name).out).code == 0
+    assert {task for one in other.hosts().hosts for task in one.in_flight} == {
+        task for task in ("http://a.example/1", "http://a.example/2", "x", "y")
+        if other.inspect(task).state is State.TODOS
+    }  # fmt: skip
+    assert [(one.host, one.waiting) for one in other.hosts().hosts] == [("a.example", 1), ("shop", 1)]
+    assert other.inspect("http://a.example/2").payload == 2
 
 
 def test_what_an_import_brought_in_is_worked_on(say: Say, queue: Queue, other: Queue) -> None:
