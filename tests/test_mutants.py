@@ -11,7 +11,7 @@ import pytest
 
 from tests.rig import levels
 from tests.rig.beside import CORES
-from tests.rig.mutants import MUTANTS, Verdict, judge_all, spared
+from tests.rig.mutants import MUTANTS, ROOT, Verdict, judge_all, spared
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for all of them
 
@@ -44,6 +44,11 @@ def test_no_mutant_survives(name: str, trials: Trials) -> None:
 def test_those_who_kill_spare_the_package_as_it_is(trials: Trials) -> None:
     for done in trials.spared.result():
         assert done.returncode == 0, f"{done.args}:\n{(done.stdout + done.stderr)[-2000:]}"
+
+
+def test_every_bug_has_its_place() -> None:
+    gone = [mutant.name for mutant in MUTANTS if mutant.old not in (ROOT / "timeoutq" / mutant.file).read_text("utf-8")]
+    assert gone == []
 
 
 def test_no_two_mutants_are_the_same() -> None:

@@ -438,6 +438,16 @@ def test_a_release_blocks_the_host_for_everybody(fake: FakeQueue) -> None:
     served(fake, 20.0, 2)
 
 
+def test_a_release_that_blocks_takes_back_what_is_ready(fake: FakeQueue) -> None:
+    fake.set_host(A, per_host=2)
+    fake.put(urls(A, 3))
+    (mine,) = fake.claim(1)
+    assert len(fake.host(A).in_flight) == 2
+    fake.release(mine, block_host=20)
+    assert (fake.host(A).waiting, fake.host(A).in_flight) == (3, [])
+    assert fake.claim(5) == []
+
+
 def test_the_later_of_two_blocks_by_workers_counts(fake: FakeQueue) -> None:
     fake.set_host(A, per_host=2)
     fake.put(urls(A, 3))
