@@ -115,3 +115,34 @@ async def test_and_so_does_its_twin(url: str, queue: Queue, raw: redis.Redis) ->
         raw.client_kill_filter(_type="normal", skipme=True)
         await turns()
         assert [task.task for task in await twin.pull(1)] == ["a"]
+
+
+async def test_a_bell_is_heard_after_its_connection_was_closed_and_after_a_cancelled_wait(
+    url: str, raw: redis.Redis
+) -> None:
+    link = AsyncLink(Server(url, None, 5.0), 10.0)
+
+    async def waiting() -> asyncio.Task[bool]:
+        task = asyncio.create_task(link.wait_bell("bell", 10))
+        async with asyncio.timeout(10):
+            while raw.info("clients")["blocked_clients"] == 0:
+                await asyncio.sleep(0.005)
+        return task
+
+    assert not await link.wait_bell("bell", 0.01)
+    raw.client_kill_filter(_type="normal", skipme=True)
+    await turns()
+    heard = await waiting()
+    raw.rpush("bell", 1)
+    assert await heard
+    left = await waiting()
+    left.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    async with asyncio.timeout(10):
+        while raw.info("clients")["blocked_clients"]:
+            await asyncio.sleep(0.005)
+    again = await waiting()
+    raw.rpush("bell", 1)
+    assert await again
+    await link.close()

@@ -429,6 +429,8 @@ class AsyncLink:
         self._free: list[Any] = []
         """Connections that nobody uses now; to the pool they are in use, so that it leaves them alone."""
         self._bell: Any = None
+        self._ears: list[Any] = []
+        """Connections on which nobody waits for the bell now."""
         self._bell_wait = bell_wait
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
@@ -512,7 +514,31 @@ class AsyncLink:
     async def wait_bell(self, key: str, seconds: float) -> bool:
         """Wait for a stroke of the bell, at most so long, on a connection of its own."""
         async with asyncio.timeout(seconds + self.server.deadline * ATTEMPT):
+            if self._keep:
+                return await _heeding(self._hear(key, seconds))
             return await _leaving(self._blocking().execute_command("BLPOP", key, max(0.001, seconds))) is not None
+
+    async def _hear(self, key: str, seconds: float) -> bool:
+        # on the connection itself: between the stroke and the claim each turn of the loop counts
+        pool = self._blocking().connection_pool
+        connection: Any = self._ears.pop() if self._ears else None
+        if connection is None or not connection.is_connected or await self._is_stale(connection):
+            if connection is not None:
+                await connection.disconnect(nowait=True)
+                await pool.release(connection)
+            connection = await _leaving(pool.get_connection())
+        patience, connection.socket_timeout = connection.socket_timeout, None
+        try:
+            await connection.send_packed_command(_pack(connection, (("BLPOP", key, f"{max(0.001, seconds):.3f}"),)))
+            rang = await connection.read_response() is not None
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            await pool.release(connection)
+            raise
+        finally:
+            connection.socket_timeout = patience
+        self._ears.append(connection)
+        return rang
 
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait until somebody sounds the alarm after `last`; give the id of the newest sound."""
