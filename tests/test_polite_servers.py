@@ -243,7 +243,9 @@ def test_every_key_of_a_polite_queue_has_its_hash_tag(url: str, name: str, raw: 
 
 @pytest.mark.parametrize("binary", BINARIES)
 def test_a_polite_queue_lives_in_one_slot_of_a_cluster(binary: str | None) -> None:
-    with EmbeddedServer(binary=binary, config={"cluster-enabled": True}) as server:
+    # else it is ten thousand above the other one, and there may be none
+    ports = {"cluster-port": free_ports(1)[0]}
+    with EmbeddedServer(binary=binary, config={"cluster-enabled": True, **ports}) as server:
         with redis.Redis.from_url(server.url) as client:
             raw: Any = client
             raw.execute_command("CLUSTER", "ADDSLOTS", *range(16384))

@@ -296,7 +296,7 @@ class SentinelSet:
                 client.execute_command("REPLICAOF", "127.0.0.1", primary.port)
                 wait_until(lambda: client.info("replication").get("master_link_status") == "up", timeout=30)
             _replicated(primary)
-            names = [(port, secrets.token_hex(20)) for port in _free_ports(3)]
+            names = [(port, secrets.token_hex(20)) for port in free_ports(3)]
             for port, _ in names:
                 sentinel = Sentinel(self.binary, self._settings(port, names), port)
                 self.sentinels.append(sentinel)
@@ -392,7 +392,7 @@ def _text(word: Any) -> str:
     return word.decode() if isinstance(word, bytes) else str(word)
 
 
-def _free_ports(n: int) -> list[int]:
+def free_ports(n: int) -> list[int]:
     with ExitStack() as held:
         found = [held.enter_context(socket.socket()) for _ in range(n)]
         for each in found:

@@ -1,6 +1,6 @@
 -- ack: end leases as done, or for a time, and in the same step put the tasks that they found.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm calls
--- PARTS open items drop calls replay wake log polite add
+-- PARTS open items drop calls replay wake log hostname polite add
 -- ARGV  1 call id   2 age of the call, ms   3 again in, ms, or -1   4 payload for then, or ''
 --       5.. count, runs of (token, length, id * length)
 --       then, for one lease, what it found: count, id * count, count of payloads, (position, payload) *

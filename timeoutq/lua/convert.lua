@@ -1,6 +1,6 @@
 -- convert: bring what is in the queue already in line with its politeness, a part a call.
 -- KEYS  todos in_progress meta stats bell alarm
--- PARTS open wake log polite
+-- PARTS open wake log hostname polite
 -- ARGV  1 call id   2 age of the call, ms   3 at most
 --       4 where it goes on: a letter and a cursor; 'p0' at first. p in_progress, so that what is held counts before any
 --         host hands over; t todos; q in_progress again, for what was claimed meanwhile; h the hosts, by the new rules

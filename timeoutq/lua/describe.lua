@@ -1,6 +1,6 @@
 -- describe: what an export says of tasks. It ends early when their payloads are many bytes: ask for the rest again.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm
--- PARTS open wake log polite add
+-- PARTS open wake log hostname polite add
 -- ARGV  1 call id   2 age of the call, ms   3 bytes of payloads after which it ends   4.. id *
 -- Reply {state letters, one an id, u it is in none; times in ms: due of s, acked of d; failures, crashes, errors, payloads,
 --       groups or {}}

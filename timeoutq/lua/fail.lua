@@ -1,6 +1,6 @@
 -- fail: a handler failed. The task is scheduled for another attempt, or moved to failed when there is none left.
 -- KEYS  todos in_progress failed scheduled leases owners lock attempts runtime meta stats bell alarm calls
--- PARTS open items drop calls replay wake log polite
+-- PARTS open items drop calls replay wake log hostname polite
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length)
 --       then for each lease: retry in ms, or -1 to give up; error text
 -- Reply letters, one a lease: O failed; R this very call was carried out before; L is not this token's

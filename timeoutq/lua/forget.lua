@@ -1,6 +1,6 @@
 -- forget: remove tasks from every state; a worker that runs one finds its lease lost.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm
--- PARTS open drop wake log polite add
+-- PARTS open drop wake log hostname polite add
 -- ARGV  1 call id   2 age of the call, ms   3.. id *
 -- Reply letters, one an id: t w p d f s the state it was in; u it was in none
 local ids, codes = {unpack(ARGV, 3)}, {}

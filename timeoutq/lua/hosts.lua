@@ -1,6 +1,6 @@
 -- hosts: a page of the hosts of a polite queue, those whose turn is next first.
 -- KEYS  todos meta stats bell alarm
--- PARTS open wake log polite
+-- PARTS open wake log hostname polite
 -- ARGV  1 call id   2 age of the call, ms   3 from which place on   4 how many
 -- Reply a row a host as `host` replies it; nil when the queue is not polite
 if not polite then return false end

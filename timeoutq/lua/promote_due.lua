@@ -1,6 +1,6 @@
 -- promote_due: scheduled tasks whose time has come become ready, and hosts whose turn it is hand over theirs.
 -- KEYS  todos scheduled meta stats bell alarm
--- PARTS open wake log polite
+-- PARTS open wake log hostname polite
 -- ARGV  1 call id   2 age of the call, ms   3 at most
 -- Reply {now ms, promoted, 1 if there may be more}
 local n, handed, more = tonumber(ARGV[3]), 0, false

@@ -1,6 +1,6 @@
 -- pull: take tasks for good, without a lease: at most once.
 -- KEYS  todos done done_at payload attempts crashes errors meta stats bell alarm
--- PARTS open wake log polite
+-- PARTS open wake log hostname polite
 -- ARGV  1 call id   2 age of the call, ms   3 how many
 -- Reply {ids, payloads}
 if settings[2] == '1' then

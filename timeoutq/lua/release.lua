@@ -1,6 +1,6 @@
 -- release: give leases back without blame, to todos at once or to scheduled after a delay.
 -- KEYS  todos in_progress scheduled leases owners lock runtime meta stats bell alarm calls
--- PARTS open items drop calls replay wake log polite
+-- PARTS open items drop calls replay wake log hostname polite
 -- ARGV  1 call id   2 age of the call, ms   3 delay, ms   4 block the hosts for, ms, or 0
 --       5.. count, runs of (token, length, id * length)
 -- Reply letters, one a lease: O released; R this very call was carried out before; L is not this token's

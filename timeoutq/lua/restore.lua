@@ -1,6 +1,6 @@
 -- restore: bring tasks of an export in as they were; skip those that a state knows, so that it may run again.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm calls
--- PARTS open wake calls log polite add
+-- PARTS open wake calls log hostname polite add
 -- ARGV  1 call id   2 age of the call, ms (0 when first sent)
 --       3.. for each task: id; letter of its state, t s d f; time, ms: due of s, acked of d; failures; crashes;
 --       last error with its time before it; payload; group; empty for none

@@ -1,6 +1,6 @@
 -- retry_failed: failed tasks become ready again, with a clean record.
 -- KEYS  todos failed attempts crashes errors meta stats bell alarm
--- PARTS open wake log polite
+-- PARTS open wake log hostname polite
 -- ARGV  1 call id   2 age of the call, ms   3 at most, when no ids are named   4.. id *
 -- Reply how many moved
 local ids, moved = {unpack(ARGV, 4)}, {}

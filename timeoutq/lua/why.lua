@@ -1,6 +1,6 @@
 -- why: all that decides whether a task is being worked on now, at one moment.
 -- KEYS  todos in_progress done failed scheduled leases owners payload attempts crashes errors workers meta stats bell alarm
--- PARTS open wake log polite about
+-- PARTS open wake log hostname polite about
 -- ARGV  1 call id   2 age of the call, ms   3 id
 -- Reply {what inspect replies, what host replies or nil, 1 if paused, ready tasks, workers alive}
 local found = about(ARGV[3])
