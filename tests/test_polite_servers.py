@@ -17,6 +17,7 @@ import redis
 from tests.invariants import check
 from tests.rig.handlers import history
 from tests.rig.processes import processes
+from tests.rig.replication import free_ports
 from tests.rig.waiting import wait_until
 from timeoutq import HostInfo, Lease, Politeness, Queue, flows
 from timeoutq.embedded import EmbeddedServer
