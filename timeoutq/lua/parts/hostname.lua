@@ -68,6 +68,9 @@ if settings[7] then
 
   -- host_of: the host of a URL as RFC 3986 has it: lower case, port kept unless it is the scheme's own; false for others
   function host_of(id)
+    -- nearly all are of this form, and have nothing to be made like others
+    local plain = string.match(id, '^https?://([a-z0-9.-]*[a-z0-9-])[/?#]')
+    if plain then return plain end
     local scheme, name = string.match(id, '^(%a[%w+.-]*)://([^/?#\\]*)')
     if not scheme then return false end
     if string.find(name, '@', 1, true) then name = string.match(name, '[^@]*$') end
