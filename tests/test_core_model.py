@@ -132,7 +132,7 @@ class Keys:
         self._of: dict[str, Any] = dict(zip((*STATES, *TIMES, *HASHES), replies, strict=False))
 
     def smembers(self, key: str) -> set[bytes]:
-        return set(self._of[key.removeprefix(KEY)])
+        return set(self._of.get(key.removeprefix(KEY), ()))
 
     def zrange(self, key: str, _from: int, _to: int, *, withscores: bool = False) -> Any:
         found = self._of[key.removeprefix(KEY)]
@@ -141,11 +141,14 @@ class Keys:
     def hgetall(self, key: str) -> dict[bytes, bytes]:
         return dict(self._of[key.removeprefix(KEY)])
 
+    def hget(self, key: str, name: str) -> bytes | None:
+        return self.hgetall(key).get(name.encode())
+
     def hkeys(self, key: str) -> list[bytes]:
         return list(self._of[key.removeprefix(KEY)])
 
-    def scan_iter(self, _match: str, count: int) -> Iterator[bytes]:
-        return iter(self._locks)
+    def scan_iter(self, match: str, count: int) -> Iterator[bytes]:
+        return (key for key in self._locks if key.startswith(match.rstrip("*").encode()))
 
     def get(self, key: bytes) -> bytes | None:
         return self._locks[key][0]

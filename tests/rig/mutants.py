@@ -330,15 +330,15 @@ MUTANTS = [
     Mutant(
         "the delay of a host is ignored",
         "lua/parts/polite.lua",
-        "math.max(one.next_ms, one.until_ms)",
-        "one.until_ms",
+        "one.next_ms or 0, inf\n",
+        "0, inf\n",
         [_test("test_polite", "end_of_the_last")],
     ),
     Mutant(
         "a pause that was cut begins again with each look",
         "lua/parts/polite.lua",
-        "one.next_ms, one.counted = now + one.delay, true\n    end",
-        "one.next_ms = now + one.delay\n    end",
+        "one.next_ms, one.rested = most, true end",
+        "one.next_ms = most end",
         [_test("test_polite", "rules_that_change_are")],
     ),
     Mutant(
@@ -358,8 +358,8 @@ MUTANTS = [
     Mutant(
         "a budget is one visit more than it says",
         "lua/parts/polite.lua",
-        "one.budget - one.visits - #one.held",
-        "one.budget - one.visits - #one.held + 1",
+        "or 0) - busy)",
+        "or 0) - busy + 1)",
         [_test("test_polite", "budget_is_the_most")],
     ),
     Mutant(
