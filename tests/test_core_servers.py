@@ -262,6 +262,7 @@ def test_who_meets_a_server_late_and_without_its_scripts_still_gives_them_to_it(
     """As after a failover; or is told why the server does not take them."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 4)  # long pauses leave time for one less
     with Queue("q", "redis://nowhere", deadline=1.0) as queue:
         flow = flows.settle(queue.talk, queue.operations.forget(("a",)))
         reply: object = None
