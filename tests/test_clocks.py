@@ -27,7 +27,7 @@ from tests.rig.processes import ROOT, processes
 from tests.rig.servers import redis_server, valkey, wrapped
 from tests.rig.shims import Clock
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Cleaner, Lease, Queue, State, Worker, flows
+from timeoutq import AsyncQueue, Cleaner, Lease, Politeness, Queue, State, Worker, flows
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.operations import Plan
 
@@ -427,3 +427,24 @@ def test_a_producers_clock_does_not_matter_to_a_delay(tmp_path: Path, url: str, 
         assert queue.claim() == []
     levels.count("clocks", steps=1)
     clock.close()
+
+
+# ---- hosts of a polite queue
+
+
+@pytest.mark.parametrize("seconds", [-86400.0, -60.0, 60.0])
+async def test_a_host_has_its_turn_in_time_whatever_the_clock_does(bent: Bent, seconds: float) -> None:
+    async with AsyncQueue("q", bent.server.url, politeness=Politeness(delay=0.5)) as queue:
+        await queue.put("http://a.example/1", "http://a.example/2", "http://b.example/1", "http://b.example/2")
+        await queue.block_host("b.example", for_=3600)
+        leases = await queue.claim(5)
+        await queue.ack(leases)
+        bent.step(seconds)
+        await queue.prune()
+        asked = time.monotonic()
+        found = [lease.task for lease in await queue.claim(5, wait=10)]
+        assert len(found) == 1
+        assert found[0].startswith("http://a.example/")
+        assert time.monotonic() - asked < 0.5 + SLACK
+        assert (await queue.why("http://b.example/1")).code == "blocked"
+    check(bent.server.url, "q")

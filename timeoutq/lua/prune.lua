@@ -1,6 +1,7 @@
--- prune: drop done tasks that are older, or more, than keep_done says; and adopt tasks in progress without a lease.
--- KEYS  in_progress done leases owners done_at meta stats bell alarm
--- PARTS open wake
+-- prune: drop done tasks that are older, or more, than keep_done says; adopt tasks in progress without a lease; and give
+-- hosts a turn again whose time lies farther ahead than anybody asked for.
+-- KEYS  todos in_progress done leases owners done_at meta stats bell alarm
+-- PARTS open wake log hostname polite
 -- ARGV  1 call id   2 age of the call, ms   3 at most   4 cursor of the walk through in_progress
 -- Reply {pruned, next cursor, adopted, 1 if there may be more to prune}
 local n, keep = tonumber(ARGV[3]), settings[5] or 'forever'
@@ -44,4 +45,19 @@ for i = 1, #page[2] do
   end
 end
 if adopted > 0 then redis.call('HINCRBY', stats, 'adopted', adopted) end
-return {#old, page[1], adopted, (#old == n or dated > n / 2) and 1 or 0}
+local early = false
+if polite then
+  -- a clock that stepped back leaves hosts with a turn that is far away; one that is blocked keeps it
+  local hosts = string.sub(meta, 1, -5) .. 'hosts'
+  local beyond = now + tonumber(string.match(polite, '^%d+')) + 1000
+  local far = redis.call('ZRANGEBYSCORE', hosts, '(' .. beyond, '(+inf', 'WITHSCORES', 'LIMIT', 0, n)
+  if #far > 0 then
+    local names = {}
+    for i = 1, #far, 2 do names[#names + 1] = far[i] end
+    redis.call('ZREM', hosts, '') -- goes first: a full server allows it, and all that follows it
+    load_hosts(names)
+    turn()
+    early = tonumber(redis.call('ZSCORE', hosts, far[1])) ~= tonumber(far[2])
+  end
+end
+return {#old, page[1], adopted, (#old == n or dated > n / 2 or early) and 1 or 0}

@@ -255,7 +255,7 @@ if polite then
         call('HINCRBY', stats, 'gave_up', 1)
       end
     end
-    return #ids == 1000 and now or inf
+    return #ids == 1000 and now or inf, #ids / 2
   end
 
   -- hand_over: give a host's tasks the places that are free
@@ -290,9 +290,10 @@ if polite then
     call('HSET', visits, unpack(pairs))
   end
 
-  -- turn: hand over what each host that was loaded may have, say when it is its turn again, and write all down
+  -- turn: hand over what each host that was loaded may have, say when it is its turn again, and write all down; gives how
+  -- many tasks have moved
   function turn()
-    local scores, held, gone, rests, handed, soonest = {}, {}, {}, {}, 0, inf
+    local scores, held, gone, rests, handed, refused, soonest = {}, {}, {}, {}, 0, 0, inf
     count_visits()
     for i = 1, #order do
       local one = order[i]
@@ -303,7 +304,9 @@ if polite then
         free = math.min(free, one.budget - tonumber(call('HGET', visits, one.name) or 0) - busy)
       end
       if one.flag == 'x' then
-        score = refuse(one)
+        local count
+        score, count = refuse(one)
+        refused = refused + count
       elseif free > 0 then
         if at <= now then
           local count = hand_over(one, free)
@@ -346,7 +349,7 @@ if polite then
       end
       ring()
     end
-    return handed
+    return handed + refused
   end
 
   -- write_policy: keep the rules of a host
