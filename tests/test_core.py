@@ -112,6 +112,29 @@ def test_a_put_leaves_one_stroke_of_the_bell(queue: Queue, raw: redis.Redis) -> 
     assert raw.lrange(queue.operations.key("bell"), 0, -1) == ["1"]
 
 
+@pytest.mark.parametrize(("size", "n"), [(101, 100), (130, 7), (1000, 499), (3000, 7), (20_000, 500)])
+def test_a_claim_brings_as_many_as_there_are(queue: Queue, size: int, n: int) -> None:
+    """However full or empty the table is in which the server keeps the set."""
+    names = [f"https://example.com/{number:06d}/a-name-that-takes-some-room-in-its-set" for number in range(size)]
+    queue.put(names)
+    found: list[str] = []
+    while leases := queue.claim(n):
+        assert len(leases) == min(n, size - len(found))
+        found += [lease.task for lease in leases]
+        queue.ack(leases)
+    assert sorted(found) == names
+
+
+def test_any_ready_task_may_be_the_next(queue: Queue) -> None:
+    queue.put(f"https://example.com/{number:04d}/a-name-that-takes-some-room-in-its-set" for number in range(1000))
+    met: set[str] = set()
+    for _ in range(1000):  # each misses a task with 99 %
+        leases = queue.claim(10)
+        met |= ids(leases)
+        queue.release(leases)
+    assert len(met) > 990
+
+
 def test_a_claim_of_many_workers_takes_its_share_of_a_short_queue(queue: Queue) -> None:
     queue.put([f"t{i}" for i in range(10)])
     claims = [queue.operations.claim(queue.token(), 100, 5000, share=2) for _ in range(3)]

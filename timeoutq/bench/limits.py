@@ -1,7 +1,7 @@
 """The raw limits of the server: what a bare client gets out of it in the same run, with nothing of timeoutq between.
 
 `report.py` takes them with the figures, and sets each figure beside its own. The scripts do what the layout cannot do
-without (move, lock, deadline, owner) and check only the owner.
+without (move, lock, deadline, owner), pick by SRANDMEMBER, and check only the owner.
 """
 
 from __future__ import annotations

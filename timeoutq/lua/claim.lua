@@ -1,6 +1,6 @@
 -- claim: lease ready tasks to a token. Sent again with the same token, it gives the leases that the first call took.
 -- KEYS  todos in_progress scheduled leases owners lock payload attempts crashes runtime meta stats bell alarm
--- PARTS open wake server turns
+-- PARTS open wake pick server turns
 -- ARGV  1 token   2 age of the call, ms (0 when first sent)   3 how many   4 timeout, ms   5 max_runtime, ms, or 0
 --       6 not after: server time, ms, past which the client has given up; 0 for never
 --       7 share: how many workers there are; nobody takes more than its part of a short queue
@@ -31,7 +31,7 @@ end
 if #ids == 0 and settings[2] ~= '1' then
   local ready = redis.call('SCARD', todos)
   n = math.min(n, math.max(1, math.ceil(ready / tonumber(ARGV[7]))))
-  local picks = ready > 0 and redis.call('SRANDMEMBER', todos, n) or {}
+  local picks = ready > 0 and pick(n, ready) or {}
   if #picks > 0 and redis.call('EXISTS', crashes) == 1 then
     -- a task that lost two leases is a suspect: it is handed out alone
     local counts, others = redis.call('HMGET', crashes, unpack(picks)), {}

@@ -1,12 +1,12 @@
 -- pull: take tasks for good, without a lease: at most once.
 -- KEYS  todos done done_at payload attempts crashes errors meta stats bell alarm
--- PARTS open wake log hostname polite
+-- PARTS open wake pick log hostname polite
 -- ARGV  1 call id   2 age of the call, ms   3 how many
 -- Reply {ids, payloads}
 if settings[2] == '1' then
   return {{}, {}}
 end
-local picks, ids = redis.call('SRANDMEMBER', todos, ARGV[3]), {}
+local picks, ids = pick(tonumber(ARGV[3]), redis.call('SCARD', todos)), {}
 local keep = settings[5] or 'forever'
 for i = 1, #picks do
   local moved
