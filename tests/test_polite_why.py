@@ -155,6 +155,14 @@ def test_a_ready_task_says_how_many_are_ready_beside_it(fake: FakeQueue) -> None
     expect(fake, "task 7", "queued", "1,234 others", "2 workers take them in any order")
 
 
+def test_one_is_one_and_not_one_of_many(fake: FakeQueue) -> None:
+    fake.put("a")
+    work(fake)
+    expect(fake, "a", "queued", "it is ready, and nothing else is; 2 workers are alive")
+    fake.put("b")
+    expect(fake, "a", "queued", "it is ready, and so is 1 other; 2 workers take them in any order")
+
+
 def test_a_task_that_lost_two_leases_waits_to_be_alone(fake: FakeQueue) -> None:
     hold(fake, "plain")
     for _ in range(2):

@@ -304,7 +304,7 @@ class _Face:
 
     def _cursor(self, cursor: str | None) -> str | None:
         if cursor is not None and not (isinstance(cursor, str) and re.fullmatch(r"[0-9]{1,18}", cursor)):
-            raise InvalidInput(f"{cursor!r:.80} is not a cursor that list() gave")
+            raise InvalidInput(f"{cursor!r:.80} is not a cursor that a page ended with")
         return cursor
 
     def _drained(self, before: float | datetime | None) -> Flow[bool]:

@@ -78,7 +78,12 @@ def judge(found: Why) -> tuple[str, str]:
     if info.state is State.WAITING:
         return "turn", "its host has its turn now: the next cleaner hands it over"
     others = found.todos - 1
-    return "queued", f"it is ready, and so are {others:,} others; {found.workers} workers take them in any order"
+    alive = "1 worker is" if found.workers == 1 else f"{found.workers} workers are"
+    if not others:
+        return "queued", f"it is ready, and nothing else is; {alive} alive"
+    many = "is 1 other" if others == 1 else f"are {others:,} others"
+    takes = "1 worker takes" if found.workers == 1 else f"{found.workers} workers take"
+    return "queued", f"it is ready, and so {many}; {takes} them in any order"
 
 
 def _scheduled(found: Why, due: float) -> tuple[str, str]:
@@ -103,10 +108,11 @@ def _waiting(found: Why, host: HostInfo) -> tuple[str, str] | None:
     if host.used_up and len(host.in_flight) < host.per_host:
         return "budget", (
             f"the budget of host {name} is used up: {host.visits} of {host.budget} visits were made, "
-            f"and {len(host.in_flight)} are under way; set_host(budget=) gives more"
+            f"and {len(host.in_flight)} are under way; set_host(budget=) gives more, or --budget of timeoutq host"
         )
     others = host.waiting - 1
-    behind = f"; {others:,} others of that host wait as well, and are taken in any order" if others else ""
+    many = "1 other of that host waits" if others == 1 else f"{others:,} others of that host wait"
+    behind = f"; {many} as well, and they are taken in any order" if others else ""
     if len(host.in_flight) >= host.per_host:
         ready = host.in_flight[0]
         return "host_busy", (

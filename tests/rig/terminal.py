@@ -12,13 +12,14 @@ from tests.rig import canary
 from tests.rig.processes import ROOT
 
 
-def on_a_terminal(url: str, *words: str, typed: str = "") -> tuple[int, bytes]:
+def on_a_terminal(url: str, *words: str, typed: str = "", columns: int = 120) -> tuple[int, bytes]:
     """Run the command on a pseudo-terminal; give its code and all that it showed."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "timeoutq", *words],
         stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, cwd=ROOT,
-        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "120"},
+        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color",
+             "COLUMNS": f"{columns}"},
     )  # fmt: skip
     os.close(theirs)
     os.write(ours, typed.encode())

@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from timeoutq.cli.app import NOTHING, AsJson, Name, Url, UrlFile, Yes, app, open_queue, sure
 from timeoutq.cli.printing import Sink, iso
-from timeoutq.cli.reading import Duration, moment, seconds
+from timeoutq.cli.reading import moment, seconds
 from timeoutq.errors import InvalidInput
 from timeoutq.model import HostInfo
+from timeoutq.text import age
 
 Host = Annotated[
     str,
@@ -22,13 +24,38 @@ Host = Annotated[
 ]
 COLUMNS = ("host", "waiting", "in_flight", "turn", "delay", "per_host", "budget", "visits", "failures", "blocked_until",
            "banned")  # fmt: skip
+BRIEFLY = ("host", "waiting", "at once", "turn", "delay", "visits", "failures")
+"""What fits beside a name in 80 columns."""
+
+
+def _length(seconds: float) -> str:
+    # not :g, which makes 2.592e+06 of a month
+    return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
 
 
 def _row(info: HostInfo) -> Sequence[Any]:
     return (
-        info.host, info.waiting, len(info.in_flight), iso(info.turn), f"{info.delay:g}s", info.per_host, info.budget,
+        info.host, info.waiting, len(info.in_flight), iso(info.turn), _length(info.delay), info.per_host, info.budget,
         info.visits, info.failures, iso(info.blocked_until), info.banned,
     )  # fmt: skip
+
+
+def _brief(info: HostInfo, now: float) -> Sequence[Any]:
+    of = "" if info.budget is None else f" of {info.budget}"
+    return (
+        info.host, info.waiting, f"{len(info.in_flight)} of {info.per_host}", _turn(info, now), age(info.delay),
+        f"{info.visits}{of}", info.failures,
+    )  # fmt: skip
+
+
+def _turn(info: HostInfo, now: float) -> str | None:
+    if info.banned is not None:
+        return "banned"
+    if info.blocked_until is not None and info.blocked_until > now:
+        return f"blocked {age(info.blocked_until - now)}"
+    if info.turn is not None:
+        return f"in {age(max(0.0, info.turn - now))}"
+    return "used up" if info.used_up and info.waiting else None
 
 
 def _tell(info: HostInfo, as_json: bool) -> None:
@@ -38,7 +65,7 @@ def _tell(info: HostInfo, as_json: bool) -> None:
         return
     lines = [
         ("host", info.host), ("waiting", info.waiting), *(("in flight", task) for task in info.in_flight),
-        ("turn", iso(info.turn)), ("delay", f"{info.delay:g}s"), ("per host", info.per_host), ("budget", info.budget),
+        ("turn", iso(info.turn)), ("delay", _length(info.delay)), ("per host", info.per_host), ("budget", info.budget),
         ("visits", info.visits), ("failures", info.failures), ("next allowed", iso(info.next_allowed)),
         ("blocked until", iso(info.blocked_until)), ("blocked by", info.blocked_by or None), ("banned", info.banned),
     ]  # fmt: skip
@@ -61,8 +88,11 @@ def hosts(
             if as_json:
                 for info in page.hosts:
                     sink.document(info)
-            else:
+            elif not sys.stdout.isatty():
                 sink.rows(COLUMNS, map(_row, page.hosts))
+            elif page.hosts or cursor is None:
+                now = opened.stats().now
+                sink.rows(BRIEFLY, [_brief(info, now) for info in page.hosts])
             cursor = page.cursor
             if cursor is None or not everything:
                 break
@@ -70,18 +100,24 @@ def hosts(
         typer.echo(f"timeoutq: more with --cursor {cursor}, or --all", err=True)
 
 
-def _or_usual(text: str | None, name: str, word: str) -> Any:
+def _delay(text: str) -> float | Literal["usual"]:
+    return "usual" if text == "usual" else seconds(text)
+
+
+def _number_or(text: str | None, name: str, word: str) -> Any:
     if text is None or text == word:
         return text
-    if not text.isdecimal():
+    if not text.isascii() or not text.isdecimal():
         raise InvalidInput(f"{name} {text!r:.40} is neither a whole number nor {word}")
-    return int(text)
+    return int(text[:20])  # more digits are too many for anything, and take long
 
 
 @app.command(rich_help_panel="Hosts of a polite queue")
 def host(
     queue: Name, name: Host,
-    delay: Duration = None,
+    delay: Annotated[
+        Any, typer.Option(parser=_delay, metavar="TIME", help="From the end of a visit to the next; or: usual.")
+    ] = None,
     per_host: Annotated[str | None, typer.Option(metavar="N", help="Visits at once; or: usual.")] = None,
     budget: Annotated[str | None, typer.Option(metavar="N", help="The most visits in all; or: none.")] = None,
     usual: Annotated[bool, typer.Option("--usual", help="The queue's own delay and number of visits.")] = False,
@@ -94,8 +130,8 @@ def host(
         found = opened.set_host(
             name,
             delay="usual" if usual else delay,
-            per_host="usual" if usual else _or_usual(per_host, "--per-host", "usual"),
-            budget=_or_usual(budget, "--budget", "none"),
+            per_host="usual" if usual else _number_or(per_host, "--per-host", "usual"),
+            budget=_number_or(budget, "--budget", "none"),
         )
     _tell(found, as_json)
 
@@ -113,6 +149,8 @@ def block(
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Keep everybody from a host for a while; what is held goes on."""
+    if (for_ is None) == (until is None):
+        raise InvalidInput("say for how long: --for 5m, or --until a time")
     with open_queue(queue, url, url_file) as opened:
         found = opened.block_host(name, for_=for_, until=until, reason=reason)
     _tell(found, as_json)
@@ -133,8 +171,9 @@ def ban(
 ) -> None:  # fmt: skip
     """Never visit a host again: its ready tasks go to failed, and all that come. Asks first."""
     with open_queue(queue, url, url_file) as opened:
-        waiting = opened.host(name).waiting
-        sure(f"Ban host {name} of queue {queue}, and move its {waiting:,} waiting tasks to failed?", yes)
+        known = opened.host(name)
+        ready = f"{known.waiting:,} waiting, {len(known.in_flight):,} ready or in progress"
+        sure(f"Ban host {known.host} of queue {queue}, and move its ready tasks to failed ({ready})?", yes)
         found = opened.ban_host(name, reason)
     _tell(found, as_json)
 

@@ -84,6 +84,7 @@ def inspect(queue: Name, task: str, url: Url = None, url_file: UrlFile = None, a
             "due": iso(info.due),
             "lease left": None if info.lease_left is None else age(info.lease_left),
             "deadline": iso(info.deadline),
+            "host": info.host,
             "holder": info.holder,
             "failures": info.failures or None,
             "crashes": info.crashes or None,

@@ -1,0 +1,519 @@
+"""The commands about a polite queue and its hosts, as transcripts: what they print, what they answer, how they end."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.rig.corpus import CORPUS, as_id, stray
+from tests.rig.terminal import on_a_terminal
+from timeoutq import Politeness, Queue, cli
+from timeoutq.text import safe
+
+A, B = "http://a.example/", "http://b.example:8080/"
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+COLUMNS = ["host", "waiting", "in_flight", "turn", "delay", "per_host", "budget", "visits", "failures",
+           "blocked_until", "banned"]  # fmt: skip
+GROUPS = [as_id(text) for what, text in CORPUS.items() if what != "only spaces"]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command said and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[list[str]]:
+        return [line.split("\t") for line in self.out.splitlines()]
+
+    @property
+    def facts(self) -> dict[str, str]:
+        return {line[0]: line[1] for line in self.lines}
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """The command inside this process; whatever it says must be text that steers no terminal."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TIMEOUTQ_URL", url)
+
+    def call(*words: str, stdin: str = "") -> Done:
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8"))
+        monkeypatch.setattr(sys, "argv", ["timeoutq", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        out, err = capfd.readouterr()
+        assert isinstance(left.value.code, int), words
+        assert stray(out, "\n\t") == [], words
+        assert stray(err) == [], words
+        assert "Traceback" not in err, words
+        return Done(left.value.code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def polite(queue: Queue) -> Queue:
+    """A queue whose hosts rest for an hour from the end of a visit to the next."""
+    queue.configure(politeness=Politeness(3600))
+    return queue
+
+
+def pages(host: str, n: int) -> list[str]:
+    return [f"{host}{i}" for i in range(n)]
+
+
+# ---- looking at hosts
+
+
+def test_hosts_are_rows_of_tabs_on_a_pipe_and_documents_with_json(run: Run, polite: Queue) -> None:
+    run("put", polite.name, *pages(A, 3), *pages(B, 1))
+    done = run("hosts", polite.name)
+    assert (done.code, done.err) == (0, "")
+    assert sorted(done.lines) == [
+        ["a.example", "2", "1", "-", "3600s", "1", "-", "0", "0", "-", "-"],
+        ["b.example:8080", "0", "1", "-", "3600s", "1", "-", "0", "0", "-", "-"],
+    ]
+    assert all(len(line) == len(COLUMNS) for line in done.lines)
+    found = {document["host"]: document for document in run("hosts", polite.name, "--json").documents}
+    assert found.keys() == {"a.example", "b.example:8080"}
+    assert found["a.example"]["waiting"] == 2
+    assert len(found["a.example"]["in_flight"]) == 1
+    assert found["a.example"]["delay"] == 3600
+
+
+def test_hosts_come_in_pages(run: Run, polite: Queue) -> None:
+    run("put", polite.name, *(f"http://h{i}.example/" for i in range(5)))
+    first = run("hosts", polite.name, "-n", "2")
+    assert len(first.lines) == 2
+    assert first.err == "timeoutq: more with --cursor 2, or --all\n"
+    second = run("hosts", polite.name, "-n", "2", "--cursor", "2")
+    third = run("hosts", polite.name, "-n", "2", "--cursor", "4")
+    assert third.err == ""
+    names = [line[0] for page in (first, second, third) for line in page.lines]
+    assert sorted(names) == [f"h{i}.example" for i in range(5)]
+    every = run("hosts", polite.name, "-n", "2", "--all")
+    assert ([line[0] for line in every.lines], every.err) == (names, "")
+    assert [one["host"] for one in run("hosts", polite.name, "-n", "2", "--all", "--json").documents] == names
+    assert run("hosts", polite.name, "--cursor", "9").out == ""
+
+
+def test_a_host_is_told_in_facts_that_have_something_to_say(run: Run, polite: Queue) -> None:
+    run("put", polite.name, *pages(A, 3))
+    facts = run("host", polite.name, "a.example").facts
+    assert facts.keys() == {"host", "waiting", "in flight", "delay", "per host", "visits", "failures"}
+    assert facts["waiting"] == "2"
+    assert facts["in flight"].startswith(A)
+    (lease,) = polite.claim(10)
+    polite.ack(lease)
+    facts = run("host", polite.name, f"{A}whatever?page=1").facts  # a URL of it will do
+    assert (facts["host"], facts["visits"]) == ("a.example", "1")
+    assert facts["turn"] == facts["next allowed"]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", facts["turn"])
+    (document,) = run("host", polite.name, "A.EXAMPLE", "--json").documents
+    assert (document["host"], document["visits"], document["blocked_by"]) == ("a.example", 1, "")
+
+
+def test_a_host_that_nobody_has_met_has_the_rules_of_the_queue(run: Run, polite: Queue) -> None:
+    done = run("host", polite.name, "new.example")
+    assert (done.code, done.facts["delay"], done.facts["waiting"]) == (0, "3600s", "0")
+    assert run("hosts", polite.name).out == ""
+
+
+# ---- rules of a host
+
+
+def test_a_host_is_given_rules_of_its_own_and_the_usual_ones_again(run: Run, polite: Queue) -> None:
+    run("put", polite.name, *pages(A, 5))
+    facts = run("host", polite.name, "a.example", "--delay", "2.5s", "--per-host", "3", "--budget", "7").facts
+    assert (facts["delay"], facts["per host"], facts["budget"]) == ("2.5s", "3", "7")
+    assert facts["waiting"] == "2"  # the two new places are taken at once
+    facts = run("host", polite.name, "a.example", "--budget", "none").facts
+    assert "budget" not in facts
+    assert facts["per host"] == "3"  # what is not named stays
+    assert run("host", polite.name, "a.example", "--delay", "usual").facts["delay"] == "3600s"
+    run("host", polite.name, "a.example", "--delay", "250ms")
+    facts = run("host", polite.name, "a.example", "--usual").facts
+    assert (facts["delay"], facts["per host"]) == ("3600s", "1")
+
+
+@pytest.mark.parametrize(("given", "shown"), [("30d", "2592000s"), ("1ms", "0.001s"), ("0", "0s"), ("90m", "5400s")])
+def test_a_delay_is_shown_as_it_was_given_however_long(run: Run, polite: Queue, given: str, shown: str) -> None:
+    assert run("host", polite.name, "a.example", "--delay", given).facts["delay"] == shown
+    run("put", polite.name, A)
+    assert run("hosts", polite.name).lines[0][COLUMNS.index("delay")] == shown
+
+
+BAD_RULES = [
+    (("--per-host", "x"), "neither a whole number nor usual"),
+    (("--per-host", "0"), "from 1 to 10,000"),
+    (("--per-host", "٣"), "neither a whole number"),
+    (("--per-host", "9" * 5000), "from 1 to 10,000"),
+    (("--budget", "-1"), "neither a whole number nor none"),
+    (("--budget", "1.5"), "neither a whole number nor none"),
+    (("--budget", "usual"), "neither a whole number nor none"),
+    (("--delay", "soon"), "is not a length of time"),
+    (("--delay", "-1s"), "is not a length of time"),
+    (("--delay", "99999999d"), "delay"),
+    (("--usual", "--delay", "3s"), "give --usual, or"),
+    (("--usual", "--per-host", "3"), "give --usual, or"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), BAD_RULES, ids=[" ".join(words)[:30] for words, _ in BAD_RULES])
+def test_a_rule_that_is_none_is_refused_with_what_would_be_one(
+    run: Run, polite: Queue, words: tuple[str, ...], said: str
+) -> None:
+    before = polite.set_host("a.example", delay=2, per_host=3, budget=7)
+    done = run("host", polite.name, "a.example", *words)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert len(done.err) < 6000
+    assert polite.host("a.example") == before
+
+
+@pytest.mark.parametrize("given", ["", "http://", "https:///path", "...", "x" * 1025])
+def test_what_names_no_host_is_refused(run: Run, polite: Queue, given: str) -> None:
+    for words in (["host"], ["block", "--for", "5m"], ["unblock"], ["ban", "--yes"]):
+        done = run(words[0], polite.name, *words[1:], "--", given)
+        assert (done.code, done.out) == (2, ""), words
+    assert run("hosts", polite.name).out == ""
+
+
+# ---- block, unblock, ban
+
+
+def test_a_block_keeps_everybody_from_a_host_until_it_ends_or_is_ended(run: Run, polite: Queue) -> None:
+    run("put", polite.name, *pages(A, 2))
+    now = polite.stats().now
+    facts = run("block", polite.name, "a.example", "--for", "5m", "--reason", "Retry-After: 300").facts
+    assert facts["blocked by"] == "Retry-After: 300"
+    assert facts["turn"] == facts["blocked until"]
+    until = polite.host("a.example").blocked_until
+    assert until is not None
+    assert now + 300 <= until <= polite.stats().now + 300
+    assert run("claim", polite.name).code == 1
+    assert run("hosts", polite.name).lines[0][COLUMNS.index("blocked_until")] == facts["blocked until"]
+    facts = run("block", polite.name, "a.example", "--until", "2099-01-01T00:00:00Z").facts
+    assert facts["blocked until"] == "2099-01-01T00:00:00.000+00:00"
+    assert re.search(r":\d+:", facts["blocked by"])  # nobody gave a reason, so it is who did it
+    done = run("unblock", polite.name, "a.example")
+    assert (done.code, done.facts.keys() & {"blocked until", "blocked by"}) == (0, set())
+    assert run("claim", polite.name).code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (), ("--for", "5m", "--until", "2099-01-01"), ("--for", "soon"), ("--until", "soon"), ("--for", "-5m"),
+        ("--until", "nan"), ("--until", "1e300"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_block_of_no_length_is_refused(run: Run, polite: Queue, words: tuple[str, ...]) -> None:
+    done = run("block", polite.name, "a.example", *words)
+    assert (done.code, done.out) == (2, "")
+    assert "for_=" not in done.err  # words of the command, not of the API
+    assert polite.host("a.example").blocked_until is None
+
+
+def test_a_ban_asks_first_and_moves_what_is_ready_to_failed(run: Run, polite: Queue) -> None:
+    run("put", polite.name, *pages(A, 4), B)
+    done = run("ban", polite.name, A)
+    assert (done.code, done.out) == (2, "")
+    assert "Ban host a.example of queue" in done.err
+    assert "3 waiting, 1 ready or in progress" in done.err
+    assert "--yes" in done.err
+    assert polite.host(A).banned is None
+    done = run("ban", polite.name, A, "--yes", "--reason", "they asked")
+    assert (done.code, done.facts["banned"], done.facts["waiting"]) == (0, "they asked", "0")
+    assert polite.stats().failed == 4
+    assert {line[-1] for line in run("list", polite.name, "failed").lines} == {
+        "gave up: host a.example is banned: they asked"
+    }
+    run("put", polite.name, f"{A}new")
+    assert run("put", polite.name, f"{A}new").lines == [[f"{A}new", "failed"]]
+    assert next(line for line in run("hosts", polite.name).lines if line[0] == "a.example")[-1] == "they asked"
+    assert "banned" not in run("unblock", polite.name, A).facts
+    assert run("put", polite.name, f"{A}newer").lines == [[f"{A}newer", "added"]]
+    assert run("ban", polite.name, A, "-y", "--json").documents[0]["banned"] == "banned by hand"
+
+
+# ---- why
+
+
+def test_why_is_one_sentence_and_one_code(run: Run, polite: Queue) -> None:
+    run("put", polite.name, *pages(A, 3))
+    (lease,) = polite.claim(10)
+    facts = run("why", polite.name, lease.task).facts
+    assert (facts["state"], facts["reason"], facts["host"]) == ("in_progress", "running", "a.example")
+    waiting = next(task for task in pages(A, 3) if task != lease.task)
+    facts = run("why", polite.name, waiting).facts
+    assert (facts["state"], facts["reason"]) == ("waiting", "host_busy")
+    assert "1 others" not in facts["why"]
+    assert lease.task in facts["why"]
+    polite.fail(lease, "HTTP 500", retry_in=60)
+    facts = run("why", polite.name, lease.task).facts
+    assert (facts["reason"], facts["failures"], facts["last error"]) == ("due", "1", "HTTP 500")
+    assert run("why", polite.name, waiting).facts["reason"] == "delay"
+    run("block", polite.name, A, "--for", "2h", "--reason", "asleep")
+    (document,) = run("why", polite.name, waiting, "--json").documents
+    assert (document["code"], document["near"]) == ("blocked", None)
+    assert "by asleep until" in document["message"]
+    assert (document["info"]["state"], document["host"]["blocked_by"]) == ("waiting", "asleep")
+    run("unblock", polite.name, A)
+    run("host", polite.name, A, "--budget", "1")
+    facts = run("why", polite.name, waiting).facts
+    assert facts["reason"] == "budget"
+    assert "--budget" in facts["why"]
+
+
+def test_why_ends_with_one_for_what_no_state_holds(run: Run, polite: Queue) -> None:
+    run("put", polite.name, f"{A}page/")
+    done = run("why", polite.name, f"{A}page")
+    assert (done.code, done.facts["reason"], done.facts["near"]) == (1, "unknown", f"{A}page/")
+    assert "state" not in done.facts
+    done = run("why", polite.name, "nothing", "--json")
+    assert (done.code, done.documents[0]["code"], done.documents[0]["info"]["state"]) == (1, "unknown", None)
+    assert run("why", polite.name, "").code == 2
+
+
+def test_why_answers_on_a_plain_queue_too(run: Run, queue: Queue) -> None:
+    run("put", queue.name, "a")
+    facts = run("why", queue.name, "a").facts
+    assert (facts["state"], facts["reason"], "host" in facts) == ("todos", "no_worker", False)
+
+
+def test_inspect_and_list_tell_of_the_host_and_of_what_waits(run: Run, polite: Queue) -> None:
+    run("put", polite.name, *pages(A, 2), "no host")
+    (line,) = run("list", polite.name, "waiting").lines
+    facts = run("inspect", polite.name, line[0]).facts
+    assert (facts["state"], facts["host"]) == ("waiting", "a.example")
+    assert "host" not in run("inspect", polite.name, "no host").facts
+    assert run("inspect", polite.name, line[0], "--json").documents[0]["host"] == "a.example"
+
+
+# ---- a queue becomes polite, and is no more
+
+
+PLAIN = [
+    ("hosts",), ("host", "a.example"), ("host", "a.example", "--delay", "1s"), ("block", "a.example", "--for", "5m"),
+    ("unblock", "a.example"), ("ban", "a.example", "--yes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", PLAIN, ids=" ".join)
+def test_a_plain_queue_knows_no_hosts_and_says_how_it_would(run: Run, queue: Queue, words: tuple[str, ...]) -> None:
+    queue.put(A)
+    done = run(words[0], queue.name, *words[1:])
+    assert (done.code, done.out) == (2, "")
+    cure = re.search(r"run 'timeoutq (configure \S+ --delay 1s)'", done.err)
+    assert cure
+    assert run(*cure[1].split()).code == 0
+    assert run(words[0], queue.name, *words[1:]).code == 0
+
+
+def test_a_queue_is_made_polite_and_plain_again(run: Run, queue: Queue) -> None:
+    run("put", queue.name, *pages(A, 3))
+    done = run("configure", queue.name, "--delay", "2m")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    assert queue.stats().politeness == Politeness(120, 1)
+    assert queue.stats().waiting == 2
+    run("configure", queue.name, "--per-host", "2")
+    assert queue.stats().politeness == Politeness(120, 2)  # the delay stays
+    run("configure", queue.name, "--delay", "0")
+    assert queue.stats().politeness == Politeness(0, 2)
+    assert run("configure", queue.name, "--impolite").code == 0
+    assert (queue.stats().politeness, queue.stats().waiting, queue.stats().todos) == (None, 0, 3)
+    run("configure", queue.name, "--per-host", "4")
+    assert queue.stats().politeness == Politeness(1, 4)  # the usual second
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (), ("--impolite", "--delay", "1s"), ("--impolite", "--per-host", "2"), ("--per-host", "0"), ("--delay", "x"),
+        ("--per-host", "10001"), ("--delay", "99999999d"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_politeness_that_is_none_is_refused_and_nothing_changes(
+    run: Run, polite: Queue, words: tuple[str, ...]
+) -> None:
+    done = run("configure", polite.name, *words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err
+    assert polite.stats().politeness == Politeness(3600)
+
+
+def test_drained_waits_for_hosts_and_not_for_what_waits_for_no_time(run: Run, polite: Queue) -> None:
+    run("put", polite.name, *pages(A, 3))
+    assert run("drained", polite.name, "--wait", "10ms").out == "no\n"
+    (lease,) = polite.claim(5)
+    polite.ack(lease)
+    done = run("drained", polite.name, "--wait", "0s", "--json")
+    assert (done.code, done.documents) == (1, [{"drained": False}])  # two wait for its next turn
+    run("host", polite.name, A, "--budget", "1")
+    done = run("drained", polite.name, "--wait", "5s")
+    assert (done.code, done.out) == (0, "yes\n")
+    assert polite.stats().waiting == 2
+    began = time.monotonic()
+    assert run("drained", polite.name, "--wait", "10m").out == "yes\n"
+    assert time.monotonic() - began < 60  # not to the end of its time
+    assert run("drained", polite.name, "--wait", "long").code == 2
+
+
+# ---- tasks and leases
+
+
+def test_a_group_is_the_host_of_what_is_put_or_scheduled_with_it(run: Run, polite: Queue) -> None:
+    assert run("put", polite.name, "--group", "Printer", *pages(A, 2), "plain words").code == 0
+    assert run("schedule", polite.name, "--group", "Printer", "--after", "1h", "later").code == 0
+    assert [line[0] for line in run("hosts", polite.name).lines] == ["printer"]
+    assert run("host", polite.name, "printer").facts["waiting"] == "2"
+    assert run("inspect", polite.name, "later").facts["host"] == "printer"
+    done = run("put", polite.name, "--group", "printer", "--jsonl", stdin='{"task": "x", "payload": 1}\n')
+    assert (done.code, polite.host("printer").waiting) == (0, 3)
+    done = run("put", polite.name, "y", "--group", "")
+    assert (done.code, done.out) == (2, "")
+
+
+def test_an_ack_may_ask_for_another_visit(run: Run, polite: Queue) -> None:
+    run("put", polite.name, A, "plain words")
+    claimed = run("claim", polite.name, "-n", "5", "--json").out
+    now = polite.stats().now
+    done = run("ack", polite.name, "--again-in", "2h", stdin=claimed)
+    assert (done.code, {line[1] for line in done.lines}) == (0, {"ok"})
+    for task in (A, "plain words"):
+        due = polite.inspect(task).due
+        assert due is not None
+        assert now + 7200 <= due <= polite.stats().now + 7200
+    assert (polite.stats().done, polite.stats().scheduled) == (0, 2)
+    assert run("ack", polite.name, "--again-in", "2h", stdin=claimed).code == 0  # sent again, it changes nothing
+    assert polite.stats().counters["acked"] == 2
+    run("schedule", polite.name, "plain words", "--after", "0")
+    (lease,) = run("claim", polite.name, "--wait", "5s").lines
+    done = run("ack", polite.name, lease[0], "--token", lease[1], "--put", "found", "--again-in", "1d")
+    assert (done.code, polite.inspect("found").state, polite.inspect("plain words").state) == (0, "todos", "scheduled")
+    assert run("ack", polite.name, "a", "--token", "t#1", "--again-in", "soon").code == 2
+    assert run("ack", polite.name, "a", "--token", "t#1", "--again-in", "99999999d").code == 2
+
+
+def test_a_release_may_block_its_host(run: Run, polite: Queue) -> None:
+    run("put", polite.name, A)
+    claimed = run("claim", polite.name, "--json").out
+    assert run("release", polite.name, "--block-host", "2h", stdin=claimed).code == 0
+    assert polite.inspect(A).state == "waiting"
+    assert run("why", polite.name, A).facts["reason"] == "blocked"
+    assert run("claim", polite.name).code == 1
+    assert run("release", polite.name, "a", "--token", "t#1", "--block-host", "soon").code == 2
+    done = run("release", polite.name, A, "--token", "t#1", "--block-host", "1d")
+    assert done.code == 4
+    until = polite.host(A).blocked_until
+    assert until is not None
+    assert until < polite.stats().now + 7201  # a lost lease blocks nobody
+
+
+# ---- hostile names
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+def test_hostile_hosts_are_text_in_all_that_is_said_of_them(run: Run, polite: Queue) -> None:
+    for number, group in enumerate(GROUPS):
+        polite.put([f"{number} ready", f"{number} waits"], group=group)
+    met: dict[str, int] = {}
+    for group in GROUPS:
+        met[polite.host(group).host] = met.get(polite.host(group).host, 0) + 1
+    done = run("hosts", polite.name, "--all")
+    assert sorted(line[0] for line in done.lines) == sorted(map(safe, met))
+    assert all(len(line) == len(COLUMNS) for line in done.lines)
+    listed = run("hosts", polite.name, "--all", "-n", "7", "--json")
+    assert listed.out.isascii()
+    assert {document["host"] for document in listed.documents} == met.keys()
+    for group in GROUPS:
+        name = polite.host(group).host
+        facts = run("block", polite.name, "--for", "1h", "--reason", group, "--", group).facts
+        assert facts["host"] == safe(name)
+        assert run("host", polite.name, "--", group).facts == facts
+        assert "blocked until" not in run("unblock", polite.name, "--", group).facts
+        done = run("ban", polite.name, "--reason", group, "--", group)
+        assert done.code == 2
+        assert f"Ban host {safe(name)} of queue" in done.err
+    assert run("status", polite.name).code == 0
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+def test_hostile_reasons_and_groups_are_text_in_the_answer_to_why(run: Run, polite: Queue) -> None:
+    for number, group in enumerate(GROUPS):
+        # what an argument cannot hold comes in by the API
+        given = ("put", polite.name, f"{number}", "--group", group)
+        if "\0" in group:
+            polite.put(f"{number}", group=group)
+        else:
+            assert run(*given).code == 0, group
+        facts = run("why", polite.name, f"{number}").facts
+        assert facts["host"] == safe(polite.host(group).host)
+        polite.ban_host(group, group)
+        facts = run("why", polite.name, f"{number}").facts
+        assert facts["reason"] == "banned"
+        assert facts["last error"].startswith("gave up: host ")
+        assert run("unblock", polite.name, "--", group).code == 0
+
+
+# ---- on a terminal
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+def test_eighty_columns_show_who_is_waited_for_and_for_how_long(polite: Queue, url: str) -> None:
+    for host in ("www.a-long-name-of-a-host.example", "used.example", "blocked.example", "banned.example", "r.example"):
+        polite.put(pages(f"http://{host}/", 30))
+    polite.set_host("used.example", budget=1)
+    polite.set_host("r.example", delay=86_400 * 30)
+    for lease in polite.claim(10):
+        if "used" in lease.task or "//r." in lease.task:
+            polite.ack(lease)
+    polite.block_host("blocked.example", for_=3600)
+    polite.ban_host("banned.example", "they asked us to leave, and we did")
+    code, shown = on_a_terminal(url, "hosts", polite.name, columns=80)
+    lines = COLOURS.sub("", shown.decode()).replace("\r", "").splitlines()
+    assert code == 0
+    assert lines[0].split() == ["host", "waiting", "at", "once", "turn", "delay", "visits", "failures"]
+    assert all(len(line.rstrip()) <= 80 for line in lines)
+    told = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[1:]}
+    assert len(told) == 5  # a line for each
+    assert told["used.example"] == "29 0 of 1 used up 1 h 0 m 1 of 1 0"
+    assert re.fullmatch(r"29 1 of 1 blocked (1 h 0 m|59 min) 1 h 0 m 0 0", told["blocked.example"])
+    assert told["banned.example"] == "0 1 of 1 banned 1 h 0 m 0 0"
+    assert re.fullmatch(r"29 0 of 1 in (29|30) d 30 d 1 0", told["r.example"])
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+def test_pages_on_a_terminal_end_with_the_last_host(polite: Queue, url: str) -> None:
+    polite.put(f"http://h{i}.example/" for i in range(4))
+    _, shown = on_a_terminal(url, "hosts", polite.name, "--all", "-n", "2")
+    assert shown.count(b"waiting") == 2  # no head without a host below it
+    _, shown = on_a_terminal(url, "ban", polite.name, "h1.example", typed="n\n")
+    assert b"nothing was done" in shown
+    assert polite.host("h1.example").banned is None
+    code, shown = on_a_terminal(url, "ban", polite.name, "h1.example", typed="y\n")
+    assert code == 0
+    assert polite.host("h1.example").banned == "banned by hand"
