@@ -68,13 +68,13 @@ def check_hosts(client: Any, key: str, within: Callable[[str], set[bytes]]) -> N
         return
     hosts: dict[bytes, float] = dict(client.zrange(key + "hosts", 0, -1, withscores=True))
     assert lanes.keys() <= hosts.keys(), f"I11: hosts that will never have a turn: {lanes.keys() - hosts.keys()}"
-    slots = {host: unpacked(packed) for host, packed in client.hgetall(key + "slots").items()}
+    kept = {host: text.split(b" ", 1) for host, text in client.hgetall(key + "slots").items()}
+    slots = {host: unpacked(packed) for host, (_, packed) in kept.items() if packed}
     taken = [task for tasks in slots.values() for task in tasks]
     assert len(set(taken)) == len(taken), f"I11: a task has two places: {taken}"
     out = within("todos") | within("in_progress")
     assert set(taken) <= out, f"I11: places that nobody gave back: {set(taken) - out}"
     rules = {host: text.split(b" ", 5) for host, text in client.hgetall(key + "policies").items()}
-    seen = {host: text.split() for host, text in client.hgetall(key + "visits").items()}
     for host, turn in hosts.items():
         own = rules.get(host, [b"-", b"-", b"-", b"0", b"-", b""])
         most = int(own[1]) if own[1] != b"-" else int(politeness.split()[1])
@@ -83,7 +83,7 @@ def check_hosts(client: Any, key: str, within: Callable[[str], set[bytes]]) -> N
         over = held > most and not set(slots[host]) <= within("in_progress")
         assert not over, f"I11: {held} visits of {host!r} at once, {most} are allowed: {slots[host]}"
         if own[2] != b"-":
-            most = min(most, int(own[2]) - int(seen.get(host, [b"0"])[0]))
+            most = min(most, int(own[2]) - int(kept.get(host, [b"0"])[0]))
         stuck = turn == float("inf") and lanes.get(host) and held < most and own[4] != b"x"
         assert not stuck, f"I11: {host!r} has tasks and room, and no turn: {lanes[host]}"
         idle = turn < float("inf") and not lanes.get(host)
@@ -91,7 +91,7 @@ def check_hosts(client: Any, key: str, within: Callable[[str], set[bytes]]) -> N
 
 
 def unpacked(packed: bytes) -> list[bytes]:
-    """Read what `slots` keeps of a host: an id, or NUL and (length ':' id) *."""
+    """Read what `slots` keeps of a host behind its visits: an id, or NUL and (length ':' id) *."""
     if packed[:1] != b"\0":
         return [packed]
     found: list[bytes] = []

@@ -32,7 +32,7 @@ CARRIED_OUT = {Fault.RESET_AFTER, Fault.SWALLOW, Fault.CUT, Fault.LATENCY, Fault
 SILENT = {Fault.SWALLOW, Fault.HALF_OPEN, Fault.DRIP}
 """The faults that only the clock tells: nothing comes, and nothing says that nothing will."""
 
-PATIENT, SOME, SHORT = 4.0, 1.0, 0.6
+PATIENT, SOME, SHORT = 4.0, 2.0, 0.6
 """Deadlines: one that no busy machine eats up before the second attempt, one of which the first attempt is waited for,
 and one that is waited for in full."""
 

@@ -29,6 +29,7 @@ HARMLESS: Mapping[str, Sequence[str | int]] = {
     "EVALSHA": ("0" * 40, 1, "KEY"),
     "EXISTS": ("KEY",),
     "HDEL": ("KEY", "x"),
+    "HEXISTS": ("KEY", "x"),
     "HGET": ("KEY", "x"),
     "HGETALL": ("KEY",),
     "HMGET": ("KEY", "x"),
@@ -59,6 +60,7 @@ HARMLESS: Mapping[str, Sequence[str | int]] = {
     "ZRANGEBYSCORE": ("KEY", 0, 0),
     "ZREM": ("KEY", "x"),
     "ZREMRANGEBYSCORE": ("KEY", 0, 0),
+    "ZSCAN": ("KEY", 0),
     "ZREVRANGE": ("KEY", 0, 0),
     "ZSCORE": ("KEY", "x"),
 }

@@ -6,6 +6,8 @@ the Redis client are rewritten in `connection.py` before they get here.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class TimeoutqError(Exception):
     """The base of all errors of timeoutq."""
@@ -27,6 +29,14 @@ class LeaseLost(TimeoutqError):
         self.task = task
         self.holder = holder
         self.state = state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        return _lease_lost, (str(self), self.task, self.holder, self.state)
+
+
+def _lease_lost(message: str, task: str, holder: str | None, state: str | None) -> LeaseLost:
+    return LeaseLost(message, task=task, holder=holder, state=state)
 
 
 class Unavailable(TimeoutqError):

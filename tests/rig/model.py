@@ -94,6 +94,10 @@ class Model:
             ("s", self.scheduled),
         )
 
+    def was_called(self, call: str) -> bool:
+        """Say whether a call of the last minute had this id."""
+        return self.calls.get(call, -MEMORY_MS) > self.now - MEMORY_MS
+
     def _remember(self, call: str) -> None:
         self.calls = {id: at for id, at in self.calls.items() if at > self.now - MEMORY_MS}
         self.calls[call] = self.now
@@ -111,7 +115,7 @@ class Model:
         payloads: Mapping[str, Any] | None = None,
     ) -> str:
         """Put or, with a due time, schedule."""
-        if age > 0 and call in self.calls:
+        if age > 0 and self.was_called(call):
             self.calls[call] = self.now
             return "".join(self.state(task) or "A" for task in ids)
         letters = self._add(ids, again, due, payloads or {})
@@ -257,7 +261,7 @@ class Model:
                 self.in_progress.remove(task)
                 ended.append(task)
                 letters += "O"
-            elif call in self.calls or f"{call}:{i}" in self.calls:
+            elif self.was_called(call) or self.was_called(f"{call}:{i}"):
                 letters += "R"
             else:
                 letters += "L"

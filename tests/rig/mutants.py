@@ -358,8 +358,8 @@ MUTANTS = [
     Mutant(
         "a budget is one visit more than it says",
         "lua/parts/polite.lua",
-        "or 0) - busy)",
-        "or 0) - busy + 1)",
+        "one.budget - one.visits - busy",
+        "one.budget - one.visits - busy + 1",
         [_test("test_polite", "budget_is_the_most")],
     ),
     Mutant(

@@ -119,6 +119,9 @@ def _tasks(words: Sequence[Argument]) -> list[str]:
 
 ANSWERED = {"ack": "acked", "release": "released", "fail": "failed"}
 
+OPTIONS = {"extend": 1, "release": 2, "ack": 2}
+"""How many words stand before the leases of a call."""
+
 
 class Tap:
     """Writes down what goes through the links of this process."""
@@ -142,9 +145,9 @@ class Tap:
             if verb == "claim":
                 events.append(Event("claim", at, pid, token=token, fence=int(args[0])))
             elif verb in ("put", "schedule"):
-                events += (Event("put", at, pid, task) for task in _tasks(args[1 + (verb == "schedule") :]))
+                events += (Event("put", at, pid, task) for task in _tasks(args[2 + (verb == "schedule") :]))
             elif verb:
-                leases, rest = _leases(args[verb in ("extend", "release") :])
+                leases, rest = _leases(args[OPTIONS.get(verb, 0) :])
                 events += (Event(verb, at, pid, task, token) for task, token in leases)
                 if verb == "ack":
                     events += (Event("put", at, pid, task) for task in _tasks(rest))
@@ -170,15 +173,15 @@ class Tap:
                 for i, id in enumerate(ids):
                     add("granted", _text(id), token=token, fence=int(fence) + i, deadline=deadline, now=now)
             elif verb in ("put", "schedule"):
-                tasks = _tasks(args[1 + (verb == "schedule") :])
+                tasks = _tasks(args[2 + (verb == "schedule") :])
                 for task, letter in zip(tasks, reply.decode(), strict=True):
                     add("put_answered", task, answer=letter)
             elif verb == "extend":
                 now, deadline, letters = reply
-                for (task, token), letter in zip(_leases(args[1:])[0], letters.decode(), strict=True):
+                for (task, token), letter in zip(_leases(args[OPTIONS[verb] :])[0], letters.decode(), strict=True):
                     add("extended", task, token=token, answer=letter, now=now, deadline=deadline)
             else:
-                leases, rest = _leases(args[verb == "release" :])
+                leases, rest = _leases(args[OPTIONS.get(verb, 0) :])
                 for (task, token), letter in zip(leases, reply.decode(), strict=True):
                     add(ANSWERED[verb], task, token=token, answer=letter)
                     if verb == "ack" and letter in "OR":

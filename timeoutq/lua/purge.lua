@@ -27,7 +27,6 @@ if #names > 0 then
   redis.call('UNLINK', prefix .. 'waiting', prefix .. 'slots')
   return 0
 end
-redis.call('UNLINK', prefix .. 'groups', prefix .. 'visits', prefix .. 'policies', prefix .. 'resting',
-  prefix .. 'host_failures')
+redis.call('UNLINK', prefix .. 'groups', prefix .. 'policies', prefix .. 'resting', prefix .. 'host_failures')
 redis.call('UNLINK', unpack(KEYS))
 return 1

@@ -10,7 +10,7 @@ for first = 3, #ARGV, 8 do
   ids[#ids + 1], at[#at + 1] = ARGV[first], first
 end
 local where, codes = find(ids), {}
-if tonumber(ARGV[2]) > 0 and redis.call('ZSCORE', calls, call_id) then
+if tonumber(ARGV[2]) > 0 and was_called(call_id) then
   for i = 1, #ids do
     codes[i] = where[i] or 'A'
   end

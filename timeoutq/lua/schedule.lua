@@ -7,7 +7,7 @@
 -- Reply letters, one an id: A added; s was scheduled and has the new time; t w p d f the state it already is in
 local call_id = ARGV[1]
 local ids, payloads = read_tasks(6)
-if tonumber(ARGV[2]) > 0 and redis.call('ZSCORE', calls, call_id) then
+if tonumber(ARGV[2]) > 0 and was_called(call_id) then
   -- it writes again, so that a WAIT behind it waits for the first one too, whichever connection that came by
   redis.call('ZREM', calls, call_id)
   redis.call('ZADD', calls, now, call_id)

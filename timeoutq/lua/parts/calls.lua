@@ -1,7 +1,13 @@
--- calls: the ids of the calls of the last minute, and some that are older: every sixteenth call clears these away
+-- calls: the ids of the calls of the last minute, and some that are older and do not count: every sixteenth call clears
+-- these away
 local function note_call(call_id)
   redis.call('ZADD', calls, now, call_id)
   if string.sub(call_id, -1) == '0' then
     redis.call('ZREMRANGEBYSCORE', calls, '-inf', now - 60000)
   end
+end
+
+local function was_called(call_id)
+  local at = redis.call('ZSCORE', calls, call_id)
+  return at and tonumber(at) > now - 60000
 end

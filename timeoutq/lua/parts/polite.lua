@@ -2,9 +2,10 @@
 -- waiting   all that wait
 -- host:NAME those of one host, by the time at which they became ready: who waits longest is next
 -- hosts     when it is a host's turn; inf while it waits for no time: full, used up, banned, or nothing waits
--- slots     what of a host is in todos or in_progress: an id, or, of several, NUL (length ':' id) *
+-- slots     how many visits of a host have ended, a space, and what of it is in todos or in_progress: nothing, an id, or,
+--           of several, NUL (length ':' id) *
 -- resting   until when a host is not visited after its last visit
--- visits    how many visits of a host have ended, and host_failures how many of them badly
+-- host_failures  how many of its visits have ended badly
 -- policies  'delay per_host budget until flag reason', - for what the queue's own politeness says; flag b x or -
 -- groups    the hosts of tasks that were put with one
 -- A script says what arrives (enters the wait) and departs (leaves todos or in_progress), then calls turn() once.
@@ -15,7 +16,7 @@ if polite then
   local prefix = string.sub(meta, 1, -5)
   local hosts, slots, resting = prefix .. 'hosts', prefix .. 'slots', prefix .. 'resting'
   local groups, policies, lane = prefix .. 'groups', prefix .. 'policies', prefix .. 'host:'
-  local visits, host_failures = prefix .. 'visits', prefix .. 'host_failures'
+  local host_failures = prefix .. 'host_failures'
   local call, find, sub, match, inf = redis.call, string.find, string.sub, string.match, math.huge
   local usual_delay, usual_per_host = match(polite, '^(%d+) (%d+)')
   usual_delay, usual_per_host = tonumber(usual_delay), tonumber(usual_per_host)
@@ -67,7 +68,12 @@ if polite then
     local rules = call('EXISTS', policies) == 1 and call('HMGET', policies, unpack(fresh))
     for i = 1, #fresh do
       local name = fresh[i]
-      local one = {name = name, held = held[i]}
+      local one, text = {name = name, held = false, visits = 0}, held[i]
+      if text then
+        local gap = find(text, ' ', 1, true)
+        one.visits = tonumber(sub(text, 1, gap - 1))
+        if gap < #text then one.held = sub(text, gap + 1) end
+      end
       if rules then
         one.until_ms, one.flag, one.reason = 0, '-', ''
         if rules[i] then
@@ -179,7 +185,7 @@ if polite then
       if one then
         one.full = one.full or one.held and (one.per_host or usual_per_host) == 1
         vacate(one, ids[i])
-        one.visited = (one.visited or 0) + visited
+        if visited > 0 then one.visits, one.moved = one.visits + visited, true end
         if broken > 0 then call('HINCRBY', host_failures, one.name, broken) end
         local delay = one.delay or usual_delay
         if delay > 0 then one.next_ms, one.rested = now + delay, true end
@@ -217,7 +223,7 @@ if polite then
 
   -- dissolve: the queue is polite no more; nothing waits
   function dissolve()
-    call('DEL', hosts, slots, resting, groups, visits, host_failures, policies)
+    call('DEL', hosts, slots, resting, groups, host_failures, policies)
   end
 
   -- enter: new ids become ready, at once or when it is their host's turn; gives how many they are
@@ -258,50 +264,27 @@ if polite then
     return #ids == 1000 and now or inf, #ids / 2
   end
 
-  -- hand_over: give a host's tasks the places that are free
-  local function hand_over(one, free)
-    local count = 0
+  -- hand_over: give a host's tasks the places that are free; `out` collects them, so that all go at once, as from scheduled
+  local function hand_over(one, free, out)
     local ids = call('ZPOPMIN', lane .. one.name, free)
     for j = 1, #ids, 2 do
-      local id = ids[j]
-      if call('SMOVE', waiting, todos, id) == 1 then
-        take(one, id)
-        count = count + 1
-      end
+      take(one, ids[j])
+      out[#out + 1] = ids[j]
     end
-    return count
-  end
-
-  -- count_visits: all visits that this call has ended
-  local function count_visits()
-    local names, added = {}, {}
-    for i = 1, #order do
-      local one = order[i]
-      if one.visited and one.visited > 0 then
-        names[#names + 1], added[#added + 1] = one.name, one.visited
-        one.visited = nil
-      end
-    end
-    if #names == 0 then return end
-    local counts, pairs = call('HMGET', visits, unpack(names)), {}
-    for i = 1, #names do
-      pairs[2 * i - 1], pairs[2 * i] = names[i], tonumber(counts[i] or 0) + added[i]
-    end
-    call('HSET', visits, unpack(pairs))
+    return #ids / 2
   end
 
   -- turn: hand over what each host that was loaded may have, say when it is its turn again, and write all down; gives how
   -- many tasks have moved
   function turn()
-    local scores, held, gone, rests, handed, refused, soonest = {}, {}, {}, {}, 0, 0, inf
-    count_visits()
+    local scores, held, rests, out, refused, soonest = {}, {}, {}, {}, 0, inf
     for i = 1, #order do
       local one = order[i]
       local busy = one.held and #places(one.held) or 0
       local free, at, score = (one.per_host or usual_per_host) - busy, one.next_ms or 0, inf
       if one.until_ms and one.until_ms > at then at = one.until_ms end
       if one.budget then
-        free = math.min(free, one.budget - tonumber(call('HGET', visits, one.name) or 0) - busy)
+        free = math.min(free, one.budget - one.visits - busy)
       end
       if one.flag == 'x' then
         local count
@@ -309,9 +292,7 @@ if polite then
         refused = refused + count
       elseif free > 0 then
         if at <= now then
-          local count = hand_over(one, free)
-          handed = handed + count
-          free = free - count
+          free = free - hand_over(one, free, out)
         elseif call('EXISTS', lane .. one.name) == 1 then
           score = at
         end
@@ -324,12 +305,8 @@ if polite then
       end
       one.full = nil
       if one.moved then
-        if not one.held then
-          gone[#gone + 1] = one.name
-        else
-          held[#held + 1] = one.name
-          held[#held + 1] = one.held
-        end
+        held[#held + 1] = one.name
+        held[#held + 1] = one.visits .. ' ' .. (one.held or '')
         one.moved = nil
       end
       if one.rested then
@@ -338,18 +315,22 @@ if polite then
         one.rested = nil
       end
     end
-    if #gone > 0 then call('HDEL', slots, unpack(gone)) end
     if #held > 0 then call('HSET', slots, unpack(held)) end
     if #rests > 0 then call('HSET', resting, unpack(rests)) end
     if #scores > 0 then call('ZADD', hosts, unpack(scores)) end
     if soonest < inf then rouse(soonest) end
-    if handed > 0 then
-      if call('SCARD', todos) == handed then
+    for at = 1, #out, 1000 do
+      local some = {unpack(out, at, math.min(at + 999, #out))}
+      call('SREM', waiting, unpack(some))
+      call('SADD', todos, unpack(some))
+    end
+    if #out > 0 then
+      if call('SCARD', todos) == #out then
         call('HSET', stats, 'todos_since', now)
       end
       ring()
     end
-    return handed + refused
+    return #out + refused
   end
 
   -- write_policy: keep the rules of a host
@@ -369,7 +350,7 @@ if polite then
   function host_row(name)
     local one = known[name]
     return {name, call('ZCARD', lane .. name), places(one.held), call('ZSCORE', hosts, name),
-      one.delay or usual_delay, one.per_host or usual_per_host, one.budget or -1, tonumber(call('HGET', visits, name) or 0), tonumber(call('HGET', host_failures, name) or 0),
+      one.delay or usual_delay, one.per_host or usual_per_host, one.budget or -1, one.visits, tonumber(call('HGET', host_failures, name) or 0),
       string.format('%.0f', one.next_ms or 0), string.format('%.0f', one.until_ms or 0), one.flag or '-', one.reason or ''}
   end
 end

@@ -2,9 +2,9 @@
 -- the calls of the last minute: one member a call that succeeded whole, `id:n` for each part of one that did not.
 local function judge(call_id, codes, lost)
   if lost > 0 then
-    local whole = redis.call('ZSCORE', calls, call_id)
+    local whole = was_called(call_id)
     for i = 1, #codes do
-      if codes[i] == 'L' and (whole or redis.call('ZSCORE', calls, call_id .. ':' .. i)) then
+      if codes[i] == 'L' and (whole or was_called(call_id .. ':' .. i)) then
         codes[i] = 'R'
       end
     end
