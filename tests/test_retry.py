@@ -1,4 +1,4 @@
-"""Retry policies, tenacity: (attempt, error) -> seconds or give up; and when pages are visited again."""
+"""Retry policies: tenacity's objects as data, (attempt, error) -> seconds or give up; and when pages are due again."""
 
 from __future__ import annotations
 
