@@ -141,6 +141,12 @@ def test_the_age_of_todos_is_not_called_that_of_what_waits_for_a_host() -> None:
     assert "oldest waiting" in "\n".join(drawn(hand_made()))
 
 
+def test_one_look_alone_has_no_rates_and_no_column_for_them() -> None:
+    once = rows(drawn(replace(polite(), host_rates={}), 80, 40))
+    assert "/s" not in once["hosts 8"]
+    assert once["busy.example"] == ["40", "1", "—", "12", "7"]
+
+
 def test_a_polite_queue_without_hosts_has_no_empty_table() -> None:
     assert "hosts" not in "\n".join(drawn(polite([])))
 

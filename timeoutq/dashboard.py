@@ -375,6 +375,8 @@ def _host_section(seen: Snapshot, width: int) -> list[_Section]:
     }  # fmt: skip
     if width < NAMED:
         del columns["in flight"], columns["errors"]
+    if not seen.host_rates:  # one look alone knows none
+        del columns["/s"]
     rows: list[tuple[str, Sequence[str | tuple[str, str]]]] = []
     for host in sorted(seen.hosts, key=_place):
         cells: dict[str, str | tuple[str, str]] = {
