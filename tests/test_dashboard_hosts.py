@@ -18,7 +18,7 @@ from rich.console import Console
 
 from tests.rig import canary
 from tests.rig.corpus import CORPUS, as_id, stray
-from tests.test_dashboard import NOW, drawn, hand_made, stats
+from tests.test_dashboard import NOW, Terminal, drawn, hand_made, stats
 from timeoutq import AsyncQueue, HostInfo, Politeness, Queue
 from timeoutq.dashboard import COLOURS, Snapshot, render, snapshot, snapshot_async, svg, to_json
 from timeoutq.embedded import EmbeddedServer
@@ -264,4 +264,30 @@ async def test_asyncio_sees_the_same_hosts(server: EmbeddedServer) -> None:
         fill(queue)
         async with AsyncQueue("polite2", server.url) as twin:
             assert (await snapshot_async(twin)).hosts == snapshot(queue).hosts
+        queue.purge()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_live_dashboard_shows_how_often_a_host_is_visited(server: EmbeddedServer, width: int) -> None:
+    name = f"pace{width}"
+    with Queue(name, server.url, politeness=Politeness(0.001)) as queue:
+        queue.put(f"http://www.visited-host.example/{i}" for i in range(3000))
+        queue.put(f"http://www.blocked-host.example/{i}" for i in range(3))
+        queue.block_host("www.blocked-host.example", for_=600)
+        terminal = Terminal(name, server.url, width=width)
+
+        def visited(text: str) -> bool:
+            queue.ack(queue.claim(5))
+            return (
+                re.search(r"www\.visited-host\S+ +[0-9.k]+ +[01] +\S+(?: s)? +\d+ +[1-9][0-9.k]* +0 ", text) is not None
+            )
+
+        try:
+            text = terminal.until(visited, 60)
+            assert re.search(r"www\.blocked-host\S+ +3 +0 +⊘ (10|9) min +0 +0 +0 ", text)
+            assert all(cell_len(line) == width for line in text.splitlines())
+            terminal.type(b"q")
+            assert terminal.is_restored()
+        finally:
+            terminal.close()
         queue.purge()
