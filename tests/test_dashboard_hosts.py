@@ -279,12 +279,13 @@ def test_a_live_dashboard_shows_how_often_a_host_is_visited(server: EmbeddedServ
         def visited(text: str) -> bool:
             queue.ack(queue.claim(5))
             return (
-                re.search(r"www\.visited-host\S+ +[0-9.k]+ +[01] +\S+(?: s)? +\d+ +[1-9][0-9.k]* +0 ", text) is not None
+                re.search(r"www\.visited-host\S+ +[0-9.k]+ +[01] +\S+(?: s)? +[0-9.k]+ +[1-9][0-9.k]* +0 ", text)
+                is not None
             )
 
         try:
             text = terminal.until(visited, 60)
-            assert re.search(r"www\.blocked-host\S+ +3 +0 +⊘ (10|9) min +0 +0 +0 ", text)
+            assert re.search(r"www\.blocked-host\S+ +3 +0 +⊘ \d+ min +0 +0 +0 ", text)
             assert all(cell_len(line) == width for line in text.splitlines())
             terminal.type(b"q")
             assert terminal.is_restored()
