@@ -35,7 +35,7 @@ from demo.processes import free_port as free_port
 from demo.settings import SITES, Settings, SettingsError
 from demo.traverse import traverse
 from demo.verdict import Terms, judge_tasks, judge_visits, read_log
-from timeoutq import Queue, State
+from timeoutq import Queue, State, Stats
 from timeoutq.dashboard import render, snapshot
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
@@ -65,11 +65,8 @@ def watch(crawl: Crawl, kill: Callable[[int], bool], console: Console, quiet: bo
                 live.update(render(seen, console.width, min(24, console.height)), refresh=True)
             elif not quiet and time.monotonic() - said >= 1:
                 said = time.monotonic()
-                console.print(
-                    f"{said - began:5.1f} s  {stats.done} done, {stats.todos} todos, {stats.scheduled} scheduled, "
-                    f"{stats.in_progress} in progress, {stats.failed} failed, {crawl.killed} killed",
-                    highlight=False,
-                )
+                line = progress(stats, polite.held_back(crawl.queue), crawl.killed)
+                console.print(f"{said - began:5.1f} s  {line}", highlight=False, soft_wrap=True)
             if stats.known and polite.over(crawl.queue):
                 return time.monotonic() - began
             crawl.check()
@@ -78,6 +75,16 @@ def watch(crawl: Crawl, kill: Callable[[int], bool], console: Console, quiet: bo
             elif time.monotonic() - moved > max(LEFT_ALONE, 2 * crawl.settings.most_pause):
                 raise DemoError(f"nothing was done for {time.monotonic() - moved:.0f} s: {stats}")
             time.sleep(0.02 if kill(stats.done) else 0.1)
+
+
+def progress(stats: Stats, held_back: polite.HeldBack, killed: int) -> str:
+    """Say in a line how far a crawl is; what there is none of is left out."""
+    counts = (
+        (stats.waiting, "waiting"), (stats.todos, "todos"), (stats.scheduled, "scheduled"),
+        (stats.in_progress, "in progress"), (stats.failed, "failed"), (killed, "killed"),
+    )  # fmt: skip
+    line = ", ".join([f"{stats.done} done", *(f"{count} {what}" for count, what in counts if count)])
+    return f"{line}; hosts: {held_back}" if str(held_back) else line
 
 
 def members(queue: Queue, state: State) -> set[str]:
@@ -94,10 +101,14 @@ def members(queue: Queue, state: State) -> set[str]:
 
 def outcome(queue: Queue, done: set[str], failed: set[str], seconds: float, killed: int) -> dict[str, Any]:
     """Tell what every crawl is told of."""
-    counters = queue.stats().counters
+    stats, held_back = queue.stats(), polite.held_back(queue)
+    counters = stats.counters
     return {
         "pages": len(done),
         "failed": len(failed),
+        "waiting": stats.waiting,
+        "hosts_used_up": held_back.used_up,
+        "hosts_blocked": held_back.blocked,
         "seconds": round(seconds, 2),
         "pages_per_second": round(len(done) / seconds, 1),
         "killed": killed,
@@ -137,6 +148,15 @@ def told(settings: Settings, delay: float, per_host: int) -> str:
     )
 
 
+def _left(verdict: dict[str, Any]) -> list[tuple[str, str]]:
+    hosts, blocked = verdict["hosts_used_up"], verdict["hosts_blocked"]
+    beyond = f"{verdict['waiting']}, of {hosts} host{'' if hosts == 1 else 's'}"
+    return [
+        *([("pages beyond a budget", beyond)] if verdict["waiting"] else []),
+        *([("hosts still blocked", f"{blocked}")] if blocked else []),
+    ]
+
+
 def tell(verdict: dict[str, Any], console: Console) -> None:
     """Print the result for people."""
     table = Table(title="the crawl", title_justify="left", show_header=False, box=None)
@@ -145,6 +165,7 @@ def tell(verdict: dict[str, Any], console: Console) -> None:
     rows = [
         ("pages done", f"{verdict['pages']}"),
         ("given up" if verdict["lost"] is None or manners else "dead links failed", f"{verdict['failed']}"),
+        *_left(verdict),
         ("took", f"{verdict['seconds']} s, {verdict['pages_per_second']} pages/s"),
         ("workers killed with -9", f"{verdict['killed']}"),
         *((f"redelivered: {cause}", f"{count}") for cause, count in verdict["redeliveries"].items()),

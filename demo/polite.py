@@ -1,10 +1,11 @@
 """Where the crawl meets the queue's politeness: the one module that asks for delays, limits and blocks of hosts.
 
-`crawl.py` gives tasks back through it, the command sets a crawl up with it and asks it when a crawl is over.
+`crawl.py` gives tasks back through it, the command sets a crawl up with it and asks it how far a crawl is.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from timeoutq import AsyncQueue, Politeness, Queue, Release
@@ -45,3 +46,36 @@ def give_back(seconds: float) -> Release:
 def over(queue: Queue) -> bool:
     """Say whether nothing is left that will be visited; what waits for a host whose budget is spent will not be."""
     return queue.drained()
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """Hosts of which pages wait although they might be visited otherwise."""
+
+    blocked: int = 0
+    used_up: int = 0
+    """Those whose budget is spent."""
+
+    def __str__(self) -> str:
+        """Say it in a few words; nothing when there are none."""
+        words = [f"{many} {what}" for many, what in ((self.blocked, "blocked"), (self.used_up, "used up")) if many]
+        return ", ".join(words)
+
+
+def held_back(queue: Queue) -> HeldBack:
+    """Count the hosts that are blocked, and those whose budget is spent while pages wait for them."""
+    stats = queue.stats()
+    if stats.politeness is None:
+        return HeldBack()
+    blocked = used_up = 0
+    cursor: str | None = None
+    while True:
+        page = queue.hosts(cursor, 500)
+        for host in page.hosts:
+            if host.used_up and host.waiting:
+                used_up += 1
+            elif host.blocked_until is not None and host.blocked_until > stats.now:
+                blocked += 1
+        cursor = page.cursor
+        if cursor is None:
+            return HeldBack(blocked, used_up)

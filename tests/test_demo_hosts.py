@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -14,12 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from demo.__main__ import progress, tell
 from demo.hosts import BUDGET, MOST, STRICT_DELAY, TEMPERS, Host, Server, answer, expected, generate
 from demo.links import canonical
+from demo.polite import HeldBack, held_back
 from demo.processes import free_port
 from demo.verdict import Finding, Terms, Visit, at_once, between, judge_tasks, judge_visits, read_log
 from tests.rig.waiting import wait_until
+from timeoutq import Politeness, Stats
+from timeoutq.testing import fake_queue
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -375,3 +381,44 @@ def test_words_that_do_not_fit_are_told(words: tuple[str, ...], complaint: str) 
     _, said = process.communicate(timeout=60)
     assert process.returncode == 2
     assert complaint in said
+
+
+# ---- what is told on the way
+
+
+def test_a_line_says_what_waits_for_its_host_and_leaves_out_what_there_is_none_of() -> None:
+    stats = Stats(0, todos=0, waiting=67, scheduled=2, in_progress=1, done=23, failed=5, paused=False, counters={})
+    assert progress(stats, HeldBack(), 0) == "23 done, 67 waiting, 2 scheduled, 1 in progress, 5 failed"
+    assert progress(stats, HeldBack(blocked=2, used_up=1), 3).endswith(", 3 killed; hosts: 2 blocked, 1 used up")
+    early = replace(stats, todos=1, waiting=0, scheduled=0, in_progress=0, done=0, failed=0)
+    assert progress(early, HeldBack(), 0) == "0 done, 1 todos"
+
+
+def test_hosts_that_hold_pages_back_are_counted() -> None:
+    with fake_queue(politeness=Politeness(1)) as queue:
+        for host, pages in (("a", 3), ("used", 4), ("used-too", 2), ("blocked", 2), ("spent", 0), ("was-blocked", 1)):
+            queue.put(f"http://{host}.example/{i}" for i in range(pages))
+        for host in ("used", "used-too", "spent"):
+            queue.set_host(f"{host}.example", budget=0)
+        queue.block_host("blocked.example", for_=60)
+        queue.block_host("was-blocked.example", for_=1)
+        queue.clock.advance(2)
+        assert held_back(queue) == HeldBack(blocked=1, used_up=2)
+        queue.configure(politeness="off")
+        assert held_back(queue) == HeldBack()
+        queue.purge()
+
+
+@pytest.mark.parametrize(("hosts", "said"), [(1, "7, of 1 host"), (2, "7, of 2 hosts")])
+def test_the_report_tells_what_was_left_and_why(hosts: int, said: str) -> None:
+    verdict: dict[str, Any] = {
+        "pages": 3, "failed": 0, "waiting": 7, "hosts_used_up": hosts, "hosts_blocked": 1, "seconds": 1.0,
+        "pages_per_second": 3.0, "killed": 0, "redeliveries": {}, "lost": None, "ok": True,
+    }  # fmt: skip
+    console = Console(width=80, file=io.StringIO())
+    with console.capture() as caught:
+        tell(verdict, console)
+        tell({**verdict, "waiting": 0, "hosts_blocked": 0}, console)
+    text = caught.get()
+    assert text.count("pages beyond a budget") == text.count("hosts still blocked") == 1
+    assert said in text

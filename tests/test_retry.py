@@ -1,4 +1,4 @@
-"""Retry policies: tenacity's objects as data, (attempt, error) -> seconds or give up."""
+"""Retry policies: tenacity's objects as data, (attempt, error) -> seconds or give up; and when pages are due again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeoutq.errors import InvalidInput
-from timeoutq.retry import LONGEST, GiveUp, Retry, RetryPolicy
+from timeoutq.retry import LONGEST, GiveUp, Recrawl, Retry, RetryPolicy
 
 
 def waits(policy: RetryPolicy, up_to: int = 10) -> list[float | None]:
@@ -162,3 +162,88 @@ def test_a_list_never_waits_longer_than_it_says(delays: list[float], attempt: in
 def test_the_repr_says_what_it_does() -> None:
     assert repr(RetryPolicy.of([1])).startswith("RetryPolicy(wait=wait_chain(")
     assert "max_attempt_number=2" in repr(RetryPolicy.of([1]))
+
+
+# ---- when a page is visited again
+
+HOUR, DAY = 3600.0, 86_400.0
+
+
+def test_a_page_is_first_visited_again_after_a_day() -> None:
+    assert Recrawl().interval(None, changed=False) == Recrawl().interval(None, changed=True) == DAY
+    assert Recrawl(first=2 * HOUR).interval(None, changed=True) == 2 * HOUR
+    assert Recrawl(first=1).interval(None, changed=True) == HOUR  # no sooner than the shortest
+    assert Recrawl(first=90 * DAY).interval(None, changed=True) == 30 * DAY
+
+
+def test_a_page_that_changed_is_visited_sooner_and_one_that_did_not_later() -> None:
+    assert Recrawl().interval(DAY, changed=True) == pytest.approx(0.8 * DAY)
+    assert Recrawl().interval(DAY, changed=False) == pytest.approx(1.4 * DAY)
+    eager = Recrawl(faster=0.5, slower=1.0)
+    assert eager.interval(DAY, changed=True) == DAY / 2
+    assert eager.interval(DAY, changed=False) == 2 * DAY
+
+
+def test_a_page_that_never_changes_is_visited_once_a_month_in_the_end_and_one_that_always_does_each_hour() -> None:
+    policy = Recrawl()
+    quiet = busy = policy.interval(None, changed=True)
+    for _ in range(30):
+        quiet, busy = policy.interval(quiet, changed=False), policy.interval(busy, changed=True)
+    assert (quiet, busy) == (30 * DAY, HOUR)
+
+
+def test_rates_of_nothing_leave_the_interval_as_it_is() -> None:
+    still = Recrawl(faster=0, slower=0)
+    assert still.interval(2 * HOUR, changed=True) == still.interval(2 * HOUR, changed=False) == 2 * HOUR
+
+
+def test_one_interval_is_possible() -> None:
+    assert Recrawl(first=5, shortest=5, longest=5).interval(5, changed=True) == 5
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"shortest": 0}, {"shortest": -1}, {"shortest": 60 * DAY}, {"longest": 60}, {"longest": float("inf")},
+        {"longest": float("nan")}, {"shortest": float("nan")}, {"first": float("nan")}, {"first": "1d"},
+        {"first": timedelta(days=1)}, {"faster": 1}, {"faster": -0.1}, {"faster": float("nan")}, {"slower": -0.1},
+        {"slower": float("nan")}, {"slower": float("inf")},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bounds_that_leave_no_interval_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=r"Recrawl\(.* makes no sense: .*shortest <= longest"):
+        Recrawl(**bad)
+
+
+@pytest.mark.parametrize("last", ["3600", float("nan"), float("inf"), -1, True, [1]])
+def test_a_last_interval_that_is_none_is_refused(last: Any) -> None:
+    with pytest.raises(InvalidInput, match="the last interval must be a finite number of seconds"):
+        Recrawl().interval(last, changed=True)
+
+
+@st.composite
+def recrawls(draw: st.DrawFn) -> Recrawl:
+    shortest, longest = sorted((draw(st.floats(0.001, 1e9)), draw(st.floats(0.001, 1e9))))
+    return Recrawl(
+        draw(st.floats(0, 1e9)), shortest, longest, draw(st.floats(0, 1, exclude_max=True)), draw(st.floats(0, 100))
+    )
+
+
+@given(recrawls(), st.none() | st.floats(0, 1e12), st.lists(st.booleans(), min_size=1, max_size=50))
+def test_an_interval_never_leaves_its_bounds(policy: Recrawl, last: float | None, visits: list[bool]) -> None:
+    for changed in visits:
+        last = policy.interval(last, changed=changed)
+        assert policy.shortest <= last <= policy.longest
+
+
+@given(recrawls(), st.floats(0, 1e12), st.floats(0, 1e12))
+def test_a_change_never_makes_it_longer_and_a_longer_one_stays_the_longer(
+    policy: Recrawl, one: float, other: float
+) -> None:
+    shorter, longer = sorted((one, other))
+    assert policy.interval(one, changed=True) <= policy.interval(one, changed=False)
+    for changed in (True, False):
+        assert policy.interval(shorter, changed=changed) <= policy.interval(longer, changed=changed)
+        assert policy.interval(policy.longest, changed=False) == policy.longest
+        assert policy.interval(policy.shortest, changed=True) == policy.shortest

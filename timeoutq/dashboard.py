@@ -54,6 +54,9 @@ STEP = 10.0
 WIDE = 140
 """From so many columns on the tables stand in two columns."""
 
+NAMED = 76
+"""With less room than this the table of hosts has fewer columns, so that names can be told from each other."""
+
 _DIM = "bright_black"
 
 
@@ -271,7 +274,8 @@ def _pace(seen: Snapshot, width: int) -> list[Text]:
     for counter, word, colour in RATES:
         upper.append(set_cell_size(f"{word} {rate(now.get(counter))}/s", each), colour)
         lower.append(set_cell_size(sparkline(series(seen.history, counter, min(each - 2, 60))), each), colour)
-    upper.append("oldest waiting", _DIM)
+    # of what waits for its host nobody knows since when
+    upper.append("oldest in todos" if seen.stats.politeness else "oldest waiting", _DIM)
     lower.append("—" if seen.waiting is None else f"≤ {age(seen.waiting)}")
     return [upper, lower]
 
@@ -357,34 +361,39 @@ def _sections(seen: Snapshot, width: int) -> list[_Section]:
         (_Column("last errors", share=2), _Column("error", share=3), _Column("ago", 8, True)),
         [("", (failure.task, (failure.error, "red"), age(max(0.0, now - failure.at)))) for failure in seen.errors],
     )
-    return [workers, *_host_section(seen), leases, errors, due]
+    return [workers, *_host_section(seen, width), leases, errors, due]
 
 
-def _host_section(seen: Snapshot) -> list[_Section]:
+def _host_section(seen: Snapshot, width: int) -> list[_Section]:
     if not seen.stats.politeness:
         return []
-    return [
-        _Section(
-            (
-                _Column(f"hosts {number(seen.stats.hosts)}"), _Column("waiting", 7, True),
-                _Column("in flight", 9, True),
-                _Column("turn", 9, True), _Column("visits", 7, True), _Column("/s", 6, True),
-                _Column("errors", 6, True),
-            ),
-            [
-                (
-                    "",
-                    (
-                        host.host, (compact(host.waiting), COLOURS["waiting"]),
-                        (compact(len(host.in_flight)), COLOURS["in_progress"]), _turn(host, seen.stats.now),
-                        compact(host.visits), rate(seen.host_rates.get(host.host)),
-                        (compact(host.failures), COLOURS["failed"] if host.failures else ""),
-                    ),
-                )
-                for host in seen.hosts
-            ],
-        )
-    ]  # fmt: skip
+    named = _Column(f"hosts {number(seen.stats.hosts)}")
+    columns = {
+        "waiting": _Column("waiting", 7, True), "in flight": _Column("in flight", 9, True),
+        "turn": _Column("turn", 9, True), "visits": _Column("visits", 6, True), "/s": _Column("/s", 5, True),
+        "errors": _Column("errors", 6, True),
+    }  # fmt: skip
+    if width < NAMED:
+        del columns["in flight"], columns["errors"]
+    if not seen.host_rates:  # one look alone knows none
+        del columns["/s"]
+    rows: list[tuple[str, Sequence[str | tuple[str, str]]]] = []
+    for host in sorted(seen.hosts, key=_place):
+        cells: dict[str, str | tuple[str, str]] = {
+            "waiting": (compact(host.waiting), COLOURS["waiting"]),
+            "in flight": (compact(len(host.in_flight)), COLOURS["in_progress"]),
+            "turn": _turn(host, seen.stats.now),
+            "visits": compact(host.visits),
+            "/s": rate(seen.host_rates.get(host.host)),
+            "errors": (compact(host.failures), COLOURS["failed"] if host.failures else ""),
+        }
+        rows.append(("", (host.host, *(cells[column] for column in columns))))
+    return [_Section((named, *columns.values()), rows)]
+
+
+def _place(host: HostInfo) -> tuple[int, str]:
+    # those with most to do first, and yet a row stays where it is while its count changes a little
+    return -host.waiting.bit_length(), host.host
 
 
 def _turn(host: HostInfo, now: float) -> tuple[str, str]:

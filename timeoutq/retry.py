@@ -206,11 +206,19 @@ class Recrawl:
 
     def __post_init__(self) -> None:
         """Raise `InvalidInput` for bounds that leave no interval."""
-        if not 0 < self.shortest <= self.longest or not 0 <= self.faster < 1 or self.slower < 0:
-            raise InvalidInput(f"{self!r} makes no sense: 0 < shortest <= longest, 0 <= faster < 1, 0 <= slower")
+        given = (self.first, self.shortest, self.longest, self.faster, self.slower)
+        real = all(isinstance(one, int | float) and math.isfinite(one) for one in given)
+        if not real or not 0 < self.shortest <= self.longest or not 0 <= self.faster < 1 or self.slower < 0:
+            raise InvalidInput(
+                f"{self!r} makes no sense: all are finite, 0 < shortest <= longest, 0 <= faster < 1, 0 <= slower"
+            )
 
     def interval(self, last: float | None, *, changed: bool) -> float:
-        """Give the next interval; `last` is the one before, None at the first visit."""
+        """Give the next interval; `last` is the one before, None at the first visit.
+
+        Raises `InvalidInput` for a `last` that is none: it is read from payloads, which others may have written.
+        """
         if last is None:
             return min(self.longest, max(self.shortest, self.first))
+        last = _seconds(last, "the last interval")
         return min(self.longest, max(self.shortest, last * (1 - self.faster if changed else 1 + self.slower)))
