@@ -33,6 +33,7 @@ def test_put_says_for_each_id_what_it_found(face: Any) -> None:
     (lease,) = face.claim()
     face.fail(lease, "no", give_up=True)
     assert list(face.put(lease.task)) == ["failed"]
+    assert list(face.put(lease.task, lease.task, "other")) == ["failed", "failed", "added"]
 
 
 def test_one_id_twice_in_a_batch_is_one_task(face: Any) -> None:

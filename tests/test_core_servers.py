@@ -419,3 +419,16 @@ def test_a_plan_answers_on_every_server(face: Any) -> None:
     face.schedule("a", after=3)
     plan = face.run(flows.answer(face.talk, face.operations.plan(10_000)))
     assert 2000 < plan.at_ms - plan.now_ms <= 3000
+
+
+def test_a_client_does_not_take_a_jump_for_the_way_of_things(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: here[0])
+    clock = flows.ServerClock()
+    clock.seen(5_000_000, 1000.0)
+    here[0] += 1
+    clock.seen(5_061_000, 1001.0)  # a minute more than has passed
+    assert clock.now_ms == 5_061_000
+    assert clock.expected_ms < 5_002_000, "what the next round of a cleaner judges by is what an even clock would show"
+    clock.swept(5_061_000, 1001.0)  # it has judged
+    assert clock.expected_ms >= 5_061_000

@@ -82,6 +82,13 @@ MUTANTS = [
     Mutant("put does not look at done", "lua/parts/add.lua", "  mark(done, 'd')\n", "", [FOUND]),
     Mutant("put does not look at failed", "lua/parts/add.lua", "  mark(failed, 'f')\n", "", [FOUND]),
     Mutant(
+        "a put of one does not look at failed",
+        "lua/parts/add.lua",
+        "redis.call('SISMEMBER', failed, id) == 1 and 'f'",
+        "false",
+        [FOUND],
+    ),
+    Mutant(
         "put does not look at scheduled",
         "lua/parts/add.lua",
         "if not many or redis.call('EXISTS', scheduled) == 1 then",
@@ -176,7 +183,7 @@ MUTANTS = [
         "flows.py",
         "elif least <= self._most_ms + slewed_ms:",
         "else:",
-        [_test("test_clocks", "leases_outlive")],
+        [_test("test_core_servers", "jump_for_the_way")],
     ),
     Mutant(
         "a grace grows when the clock steps back",
@@ -221,7 +228,7 @@ MUTANTS = [
     Mutant(
         "a put does not know its own call again",
         "lua/put.lua",
-        "if tonumber(ARGV[2]) > 0 and redis.call('ZSCORE', calls, call_id) then",
+        "if tonumber(ARGV[2]) > 0 and was_called(call_id) then",
         "if false then",
         [_test("test_replay", "put_again")],
     ),
@@ -241,18 +248,11 @@ MUTANTS = [
         [_test("test_replay", "pull")],
     ),
     Mutant(
-        "redis-py sends again by itself",
-        "connection.py",
-        'options["retry"] = Retry(NoBackoff(), 0)',
-        'options["retry"] = Retry(NoBackoff(), 3)',
-        [_test("test_replay", "redis_py_sends_nothing")],
-    ),
-    Mutant(
-        "redis-py's asyncio sends again by itself",
-        "connection.py",
-        'options["retry"] = AsyncRetry(NoBackoff(), 0)',
-        'options["retry"] = AsyncRetry(NoBackoff(), 3)',
-        [_test("test_replay", "redis_py_sends_nothing")],
+        "a worker that stops keeps what its last claim brings",
+        "worker.py",
+        "if self._stop_level or self._solo is not None:",
+        "if self._solo is not None:",
+        [_test("test_worker_exchanges", "stop_gives_back")],
     ),
     Mutant(
         "a script that the server forgot is not loaded again",
