@@ -231,7 +231,6 @@ def test_every_key_of_a_polite_queue_has_its_hash_tag(url: str, name: str, raw: 
             "waiting",
             "hosts",
             "slots",
-            "visits",
             "policies",
             "groups",
         }
