@@ -143,6 +143,10 @@ def test_attempts_are_capped(face: Any) -> None:
 def test_an_idle_claimer_does_not_poll(face: Any, url: str, raw: redis.Redis) -> None:
     """It slept for a second between looks: late by half a second, and never quiet."""
     client: Any = raw
+    with Queue("another", url) as another:  # so that the server knows the scripts
+        another.put("a")
+        another.claim()
+        another.purge()
     face.stats()
     thread = threading.Thread(target=lambda: face.claim(wait=10))
     client.config_resetstat()

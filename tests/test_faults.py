@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -646,36 +646,57 @@ def matrix(operation: Operation) -> list[Scenario]:
     return [Scenario(operation, face, fault, times) for face in FACES for fault in Fault for times in (1, None)]
 
 
+def three_times(operation: Operation) -> list[Scenario]:
+    """Give the scenarios of an operation in which a fault strikes again and again, and then no more."""
+    told = [fault for fault in Fault if fault not in SILENT]
+    return [Scenario(operation, face, fault, 3) for face in FACES for fault in told]
+
+
+Played = Callable[[str, Operation], None]
+
+
 @pytest.fixture(scope="module")
-def played(request: pytest.FixtureRequest, valkey_url: str) -> Iterator[dict[str, Future[None]]]:
-    """Play the operations that are asked for, a few at once: each test waits for its own."""
-    tests = [
-        getattr(item, "callspec", None)
+def played(request: pytest.FixtureRequest, valkey_url: str, redis_url: str) -> Iterator[Played]:
+    """Play what is asked for, a few operations at once: each test waits for its own."""
+    kinds: dict[str, Callable[[Operation, ThreadPoolExecutor], Future[None]]] = {
+        "valkey": lambda operation, pool: pool.submit(play_all, matrix(operation), valkey_url),
+        "redis": lambda operation, pool: pool.submit(play_all, matrix(operation), redis_url),
+        "three times": lambda operation, pool: pool.submit(play_all, three_times(operation), valkey_url),
+    }
+    asked: list[tuple[str, Operation]] = [
+        cast("tuple[str, Operation]", (item.callspec.params["kind"], item.callspec.params["operation"]))
         for item in request.session.items
-        if "played" in getattr(item, "fixturenames", ())
+        if isinstance(item, pytest.Function) and "played" in item.fixturenames
     ]
-    asked = [test.params["operation"] for test in tests if test]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {operation.name: pool.submit(play_all, matrix(operation), valkey_url) for operation in asked}
+        under_way = {(kind, operation.name): kinds[kind](operation, pool) for kind, operation in asked}
+        yield lambda kind, operation: under_way[kind, operation.name].result()
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def named(operation: Operation) -> str:
+    """Give the name of an operation for a test's."""
+    return operation.name
+
+
+@pytest.mark.parametrize("kind", ["valkey"])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=named)
 def test_an_operation_whose_exchange_breaks_ends_right_or_in_a_typed_error(
-    operation: Operation, played: dict[str, Future[None]]
+    kind: str, operation: Operation, played: Played
 ) -> None:
-    played[operation.name].result()
+    played(kind, operation)
 
 
-@pytest.mark.parametrize("operation", SAMPLE, ids=lambda operation: operation.name)
-def test_it_does_so_on_redis_too(operation: Operation, redis_url: str) -> None:
-    play_all(matrix(operation), redis_url)
+@pytest.mark.parametrize("kind", ["redis"])
+@pytest.mark.parametrize("operation", SAMPLE, ids=named)
+def test_it_does_so_on_redis_too(kind: str, operation: Operation, played: Played) -> None:
+    played(kind, operation)
 
 
-@pytest.mark.parametrize("operation", SAMPLE[:-1], ids=lambda operation: operation.name)
-def test_an_operation_outlasts_faults_that_strike_three_times(operation: Operation, valkey_url: str) -> None:
-    told = [fault for fault in Fault if fault not in SILENT]
-    play_all([Scenario(operation, face, fault, 3) for face in FACES for fault in told], valkey_url)
+@pytest.mark.parametrize("kind", ["three times"])
+@pytest.mark.parametrize("operation", SAMPLE[:-1], ids=named)
+def test_an_operation_outlasts_faults_that_strike_three_times(kind: str, operation: Operation, played: Played) -> None:
+    played(kind, operation)
 
 
 # ---- what remains, told step by step
