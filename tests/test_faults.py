@@ -45,7 +45,7 @@ MARGIN = 2.0
 LEASE = 0.3
 """The length of the leases that are claimed here, seconds."""
 
-AT_ONCE = 3
+AT_ONCE = 5
 """How many operations are tried at once: most of their time is waiting."""
 
 _numbers = count(1)
