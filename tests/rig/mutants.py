@@ -72,7 +72,11 @@ MUTANTS = [
         [_test("test_core_model", "fakeredis")],
     ),
     Mutant(
-        "a refused ack drops the lease of the other", "lua/ack.lua", "  drop(ended)\n", "  drop(ids)\n", [PROPERTIES]
+        "a refused ack drops the lease of the other",
+        "lua/ack.lua",
+        "  drop(ended)\n",
+        "  drop(ids)\n",
+        [_test("test_core", "expired_lease_that_was_taken_back"), PROPERTIES],
     ),
     Mutant(
         "a batch is judged by its first token", "lua/parts/items.lua", "held[i] == tokens[i]", "held[1] == tokens[1]"
@@ -102,7 +106,13 @@ MUTANTS = [
         "redis.call('SADD', todos, ids[i])",
     ),
     Mutant("a due task stays scheduled", "lua/promote_due.lua", "redis.call('ZREM', scheduled, unpack(ids))\n", ""),
-    Mutant("a forgotten task keeps its lease", "lua/forget.lua", "drop(running)\n", "", [PROPERTIES]),
+    Mutant(
+        "a forgotten task keeps its lease",
+        "lua/forget.lua",
+        "drop(running)\n",
+        "",
+        [_test("test_core", "forget_removes"), PROPERTIES],
+    ),
     Mutant(
         "a retried task keeps its record",
         "lua/retry_failed.lua",
@@ -110,7 +120,13 @@ MUTANTS = [
         "",
         [_test("test_core_on_fakeredis", "retry_failed")],
     ),
-    Mutant("a pulled task stays ready", "lua/pull.lua", "'SMOVE', todos, done", "'SADD', done", [PROPERTIES]),
+    Mutant(
+        "a pulled task stays ready",
+        "lua/pull.lua",
+        "'SMOVE', todos, done",
+        "'SADD', done",
+        [_test("test_core", "pull_takes"), PROPERTIES],
+    ),
     # ---- leases as others see them
     Mutant(
         "locks never end",
@@ -215,7 +231,13 @@ MUTANTS = [
     ),
     Mutant("failures are not counted", "lua/fail.lua", "tonumber(counts[i] or 0) + 1", "tonumber(counts[i] or 0)"),
     Mutant("a suspect is not handed out alone", "lua/claim.lua", "tonumber(counts[i] or 0) < 2", "true"),
-    Mutant("a paused queue gives out tasks", "lua/claim.lua", "and settings[2] ~= '1'", "", [PROPERTIES]),
+    Mutant(
+        "a paused queue gives out tasks",
+        "lua/claim.lua",
+        "and settings[2] ~= '1'",
+        "",
+        [_test("test_core", "pause_stops"), PROPERTIES],
+    ),
     Mutant("expired leases are not counted", "lua/requeue_expired.lua", "'expired', back + given_up", "'expired', 0"),
     # ---- replies that were lost
     Mutant(
