@@ -44,7 +44,7 @@ IDS = ("a", "b", "c", "d", "e")
 STATES = ("todos", "in_progress", "done", "failed")
 TIMES = ("scheduled", "leases", "calls", "done_at")
 HASHES = ("owners", "runtime", "attempts", "crashes", "errors", "payload", "meta", "stats")
-OTHERS = ("error_log", "bell", "alarm")
+OTHERS = ("error_log", "bell", "alarm", "history")
 ELSEWHERE = Lease(IDS[0], "elsewhere:1:0#1", 0.0)
 OTHER_RUN = "0" * 40
 RETRIES = (7, 70)
@@ -119,8 +119,11 @@ class Keys:
             pipe.hgetall(KEY + name)
         for task in IDS:
             pipe.pttl(f"{KEY}lock:{task}")
-        replies = pipe.mget([f"{KEY}lock:{task}" for task in IDS]).llen(KEY + "bell").keys("*").time().execute()
+        pipe.mget([f"{KEY}lock:{task}" for task in IDS]).llen(KEY + "bell").keys("*")
+        replies = pipe.xrevrange(KEY + "alarm", count=1).time().execute()
         self._moment = replies.pop()
+        self.alarm: int | None = next((int(said[b"at"]) for _, said in replies.pop()), None)
+        """What the last alarm said."""
         self.all: set[str] = {key.decode() for key in replies.pop()}
         self.bell: int = replies.pop()
         tokens = replies.pop()
@@ -317,6 +320,12 @@ class AnyOrder(RuleBasedStateMachine):
         letter = self.model.ack(named("ack", [lease]), pairs([lease]), list(put), put)
         self.end_one(lease, letter, lambda: self.queue.ack(lease, put=put))
 
+    @rule(which=one_lease, after=st.sampled_from([0, 3, 90]))
+    def ack_for_a_time(self, which: tuple[str, int], after: int) -> None:
+        (lease,) = self.pick([which])
+        letter = self.model.ack(named("ack", [lease]), pairs([lease]), again_ms=after * 1000)
+        self.end_one(lease, letter, lambda: self.queue.ack(lease, again_in=after))
+
     @rule(wanted=some_leases, delay=st.sampled_from([0, 7]))
     def release(self, wanted: list[tuple[str, int]], delay: int) -> None:
         self.end("release", self.pick(wanted), delay=delay)
@@ -406,6 +415,19 @@ class AnyOrder(RuleBasedStateMachine):
         if requeue or not promote:
             self.requeue_expired()
 
+    @rule(longest=st.sampled_from([10_000, 3_000]), hears=st.booleans())
+    def a_cleaner_sleeps_and_a_worker_hears_the_bell(self, longest: int, hears: bool) -> None:
+        """A cleaner promises to look again, which later calls must keep it to; an idle worker takes the stroke."""
+        plan = self.queue.run(flows.answer(self.queue.talk, self.queue.operations.plan(longest)))
+        assert (plan.now_ms, plan.at_ms) == self.model.plan(longest)
+        if hears:
+            self.hear()
+
+    def hear(self) -> None:
+        """Take the stroke of the bell, as an idle worker does."""
+        assert (self.stand.raw.lpop(KEY + "bell") is not None) == self.model.bell
+        self.model.bell = False
+
     def requeue_expired(self) -> None:
         _, back, given_up = self.model.requeue_expired(self.stand.clock.expected_ms)
         assert self.queue.requeue_expired() == back + given_up
@@ -416,13 +438,16 @@ class AnyOrder(RuleBasedStateMachine):
         what=st.sampled_from(["look", "look", "retry_failed", "forget", "forget", "pull", "pause", "prune", "purge"]),
         ids=some,
         state=st.sampled_from([*STATES, "scheduled"]),
+        hears=st.booleans(),
     )
-    def operate(self, what: str, ids: list[str], state: str) -> None:
+    def operate(self, what: str, ids: list[str], state: str, hears: bool) -> None:
         """Do what is done rarely; all of it in one rule, so that it is."""
         model = self.model
+        if hears:
+            self.hear()
         if model.paused:
             self.queue.resume()
-            model.paused = False
+            model.paused, model.bell = False, True
         if what == "look":
             self.look(ids[0], state)
         elif what == "retry_failed":
@@ -505,7 +530,9 @@ class AnyOrder(RuleBasedStateMachine):
         run = meta.get("run_id")
         assert (run is None) == (model.known_run is None)
         assert run is None or (run == OTHER_RUN) == (model.known_run != model.run)
-        assert keys.bell <= 1
+        assert keys.bell == model.bell, "I12: an idle worker is woken"
+        assert int(meta.get("wake_at", 0)) == model.wake_at, "I12: by when the cleaners look again"
+        assert keys.alarm == model.alarm, "I12: the cleaners are woken"
         assert keys.all <= EVERY_KEY, keys.all - EVERY_KEY
         check_keys(keys, NAME)
         assert model.violations() == []

@@ -49,6 +49,13 @@ class Model:
         self.grace_until = 0
         self.paused = False
         self.keeps_done = True
+        # who is woken: nothing in the model hangs on it, and so `key` leaves it out
+        self.wake_at = 0
+        """By when every cleaner looks again; 0 while none has said so."""
+        self.alarm: int | None = None
+        """What the last alarm told the cleaners."""
+        self.bell = False
+        """Whether a stroke waits for an idle worker."""
 
     def copy(self) -> Model:
         """Give another queue in the same state."""
@@ -93,6 +100,15 @@ class Model:
             ("f", self.failed),
             ("s", self.scheduled),
         )
+
+    def _ring(self) -> None:
+        self.bell = True
+
+    def _rouse(self, at: int, wake_at: int | None = None) -> None:
+        """Wake the cleaners when they would look too late, or by a clock that was stepped forward since."""
+        known = self.wake_at if wake_at is None else wake_at
+        if at < known or 0 < known <= self.now:
+            self.wake_at = self.alarm = at
 
     def was_called(self, call: str) -> bool:
         """Say whether a call of the last minute had this id."""
@@ -144,10 +160,14 @@ class Model:
                 self.payload[task] = payloads[task]
         if due is None:
             self.todos.update(fresh)
+            if fresh:
+                self._ring()
         else:
             for task, letter in zip(ids, letters, strict=True):
                 if letter in "As":
                     self.scheduled[task] = due
+            if any(letter in "As" for letter in letters):
+                self._rouse(due)
         if fresh:
             self.counters["put"] += len(fresh)
         return "".join(letters)
@@ -214,6 +234,9 @@ class Model:
                     self.runtime[task] = self.now + runtime_ms
             if ids:
                 self.counters["claimed"] += len(ids)
+                self._rouse(deadline)
+                if self.todos:
+                    self._ring()
         if not ids:
             events = [min(each.values()) for each in (self.leases, self.scheduled) if each]
             at = min(events, default=0)
@@ -250,6 +273,7 @@ class Model:
                 first = min(first, self.now + left)
         if extended:
             self.lease_ms = max(self.lease_ms, lease_ms)
+            self._rouse(first)
         return self.now, first, letters
 
     def _end(self, call: str, pairs: Sequence[Pair], counter: str) -> tuple[str, list[str]]:
@@ -278,14 +302,24 @@ class Model:
         return letters, ended
 
     def ack(
-        self, call: str, pairs: Sequence[Pair], put: Sequence[str] = (), payloads: Mapping[str, Any] | None = None
+        self,
+        call: str,
+        pairs: Sequence[Pair],
+        put: Sequence[str] = (),
+        payloads: Mapping[str, Any] | None = None,
+        again_ms: int | None = None,
     ) -> str:
-        """End leases as done; the one of a call that found something puts that."""
+        """End leases as done, or for a time; the one of a call that found something puts that."""
         letters, ended = self._end(call, pairs, "acked")
         for task in ended:
-            self._clear(task)
-            if self.keeps_done:
+            self._clear(task, payload=again_ms is None)
+            if again_ms is not None:
+                self.scheduled[task] = self.now + again_ms
+            elif self.keeps_done:
                 self.done.add(task)
+        if ended and again_ms is not None:
+            self.counters["again"] += len(ended)
+            self._rouse(self.now + again_ms)
         if ended and put:
             self._add(put, False, None, payloads or {})
         return letters
@@ -298,6 +332,10 @@ class Model:
                 self.scheduled[task] = self.now + delay_ms
             else:
                 self.todos.add(task)
+        if ended and delay_ms:
+            self._rouse(self.now + delay_ms)
+        elif ended:
+            self._ring()
         return letters
 
     def fail(self, call: str, pairs: Sequence[Pair], retry_ms: int | Sequence[int]) -> str:
@@ -313,6 +351,7 @@ class Model:
                 self.counters["gave_up"] += 1
             else:
                 self.scheduled[task] = self.now + retries[task]
+                self._rouse(self.now + retries[task])
         return letters
 
     def _crash(self, ids: Sequence[str]) -> tuple[int, int]:
@@ -331,6 +370,8 @@ class Model:
             self._drop(task)
         if given_up:
             self.counters["gave_up"] += given_up
+        if back:
+            self._ring()
         return back, given_up
 
     def crash(self, pairs: Sequence[Pair]) -> str:
@@ -355,12 +396,11 @@ class Model:
         jumped = longest > 0 and expected > 0 and self.now - expected > max(500, min(2000, longest / 2))
         if not ids and not (jumped and self.leases):
             return self.now, 0, 0
-        if jumped or (self.known_run is not None and self.known_run != self.run):
-            self.grace_until = self.now + min(longest, 60_000)
-            self.known_run = self.run
-            self.counters["clock_jumps" if jumped else "restarts"] += 1
-        self.grace_until = min(self.grace_until, self.now + min(longest, 60_000))
+        self._note_run(longest, jumped=jumped)
         if self.now < self.grace_until:
+            # every cleaner looks again when it ends
+            known, self.wake_at = self.wake_at, 0
+            self._rouse(self.grace_until, known)
             return self.now, 0, 0
         back, given_up = self._crash(ids)
         self.counters["expired"] += back + given_up
@@ -374,7 +414,30 @@ class Model:
             self.todos.add(task)
         if due:
             self.counters["promoted"] += len(due)
+            self._ring()
         return self.now, len(due)
+
+    def plan(self, longest_ms: int) -> tuple[int, int]:
+        """Say until when a cleaner may sleep, and note that it looks again by then."""
+        self._note_run(self.lease_ms, jumped=False)
+        at = self.now + longest_ms
+        if self.leases:
+            deadline = min(self.leases.values())
+            at = min(at, max(deadline, self.grace_until) if self.now < self.grace_until else deadline)
+            if self.lease_ms and max(self.leases.values()) > self.now + self.lease_ms + 1000:
+                at = self.now
+        at = min([at, *self.scheduled.values()])
+        if self.wake_at < at or self.wake_at > self.now + 60_000:
+            self.wake_at = at
+        return self.now, at
+
+    def _note_run(self, longest: int, *, jumped: bool) -> None:
+        """Begin a grace after a restart, a failover or a jump of the clock; it never becomes longer by a step back."""
+        if jumped or (self.known_run is not None and self.known_run != self.run):
+            self.grace_until = self.now + min(longest, 60_000)
+            self.known_run = self.run
+            self.counters["clock_jumps" if jumped else "restarts"] += 1
+        self.grace_until = min(self.grace_until, self.now + min(longest, 60_000))
 
     # ---- the operator's
 
@@ -402,6 +465,7 @@ class Model:
             self._clear(task, payload=False)
         if moved:
             self.counters["retried"] += len(moved)
+            self._ring()
         return len(moved)
 
     def pull(self, picked: Sequence[str]) -> tuple[str, ...]:
@@ -443,7 +507,7 @@ class Model:
         ended = sum(count[what] for what in ("acked", "failed", "released", "expired", "crashed"))
         if not 0 <= count["claimed"] - ended - len(self.in_progress) <= count["forgotten"]:
             found.append(f"I7: leases ended without a cause: {dict(count)}, {len(self.in_progress)} are held")
-        left = count["forgotten"] + (0 if self.keeps_done else count["acked"] + count["pulled"])
+        left = count["forgotten"] + (0 if self.keeps_done else count["acked"] - count["again"] + count["pulled"])
         again = count["acked"] + count["pulled"] + count["gave_up"]  # each may have been put again
         known = len(where)
         if not count["put"] - left - again <= known <= count["put"] - left + count["adopted"]:

@@ -48,6 +48,7 @@ def _test(file: str, name: str) -> str:
     return f"tests/{file}.py -k {name}"
 
 
+WOKEN = [_test("test_wakes", "is_woken")]
 FOUND = _test("test_core_on_fakeredis", "what_it_found")
 
 MUTANTS = [
@@ -305,6 +306,34 @@ MUTANTS = [
         [_test("test_replay", "cancelled_gives_back")],
     ),
     # ---- who wakes whom
+    Mutant(
+        "a task that is put rings no bell", "lua/parts/add.lua", "  ring()\n  return count\n", "  return count\n", WOKEN
+    ),
+    Mutant(
+        "a claim that leaves tasks rings no bell", "lua/claim.lua", "    if ready > #ids then ring() end\n", "", WOKEN
+    ),
+    Mutant("nobody looks when a new lease ends", "lua/claim.lua", "    rouse(deadline)\n", "", WOKEN),
+    Mutant("nobody looks when a shorter lease ends", "lua/extend.lua", "  rouse(first)\n", "", WOKEN),
+    Mutant("nobody looks when the next visit is due", "lua/ack.lua", "    rouse(now + again_ms)\n", "", WOKEN),
+    Mutant("nobody looks when the next attempt is due", "lua/fail.lua", "        rouse(now + retry)\n", "", WOKEN),
+    Mutant("nobody looks when a released task is due", "lua/release.lua", "    rouse(now + delay)\n", "", WOKEN),
+    Mutant("a released task rings no bell", "lua/release.lua", "  else\n    ring()\n  end", "  end", WOKEN),
+    Mutant("nobody looks when a scheduled task is due", "lua/parts/add.lua", "      rouse(due)\n", "", WOKEN),
+    Mutant("a due task rings no bell", "lua/promote_due.lua", "    ring()\n", "", WOKEN),
+    Mutant("a retried task rings no bell", "lua/retry_failed.lua", "  ring()\n", "", WOKEN),
+    Mutant("a task that is taken back rings no bell", "lua/parts/crashed.lua", "    ring()\n", "", WOKEN),
+    Mutant(
+        "a resumed queue rings no bell",
+        "lua/configure.lua",
+        "  if name == 'paused' and value == '0' then ring() end\n",
+        "",
+        WOKEN,
+    ),
+    Mutant("nobody looks when a grace ends", "lua/requeue_expired.lua", "  rouse(grace_until)\n", "", WOKEN),
+    Mutant("cleaners do not say when they look again", "lua/plan.lua", "'wake_at', at)", "'wake_at', 0)"),
+    Mutant(
+        "one stroke of the bell is not enough", "lua/parts/wake.lua", "redis.call('EXISTS', bell) == 0", "true", WOKEN
+    ),
     Mutant("a put wakes nobody", "lua/parts/add.lua", "  ring()\n", "", [_test("test_core", "stroke_of_the_bell")]),
     Mutant(
         "a lease is extended by nobody while its handler works",

@@ -87,6 +87,8 @@ class Player:
                 self._take(world, step, steps, played)
                 if chance.random() < 0.2:
                     self._compare(world)
+                if chance.random() < 0.15:
+                    self._sleep(world, hears=chance.random() < 0.5)
             self._compare(world)
             self._purge()
         except Differs as differs:
@@ -160,17 +162,29 @@ class Player:
         pipe.execute()
         client.execute_command("SELECT", 0)
 
+    def _sleep(self, world: World, *, hears: bool) -> None:
+        """A cleaner says by when it looks again, and an idle worker may take the stroke of the bell."""
+        reply = self._run(self.operations.plan(10_000).command(), "plan")
+        if tuple(reply) != world.model.plan(10_000):
+            raise Differs(f"plan: the server answers {reply}")
+        if hears:
+            self.client.delete(self._key("bell"))
+            world.model.bell = False
+
     # ---- requests
+
+    def _run(self, words: Any, name: str) -> Any:
+        if name not in self._loaded:
+            self.client.script_load(script(name).text)
+            self._loaded.add(name)
+        return self.client.execute_command(*words)
 
     def _send(self, request: Request) -> Any:
         call = self._call(request)
         expected = request.number if request.verb == "requeue_expired" else 0
         words = call.command(request.age, not_after=request.not_after, expected=expected)
-        if call.name not in self._loaded:
-            self.client.script_load(script(call.name).text)
-            self._loaded.add(call.name)
         try:
-            reply = self.client.execute_command(*words)
+            reply = self._run(words, call.name)
         except redis.ResponseError as error:
             return str(error).split()[0]
         return _plain(request.verb, reply)
@@ -205,7 +219,8 @@ class Player:
         for name in ("owners", "attempts", "crashes", "stats"):
             pipe.hgetall(key(name))
         pipe.keys(key("lock") + "*")
-        *sets, scheduled, leases, owners, attempts, crashes, stats, locks = pipe.execute()
+        pipe.hget(key("meta"), "wake_at").xrevrange(key("alarm"), count=1).exists(key("bell"))
+        *sets, scheduled, leases, owners, attempts, crashes, stats, locks, wake_at, alarm, bell = pipe.execute()
         seen = {
             **{name: {task.decode() for task in found} for name, found in zip(SETS, sets, strict=True)},
             "scheduled": {task.decode(): int(at) for task, at in scheduled},
@@ -215,11 +230,15 @@ class Player:
             "crashes": {task.decode(): int(count) for task, count in crashes.items()},
             "locks": {lock.decode().removeprefix(key("lock")) for lock in locks},
             "stats": {name.decode(): int(value) for name, value in stats.items() if name != b"todos_since"},
+            "wake_at": int(wake_at or 0),
+            "alarm": next((int(said[b"at"]) for _, said in alarm), None),
+            "bell": bool(bell),
         }
         means = {
             **{name: getattr(model, name) for name in (*SETS, "scheduled", "leases", "owners", "attempts", "crashes")},
             "locks": {task for task, (_, until) in model.locks.items() if until >= model.now},
             "stats": {name: value for name, value in model.counters.items() if value},
+            **{name: getattr(model, name) for name in ("wake_at", "alarm", "bell")},
         }
         for name, value in means.items():
             if seen[name] != value:
@@ -227,10 +246,7 @@ class Player:
 
     def _purge(self) -> None:
         call = self.operations.purge()
-        if "purge" not in self._loaded:
-            self.client.script_load(script("purge").text)
-            self._loaded.add("purge")
-        while not self.client.execute_command(*call.command()):
+        while not self._run(call.command(), "purge"):
             pass
         left = self.client.keys("*")
         if left:
