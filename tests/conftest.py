@@ -35,6 +35,15 @@ def pytest_configure() -> None:
     canary.watch()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slower tier."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if levels.is_breaking(str(item.path), callspec and callspec.params.get("server")):
+            item.add_marker(pytest.mark.breaking)
+
+
 def pytest_unconfigure() -> None:
     """End looking for it."""
     canary.unwatch()
@@ -74,9 +83,20 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.write_line(line)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add what a process of pytest-xdist has counted."""
+    if "levels" in getattr(node, "workeroutput", {}):
+        levels.add(node.workeroutput["levels"])
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run in which a level was skipped that must run here."""
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["levels"] = levels.told()
+        return
     missed = [name for name in _skipped if levels.must_run(name)]
     if missed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

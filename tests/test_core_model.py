@@ -33,7 +33,7 @@ from timeoutq import Lease, LeaseLost, Queue, flows
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.testing import Clock
 
-STEPS = int(os.environ.get("STEPS", "20000"))
+STEPS = int(os.environ.get("STEPS", "8000"))
 PHASES = [Phase.generate] if "NO_SHRINK" in os.environ else [Phase.generate, Phase.shrink]
 SEED = int(os.environ.get("SEED", "1"))
 LENGTH = 40

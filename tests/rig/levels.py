@@ -1,6 +1,8 @@
-"""What each level of the rig has done, for the summary of the tests; and which levels must not be skipped where.
+"""Which tests belong to the slower tier; what each level of the rig has done; and which must not be skipped where.
 
-A test that belongs to a level says `levels.count("storm", kills=412)`; the figures of a level add up over its tests.
+`pytest` runs the everyday tier, `pytest -m breaking` the slower one: long runs, and twins that an everyday run does
+without. A test that belongs to a level says `levels.count("storms", kills=412)`; the figures of a level add up over its
+tests, also over those that ran in other processes of pytest-xdist.
 """
 
 from __future__ import annotations
@@ -10,31 +12,51 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level of the rig: the files of its tests, and what a machine must have to run it."""
+    """A level of the rig: the files of its tests, what a machine must have to run it, and its tier."""
 
     files: Sequence[str]
     needs: Sequence[str] = ()
+    breaking: bool = False
+    """All of it belongs to the slower tier."""
 
 
 LEVELS: Mapping[str, Level] = {
-    "explorer": Level(["test_explorer.py"]),
+    "explorer": Level(["test_explorer.py"], breaking=True),
     "schedules": Level(["test_schedules.py"], ["gcc", "redis-server"]),
     "properties": Level(["test_core_model.py"], ["gcc", "redis-server"]),
-    "mutants": Level(["test_mutants.py"], ["gcc", "redis-server"]),
+    "mutants": Level(["test_mutants.py"], ["gcc", "redis-server"], breaking=True),
     "faults": Level(["test_faults.py"]),
-    "storms": Level(["test_storms.py"]),
+    "storms": Level(["test_storms.py"], breaking=True),
     "server faults": Level(["test_server_faults.py"], ["redis-server"]),
-    "power cuts": Level(["test_power_cuts.py"], ["gcc", "redis-server"]),
-    "failovers": Level(["test_failovers.py"], ["redis-server"]),
+    "power cuts": Level(["test_power_cuts.py"], ["gcc", "redis-server"], breaking=True),
+    "failovers": Level(["test_failovers.py"], ["redis-server"], breaking=True),
     "hosts": Level(["test_polite_walk.py"], ["redis-server"]),
     "clocks": Level(["test_clocks.py"], ["gcc", "redis-server"]),
     "hostile text": Level(["test_hostile_text.py"]),
-    "soak": Level(["test_soak.py"]),
+    "soak": Level(["test_soak.py"], breaking=True),
 }
+
+BOTH_SERVERS = (
+    "test_again.py", "test_ancestor.py", "test_core.py", "test_core_details.py", "test_polite.py",
+    "test_polite_servers.py", "test_polite_why.py", "test_replay.py", "test_wakes.py", "test_worker.py",
+    "test_worker_processes.py",
+)  # fmt: skip
+"""Files whose tests run on Valkey and on Redis every day: what they try is the scripts' and the worker's. The others
+meet Redis in the slower tier."""
+
+
+def is_breaking(path: str, server: object = None) -> bool:
+    """Say whether a test of this file, on a server of this kind, belongs to the slower tier."""
+    level = level_of(path)
+    if level is not None and LEVELS[level].breaking:
+        return True
+    return server == "redis" and not path.endswith(BOTH_SERVERS)
+
 
 _figures: dict[str, Counter[str]] = defaultdict(Counter)
 _details: dict[str, list[str]] = defaultdict(list)
@@ -50,6 +72,19 @@ def tell(level: str, *details: str) -> None:
     """Add lines that stand under a level."""
     assert level in LEVELS, level
     _details[level].extend(details)
+
+
+def told() -> dict[str, Any]:
+    """Give all that was counted and told here, to be added up elsewhere."""
+    return {"figures": {name: dict(each) for name, each in _figures.items()}, "details": dict(_details)}
+
+
+def add(elsewhere: Mapping[str, Any]) -> None:
+    """Add what another process of the same run has counted and told."""
+    for name, figures in elsewhere["figures"].items():
+        _figures[name].update(figures)
+    for name, details in elsewhere["details"].items():
+        _details[name].extend(details)
 
 
 def level_of(path: str) -> str | None:

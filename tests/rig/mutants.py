@@ -471,7 +471,8 @@ def command(killer: str) -> list[str]:
     if killer == SCHEDULES:
         return [sys.executable, "-m", "tests.rig.schedules", "600"]
     file, _, name = killer.partition(" -k ")
-    return [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *file.split(), "-k", name]
+    alone = ["-x", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", ""]
+    return [sys.executable, "-m", "pytest", *alone, *file.split(), "-k", name]
 
 
 def run(killer: str, tree: Path, **settings: str) -> subprocess.CompletedProcess[str]:
