@@ -79,15 +79,19 @@ async def test_what_a_handler_returns_and_raises(jobs: AsyncQueue, queue: Queue)
                 raise GiveUp("HTTP 404")
             case "exit":
                 raise SystemExit(3)
-            case _:
+            case "dict":
                 return {"ignored": 1}
+            case _:
+                return None
 
-    queue.put("links", "many", "later", "back", "retry", "flaky", "broken", "gone", "exit", "plain")
+    queue.put("links", "many", "later", "back", "retry", "flaky", "broken", "gone", "exit", "dict", "plain")
     await burst(jobs, handler)
     assert {entry.task: entry.error for entry in queue.list("failed").entries} == {
         "broken": "ValueError: never",
         "gone": "GiveUp: HTTP 404",
         "exit": "SystemExit: 3",
+        "dict": "WrongResult: the handler handler returned a dict; expected None, Ack, Release, Retry or GiveUp; "
+        "links go into Ack(put=[…])",
     }
     assert runs["retry"] == [1, 2]
     assert runs["later"] == runs["back"] == [1, 1]

@@ -19,6 +19,7 @@ from timeoutq.model import Lease, Payload, Politeness, TaskId, Tasks
 
 MAX_ID = 1024
 MAX_PAYLOAD = 1024 * 1024
+MAX_ERROR = 4096
 MAX_TIME_MS = 253_402_300_799_000  # the end of the year 9999, the last that datetime can show
 MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 MIN_TIMEOUT_MS = 10
@@ -243,8 +244,24 @@ def reason(value: object) -> bytes:
 
 
 def error_text(error: Any) -> bytes:
-    """Give the text of an error, at most 4 KiB: `ValueError: bad page` for an exception, a string as it is."""
-    if isinstance(error, BaseException):
-        message = str(error)
-        error = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return str(error).encode("utf-8", "backslashreplace")[:4096] or b"unknown error"
+    """Give the text of an error, at most 4 KiB: `ValueError: bad page` for an exception, a string as it is.
+
+    It never raises, whatever the exception's own `__str__` does.
+    """
+    if not isinstance(error, BaseException):
+        return _text_of(error) or b"unknown error"
+    name, message = class_name(error).encode("utf-8", "backslashreplace"), _text_of(error)
+    return (name + b": " + message if message else name)[:MAX_ERROR]
+
+
+def class_name(value: object) -> str:
+    """Give the name of the value's class, also where a metaclass has another idea of it."""
+    return str(vars(type)["__name__"].__get__(type(value)))
+
+
+def _text_of(value: object) -> bytes:
+    # str's own methods: what __str__ gives may be a subclass of str with methods of its own
+    try:
+        return str.encode(str.__getitem__(str(value), slice(MAX_ERROR)), "utf-8", "backslashreplace")[:MAX_ERROR]
+    except BaseException as problem:  # a __str__ may raise anything, and an error without text is an error all the same
+        return f"its text cannot be had: __str__ raised {class_name(problem)}".encode("utf-8", "backslashreplace")

@@ -74,6 +74,10 @@ class SchemaMismatch(TimeoutqError):
     """The queue was written by another major version of timeoutq: upgrade this one."""
 
 
+class WrongResult(TimeoutqError, TypeError):
+    """A handler returned what has no meaning: mend the handler. Its task fails with this error."""
+
+
 class HandlerNotFound(TimeoutqError, ImportError):
     """A handler given as `module:function` cannot be imported."""
 

@@ -83,9 +83,9 @@ class Task:
     payload: Payload = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """Return it from a handler: the lease is acked and, in the same atomic step, what the task found is put."""
+@dataclass
+class Ack(Exception):  # a decision that a handler may take from any depth: raise Ack(put=…)
+    """Return or raise it in a handler: the lease is acked and, in the same atomic step, what the task found is put."""
 
     put: Tasks = ()
     again_in: float | None = None
@@ -93,14 +93,32 @@ class Ack:
     payload: Payload = None
     """With `again_in`, the payload that it has then; None keeps what it has."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.put, self.again_in, self.payload)
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Return it from a handler: the task goes back without blame, after `delay` seconds."""
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))  # equal ones hold lists and mappings as a rule, which have no hash
+
+
+@dataclass
+class Release(Exception):  # likewise
+    """Return or raise it in a handler: the task goes back without blame, after `delay` seconds."""
 
     delay: float = 0.0
     block_host: float = 0.0
     """Seconds for which its host is not visited at all (Retry-After); only on a polite queue."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.delay, self.block_host)
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.delay, self.block_host))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """When a failed task is tried again, and a done one done again: tenacity's objects, used as data. No I/O, no sleeping.
 
 `client.py` and `worker.py` ask `RetryPolicy.decide` for a number of seconds and write it into Redis as a due time, so
-that the wait survives the process that failed. A handler raises `Retry` or `GiveUp` to decide by itself.
+that the wait survives the process that failed. A handler returns or raises `Retry` or `GiveUp` to decide by itself.
 """
 
 from __future__ import annotations
@@ -42,22 +42,33 @@ _DELAYS: tuple[type, ...] = (stop_after_delay, *filter(None, (getattr(tenacity, 
 
 
 class Retry(Exception):  # it is a decision of the handler's, and reads as one: raise Retry(after=60)
-    """Raise it in a handler: try the task again, after `after` seconds or, with None, as the retry policy says.
+    """Return or raise it in a handler: try the task again, after `after` seconds or, with None, as the policy says.
 
-    It counts as a failed attempt, so the policy's stop still holds. `reason` is kept as the error of the task.
+    It counts as a failed attempt, so the policy's stop still holds. `reason` is kept as the error of the task. With
+    `block_host`, the task's host is not visited at all for so many seconds; only on a polite queue.
     """
 
-    def __init__(self, after: Delay | None = None, reason: str = "") -> None:
+    def __init__(self, after: Delay | None = None, reason: str = "", block_host: Delay = 0.0) -> None:
         super().__init__(reason)
         self.after = None if after is None else _seconds(after, "Retry(after=…)")
         self.reason = reason
+        self.block_host = _seconds(block_host, "Retry(block_host=…)")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.after, self.reason)
+        return type(self), (self.after, self.reason, self.block_host)
+
+    def __repr__(self) -> str:
+        return f"Retry(after={self.after!r}, reason={self.reason!r}, block_host={self.block_host!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Retry) and self.__reduce__() == other.__reduce__()
+
+    def __hash__(self) -> int:
+        return hash((Retry, self.after, self.block_host))
 
 
 class GiveUp(Exception):  # likewise
-    """Raise it in a handler: the task goes to failed at once, whatever the retry policy says.
+    """Return or raise it in a handler: the task goes to failed at once, whatever the retry policy says.
 
     `reason` is kept as the error of the task.
     """
@@ -65,6 +76,15 @@ class GiveUp(Exception):  # likewise
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"GiveUp(reason={self.reason!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GiveUp) and type(other) is type(self) and other.reason == self.reason
+
+    def __hash__(self) -> int:
+        return hash(GiveUp)
 
 
 class TaskFailed(Exception):  # what a policy sees when the error was given as text

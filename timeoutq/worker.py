@@ -12,33 +12,30 @@ import asyncio
 import inspect
 import logging
 import signal
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from importlib import import_module
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, cast
 
 from tenacity import RetryCallState, wait_random_exponential
 
-from timeoutq import arguments, flows
+from timeoutq import arguments, flows, handlers
 from timeoutq.cleaner import Cleaner
 from timeoutq.client import AsyncQueue, twin
 from timeoutq.connection import LINK_ERRORS
-from timeoutq.errors import HandlerNotFound, InvalidInput, LeaseLost, TimeoutqError
+from timeoutq.errors import LeaseLost, TimeoutqError
+from timeoutq.handlers import Handler, Surroundings
 from timeoutq.heartbeat import Heartbeat
-from timeoutq.model import Ack, Answer, Lease, Outcome, Release
+from timeoutq.model import Ack, Answer, Lease, Outcome, Release, Tasks
 from timeoutq.operations import BATCH, Call, Claimed
-from timeoutq.retry import Retries, RetryPolicy
+from timeoutq.retry import GiveUp, Retries, Retry, RetryPolicy
 
 log = logging.getLogger(__name__)
-
-Handler = Callable[[Lease], Any]
-"""Takes a lease; `async def` or `def`. Gives None or `Ack(put=…)`, or `Release(…)`; raises to fail the task."""
 
 BELL_RETRY = 0.5
 THREAD_LIMIT = 1000
@@ -70,24 +67,7 @@ class Tally:
 
 def load_handler(path: str) -> Handler:
     """Import `module:function`; raises `HandlerNotFound`, which says what is missing."""
-    module, _, name = path.partition(":")
-    if not module or not name:
-        raise HandlerNotFound(f"{path!r} is not a handler: write module:function, like demo.crawl:fetch")
-    try:
-        found: Any = import_module(module)
-    except Exception as error:
-        where = "" if not isinstance(error, ModuleNotFoundError) else f" (searched from {sys.path[0] or 'here'})"
-        raise HandlerNotFound(
-            f"handler {path!r}: importing {module} raised {type(error).__name__}: {error}{where}"
-        ) from error
-    for part in name.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            raise HandlerNotFound(f"handler {path!r}: module {module} has no {name}") from None
-    if not callable(found):
-        raise HandlerNotFound(f"handler {path!r} is not callable but {type(found).__name__}")
-    return cast("Handler", found)
+    return cast("Handler", handlers.load(path))
 
 
 @dataclass(slots=True, eq=False)
@@ -149,8 +129,8 @@ class Worker:
         """
         self.queue = queue
         self.handler = load_handler(handler) if isinstance(handler, str) else handler
-        if not callable(self.handler):
-            raise InvalidInput(f"handler must be callable, not {type(handler).__name__}")
+        self._shape = handlers.shape_of(self.handler)
+        self._call = cast("Callable[[Lease], Any]", self.handler)
         self.concurrency = arguments.count(concurrency, "concurrency", high=100_000)
         self._prefetch = None if prefetch is None else arguments.count(prefetch, "prefetch", low=0)
         self.policy = queue.retry if retry is None else RetryPolicy.of(retry)
@@ -161,8 +141,6 @@ class Worker:
         self.drain_deadline = arguments.seconds(drain_deadline, "drain_deadline")
         self._signals = signals
         self._ledger = ledger
-        called = getattr(self.handler, "__call__", None)  # noqa: B004  # the method itself is asked for
-        self._is_async = inspect.iscoroutinefunction(self.handler) or inspect.iscoroutinefunction(called)
         self.tally = Tally()
         self.held: dict[int, Lease] = {}
         self._inbox: deque[Lease] = deque()
@@ -188,6 +166,7 @@ class Worker:
         self._strokes = 0
         self._waiting_out = False
         self._crew: _Crew | None = None
+        self._consumers: set[asyncio.Task[None]] = set()
         self._long_acks: set[asyncio.Task[None]] = set()
         self._asking = asyncio.Lock()
 
@@ -205,7 +184,6 @@ class Worker:
         caught = self._catch_signals(loop)
         self._heartbeat = Heartbeat(twin(self.queue), self.held, self._lost_in_thread, self._about)
         cleaner = Cleaner(self.queue)
-        consumers: list[asyncio.Task[None]] = []
         background: list[asyncio.Task[None]] = []
         self._bell_task: asyncio.Task[None] | None = None
         try:
@@ -214,8 +192,10 @@ class Worker:
             if self._runtime_ms:
                 background.append(asyncio.create_task(self._watch_runtime(), name=f"runtime-{self.queue.name}"))
             self._cleaner = cleaner
-            if self._is_async:
-                consumers = [asyncio.create_task(self._consume()) for _ in range(self.concurrency)]
+            self._around = Surroundings(copy_context())
+            if self._shape.is_async:
+                for _ in range(self.concurrency):
+                    self._start_consumer()
             else:
                 self._crew = _Crew(self, min(self.concurrency, THREAD_LIMIT))
             log.info(
@@ -233,7 +213,7 @@ class Worker:
         finally:
             for number in caught:
                 loop.remove_signal_handler(number)
-            await self._shut_down(consumers, background)
+            await self._shut_down(background)
         log.info("worker %s ends: %s", self.queue.worker, self.tally)
         return self.tally
 
@@ -410,6 +390,7 @@ class Worker:
             results = [error] * len(calls)
         except BaseException:
             self._gathered.errands[:0] = errands
+            self._claiming -= n
             raise
         off = time.monotonic() - began - self._trip
         self._trip += off / 8
@@ -521,10 +502,12 @@ class Worker:
             self._crew.take(leases)
             return
         self._inbox.extend(leases)
-        for _ in range(min(len(leases), len(self._waiters))):
+        asleep = len(leases)
+        while asleep and self._waiters:
             waiter = self._waiters.popleft()
-            if not waiter.done():
+            if not waiter.done():  # the consumer of one that is done has ended, and another was started
                 waiter.set_result(None)
+                asleep -= 1
 
     def _start_solo(self) -> None:
         if (
@@ -571,13 +554,26 @@ class Worker:
 
     # ---- running handlers
 
+    def _start_consumer(self) -> None:
+        task = self._loop.create_task(self._consume(), name="consumer", context=self._around.fresh())
+        self._consumers.add(task)
+        task.add_done_callback(self._replace_consumer)
+
+    def _replace_consumer(self, task: asyncio.Task[None]) -> None:
+        self._consumers.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _say(logging.ERROR, "worker %s: a consumer ended", self.queue.worker, exc_info=task.exception())
+        if not self._closing:
+            self._start_consumer()
+
     async def _consume(self) -> None:
-        inbox, running = self._inbox, self._running
-        handler = cast("Callable[[Lease], Awaitable[Any]]", self.handler)
+        """Run handlers, one after the other. Ends when one has left traces, in its context or as a cancellation."""
+        inbox, running, around = self._inbox, self._running, self._around
+        call = self._call
         me = asyncio.current_task()
         assert me is not None
         since = time.monotonic()
-        while True:
+        while not self._closing:
             if not inbox:
                 waiter = self._loop.create_future()
                 self._waiters.append(waiter)
@@ -587,47 +583,62 @@ class Worker:
             lease = inbox.popleft()
             run = _Run(lease, me)
             running[lease.fence] = run
-            if self._ledger is not None:
-                self._ledger.start(lease)
+            result: Any = None
+            problem: BaseException | None = None
             try:
-                self._finish(lease, await handler(lease))
-            except asyncio.CancelledError as error:
-                if not run.end:
-                    if me.cancelling():
-                        raise
-                    # the handler cancelled itself, or something in it did
-                    self._fail(lease, error)
-                else:
-                    me.uncancel()
-                    self._ended(run)
-            except (Exception, SystemExit) as error:
-                self._fail(lease, error)
-            finally:
-                running.pop(lease.fence, None)
                 if self._ledger is not None:
-                    self._ledger.finish(lease)
-            if not self._wake.is_set():
-                self._wake.set()
-            if self._closing:
-                return
+                    self._ledger.start(lease)
+                result = await call(lease)
+                if result is not None:
+                    result = await handlers.resolve(result)
+            except BaseException as error:  # whatever a handler raises is its task's failure
+                problem = error
+            if self._ledger is not None:
+                self._ledger.finish(lease)
+            self._leave(run, result, problem)
+            if around.changed() or me.cancelling() or not (problem is None or isinstance(problem, Exception)):
+                return  # another consumer begins without what this one was left with
+            result = problem = None
             if time.monotonic() - since > 0.005:
                 # handlers that never wait would keep everybody else from the loop
                 await asyncio.sleep(0)
                 since = time.monotonic()
 
-    def _finish(self, lease: Lease, result: Any) -> None:
-        gathered = self._gathered
-        if result is None or not isinstance(result, Ack | Release):
-            gathered.acks.append(lease)
-        elif isinstance(result, Ack):
-            self._finish_found(lease, result)
-        elif result.delay or result.block_host:
-            delay_ms = arguments.delay_ms(result.delay, "delay")
-            block_ms = arguments.delay_ms(result.block_host, "block_host")
-            call = self.queue.operations.release([lease], delay_ms, block_ms)[0]
-            gathered.errands.append(_Errand("release", [lease], call))
+    def _leave(self, run: _Run, result: Any, problem: BaseException | None) -> None:
+        """Make an end of the lease from what came of its handler; whatever that was, this does not raise."""
+        lease = run.lease
+        self._running.pop(lease.fence, None)
+        try:
+            if problem is None and result is None:
+                self._gathered.acks.append(lease)
+            elif problem is not None and run.end:
+                self._ended(run)
+            else:
+                self._finish(lease, result if problem is None else problem, raised=problem is not None)
+        except BaseException as error:  # what it gave cannot be used: that is its failure
+            self._fail(lease, error)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def _finish(self, lease: Lease, came: Any, *, raised: bool) -> None:
+        """End the lease as the handler says: the same for what it returned and what it raised."""
+        if isinstance(came, Ack):
+            self._finish_found(lease, came)
+        elif isinstance(came, Release):
+            self._finish_release(lease, came)
+        elif raised or isinstance(came, Retry | GiveUp):
+            self._fail(lease, came)
         else:
-            gathered.releases.append(lease)
+            self._fail(lease, handlers.wrong_result(self._shape.name, came))
+
+    def _finish_release(self, lease: Lease, result: Release) -> None:
+        delay_ms = arguments.delay_ms(result.delay, "delay")
+        block_ms = arguments.delay_ms(result.block_host, "block_host")
+        if delay_ms or block_ms:
+            call = self.queue.operations.release([lease], delay_ms, block_ms)[0]
+            self._gathered.errands.append(_Errand("release", [lease], call))
+        else:
+            self._gathered.releases.append(lease)
 
     def _finish_found(self, lease: Lease, result: Ack) -> None:
         ids, payloads = arguments.tasks((result.put,))
@@ -639,7 +650,9 @@ class Worker:
         if len(ids) < BATCH:
             self._gathered.errands.append(_Errand("ack", [lease], ops.ack_put(lease, ids, payloads, again_ms, payload)))
             return
-        task = self._loop.create_task(self._ack_many(lease, result))
+        # what can be gone through only once has been by now
+        found: Tasks = {task: arguments.unpack(payloads.get(at)) for at, task in enumerate(ids)}
+        task = self._loop.create_task(self._ack_many(lease, replace(result, put=found)))
         self._long_acks.add(task)
         task.add_done_callback(self._long_acks.discard)
 
@@ -657,6 +670,10 @@ class Worker:
                     continue
                 else:
                     log.error("queue %s: the ack of %a failed: %s", self.queue.name, lease.task, error)
+            except Exception as error:
+                self._fail(lease, error)
+                self._wake.set()
+                return
             break
         self.held.pop(lease.fence, None)
         if self._ledger is not None:
@@ -664,20 +681,29 @@ class Worker:
         self._wake.set()
 
     def _fail(self, lease: Lease, error: BaseException) -> None:
-        try:
-            wait = self.policy.decide(lease.attempt, error)
-        except Exception:  # a policy of the user's may raise anything
-            log.exception("queue %s: the retry policy failed; the usual one decides", self.queue.name)
-            wait = RetryPolicy.of(None).decide(lease.attempt, error)
-        retry_ms = -1 if wait is None else arguments.delay_ms(wait, "retry")
-        text = arguments.error_text(error)
-        log.info(
-            "queue %s: task %a failed on attempt %d, %s: %a",
+        """End the lease as a failed attempt; whatever the error and the retry policy do, this does not raise."""
+        retry_ms, text = self._retry_ms(lease, error), arguments.error_text(error)
+        self._gathered.fails.append((lease, retry_ms, text))
+        _say(
+            logging.INFO, "queue %s: task %a failed on attempt %d, %s: %a",
             self.queue.name, lease.task, lease.attempt,
             "given up" if retry_ms < 0 else f"again in {retry_ms / 1000:g} s", text.decode("utf-8", "replace"),
             exc_info=error if log.isEnabledFor(logging.DEBUG) else None,
         )  # fmt: skip
-        self._gathered.fails.append((lease, retry_ms, text))
+
+    def _retry_ms(self, lease: Lease, error: BaseException) -> int:
+        try:
+            wait = self.policy.decide(lease.attempt, error)
+        except BaseException as problem:  # a policy of the user's may raise anything
+            _say(
+                logging.ERROR, "queue %s: the retry policy failed; the usual one decides", self.queue.name,
+                exc_info=problem,
+            )  # fmt: skip
+            try:
+                wait = RetryPolicy.of(None).decide(lease.attempt, error)
+            except BaseException:  # even to look at this error raises
+                wait = RetryPolicy.of(None).decide(lease.attempt, "")
+        return -1 if wait is None else arguments.delay_ms(wait, "retry")
 
     # ---- leases that end otherwise
 
@@ -702,9 +728,11 @@ class Worker:
             run = self._running.get(lease.fence)
             if run is not None:
                 self._cancel(run, "max_runtime" if answer is Answer.MAX_RUNTIME else "lost")
-            elif lease in self._inbox:
-                self._inbox.remove(lease)
+            elif self._take_out(lease):
                 self.held.pop(lease.fence, None)
+                if self._ledger is not None:
+                    self._ledger.end([lease])
+                self._tell_soon(lease)
 
     def _cancel(self, run: _Run, why: str) -> None:
         if run.end:
@@ -732,13 +760,25 @@ class Worker:
         self.held.pop(lease.fence, None)
         if self._ledger is not None:
             self._ledger.end([lease])
+        self._tell_soon(lease)
+
+    def _tell_soon(self, lease: Lease) -> None:
         task = self._loop.create_task(self._tell_lost(lease, "lease"))
         self._long_acks.add(task)
         task.add_done_callback(self._long_acks.discard)
 
+    def _take_out(self, lease: Lease) -> bool:
+        """Take a lease that has not begun out of what is going to run; say whether it was there."""
+        if self._crew is not None:
+            return self._crew.take_out(lease)
+        if lease not in self._inbox:
+            return False
+        self._inbox.remove(lease)
+        return True
+
     # ---- the end
 
-    async def _shut_down(self, consumers: list[asyncio.Task[None]], background: list[asyncio.Task[None]]) -> None:
+    async def _shut_down(self, background: list[asyncio.Task[None]]) -> None:
         if self._bell_task is not None:
             background.append(self._bell_task)
         self._stop_level = max(self._stop_level, 1)
@@ -746,7 +786,7 @@ class Worker:
         self._give_back_unstarted()
         for run in list(self._running.values()):
             self._cancel(run, "shutdown")
-        if self._running and self._is_async:
+        if any(run.task is not None for run in self._running.values()):
             # handlers may clean up after themselves, but not for long
             until = time.monotonic() + 1.0
             while self._running and time.monotonic() < until:
@@ -754,6 +794,7 @@ class Worker:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(max(0.0, until - time.monotonic())):
                         await self._wake.wait()
+        consumers = list(self._consumers)
         for consumer in consumers:
             consumer.cancel()
         for task in background:
@@ -776,12 +817,21 @@ class Worker:
         await asyncio.get_running_loop().run_in_executor(None, self._heartbeat.stop)
 
 
+def _say(level: int, message: str, *words: object, exc_info: BaseException | None = None) -> None:
+    """Log a line where an exception would do harm: whoever listens to logs may raise."""
+    with suppress(BaseException):
+        log.log(level, message, *words, exc_info=exc_info)
+
+
 def _parts(leases: list[Lease]) -> list[list[Lease]]:
     return [leases[at : at + BATCH] for at in range(0, len(leases), BATCH)]
 
 
 class _Crew:
-    """Threads that run `def` handlers; they live as long as the worker and are started as they are needed."""
+    """Threads that call `def` handlers; they live as long as the worker and are started as they are needed.
+
+    What a handler gives may be awaitable: that is awaited in the event loop, while its thread waits and runs no other.
+    """
 
     def __init__(self, worker: Worker, size: int) -> None:
         self._worker = worker
@@ -789,18 +839,20 @@ class _Crew:
         self._waiting: SimpleQueue[Lease | None] = SimpleQueue()
         self._done: deque[tuple[_Run, Any, BaseException | None]] = deque()
         self._told = False
+        self._taken = 0
+        """How many leases are with the crew, started or not."""
         self._threads = 0
         self._hung = 0
         """How many of them do what was given up, and do not count."""
 
     def take(self, leases: list[Lease]) -> None:
         """Have these run."""
-        worker = self._worker
+        self._taken += len(leases)
         for lease in leases:
             self._waiting.put(lease)
-        while self._threads - self._hung < min(self._size, len(worker._running) + self._waiting.qsize()):
+        while self._threads - self._hung < min(self._size, self._taken):
             thread = threading.Thread(
-                target=self._work, name=f"handler-{worker.queue.name}-{self._threads}", daemon=True
+                target=self._work, name=f"handler-{self._worker.queue.name}-{self._threads}", daemon=True
             )
             self._threads += 1
             thread.start()
@@ -813,6 +865,7 @@ class _Crew:
     def replace_one(self) -> None:
         """Make room for one more thread: one of them hangs."""
         self._hung += 1
+        self._taken -= 1
         self.take([])
 
     def give_back(self) -> list[Lease]:
@@ -823,57 +876,116 @@ class _Crew:
                 lease = self._waiting.get_nowait()
                 if lease is not None:
                     found.append(lease)
+        self._taken -= len(found)
         return found
+
+    def take_out(self, lease: Lease) -> bool:
+        """Take one lease out of the queue; say whether it was there."""
+        waiting = self.give_back()
+        self.take([one for one in waiting if one != lease])
+        return lease in waiting
 
     def close(self) -> None:
         """End the threads that are free; those at work are left to themselves and end with the process."""
         for _ in range(self._threads):
             self._waiting.put(None)
 
+    # ---- in the threads
+
     def _work(self) -> None:
+        while self._worker._around.fresh().run(self._serve):
+            pass
+
+    def _serve(self) -> bool:
+        """Call handlers until one has changed the context (True), or there are no more (False)."""
         worker = self._worker
-        handler, ledger = worker.handler, worker._ledger
+        ledger, around = worker._ledger, worker._around
         while True:
             lease = self._waiting.get()
             if lease is None:
-                return
+                return False
             run = _Run(lease)
             worker._running[lease.fence] = run
-            if ledger is not None:
-                ledger.start(lease)
             result: Any = None
             problem: BaseException | None = None
             try:
-                result = handler(lease)
+                if ledger is not None:
+                    ledger.start(lease)
+                result = worker._call(lease)
+                waits = result is not None and inspect.isawaitable(result)
             except BaseException as error:  # whatever a handler raises is its task's failure
-                problem = error
-            if ledger is not None:
-                ledger.finish(lease)
-            self._done.append((run, result, problem))
-            if not self._told:
-                self._told = True
-                with suppress(RuntimeError):  # the loop is closed already
-                    worker._loop.call_soon_threadsafe(self._collect)
+                problem, waits = error, False
+            if waits:
+                self._await_in_loop(run, result)
+            else:
+                if ledger is not None:
+                    ledger.finish(lease)
+                self._hand_in(run, result, problem)
+            result = problem = None
+            if around.changed():
+                return True
+
+    def _hand_in(self, run: _Run, result: Any, problem: BaseException | None) -> None:
+        self._done.append((run, result, problem))
+        if not self._told:
+            self._told = True
+            with suppress(RuntimeError):  # the loop is closed already
+                self._worker._loop.call_soon_threadsafe(self._collect)
+
+    def _await_in_loop(self, run: _Run, awaitable: Any) -> None:
+        over = threading.Event()
+        try:
+            self._worker._loop.call_soon_threadsafe(self._start_awaiting, run, awaitable, copy_context(), over)
+        except RuntimeError:  # the loop is closed already
+            handlers.discard(awaitable)
+            return
+        over.wait()
+
+    # ---- in the event loop
+
+    def _start_awaiting(self, run: _Run, awaitable: Any, context: Context, over: threading.Event) -> None:
+        worker = self._worker
+        if run.end:
+            handlers.discard(awaitable)
+            over.set()
+            self._come_back()
+            return
+
+        def leave(task: asyncio.Task[None]) -> None:
+            if worker._running.get(run.lease.fence) is run:  # it was cancelled before it began
+                handlers.discard(awaitable)
+                worker._leave(run, None, asyncio.CancelledError())
+            self._taken -= 1
+            over.set()
+
+        run.task = worker._loop.create_task(self._await(run, awaitable), name="handler", context=context)
+        run.task.add_done_callback(leave)
+
+    async def _await(self, run: _Run, awaitable: Any) -> None:
+        result: Any = None
+        problem: BaseException | None = None
+        try:
+            result = await handlers.resolve(awaitable)
+        except BaseException as error:  # as above
+            problem = error
+        if self._worker._ledger is not None:
+            self._worker._ledger.finish(run.lease)
+        self._worker._leave(run, result, problem)
+
+    def _come_back(self) -> None:
+        # another thread may have taken its place
+        self._hung -= 1
+        if self._threads - self._hung > self._size:
+            self._threads -= 1
+            self._waiting.put(None)
 
     def _collect(self) -> None:
         self._told = False
         worker = self._worker
-        with suppress(IndexError):
-            while True:
-                run, result, problem = self._done.popleft()
-                worker._running.pop(run.lease.fence, None)
-                if run.end:
-                    # it is back, and another thread may have taken its place
-                    self._hung -= 1
-                    if self._threads - self._hung > self._size:
-                        self._threads -= 1
-                        self._waiting.put(None)
-                    continue  # it was lost, timed out or given back meanwhile
-                if problem is None:
-                    try:
-                        worker._finish(run.lease, result)
-                    except Exception as error:  # what it found cannot be put: that is its failure
-                        problem = error
-                if problem is not None:
-                    worker._fail(run.lease, problem)
-        worker._wake.set()
+        while self._done:
+            run, result, problem = self._done.popleft()
+            if run.end:
+                self._come_back()  # it was lost, timed out or given back meanwhile
+                continue
+            self._taken -= 1
+            worker._leave(run, result, problem)

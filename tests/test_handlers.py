@@ -1,0 +1,240 @@
+"""What a handler is: its kind, its parameters, its name, where it is found; and that decisions are plain values."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import pickle
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from timeoutq import Ack, GiveUp, HandlerNotFound, InvalidInput, Lease, Release, Retry
+from timeoutq.arguments import error_text
+from timeoutq.handlers import Shape, Surroundings, load, name_of, shape_of
+
+DECISIONS = [
+    Ack(put=["a"], again_in=3, payload={"x": 1}),
+    Release(delay=1, block_host=2),
+    Retry(5, "busy", block_host=60),
+    GiveUp("gone"),
+]
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=lambda one: type(one).__name__)
+def test_a_decision_is_a_value_that_can_be_raised(decision: Any) -> None:
+    for other in (pickle.loads(pickle.dumps(decision)), copy.copy(decision), copy.deepcopy(decision)):
+        assert other == decision
+        assert hash(other) == hash(decision)
+        assert repr(other) == repr(decision)
+    assert eval(repr(decision)) == decision
+    assert decision != type(decision)()
+    assert decision != "Ack"
+    with pytest.raises(type(decision)) as raised:
+        raise decision
+    assert raised.value is decision
+
+
+def test_what_a_decision_says_of_itself() -> None:
+    assert [str(one) for one in DECISIONS] == [
+        "Ack(put=['a'], again_in=3, payload={'x': 1})",
+        "Release(delay=1, block_host=2)",
+        "busy",
+        "gone",
+    ]
+    assert repr(Retry(5)) == "Retry(after=5.0, reason='', block_host=0.0)"
+
+
+def one(lease: Lease) -> None: ...
+def one_and_default(lease: Lease, times: int = 3) -> None: ...
+def one_and_state(lease: Lease, state: Any = None) -> None: ...
+def two(lease: Lease, database: Any) -> None: ...
+def any_number(*arguments: Any) -> None: ...
+def one_and_any(lease: Lease, *arguments: Any, **named: Any) -> None: ...
+def with_optional_keyword(lease: Lease, *, times: int = 3) -> None: ...
+
+
+def wrapped(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*arguments: Any, **named: Any) -> Any:
+        return function(*arguments, **named)
+
+    return wrapper
+
+
+def injecting(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(lease: Lease) -> Any:
+        return function(lease, "database")
+
+    return wrapper
+
+
+class Crawler:
+    def fetch(self, lease: Lease) -> None: ...
+
+    def with_state(self, lease: Lease, state: Any) -> None: ...
+
+    @wrapped
+    def decorated(self, lease: Lease, state: Any) -> None: ...
+
+    def __call__(self, lease: Lease, state: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "given"),
+    [
+        (one, False),
+        (one_and_default, False),
+        (one_and_state, True),
+        (two, True),
+        (any_number, True),
+        (one_and_any, True),
+        (with_optional_keyword, False),
+        (wrapped(one), False),
+        (wrapped(two), True),
+        (wrapped(wrapped(two)), True),
+        (injecting(two), False),
+        (functools.partial(two, database=1), False),
+        (functools.partial(one), False),
+        (functools.partial(two), True),
+        (Crawler().fetch, False),
+        (Crawler().with_state, True),
+        (Crawler().decorated, True),
+        (Crawler(), True),
+        (min, False),
+    ],
+    ids=str,
+)
+def test_the_state_is_given_to_a_handler_that_takes_it(handler: Callable[..., Any], given: bool) -> None:
+    assert shape_of(handler, has_state=True).takes_state == given
+
+
+def test_without_a_lifespan_there_is_no_state() -> None:
+    for handler in (one, one_and_state, any_number, wrapped(one)):
+        assert not shape_of(handler).takes_state
+    with pytest.raises(InvalidInput, match=r"two takes \(lease, database\), but there is no state .* pass lifespan="):
+        shape_of(two)
+
+
+async def fetch(lease: Lease) -> None: ...
+
+
+class AsyncCall:
+    async def __call__(self, lease: Lease) -> None: ...
+
+    async def method(self, lease: Lease) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "is_async"),
+    [
+        (fetch, True),
+        (functools.partial(fetch), True),
+        (functools.partial(functools.partial(fetch)), True),
+        (AsyncCall(), True),
+        (functools.partial(AsyncCall()), True),
+        (AsyncCall().method, True),
+        (functools.partial(AsyncCall().method), True),
+        (wrapped(fetch), False),
+        (lambda lease: fetch(lease), False),
+        (one, False),
+        (Crawler().fetch, False),
+    ],
+    ids=str,
+)
+def test_only_what_surely_does_not_block_is_called_in_the_event_loop(handler: Any, is_async: bool) -> None:
+    assert shape_of(handler).is_async == is_async
+
+
+def test_the_name_of_a_handler() -> None:
+    def local(lease: Lease) -> None: ...
+
+    assert name_of(one) == "one"
+    assert name_of(local) == "local"
+    assert name_of(functools.partial(functools.partial(one))) == "one"
+    assert name_of(Crawler().fetch) == "Crawler.fetch"
+    assert name_of(Crawler()) == "Crawler"
+    assert shape_of(fetch) == Shape("fetch", is_async=True, takes_state=False)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("mymodule.py:fetch", "a module has no .py, write mymodule:fetch"),
+        ("./pages/mymodule.py:fetch", "write pages.mymodule:fetch"),
+        ("mymodule", "write module:function"),
+        ("mymodule:", "write module:function"),
+        ("asyncio:nothing", "module asyncio has no nothing"),
+        ("asyncio:events.nothing", "module asyncio has no events.nothing"),
+        ("asyncio:__name__", "is not callable but str"),
+        ("no_such_module_at_all:fetch", "No module named 'no_such_module_at_all' (searched from "),
+    ],
+)
+def test_a_path_that_names_no_handler_says_what_to_write(path: str, message: str) -> None:
+    with pytest.raises(HandlerNotFound) as raised:
+        load(path)
+    assert message in str(raised.value)
+
+
+def test_a_module_that_ends_the_program_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "leaves_at_once.py").write_text("import sys\nsys.exit('usage')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(HandlerNotFound, match="importing leaves_at_once raised SystemExit: usage"):
+        load("leaves_at_once:fetch")
+
+
+def test_a_path_leads_into_classes() -> None:
+    assert load("asyncio:events.new_event_loop") is asyncio.events.new_event_loop
+
+
+def test_an_error_is_text_of_four_kilobytes_at_most() -> None:
+    assert error_text("as it is") == b"as it is"
+    assert error_text("") == b"unknown error"
+    assert error_text(ValueError("x" * 10_000)) == b"ValueError: " + b"x" * (4096 - 12)
+    assert error_text(KeyError()) == b"KeyError"
+
+
+variable: ContextVar[object] = ContextVar("variable")
+other: ContextVar[object] = ContextVar("other")
+
+
+def test_a_context_has_changed_when_a_variable_is_another_object() -> None:
+    def look() -> None:
+        around = Surroundings(copy_context())
+        assert not around.changed()
+        token = variable.set([])
+        assert around.changed()
+        variable.reset(token)
+        assert not around.changed()
+        variable.set([])
+        around = Surroundings(copy_context())
+        assert not around.changed()
+        variable.set([])  # it is equal, but what is put into it would be seen by the next
+        assert around.changed()
+        assert not around.fresh().run(around.changed)
+        around.fresh().run(other.set, 1)
+        assert not around.fresh().run(around.changed)
+
+    copy_context().run(look)
+
+
+def test_values_that_cannot_be_compared_do_no_harm() -> None:
+    class Unequal:
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError
+
+        __hash__ = None  # type: ignore[assignment]  # that is the point
+
+    def look() -> None:
+        variable.set(Unequal())
+        around = Surroundings(copy_context())
+        assert not around.changed()
+        variable.set(Unequal())
+        assert around.changed()
+
+    copy_context().run(look)

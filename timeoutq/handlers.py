@@ -1,0 +1,216 @@
+"""What a handler is and what its results mean: kinds of handlers, their parameters, their results. No Redis here.
+
+`worker.py` asks `shape_of` once, before it starts, and refuses a handler that could not be run. `resolve` awaits what a
+handler gave, wherever the awaitable came from; `wrong_result` words what cannot be meant. So nothing that a handler
+gives is taken for "done" but None and `Ack`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import Parameter
+from operator import is_
+from typing import Any, TypeVar, cast
+
+from timeoutq.arguments import class_name, error_text
+from timeoutq.errors import HandlerNotFound, InvalidInput, WrongResult
+from timeoutq.model import Ack, Lease, Release
+from timeoutq.retry import GiveUp, Retry
+
+S = TypeVar("S")
+
+Result = Ack | Release | Retry | GiveUp | None
+"""What a handler gives: None and `Ack` end the task as done, `Release` gives it back, `Retry` and `GiveUp` fail it."""
+
+Returned = Result | Awaitable[Result]
+"""What calling a handler returns: a result, or what gives one when it is awaited."""
+
+Handler = Callable[[Lease], Returned] | Callable[[Lease, Any], Returned]
+"""Takes a lease, or a lease and the state that `lifespan=` yielded; `async def`, or `def`, which runs in a thread."""
+
+Lifespan = Callable[[], AbstractAsyncContextManager[S]]
+"""Called once in each process: what it gives is entered before the first claim and left after the last handler."""
+
+RESULTS = (Ack, Release, Retry, GiveUp)
+EXPECTED = "expected None, Ack, Release, Retry or GiveUp"
+
+_DEEPEST = 10
+"""An awaitable may give an awaitable; one that goes on for longer than this never ends."""
+
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a handler is called."""
+
+    name: str
+    is_async: bool
+    """Whether calling it only makes a coroutine. If not, it may block, and is called in a thread."""
+    takes_state: bool
+
+
+def load(path: str, kind: str = "handler") -> Any:
+    """Import `module:function`; raises `HandlerNotFound`, which says what is missing."""
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise HandlerNotFound(f"{path!r} is not a {kind}: write module:function, like demo.crawl:fetch")
+    if module.endswith(".py"):
+        dotted = module.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
+        raise HandlerNotFound(f"{path!r} is not a {kind}: a module has no .py, write {dotted}:{name}")
+    try:
+        found: Any = import_module(module)
+    except (Exception, SystemExit) as error:
+        where = "" if not isinstance(error, ModuleNotFoundError) else f" (searched from {sys.path[0] or 'here'})"
+        text = error_text(error).decode("utf-8", "replace")
+        raise HandlerNotFound(f"{kind} {path!r}: importing {module} raised {text}{where}") from error
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise HandlerNotFound(f"{kind} {path!r}: module {module} has no {name}") from None
+    if not callable(found):
+        raise HandlerNotFound(f"{kind} {path!r} is not callable but {type(found).__name__}")
+    return found
+
+
+# ---- before it runs
+
+
+def name_of(handler: object) -> str:
+    """Give the name by which messages call a handler: of a function, or of the class of a callable object."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    name = getattr(handler, "__qualname__", None)
+    return name.rpartition("<locals>.")[2] if isinstance(name, str) else class_name(handler)
+
+
+def shape_of(handler: object, *, has_state: bool = False) -> Shape:
+    """Say how a handler is called; `has_state` if there is a state to give to it.
+
+    Raises `InvalidInput` for what cannot be called with `(lease)` or `(lease, state)`, and for generator functions.
+    """
+    if not callable(handler):
+        raise InvalidInput(f"handler must be callable, not {class_name(handler)}")
+    name, inner = name_of(handler), _inner(handler)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise InvalidInput(
+            f"the handler {name} is a generator function: calling it runs nothing; return Ack(put=[…]) where it yields"
+        )
+    return Shape(name, inspect.iscoroutinefunction(inner), _takes_state(handler, name, has_state))
+
+
+def _inner(handler: Callable[..., Any]) -> Any:
+    """Give the function that a call runs first: behind partials, and of an object the method `__call__`."""
+    found: Any = handler
+    while isinstance(found, functools.partial):
+        found = found.func
+    if inspect.isroutine(found) or inspect.isclass(found):
+        return found
+    if inspect.iscoroutinefunction(found):
+        return found  # it is marked as one
+    return getattr(cast("Any", type(found)), "__call__", found)  # noqa: B004  # the method itself is asked for
+
+
+def _takes_state(handler: Callable[..., Any], name: str, has_state: bool) -> bool:
+    parameters = _parameters(handler)
+    if parameters is None:
+        return False  # a builtin, which does not say what it takes
+    positional = [one for one in parameters if one.kind in _POSITIONAL]
+    needed = sum(one.default is Parameter.empty for one in positional)
+    unknown = any(one.kind is Parameter.VAR_POSITIONAL for one in parameters)
+    missing = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY and one.default is Parameter.empty]
+    if missing or needed > 2 or not (positional or unknown):
+        takes = ", ".join(str(one) for one in parameters)
+        raise InvalidInput(f"the handler {name} takes ({takes}); handlers are called with (lease) or (lease, state)")
+    if needed == 2 and not has_state:
+        raise InvalidInput(
+            f"the handler {name} takes ({positional[0].name}, {positional[1].name}), but there is no state to give: "
+            "pass lifespan= to the worker, or take (lease) alone"
+        )
+    if needed == 2 or not has_state:
+        return has_state
+    return positional[1].name == "state" if len(positional) > 1 else unknown
+
+
+def _parameters(handler: Callable[..., Any]) -> list[Parameter] | None:
+    """Give what a call takes. A wrapper with `*args` takes what it wraps takes; one without speaks for itself."""
+    found: Any = handler
+    while True:
+        try:
+            parameters = list(inspect.signature(found, follow_wrapped=False).parameters.values())
+        except (TypeError, ValueError):
+            return None
+        wrapped = getattr(found, "__wrapped__", None)
+        if wrapped is None or not any(one.kind is Parameter.VAR_POSITIONAL for one in parameters):
+            return parameters
+        if inspect.ismethod(found) and not inspect.ismethod(wrapped):
+            wrapped = functools.partial(wrapped, found.__self__)
+        found = wrapped
+
+
+# ---- what it gave
+
+
+async def resolve(given: Any) -> Any:
+    """Await what a handler gave, and what that gives, until it is no awaitable. Raises what the handler raises."""
+    for _ in range(_DEEPEST):
+        if not inspect.isawaitable(given):
+            return given
+        given = await given
+    discard(given)
+    raise WrongResult(f"the handler returned an awaitable that gives an awaitable, {_DEEPEST} deep; {EXPECTED}")
+
+
+def discard(given: Any) -> None:
+    """Close a coroutine that nobody is going to await."""
+    if inspect.iscoroutine(given):
+        with suppress(BaseException):  # it is the user's code that runs here
+            given.close()
+
+
+def wrong_result(name: str, given: Any) -> WrongResult:
+    """Word what a handler gave and should not have."""
+    hint = ""
+    if inspect.isgenerator(given) or inspect.isasyncgen(given):
+        what = "a generator" if inspect.isgenerator(given) else "an async generator"
+        what, hint = f"{what}, of which nothing has run", "; links go into Ack(put=[…])"
+    elif isinstance(given, type):
+        own = given.__name__
+        what, hint = f"the class {own}", f"; write {own}(…)" if given in RESULTS else ""
+    elif isinstance(given, BaseException):
+        what, hint = f"the exception {class_name(given)}", "; raise it instead"
+    else:
+        kind = class_name(given)
+        what = f"{'an' if kind[:1] in 'aeiouAEIO' else 'a'} {kind}"
+        if isinstance(given, list | tuple | set | frozenset | dict | str):
+            hint = "; links go into Ack(put=[…])"
+    return WrongResult(f"the handler {name} returned {what}; {EXPECTED}{hint}")
+
+
+# ---- what is around it
+
+
+class Surroundings:
+    """The context variables with which each handler begins, and whether one has changed them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._values = list(context.values())
+        self._count = len(self._values)
+
+    def fresh(self) -> Context:
+        """Give a context that no handler has touched."""
+        return self._context.copy()
+
+    def changed(self) -> bool:
+        """Say whether the context of the caller differs from a fresh one; by identity, so no value's code runs."""
+        now = copy_context()
+        return len(now) != self._count or (self._count > 0 and not all(map(is_, now.values(), self._values)))
