@@ -21,7 +21,9 @@ import httpx
 
 from demo import polite
 from demo.addresses import CheckedBackend, CheckedTransport, PrivateAddress
-from demo.links import Page, canonical, is_html, origin, read, same_site
+from demo.bodies import Body, Broken, TooLong, Unreadable
+from demo.bounded import ParserLost, Reader, Refused
+from demo.links import Page, canonical, is_html, origin, same_site
 from demo.pauses import BUSY, growing, retry_after
 from demo.results import Result, Results
 from demo.robots import HOPS, LONGEST, Memory, Rules, rules_of
@@ -63,7 +65,7 @@ class Fetched:
     status: int
     headers: Mapping[str, str]
     """By lower-case name."""
-    body: bytes | None = None
+    body: bytes | bytearray | None = None
 
 
 def redirected(url: str, fetched: Fetched, trail: Trail, settings: Settings) -> dict[str, dict[str, int]] | None:
@@ -100,12 +102,14 @@ class Crawler:
         self._transport = CheckedTransport(settings.allow_private, limits, backend)
         self._timeout = httpx.Timeout(settings.timeout).as_dict()
         self._robots = Memory(settings.robots_keep, settings.robots_again)
+        self._reader = Reader(settings.site, settings.parsing)
         self._asked_to_wait: OrderedDict[str, int] = OrderedDict()
         self._results = Results(settings.results) if settings.results else None
         self._queue = AsyncQueue(settings.queue) if settings.queue else None
 
     async def close(self) -> None:
-        """Close connections and files."""
+        """Close connections and files, and end the parser."""
+        await self._reader.close()
         await self._transport.aclose()
         if self._results is not None:
             self._results.close()
@@ -129,7 +133,7 @@ class Crawler:
         target = redirected(url, fetched, trail, self.settings)
         page = Page()
         if target is None and fetched.body is not None:
-            page = read(fetched.body, url, lambda link: same_site(link, url, self.settings.site))
+            page = await self._read(fetched.body, url)
         if self._results is not None:
             length = None if fetched.body is None else len(fetched.body)
             found = len(page.links if target is None else target)
@@ -168,14 +172,12 @@ class Crawler:
                         if response.status_code // 100 == 3 and location is not None:
                             address = urljoin(address, location)
                             continue
-                        body = bytearray()
-                        if response.is_success:
-                            async for part in response.aiter_bytes():
-                                body += part
-                                if len(body) >= LONGEST:
-                                    break
-                        return rules_of(response.status_code, bytes(body), self.settings.agent)
-        except (httpx.RequestError, TimeoutError) as error:
+                        body = await self._rules_body(response) if response.is_success else b""
+                        # a long one takes a while to read, and others have work meanwhile
+                        return await asyncio.to_thread(rules_of, response.status_code, body, self.settings.agent)
+        except TimeoutError:
+            return Rules(reachable=False, trouble=f"it took over {self.settings.total:g} s")
+        except (httpx.RequestError, Unreadable, TooLong, Broken) as error:
             return Rules(reachable=False, trouble=_said(error))
         except (httpx.InvalidURL, ValueError, PrivateAddress) as error:
             if address == f"{site}/robots.txt":
@@ -206,20 +208,45 @@ class Crawler:
                 return Fetched(response.status_code, headers, body)
         except (PrivateAddress, httpx.InvalidURL) as error:
             raise GiveUp(str(error)) from error
-        except (httpx.RequestError, TimeoutError) as error:
+        except TimeoutError as error:
+            raise Retry(reason=f"the page took over {self.settings.total:g} s") from error
+        except (httpx.RequestError, Broken) as error:
             raise Retry(reason=_said(error)) from error
 
-    async def _body(self, response: httpx.Response) -> bytes:
+    async def _body(self, response: httpx.Response) -> bytearray:
         most = self.settings.max_bytes
         named = response.headers.get("content-length", "")
         if named.isdecimal() and int(named) > most:
             raise GiveUp(f"{int(named):,} bytes are more than {most:,}: raise --max-bytes")
-        body = bytearray()
-        async for part in response.aiter_bytes():
-            body += part
-            if len(body) > most:
-                raise GiveUp(f"the page has more than {most:,} bytes: raise --max-bytes")
-        return bytes(body)
+        found = bytearray()
+        try:
+            body = Body(response.headers.get("content-encoding", ""), most)
+            async for part in response.aiter_raw():
+                for piece in body.feed(part):
+                    found += piece
+        except Unreadable as error:
+            raise GiveUp(str(error)) from error
+        except TooLong as error:
+            raise GiveUp(f"the page has {error}: raise --max-bytes") from error
+        return found
+
+    async def _rules_body(self, response: httpx.Response) -> bytes:
+        found = bytearray()
+        body = Body(response.headers.get("content-encoding", ""), self.settings.max_bytes)
+        async for part in response.aiter_raw():
+            for piece in body.feed(part):
+                found += piece
+                if len(found) >= LONGEST:
+                    return bytes(found[:LONGEST])
+        return bytes(found)
+
+    async def _read(self, html: bytes | bytearray, url: str) -> Page:
+        try:
+            return await self._reader.read(html, url)
+        except Refused as error:
+            raise GiveUp(str(error)) from error
+        except ParserLost as error:
+            raise Retry(reason=str(error)) from error
 
     async def _wait_for(self, url: str, fetched: Fetched, attempt: int) -> Release:
         reason = f"HTTP {fetched.status}"

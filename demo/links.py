@@ -20,6 +20,19 @@ LONGEST = 1024
 
 PORTS = {"http": 80, "https": 443}
 
+MOST_LINKS = 20_000
+"""A page with more links to the crawl is refused: it was made to fill the queue."""
+
+MOST_BYTES = 4 * 1024 * 1024
+"""How long the links of a page may be together, bytes."""
+
+MOST_TITLE = 1000
+"""What is kept of a title, characters."""
+
+
+class TooManyLinks(Exception):
+    """The page has more links than a page may have; the message says how many it may have."""
+
 
 @dataclass(frozen=True)
 class Page:
@@ -88,19 +101,35 @@ def without_dots(path: str) -> str:
 
 
 def read(html: bytes, base: str, wanted: Callable[[str], bool] = lambda url: True) -> Page:
-    """Find the title of a page and the links of it that are wanted."""
+    """Find the title of a page and the links of it that are wanted.
+
+    Raises `TooManyLinks` for more than `MOST_LINKS` different ones, or more than `MOST_BYTES` of them. Nothing else is
+    limited: a page of a megabyte can take minutes.
+    """
     found: dict[str, None] = {}
+    length = 0
     tree = LexborHTMLParser(html)
     for node in tree.css("base[href]"):
         with suppress(ValueError):
             base = urljoin(base, node.attributes.get("href") or "")
         break
+    seen: set[str] = set()
     for node in tree.css("a[href]"):
-        url = canonical(node.attributes.get("href") or "", base)
-        if url is not None and wanted(url):
+        href = node.attributes.get("href") or ""
+        if href in seen:
+            continue  # a menu repeats itself, and the canonical form is what takes time here
+        seen.add(href)
+        url = canonical(href, base)
+        if url is not None and url not in found and wanted(url):
             found[url] = None
+            length += len(url)
+            if len(found) > MOST_LINKS:
+                raise TooManyLinks(f"more than {MOST_LINKS:,} links")
+            if length > MOST_BYTES:
+                raise TooManyLinks(f"links of more than {MOST_BYTES >> 20} MB")
     title = tree.css_first("title")
-    return Page(" ".join(title.text().split()) if title is not None else "", tuple(found))
+    text = " ".join(title.text().split()) if title is not None else ""
+    return Page(text[:MOST_TITLE], tuple(found))
 
 
 def links(html: bytes, base: str) -> list[str]:

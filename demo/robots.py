@@ -1,13 +1,14 @@
 """What a site's robots.txt asks for (RFC 9309), and a memory for it: `crawl.py` asks before each page.
 
 Answers are values made by `rules_of` from a status and a body. The memory asks once for each site, forgets after a
-while, and holds a limited number of sites.
+while, and holds a limited number of sites and of rules.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 import weakref
 from collections import OrderedDict
@@ -18,6 +19,9 @@ from protego import Protego
 
 LONGEST = 500 * 1024
 """What is read of a robots.txt, bytes (RFC 9309, 2.5)."""
+
+MOST_HELD = 4 * LONGEST
+"""How long all remembered robots.txt are together, bytes; parsed they take about forty times as much."""
 
 HOPS = 5
 """How many redirects lead to a robots.txt (RFC 9309, 2.3.1.2)."""
@@ -34,6 +38,8 @@ class Rules:
     """False when the server could not say: then nothing is asked of the site for a while."""
     trouble: str = ""
     """Why it was not reachable."""
+    size: int = 0
+    """How long the robots.txt is, bytes."""
 
     def allows(self, url: str) -> bool:
         """Say whether a page may be fetched."""
@@ -54,10 +60,36 @@ def rules_of(status: int, body: bytes, agent: str) -> Rules:
     429 is 4xx, but a server that is asked too often has not said that it has no rules.
     """
     if 200 <= status < 300:
-        return Rules(Protego.parse(body[:LONGEST].decode("utf-8-sig", "replace").replace("\0", "")), agent)
+        text = body[:LONGEST].decode("utf-8-sig", "replace").replace("\0", "")
+        return Rules(Protego.parse(for_one(text, agent)), agent, size=min(len(body), LONGEST))
     if 400 <= status < 500 and status != 429:
         return Rules(agent=agent)
     return Rules(agent=agent, reachable=False, trouble=f"HTTP {status}")
+
+
+_AGENT_LINE = re.compile(r"\s*user[-\s]*agent\b[\s:]*([^#]*)", re.IGNORECASE)
+
+_ANOTHER = "User-agent: \x01"
+"""Stands for all agents that are not ours."""
+
+
+def for_one(text: str, agent: str) -> str:
+    """Give a robots.txt in which all other agents have one name: its rules for `agent` are the same.
+
+    A robots.txt can name ten thousand agents and then ten thousand rules for all of them, which take minutes to read.
+    """
+    lines = text.splitlines()
+    named = {i: found[1].strip().lower() for i, line in enumerate(lines) if (found := _AGENT_LINE.match(line))}
+    ours = [name for name in {name.replace("*", "") for name in named.values()} if _is_of(name, agent.lower())]
+    best = max(ours, key=len, default="*")
+    for i, name in named.items():
+        is_best = name == best if best == "*" else name.replace("*", "") == best
+        lines[i] = f"User-agent: {best}" if is_best else _ANOTHER
+    return "\n".join(lines)
+
+
+def _is_of(name: str, agent: str) -> bool:
+    return bool(name) and re.search(rf"(?<![\w-]){re.escape(name)}", agent) is not None
 
 
 @dataclass(frozen=True)
@@ -91,10 +123,13 @@ class Memory:
                 rules = await ask()
                 known = Known(rules, self._clock() + (self._keep if rules.reachable else self._again))
                 self._known[site] = known
+                while len(self._known) > 1 and (len(self._known) > self._most or self._held() > MOST_HELD):
+                    self._known.popitem(last=False)
             self._known.move_to_end(site)
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
             return known.rules
+
+    def _held(self) -> int:
+        return sum(known.rules.size for known in self._known.values())
 
     def left(self, site: str) -> float:
         """Give the seconds that the rules of a site still count."""

@@ -40,7 +40,9 @@ class Settings:
     timeout: float = 20.0
     """How long to wait for a connection, and for the next bytes."""
     total: float = 60.0
-    """How long one page may take in all."""
+    """How long one page may take to come, in all."""
+    parsing: float = 3.0
+    """How long the processor may work on reading one page. On the clock three times as long: it serves others too."""
     delay: float = 0.0
     """What the queue keeps between two visits of a host: a shorter Crawl-delay does not make it less."""
     allow_private: bool = False
@@ -64,7 +66,7 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise SettingsError(f"{name} {value!r} is below 0: give 0 or more")
-        for name in ("timeout", "total", "most_pause"):
+        for name in ("timeout", "total", "parsing", "most_pause"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} {getattr(self, name)!r} is no time: give more than 0 seconds")
 

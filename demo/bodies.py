@@ -1,0 +1,98 @@
+"""Unpacks the bodies of answers piece by piece, so that no layer of Content-Encoding can hold more than it may.
+
+A kilobyte of gzip can become a megabyte, and gzip within gzip a terabyte. What a page is sent with is undone here in
+small pieces, each layer with a limit of its own. `crawl.py` reads pages and robots.txt through it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+LAYERS = 2
+"""How many encodings around a body are undone; one is usual."""
+
+PIECE = 64 * 1024
+"""What one step of a layer gives at most, bytes."""
+
+_KNOWN = ("gzip", "x-gzip", "deflate")
+
+
+class Unreadable(Exception):
+    """The body is packed in a way that is not unpacked; the message says how."""
+
+
+class TooLong(Exception):
+    """The body, or a layer of it, has more bytes than it may; the message says how many it may have."""
+
+
+class Broken(Exception):
+    """The body is not what its Content-Encoding says."""
+
+
+class Layer:
+    """One encoding, undone in pieces of at most `PIECE` bytes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._head = b""
+        self._unpacker = zlib.decompressobj(31) if name != "deflate" else None
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Give what `data` unpacks to; what follows the end of the packed data is left out."""
+        if self._unpacker is None:
+            data = self._head = self._head + data
+            if len(data) < 2:
+                return
+            self._unpacker = zlib.decompressobj(zlib.MAX_WBITS if _is_zlib(data) else -zlib.MAX_WBITS)
+        while not self._unpacker.eof:
+            try:
+                piece = self._unpacker.decompress(data, PIECE)
+            except zlib.error as error:
+                raise Broken(f"the body is not the {self._name} that its Content-Encoding says: {error}") from error
+            data = self._unpacker.unconsumed_tail
+            if piece:
+                yield piece
+            if not data and len(piece) < PIECE:
+                return
+
+
+def _is_zlib(data: bytes) -> bool:
+    # some servers mean the bare stream by "deflate", without the two bytes that stand before it (RFC 1950, 2.2)
+    return data[0] & 0x0F == 8 and (data[0] * 256 + data[1]) % 31 == 0
+
+
+class Body:
+    """A body on its way in, with what is around it undone."""
+
+    def __init__(self, encodings: str, most: int) -> None:
+        """Expect what a Content-Encoding names, of at most `most` bytes in each layer.
+
+        Raises `Unreadable` when it names more layers than `LAYERS`, or one that was not asked for.
+        """
+        names = [name for word in encodings.lower().split(",") if (name := word.strip()) not in ("", "identity")]
+        if len(names) > LAYERS:
+            raise Unreadable(f"packed {len(names)} times over, where {LAYERS} are unpacked")
+        unknown = [name for name in names if name not in _KNOWN]
+        if unknown:
+            raise Unreadable(f"Content-Encoding {unknown[0]:.40} was not asked for and cannot be unpacked")
+        self._layers = [Layer(name) for name in reversed(names)]
+        self._left = [most] * (len(names) + 1)
+        self._most = most
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Give what the next bytes from the network unpack to, piece by piece.
+
+        Raises `TooLong` as soon as a layer has more than it may, and `Broken` for what cannot be unpacked.
+        """
+        return self._through(0, data)
+
+    def _through(self, depth: int, data: bytes) -> Iterator[bytes]:
+        self._left[depth] -= len(data)
+        if self._left[depth] < 0:
+            raise TooLong(f"more than {self._most:,} bytes")
+        if depth == len(self._layers):
+            yield data
+            return
+        for piece in self._layers[depth].feed(data):
+            yield from self._through(depth + 1, piece)

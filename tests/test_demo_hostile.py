@@ -1,0 +1,415 @@
+"""Pages that were made to stop a crawler: each is bounded in time and memory, and the crawl goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from demo.__main__ import members
+from demo.bodies import Body, Broken, TooLong, Unreadable
+from demo.bounded import SMALL, ParserLost, Reader, Refused
+from demo.links import MOST_LINKS, read
+from demo.processes import Crawl
+from demo.robots import LONGEST, MOST_HELD, Memory, Rules, rules_of
+from demo.settings import Settings
+from tests.rig.waiting import wait_until
+from timeoutq import Queue, State
+from timeoutq.embedded import EmbeddedServer
+
+DEEP = b"<div>" * 200_000
+WIDE = b"<p " + b" ".join(b"a%d" % i for i in range(800_000)) + b">"
+TANGLED = b"".join(b"<b id=%x>" % i for i in range(2_000)) + b"<div>" * 2_000 + b"</b>" * 2_000
+LINKS = b"".join(b"<a href=/%x>x</a>" % i for i in range(500_000))
+LARGE = b"<title>large</title>" + b"<p>some text</p>" * 2_000 + b"<a href=/good/next>next</a>"
+MB = 1024 * 1024
+
+# ---- bodies
+
+
+def unpacked(encodings: str, body: bytes, most: int = MB, step: int = 1000) -> bytes:
+    opened = Body(encodings, most)
+    return b"".join(piece for at in range(0, len(body), step) for piece in opened.feed(body[at : at + step]))
+
+
+def bare(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
+
+
+@pytest.mark.parametrize("step", [1, 7, 100_000])
+def test_a_body_is_unpacked_whatever_it_is_packed_with(step: int) -> None:
+    text = b"<p>hello</p>" * 20_000
+    for encodings, body in (
+        ("", text),
+        ("identity", text),
+        ("gzip", gzip.compress(text)),
+        ("X-GZIP", gzip.compress(text)),
+        ("deflate", zlib.compress(text)),
+        ("deflate", bare(text)),
+        ("deflate, gzip", gzip.compress(zlib.compress(text))),
+    ):
+        assert unpacked(encodings, body, step=step) == text
+    assert unpacked("gzip", gzip.compress(b"first") + gzip.compress(b"second"), step=step) == b"first"
+
+
+def test_a_bomb_is_left_after_as_many_bytes_as_a_page_may_have() -> None:
+    bomb = gzip.compress(b"x" * 50 * MB)
+    seen = 0
+    opened = Body("gzip", MB)
+    with pytest.raises(TooLong, match="more than 1,048,576 bytes"):
+        for piece in opened.feed(bomb):
+            assert len(piece) <= 64 * 1024
+            seen += len(piece)
+    assert seen <= MB
+
+
+def test_a_layer_within_may_not_be_longer_than_the_page() -> None:
+    # the outer layer has 5 MB, although what is in it would be nothing
+    hollow = gzip.compress(gzip.compress(b"") + b"x" * 5 * MB)
+    with pytest.raises(TooLong):
+        unpacked("gzip, gzip", hollow)
+
+
+def test_what_is_packed_too_often_or_in_a_way_that_was_not_asked_for_is_not_unpacked() -> None:
+    with pytest.raises(Unreadable, match="packed 4 times over, where 2 are unpacked"):
+        Body("gzip, gzip, gzip, gzip", MB)
+    with pytest.raises(Unreadable, match="Content-Encoding br was not asked for"):
+        Body("br", MB)
+    with pytest.raises(Broken, match="is not the gzip"):
+        unpacked("gzip", b"<p>plain</p>")
+    with pytest.raises(Broken, match="is not the deflate"):
+        unpacked("deflate", b"\xff" * 100)
+
+
+# ---- reading
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}/cmdline").exists()
+
+
+@asynccontextmanager
+async def reading(seconds: float = 1.0) -> AsyncIterator[Reader]:
+    reader = Reader("host", seconds)
+    try:
+        yield reader
+    finally:
+        await reader.close()
+        assert reader.pid is None
+
+
+async def test_a_large_page_is_read_in_another_process_and_says_the_same() -> None:
+    url = "http://h.example/"
+    async with reading() as reader:
+        assert await reader.read(b"<a href=/x>", url) == read(b"<a href=/x>", url)
+        assert reader.pid is None  # a small page needs none
+        for _ in range(2):
+            assert await reader.read(LARGE, url) == read(LARGE, url)
+        first = reader.pid
+        assert await reader.read(bytearray(LARGE), url) == read(LARGE, url)
+        assert reader.pid == first is not None
+
+
+@pytest.mark.parametrize(
+    ("html", "seconds", "reason"),
+    [
+        pytest.param(DEEP, 1, "parsing took over", id="200,000 open elements"),
+        pytest.param(WIDE, 1, "parsing took over", id="800,000 attributes"),
+        pytest.param(TANGLED, 1, "parsing took over", id="elements that cross"),
+        pytest.param(LINKS, 10, "parsing needs more than 240 MB", id="10 MB of links"),
+        pytest.param(LINKS[: 25_000 * 20], 10, f"more than {MOST_LINKS:,} links", id="many links"),
+        pytest.param(b"<a href='/%s'>x</a>" % (b"x" * 10 * MB), 10, "parsing needs more than", id="a link of 10 MB"),
+    ],
+)
+async def test_a_page_that_would_stop_the_crawl_is_refused_and_the_next_is_read(
+    html: bytes, seconds: float, reason: str
+) -> None:
+    async with reading(seconds) as reader:
+        with pytest.raises(Refused, match=reason):
+            await reader.read(html, "http://h.example/")
+        assert (await reader.read(LARGE, "http://h.example/")).title == "large"
+
+
+def test_no_small_page_that_is_known_takes_long_to_read() -> None:
+    for html in (DEEP, WIDE, LINKS, b"<p><b>" * SMALL, b"<a href=b>" * SMALL):
+        began = time.thread_time()
+        read(html[:SMALL], "http://h.example/")
+        assert time.thread_time() - began < 0.25
+
+
+async def test_a_page_that_is_given_up_half_way_does_not_answer_for_the_next() -> None:
+    async with reading(30) as reader:
+        await reader.read(LARGE, "http://h.example/")
+        first = reader.pid
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await reader.read(DEEP, "http://h.example/")
+        assert gone(first or 0)
+        assert (await reader.read(LARGE, "http://h.example/")).title == "large"
+
+
+async def test_a_page_whose_parser_was_killed_by_another_can_be_read_again() -> None:
+    async with reading(30) as reader:
+        await reader.read(LARGE, "http://h.example/")
+        asked = asyncio.create_task(reader.read(DEEP, "http://h.example/"))
+        await asyncio.sleep(0)
+        assert reader.pid is not None
+        os.kill(reader.pid, signal.SIGTERM)  # a stop is for its worker
+        os.kill(reader.pid, signal.SIGKILL)
+        with pytest.raises(ParserLost, match="ended with -9"):
+            await asked
+        assert (await reader.read(LARGE, "http://h.example/")).title == "large"
+
+
+async def test_the_event_loop_goes_on_while_a_page_is_read() -> None:
+    async with reading(0.5) as reader:
+        longest, before, on = 0.0, time.monotonic(), True
+
+        async def tick() -> None:
+            nonlocal longest, before
+            while on:
+                longest, before = max(longest, time.monotonic() - before), time.monotonic()
+                await asyncio.sleep(0.01)
+
+        ticking = asyncio.create_task(tick())
+        for html in (DEEP, LINKS):
+            with pytest.raises(Refused):
+                await reader.read(html, "http://h.example/")
+        on = False
+        await ticking
+        assert longest < 0.4
+
+
+# ---- robots.txt
+
+
+def test_a_robots_txt_with_many_agents_and_many_rules_is_read_at_once() -> None:
+    many = "".join(f"User-agent t{i}\n" for i in range(10_000)) + "".join(f"Disallow: /x{i}\n" for i in range(10_000))
+    began = time.thread_time()
+    rules = rules_of(200, many.encode(), "mine/1")
+    assert time.thread_time() - began < 3
+    assert rules.allows("http://h.example/x7")
+
+
+@pytest.mark.parametrize(
+    ("text", "forbidden"),
+    [
+        ("User-agent: *\nDisallow: /all\n\nUser-agent: mine\nDisallow: /mine", "/mine"),
+        ("User-agent: other\nUser-agent: MINE\nDisallow: /mine\nUser-agent: *\nDisallow: /all", "/mine"),
+        ("User-agent: mi\nDisallow: /mi\nUser-agent: mine\nUser-agent: *\nDisallow: /mine", "/mine"),
+        ("User-agent: other\nDisallow: /other\nUser-agent: *\nDisallow: /all", "/all"),
+        ("User-agent: other\nUser-agent: *\nDisallow: /all", "/all"),
+        ("useragent mine* # a comment\nDisallow: /mine\nUser-agent: *\nDisallow: /all", "/mine"),
+        ("User-agent: ine\nDisallow: /ine\nUser-agent: *\nDisallow: /all", "/all"),
+    ],
+)
+def test_the_rules_for_others_are_left_out_and_ours_are_kept(text: str, forbidden: str) -> None:
+    rules = rules_of(200, text.encode(), "mine/1")
+    paths = ("/all", "/mine", "/mi", "/other", "/ine")
+    assert [path for path in paths if not rules.allows(f"http://h.example{path}")] == [
+        path for path in paths if path.startswith(forbidden)
+    ]
+
+
+async def test_the_memory_for_robots_txt_holds_as_much_as_it_may() -> None:
+    memory = Memory(keep=100, again=5)
+
+    async def long() -> Rules:
+        return Rules(size=LONGEST)
+
+    for i in range(20):
+        await memory.rules(f"http://h{i}.example", long)
+    assert len(memory) == MOST_HELD // LONGEST
+
+
+# ---- a crawl by two processes
+
+
+@dataclass(frozen=True)
+class Answer:
+    body: bytes
+    encoding: str = ""
+    drip: bool = False
+    """Whether the body comes byte by byte and never ends."""
+
+
+def layers(body: bytes, times: int) -> bytes:
+    for _ in range(times):
+        body = gzip.compress(body)
+    return body
+
+
+HOSTILE = {
+    "/deep": (Answer(gzip.compress(DEEP), "gzip"), "parsing took over "),
+    "/wide": (Answer(gzip.compress(WIDE), "gzip"), "parsing took over "),
+    "/tangled": (Answer(TANGLED), "parsing took over "),
+    "/links": (Answer(gzip.compress(LINKS), "gzip"), "parsing needs more than 240 MB|parsing took over"),
+    "/many": (Answer(LINKS[: 25_000 * 20]), "more than 20,000 links|parsing took over"),
+    "/bomb": (Answer(gzip.compress(b"x" * 100 * MB), "gzip"), "the page has more than 10,485,760 bytes"),
+    "/twice": (Answer(layers(b"\0" * 200 * MB, 2), "gzip, gzip"), "the page has more than 10,485,760 bytes"),
+    "/four": (Answer(layers(b"\0" * 200 * MB, 4), "gzip,gzip,gzip,gzip"), "packed 4 times over"),
+    "/brotli": (Answer(b"\x5b\xff\xff\x3f" * 100, "br"), "Content-Encoding br was not asked for"),
+    "/broken": (Answer(b"<p>no gzip</p>", "gzip"), "is not the gzip"),
+    "/slow": (Answer(b"x", drip=True), "the page took over 2 s"),
+}
+
+
+@dataclass
+class Site:
+    """A site with good pages, some of them large, that link to each other and to all hostile ones."""
+
+    answers: dict[str, Answer]
+    good: int = 60
+    asked: dict[str, float] = field(default_factory=dict[str, float])
+    """When each path was asked for first, Unix seconds."""
+    port: int = 0
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def find(self, path: str) -> Answer:
+        if path in self.answers:
+            return self.answers[path]
+        number = 0 if path == "/" else int(path.removeprefix("/good/"))
+        links = [f"/good/{i}" for i in (2 * number + 1, 2 * number + 2) if i < self.good]
+        links += list(self.answers) if number < 3 else []
+        filling = "<p>some text</p>" * (2_000 if number % 5 == 0 else 5)
+        return Answer((filling + "".join(f"<a href='{link}'>x</a>" for link in links)).encode())
+
+    @contextmanager
+    def serving(self) -> Iterator[Site]:
+        site, over = self, threading.Event()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                site.asked.setdefault(self.path, time.time())
+                answer = site.find(self.path)
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html")
+                self.send_header("Content-Length", str(MB if answer.drip else len(answer.body)))
+                if answer.encoding:
+                    self.send_header("Content-Encoding", answer.encoding)
+                self.end_headers()
+                while answer.drip and not over.wait(0.05):
+                    self.wfile.write(b"x")
+                self.wfile.write(answer.body)
+
+            def log_message(self, format: str, *args: object) -> None: ...
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, request: object, client_address: object) -> None: ...
+
+        with Server(("127.0.0.1", 0), Handler) as server:
+            self.port = server.server_port
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+            thread.start()
+            yield self
+            over.set()
+            server.shutdown()
+            thread.join()
+
+
+def family(pids: list[int]) -> list[int]:
+    """Give processes with their children."""
+    found = list(pids)
+    for pid in found:
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            try:
+                found += map(int, task.read_text("ascii").split())
+            except OSError:  # it has just ended
+                continue
+    return found
+
+
+def memory(pid: int) -> float:
+    """Give the most that a process has had, MB; 0 when it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text("ascii", "replace")
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0)
+
+
+@contextmanager
+def crawling(folder: Path, workers: int, **given: float) -> Iterator[Crawl]:
+    """A queue on a private server, and worker processes of the demo."""
+    with EmbeddedServer() as server, Queue("hostile", server.url) as queue:
+        settings = Settings(site="origin", allow_private=True, robots=False, **given)  # type: ignore[arg-type]  # of floats
+        work = Crawl(queue, server.url, workers, folder, settings, retry="0.1")
+        try:
+            for _ in range(workers):
+                work.start_worker()
+            yield work
+        finally:
+            work.stop()
+
+
+def test_hostile_pages_fail_with_their_reason_and_the_crawl_goes_on(tmp_path: Path) -> None:
+    site = Site({path: answer for path, (answer, _) in HOSTILE.items()})
+    most: dict[int, float] = {}
+    with site.serving(), crawling(tmp_path, 2, parsing=1.0, total=2.0) as work:
+        queue = work.queue
+        queue.put(site.url("/"))
+
+        def over() -> bool:
+            work.check()
+            for pid in family(list(work.running)):
+                most[pid] = max(most.get(pid, 0.0), memory(pid))
+            return queue.drained() and queue.stats().known > 1
+
+        wait_until(over, timeout=60)
+        good = {site.url("/")} | {site.url(f"/good/{i}") for i in range(1, site.good)}
+        assert members(queue, State.DONE) == good
+        failed = {entry.task: entry for entry in queue.list(State.FAILED).entries}
+        took = {path: (failed[site.url(path)].at or 0.0) - site.asked[path] for path in HOSTILE}
+        for path, (_, reason) in HOSTILE.items():
+            assert re.search(reason, failed[site.url(path)].error or ""), path
+        assert len(failed) == len(HOSTILE)
+    sys.stdout.write(f"most MB: {sorted(round(one) for one in most.values())}; seconds: {took}\n")
+    assert max(most.values()) < 300
+    assert max(took.values()) < 30
+
+
+def test_a_worker_that_reads_a_hostile_page_still_ends_when_it_is_asked_to(tmp_path: Path) -> None:
+    site = Site({"/deep": Answer(gzip.compress(DEEP), "gzip")})
+    with site.serving(), crawling(tmp_path, 1, parsing=2.0) as work:
+        [worker] = work.running
+        work.queue.put(site.url("/deep"))
+        wait_until(lambda: len(family([worker])) > 1, timeout=20)
+        [_, parser] = family([worker])
+        process = work.running.pop(worker)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        wait_until(lambda: gone(parser))
+        assert "parsing took over" in (work.queue.inspect(site.url("/deep")).error or "")
+
+
+def test_a_parser_does_not_outlive_a_worker_that_was_killed(tmp_path: Path) -> None:
+    site = Site({"/deep": Answer(gzip.compress(DEEP), "gzip")})
+    with site.serving(), crawling(tmp_path, 1, parsing=2.0) as work:
+        [worker] = work.running
+        work.queue.put(site.url("/deep"))
+        wait_until(lambda: len(family([worker])) > 1, timeout=20)
+        [_, parser] = family([worker])
+        process = work.running.pop(worker)
+        process.kill()
+        process.wait()
+        wait_until(lambda: gone(parser), timeout=20)
