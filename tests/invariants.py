@@ -69,7 +69,15 @@ def check_hosts(client: Any, key: str, within: Callable[[str], set[bytes]]) -> N
     hosts: dict[bytes, float] = dict(client.zrange(key + "hosts", 0, -1, withscores=True))
     assert lanes.keys() <= hosts.keys(), f"I11: hosts that will never have a turn: {lanes.keys() - hosts.keys()}"
     kept = {host: text.split(b" ", 1) for host, text in client.hgetall(key + "slots").items()}
-    slots = {host: unpacked(packed) for host, (_, packed) in kept.items() if packed}
+    slots = {host: [held] for host, (_, held) in kept.items() if held and held[:1] != b"\0"}
+    # of several, a mark stands in `slots`, and behind it how far a recall has come
+    marked = {host: held for host, (_, held) in kept.items() if held[:1] == b"\0"}
+    for place in client.zrange(key + "places", 0, -1):
+        size, _, rest = place.partition(b":")
+        host = rest[: int(size)]
+        assert host in marked, f"I11: places of a host that is not marked: {place}"
+        slots.setdefault(host, []).append(rest[int(size) :])
+    assert marked.keys() <= slots.keys(), f"I11: marked as having places, without any: {marked.keys() - slots.keys()}"
     taken = [task for tasks in slots.values() for task in tasks]
     assert len(set(taken)) == len(taken), f"I11: a task has two places: {taken}"
     out = within("todos") | within("in_progress")
@@ -80,27 +88,16 @@ def check_hosts(client: Any, key: str, within: Callable[[str], set[bytes]]) -> N
         most = int(own[1]) if own[1] != b"-" else int(politeness.split()[1])
         held = len(slots.get(host, []))
         # what was claimed by rules that were wider goes on
-        over = held > most and not set(slots[host]) <= within("in_progress")
+        recalled = marked.get(host, b"")[1:] != b""
+        over = held > most and not recalled and not set(slots[host]) <= within("in_progress")
         assert not over, f"I11: {held} visits of {host!r} at once, {most} are allowed: {slots[host]}"
         if own[2] != b"-":
             most = min(most, int(own[2]) - int(kept.get(host, [b"0"])[0]))
+        assert not recalled or turn < float("inf"), f"I11: nobody goes on with the recall of {host!r}"
         stuck = turn == float("inf") and lanes.get(host) and held < most and own[4] != b"x"
         assert not stuck, f"I11: {host!r} has tasks and room, and no turn: {lanes[host]}"
-        idle = turn < float("inf") and not lanes.get(host)
+        idle = turn < float("inf") and not lanes.get(host) and not recalled
         assert not idle, f"I11: {host!r} has a turn at {turn}, and nothing that waits"
-
-
-def unpacked(packed: bytes) -> list[bytes]:
-    """Read what `slots` keeps of a host behind its visits: an id, or NUL and (length ':' id) *."""
-    if packed[:1] != b"\0":
-        return [packed]
-    found: list[bytes] = []
-    packed = packed[1:]
-    while packed:
-        size, _, rest = packed.partition(b":")
-        found.append(rest[: int(size)])
-        packed = rest[int(size) :]
-    return found
 
 
 def check_locks(client: Any, key: str, leases: dict[bytes, float], owners: dict[bytes, bytes]) -> None:

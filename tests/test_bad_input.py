@@ -292,11 +292,11 @@ def test_an_eviction_policy_that_loses_tasks_is_refused(kind: Any, policy: str) 
 def test_a_queue_from_a_newer_schema_is_left_alone(face: Any, raw: redis.Redis) -> None:
     face.put("a")
     key = f"timeoutq:{{{face.name}}}:meta"
-    raw.hset(key, "schema", "2")
+    raw.hset(key, "schema", "3")
     for act in (lambda: face.put("b"), face.claim, face.stats, lambda: face.schedule("c", after=1)):
-        with pytest.raises(SchemaMismatch, match="the queue has schema 2, and this timeoutq knows schema 1: upgrade"):
+        with pytest.raises(SchemaMismatch, match="the queue has schema 3, and this timeoutq knows schema 2: upgrade"):
             act()
-    raw.hset(key, "schema", "1")
+    raw.hset(key, "schema", "2")
     assert face.stats().known == 1
 
 

@@ -28,21 +28,22 @@ WIDTHS = [80, 100, 140, 200]
 
 def host(name: str, **given: Any) -> HostInfo:
     values: dict[str, Any] = {
-        "waiting": 40, "in_flight": [f"https://{name}/now"], "turn": None, "delay": 1.0, "per_host": 1, "budget": None,
+        "waiting": 40, "in_flight": [f"https://{name}/now"], "busy": 1, "turn": None, "delay": 1.0, "per_host": 1,
+        "budget": None,
         "visits": 12, "failures": 0, "next_allowed": None, "blocked_until": None, "blocked_by": "", "banned": None,
     }  # fmt: skip
     return HostInfo(name, **{**values, **given})
 
 
 HOSTS = [
-    host("soon.example", waiting=41, in_flight=[], turn=NOW + 0.4, next_allowed=NOW + 0.4),
-    host("overdue.example", waiting=5, in_flight=[], turn=NOW - 3),
+    host("soon.example", waiting=41, in_flight=[], busy=0, turn=NOW + 0.4, next_allowed=NOW + 0.4),
+    host("overdue.example", waiting=5, in_flight=[], busy=0, turn=NOW - 3),
     host("busy.example", failures=7),
-    host("blocked.example", in_flight=[], turn=NOW + 90, blocked_until=NOW + 90, blocked_by="Retry-After"),
+    host("blocked.example", in_flight=[], busy=0, turn=NOW + 90, blocked_until=NOW + 90, blocked_by="Retry-After"),
     host("was-blocked.example", blocked_until=NOW - 1, blocked_by="Retry-After"),
-    host("banned.example", waiting=0, in_flight=[], banned="they asked"),
-    host("used.example", in_flight=[], visits=3, budget=3, waiting=1_234_567),
-    host("spent.example", in_flight=[], visits=3, budget=3, waiting=0),
+    host("banned.example", waiting=0, in_flight=[], busy=0, banned="they asked"),
+    host("used.example", in_flight=[], busy=0, visits=3, budget=3, waiting=1_234_567),
+    host("spent.example", in_flight=[], busy=0, visits=3, budget=3, waiting=0),
 ]
 
 

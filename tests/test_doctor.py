@@ -32,7 +32,7 @@ SOUND = Facts(
     info=INFO,
     config={"appendfsync": "everysec", "save": "3600 1 300 100", "bind": "127.0.0.1 -::1", "protected-mode": "yes"},
     clock_ms=3.0,
-    queue={"known": 7, "settings": {"schema": "1"}, "in_progress": 2, "scheduled": 3, "workers": 1, "paused": False,
+    queue={"known": 7, "settings": {"schema": "2"}, "in_progress": 2, "scheduled": 3, "workers": 1, "paused": False,
            "now": 1000.0, "next_deadline": 1004.0, "next_due": 1060.0},
     user="default",
 )  # fmt: skip

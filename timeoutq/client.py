@@ -256,6 +256,9 @@ class _Face:
 
     def _host(self, host: str, *rules: tuple[str, Any]) -> Flow[HostInfo]:
         found = yield from flows.answer(self.talk, self.operations.host(host, rules))
+        while found is not None and found.recalling and rules:
+            # of a host with many ready tasks one step takes back a part of them
+            found = yield from flows.answer(self.talk, self.operations.host(host, [("recall", "")]))
         if found is None:
             raise InvalidInput(self._not_polite())
         return found

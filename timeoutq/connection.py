@@ -66,6 +66,9 @@ CONNECT = 0.2
 LINK_ERRORS = (*NETWORK_ERRORS, RedisError)
 """The same, or the server said no: for a wait that is simply done again later."""
 
+SCHEMA = 2
+"""The layout of the keys that this timeoutq knows, as the scripts note it in `meta` (`lua/parts/open.lua`)."""
+
 _TRANSIENT = (
     "LOADING",
     "BUSY",
@@ -244,7 +247,9 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
     if said.startswith("MISCONF"):
         return ServerFull(f"{url} cannot write to its disk and takes nothing: free space there; it said: {said[:200]}")
     if said.startswith("SCHEMA"):
-        return SchemaMismatch(f"{said.removeprefix('SCHEMA ')}, and this timeoutq knows schema 1: upgrade timeoutq")
+        older = said.rpartition(" ")[2] < str(SCHEMA)
+        cure = "export it with the timeoutq that made it, and import it with this one" if older else "upgrade timeoutq"
+        return SchemaMismatch(f"{said.removeprefix('SCHEMA ')}, and this timeoutq knows schema {SCHEMA}: {cure}")
     if is_transient(error):
         return Unavailable(f"{url} did not take the command for {deadline:g} s: {said[:200]}")
     if said.startswith("WRONGTYPE"):

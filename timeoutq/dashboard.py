@@ -381,7 +381,7 @@ def _host_section(seen: Snapshot, width: int) -> list[_Section]:
     for host in sorted(seen.hosts, key=_place):
         cells: dict[str, str | tuple[str, str]] = {
             "waiting": (compact(host.waiting), COLOURS["waiting"]),
-            "in flight": (compact(len(host.in_flight)), COLOURS["in_progress"]),
+            "in flight": (compact(host.busy), COLOURS["in_progress"]),
             "turn": _turn(host, seen.stats.now),
             "visits": compact(host.visits),
             "/s": rate(seen.host_rates.get(host.host)),

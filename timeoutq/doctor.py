@@ -328,7 +328,7 @@ def acl(facts: Facts) -> Finding:
 def scripts(facts: Facts) -> Finding:
     """The queue's scripts run, and its schema is ours."""
     if facts.script_error.startswith("schema: "):
-        return Finding("schema", "red", facts.script_error[8:], "upgrade timeoutq")
+        return Finding("schema", "red", facts.script_error[8:], "use the timeoutq that made it, or upgrade")
     if facts.script_error:
         return Finding("scripts", "red", facts.script_error, "allow EVALSHA, SCRIPT LOAD and the keys timeoutq:*")
     schema = facts.queue.get("settings", {}).get("schema", "none yet")

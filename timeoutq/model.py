@@ -137,7 +137,7 @@ class HostInfo:
     waiting: int
     """How many of its ready tasks wait for its turn."""
     in_flight: Sequence[str]
-    """Those that were handed over: ready to be claimed, or in progress."""
+    """Those that were handed over: ready to be claimed, or in progress. The first twenty; `busy` counts them all."""
     turn: float | None
     """When it hands over the next; None while it waits for no time: full, used up, banned, or nothing waits."""
     delay: float
@@ -154,11 +154,15 @@ class HostInfo:
     """Who has blocked it; the reason, if one was given."""
     banned: str | None
     """Why it is visited no more; None if it is."""
+    busy: int
+    """How many of its places are taken."""
+    recalling: bool = False
+    """Its ready tasks are being taken back, a part at a time, since its rules have changed."""
 
     @property
     def used_up(self) -> bool:
         """Its budget is spent."""
-        return self.budget is not None and self.visits + len(self.in_flight) >= self.budget
+        return self.budget is not None and self.visits + self.busy >= self.budget
 
 
 class Outcome(Sequence[Answer]):

@@ -534,7 +534,8 @@ def _why(task: str, reply: Any) -> Why:
 
 
 def _host(row: Any) -> HostInfo:
-    name, waiting, held, turn, delay, per_host, budget, visits, failures, allowed, until, flag, reason = row
+    name, waiting, held, turn, delay, per_host, budget, visits, failures, allowed, until, flag, reason, *rest = row
+    busy, recalling = rest
     said = reason.decode("utf-8", "replace")
     at = float(turn or "inf")
     return HostInfo(
@@ -551,6 +552,8 @@ def _host(row: Any) -> HostInfo:
         blocked_until=int(until) / 1000 if flag == b"b" else None,
         blocked_by=said if flag == b"b" else "",
         banned=said if flag == b"x" else None,
+        busy=busy,
+        recalling=bool(recalling),
     )
 
 

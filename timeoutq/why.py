@@ -105,19 +105,17 @@ def _waiting(found: Why, host: HostInfo) -> tuple[str, str] | None:
         by = f" by {host.blocked_by}" if host.blocked_by else ""
         until = f"{_moment(host.blocked_until)}, for another {_span(host.blocked_until - now)}"
         return "blocked", f"host {name} is blocked{by} until {until}"
-    if host.used_up and len(host.in_flight) < host.per_host:
+    if host.used_up and host.busy < host.per_host:
         return "budget", (
             f"the budget of host {name} is used up: {host.visits} of {host.budget} visits were made, "
-            f"and {len(host.in_flight)} are under way; set_host(budget=) gives more, or --budget of timeoutq host"
+            f"and {host.busy} are under way; set_host(budget=) gives more, or --budget of timeoutq host"
         )
     others = host.waiting - 1
     many = "1 other of that host waits" if others == 1 else f"{others:,} others of that host wait"
     behind = f"; {many} as well, and they are taken in any order" if others else ""
-    if len(host.in_flight) >= host.per_host:
+    if host.busy >= host.per_host:
         ready = host.in_flight[0]
-        return "host_busy", (
-            f"host {name} has {len(host.in_flight)} of its {host.per_host} places taken, by {ready!r}{behind}"
-        )
+        return "host_busy", (f"host {name} has {host.busy} of its {host.per_host} places taken, by {ready!r}{behind}")
     if host.next_allowed is not None and host.next_allowed > now:
         return "delay", (
             f"host {name} may be visited next at {_moment(host.next_allowed)}, in {_span(host.next_allowed - now)} "

@@ -409,8 +409,8 @@ MUTANTS = [
     Mutant(
         "a budget is one visit more than it says",
         "lua/parts/polite.lua",
-        "one.budget - one.visits - busy",
-        "one.budget - one.visits - busy + 1",
+        "one.budget - one.visits - taken",
+        "one.budget - one.visits - taken + 1",
         [_test("test_polite", "budget_is_the_most")],
     ),
     Mutant(

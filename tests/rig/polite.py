@@ -227,8 +227,9 @@ class Walk:
 
     def _kept(self) -> list[Any]:
         key = f"timeoutq:{{{self.name}}}:"
-        kept = [self.raw.hgetall(key + what) for what in ("slots", "visits", "policies", "groups", "stats")]
-        return [*kept, self.raw.zrange(key + "hosts", 0, -1, withscores=True), self.raw.smembers(key + "waiting")]
+        kept = [self.raw.hgetall(key + what) for what in ("slots", "policies", "groups", "stats")]
+        kept += [self.raw.zrange(key + what, 0, -1, withscores=True) for what in ("hosts", "places")]
+        return [*kept, self.raw.smembers(key + "waiting")]
 
     def fail(self, queue: Queue) -> None:
         """Fail one."""
@@ -307,7 +308,7 @@ class Walk:
         """Allow some hosts more visits at once, or fewer; two of them have one for good."""
         name = self.random.choice(["c.example", "d.example", "e.example", GROUP])
         known = self.hosts[name]
-        known.per_host = self.random.randint(1, 3)
+        known.per_host = self.random.choice([1, 2, 3, 3, 7, 10_000])
         known.most = max(known.most, known.per_host)
         queue.set_host(name, per_host=known.per_host)
 

@@ -35,7 +35,7 @@ def _length(seconds: float) -> str:
 
 def _row(info: HostInfo) -> Sequence[Any]:
     return (
-        info.host, info.waiting, len(info.in_flight), iso(info.turn), _length(info.delay), info.per_host, info.budget,
+        info.host, info.waiting, info.busy, iso(info.turn), _length(info.delay), info.per_host, info.budget,
         info.visits, info.failures, iso(info.blocked_until), info.banned,
     )  # fmt: skip
 
@@ -43,7 +43,7 @@ def _row(info: HostInfo) -> Sequence[Any]:
 def _brief(info: HostInfo, now: float) -> Sequence[Any]:
     of = "" if info.budget is None else f" of {info.budget}"
     return (
-        info.host, info.waiting, f"{len(info.in_flight)} of {info.per_host}", _turn(info, now), age(info.delay),
+        info.host, info.waiting, f"{info.busy} of {info.per_host}", _turn(info, now), age(info.delay),
         f"{info.visits}{of}", info.failures,
     )  # fmt: skip
 
@@ -172,7 +172,7 @@ def ban(
     """Never visit a host again: its ready tasks go to failed, and all that come. Asks first."""
     with open_queue(queue, url, url_file) as opened:
         known = opened.host(name)
-        ready = f"{known.waiting:,} waiting, {len(known.in_flight):,} ready or in progress"
+        ready = f"{known.waiting:,} waiting, {known.busy:,} ready or in progress"
         sure(f"Ban host {known.host} of queue {queue}, and move its ready tasks to failed ({ready})?", yes)
         found = opened.ban_host(name, reason)
     _tell(found, as_json)

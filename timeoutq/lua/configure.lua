@@ -30,5 +30,5 @@ for i = 3, #ARGV, 2 do
   end
   if name == 'paused' and value == '0' then ring() end
 end
-redis.call('HSETNX', meta, 'schema', '1')
+redis.call('HSETNX', meta, 'schema', '2')
 return reply

@@ -3,9 +3,10 @@
 -- PARTS open wake log hostname polite
 -- ARGV  1 call id   2 age of the call, ms   3 host
 --       4.. (rule, value) *: delay ms, per_host n, budget n, or '' for the queue's own; block ms from now, or '@' and the
---       time in ms; by who says so; unblock ''; ban reason
--- Reply {host, waiting, in flight, its turn ms or inf, delay ms, per_host, budget or -1, visits, failures, next allowed ms,
---       blocked until ms, flag b x or -, reason}; nil when the queue is not polite
+--       time in ms; by who says so; unblock ''; ban reason; or alone: recall '', to go on with one that is under way
+-- Reply {host, waiting, the first twenty in flight, its turn ms or inf, delay ms, per_host, budget or -1, visits, failures,
+--       next allowed ms, blocked until ms, flag b x or -, reason, how many are in flight, 1 while a recall is under way};
+--       nil when the queue is not polite
 if not polite then return false end
 local name = ARGV[3]
 local one = load_hosts({name})[name]
@@ -27,15 +28,17 @@ for i = 4, #ARGV, 2 do
     if one.flag == 'b' then one.reason = value end
   elseif rule == 'ban' then
     one.flag, one.reason = 'x', value
-  else
+  elseif rule == 'unblock' then
     one.flag, one.reason, one.until_ms = '-', '', 0
   end
 end
 if #ARGV > 3 then
   redis.call('SREM', waiting, '') -- goes first: a full server allows it, and all that follows it
-  write_policy(one)
-  -- what was handed over by other rules and not claimed yet waits again
-  recall(one)
+  if ARGV[4] ~= 'recall' then
+    write_policy(one)
+    -- what was handed over by other rules and not claimed yet waits again
+    recall(one)
+  end
   turn()
 end
 return host_row(name)

@@ -24,7 +24,8 @@ if polite then
   if #names > 0 then
     redis.call('ZREM', hosts, '') -- goes first: a full server allows it, and all that follows it
     load_hosts(names)
-    handed, more = turn(), #names == n
+    handed, more = turn()
+    more = more or #names == n
   end
 end
 return {now, #ids + handed, (#ids == n or more) and 1 or 0}

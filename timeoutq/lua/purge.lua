@@ -24,7 +24,7 @@ if #names > 0 then
   end
   redis.call('UNLINK', unpack(lanes))
   redis.call('ZREM', prefix .. 'hosts', unpack(names))
-  redis.call('UNLINK', prefix .. 'waiting', prefix .. 'slots')
+  redis.call('UNLINK', prefix .. 'waiting', prefix .. 'slots', prefix .. 'places')
   return 0
 end
 redis.call('UNLINK', prefix .. 'groups', prefix .. 'policies', prefix .. 'resting', prefix .. 'host_failures')

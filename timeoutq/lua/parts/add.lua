@@ -49,7 +49,7 @@ end
 -- put_new: count what was put
 local function put_new(count)
   redis.call('HINCRBY', stats, 'put', count)
-  if not settings[1] then redis.call('HSET', meta, 'schema', '1') end
+  if not settings[1] then redis.call('HSET', meta, 'schema', '2') end
 end
 
 -- fresh_ones: the usual case, in which no state knows any of the ids, costs no table

@@ -4,7 +4,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local settings = redis.call('HMGET', meta, 'schema', 'paused', 'lease_ms', 'wake_at', 'keep_done', 'max_crashes',
   'politeness')
-if settings[1] and settings[1] ~= '1' then
+if settings[1] and settings[1] ~= '2' then
   return {err = 'SCHEMA the queue has schema ' .. settings[1]}
 end
 local wake_at = tonumber(settings[4] or 0)

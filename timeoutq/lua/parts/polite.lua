@@ -2,13 +2,16 @@
 -- waiting   all that wait
 -- host:NAME those of one host, by the time at which they became ready: who waits longest is next
 -- hosts     when it is a host's turn; inf while it waits for no time: full, used up, banned, or nothing waits
--- slots     how many visits of a host have ended, a space, and what of it is in todos or in_progress: nothing, an id, or,
---           of several, NUL (length ':' id) *
+-- slots     how many visits of a host have ended, a space, and what of it is in todos or in_progress: nothing, an id, or
+--           NUL when `places` says it; behind the NUL, while a recall is under way, 'r' and the id that it came to
+-- places    what hosts of several places have in todos or in_progress: length ':' name id; those of a host stand together
 -- resting   until when a host is not visited after its last visit
 -- host_failures  how many of its visits have ended badly
 -- policies  'delay per_host budget until flag reason', - for what the queue's own politeness says; flag b x or -
 -- groups    the hosts of tasks that were put with one
 -- A script says what arrives (enters the wait) and departs (leaves todos or in_progress), then calls turn() once.
+-- No script moves more than `left` tasks between the states by turns, recalls and bans, so that none holds up the server;
+-- a host of which more is to be moved has its turn now, and whoever comes next goes on.
 local polite = settings[7]
 local waiting, hosts_of, load_hosts, arrive, depart, abandon, enter, turn, regroup, ungroup, recall, block
 local write_policy, host_row, holds, occupy, crowded, dissolve
@@ -20,7 +23,7 @@ if polite then
   local call, find, sub, match, inf = redis.call, string.find, string.sub, string.match, math.huge
   local usual_delay, usual_per_host = match(polite, '^(%d+) (%d+)')
   usual_delay, usual_per_host = tonumber(usual_delay), tonumber(usual_per_host)
-  local known, order = {}, {}
+  local known, order, left, places = {}, {}, 500, prefix .. 'places'
   waiting = prefix .. 'waiting'
 
   function hosts_of(ids, group)
@@ -52,6 +55,14 @@ if polite then
     if one.next_ms and one.next_ms > most then one.next_ms, one.rested = most, true end
   end
 
+  -- many_of: a host has several places; what stands before their ids in `places`, and where they end there
+  local function many_of(one)
+    local key = #one.name .. ':' .. one.name
+    local cut = #key
+    while string.byte(key, cut) == 255 do cut = cut - 1 end
+    one.key, one.last = key, '(' .. sub(key, 1, cut - 1) .. string.char(string.byte(key, cut) + 1)
+  end
+
   -- load_hosts: read what is kept of the hosts that this call has not met yet; gives all that it has met, by name
   function load_hosts(names)
     local fresh = {}
@@ -72,7 +83,17 @@ if polite then
       if text then
         local gap = find(text, ' ', 1, true)
         one.visits = tonumber(sub(text, 1, gap - 1))
-        if gap < #text then one.held = sub(text, gap + 1) end
+        if string.byte(text, gap + 1) == 0 then
+          many_of(one)
+          one.many = call('ZLEXCOUNT', places, '[' .. one.key, one.last)
+          if one.many == 0 then
+            one.many, one.moved = nil, true
+          elseif #text > gap + 1 then
+            one.recall = sub(text, gap + 3)
+          end
+        elseif gap < #text then
+          one.held = sub(text, gap + 1)
+        end
       end
       if rules then
         one.until_ms, one.flag, one.reason = 0, '-', ''
@@ -93,67 +114,51 @@ if polite then
     return known
   end
 
-  -- places: the ids that `held` names; pack: the other way round
-  local function places(held)
-    if not held then return {} end
-    if string.byte(held) ~= 0 then return {held} end
-    local ids, at = {}, 2
-    while at <= #held do
-      local _, stop, size = find(held, '^(%d+):', at)
-      ids[#ids + 1] = sub(held, stop + 1, stop + size)
-      at = stop + size + 1
-    end
-    return ids
+  -- busy: how many places of a host are taken
+  local function busy(one)
+    return one.many or one.held and 1 or 0
   end
 
-  local function pack(ids)
-    if #ids < 2 and (not ids[1] or string.byte(ids[1]) ~= 0) then return ids[1] or false end
-    local words = {'\0'}
-    for j = 1, #ids do words[j + 1] = #ids[j] .. ':' .. ids[j] end
-    return table.concat(words)
-  end
-
-  -- vacate: one place less
-  local function vacate(one, id)
-    local held = one.held
-    if held == id and string.byte(id) ~= 0 then
-      one.held, one.moved = false, true
-    elseif held then
-      local ids, left = places(held), {}
-      for j = 1, #ids do
-        if ids[j] ~= id then left[#left + 1] = ids[j] end
-      end
-      if #left < #ids then one.held, one.moved = pack(left), true end
-    end
-  end
-
-  -- holds: has this task a place of its host; occupy: it has one from now on
+  -- holds: has this task a place of its host
   function holds(name, id)
-    local ids = places(known[name].held)
-    for j = 1, #ids do
-      if ids[j] == id then return true end
-    end
-    return false
+    local one = known[name]
+    return one.held == id or one.many and call('ZSCORE', places, one.key .. id) and true or false
   end
 
-  local function take(one, id)
-    if not one.held and string.byte(id) ~= 0 then
-      one.held = id
-    else
-      local ids = places(one.held)
-      ids[#ids + 1] = id
-      one.held = pack(ids)
+  -- take: these have places from now on; the only one of a host needs no more than its name in `slots`
+  local function take(one, ids)
+    if #ids == 1 and busy(one) == 0 and string.byte(ids[1]) ~= 0 then
+      one.held, one.moved = ids[1], true
+      return
     end
-    one.moved = true
+    if not one.many then
+      many_of(one)
+      one.many, one.moved = 0, true
+      if one.held then
+        one.many = call('ZADD', places, 0, one.key .. one.held)
+        one.held = false
+      end
+    end
+    local words = {}
+    for j = 1, #ids do words[2 * j - 1], words[2 * j] = 0, one.key .. ids[j] end
+    one.many = one.many + call('ZADD', places, unpack(words))
   end
 
   function occupy(name, id)
-    take(known[name], id)
+    take(known[name], {id})
+  end
+
+  -- leave: these have no places any more, of a host of several
+  local function leave(one, ids)
+    local words = {}
+    for j = 1, #ids do words[j] = one.key .. ids[j] end
+    one.many = one.many - call('ZREM', places, unpack(words))
+    if one.many == 0 then one.many, one.recall, one.moved = nil, nil, true end
   end
 
   -- crowded: a host has more than its rules allow, since they have changed
   function crowded(one)
-    return #places(one.held) > (one.per_host or usual_per_host)
+    return busy(one) > (one.per_host or usual_per_host)
   end
 
   -- arrive: these are in `waiting` already
@@ -180,27 +185,61 @@ if polite then
   -- depart: a visit of these is over, or will not be made; `visited` and `broken` are what each counts for
   function depart(ids, names, visited, broken)
     load_hosts(names)
+    local crowds = {}
     for i = 1, #ids do
       local one = names[i] and known[names[i]]
       if one then
-        one.full = one.full or one.held and (one.per_host or usual_per_host) == 1
-        vacate(one, ids[i])
+        if one.many then
+          if not one.leaving then
+            one.leaving = {}
+            crowds[#crowds + 1] = one
+          end
+          one.leaving[#one.leaving + 1] = ids[i]
+        elseif one.held then
+          one.full = one.full or (one.per_host or usual_per_host) == 1
+          if one.held == ids[i] then one.held, one.moved = false, true end
+        end
         if visited > 0 then one.visits, one.moved = one.visits + visited, true end
         if broken > 0 then call('HINCRBY', host_failures, one.name, broken) end
         local delay = one.delay or usual_delay
         if delay > 0 then one.next_ms, one.rested = now + delay, true end
       end
     end
+    for i = 1, #crowds do
+      leave(crowds[i], crowds[i].leaving)
+      crowds[i].leaving = nil
+    end
   end
 
-  -- recall: what no worker has claimed yet waits again
-  function recall(one)
-    local ids = places(one.held)
+  -- go_on: a step of a recall, in the order of the ids
+  local function go_on(one)
+    if left == 0 then return end
+    local from = one.recall == '' and '[' .. one.key or '(' .. one.key .. one.recall
+    local ids, back, rows = call('ZRANGEBYLEX', places, from, one.last, 'LIMIT', 0, left), {}, {}
+    for j = 1, #ids do ids[j] = sub(ids[j], #one.key + 1) end
+    one.recall, one.moved = #ids == left and ids[#ids] or nil, true
+    left = left - #ids
+    local ready = #ids > 0 and call('SMISMEMBER', todos, unpack(ids))
     for j = 1, #ids do
-      if call('SMOVE', todos, waiting, ids[j]) == 1 then
-        call('ZADD', lane .. one.name, now, ids[j])
-        vacate(one, ids[j])
+      if ready[j] == 1 then
+        back[#back + 1] = ids[j]
+        rows[#rows + 1], rows[#rows + 2] = now, ids[j]
       end
+    end
+    if #back == 0 then return end
+    call('SADD', waiting, unpack(back))
+    call('ZADD', lane .. one.name, unpack(rows))
+    call('SREM', todos, unpack(back))
+    leave(one, back)
+  end
+
+  -- recall: what no worker has claimed yet waits again; of a host of many places turn() goes on with it, in steps
+  function recall(one)
+    if one.many then
+      one.recall, one.moved = '', true
+    elseif one.held and call('SMOVE', todos, waiting, one.held) == 1 then
+      call('ZADD', lane .. one.name, now, one.held)
+      one.held, one.moved = false, true
     end
   end
 
@@ -223,7 +262,7 @@ if polite then
 
   -- dissolve: the queue is polite no more; nothing waits
   function dissolve()
-    call('DEL', hosts, slots, resting, groups, host_failures, policies)
+    call('UNLINK', hosts, slots, places, resting, groups, host_failures, policies)
   end
 
   -- enter: new ids become ready, at once or when it is their host's turn; gives how many they are
@@ -253,49 +292,57 @@ if polite then
     return count
   end
 
+  -- more: when it is the turn of a host of which as much was moved as this call may move
+  local function more(one)
+    return call('EXISTS', lane .. one.name) == 1 and now or inf
+  end
+
+  -- refuse: what waits for a banned host has failed
   local function refuse(one)
-    local ids = call('ZPOPMIN', lane .. one.name, 500)
+    local ids = left > 0 and call('ZPOPMIN', lane .. one.name, left) or {}
     for i = 1, #ids, 2 do
+      left = left - 1
       if call('SMOVE', waiting, prefix .. 'failed', ids[i]) == 1 then
         log_error(ids[i], 'gave up: host ' .. one.name .. ' is banned: ' .. one.reason)
         call('HINCRBY', stats, 'gave_up', 1)
       end
     end
-    return #ids == 1000 and now or inf, #ids / 2
+    return left == 0 and more(one) or inf
   end
 
   -- hand_over: give a host's tasks the places that are free; `out` collects them, so that all go at once, as from scheduled
   local function hand_over(one, free, out)
-    local ids = call('ZPOPMIN', lane .. one.name, free)
-    for j = 1, #ids, 2 do
-      take(one, ids[j])
-      out[#out + 1] = ids[j]
+    local popped, ids = call('ZPOPMIN', lane .. one.name, free), {}
+    for j = 1, #popped, 2 do
+      ids[#ids + 1], out[#out + 1] = popped[j], popped[j]
     end
-    return #ids / 2
+    if #ids > 0 then take(one, ids) end
+    left = left - #ids
+    return #ids
   end
 
   -- turn: hand over what each host that was loaded may have, say when it is its turn again, and write all down; gives how
-  -- many tasks have moved
+  -- many tasks have moved, and whether more are to be moved at once
   function turn()
-    local scores, held, rests, out, refused, soonest = {}, {}, {}, {}, 0, inf
+    local scores, held, rests, out, soonest, before = {}, {}, {}, {}, inf, left
     for i = 1, #order do
       local one = order[i]
-      local busy = one.held and #places(one.held) or 0
-      local free, at, score = (one.per_host or usual_per_host) - busy, one.next_ms or 0, inf
+      if one.recall then go_on(one) end
+      local taken = busy(one)
+      local free, at, score = (one.per_host or usual_per_host) - taken, one.next_ms or 0, inf
       if one.until_ms and one.until_ms > at then at = one.until_ms end
       if one.budget then
-        free = math.min(free, one.budget - one.visits - busy)
+        free = math.min(free, one.budget - one.visits - taken)
       end
-      if one.flag == 'x' then
-        local count
-        score, count = refuse(one)
-        refused = refused + count
+      if one.recall then
+        score = now
+      elseif one.flag == 'x' then
+        score = refuse(one)
+      elseif free > 0 and at > now then
+        if call('EXISTS', lane .. one.name) == 1 then score = at end
       elseif free > 0 then
-        if at <= now then
-          free = free - hand_over(one, free, out)
-        elseif call('EXISTS', lane .. one.name) == 1 then
-          score = at
-        end
+        if left > 0 then free = free - hand_over(one, math.min(free, left), out) end
+        if left == 0 and free > 0 then score = more(one) end
       end
       if score < soonest then soonest = score end
       -- it was full and is full again: that it waits for no time is written down already
@@ -306,7 +353,7 @@ if polite then
       one.full = nil
       if one.moved then
         held[#held + 1] = one.name
-        held[#held + 1] = one.visits .. ' ' .. (one.held or '')
+        held[#held + 1] = one.visits .. ' ' .. (one.many and (one.recall and '\0r' .. one.recall or '\0') or one.held or '')
         one.moved = nil
       end
       if one.rested then
@@ -319,18 +366,15 @@ if polite then
     if #rests > 0 then call('HSET', resting, unpack(rests)) end
     if #scores > 0 then call('ZADD', hosts, unpack(scores)) end
     if soonest < inf then rouse(soonest) end
-    for at = 1, #out, 1000 do
-      local some = {unpack(out, at, math.min(at + 999, #out))}
-      call('SREM', waiting, unpack(some))
-      call('SADD', todos, unpack(some))
-    end
     if #out > 0 then
+      call('SADD', todos, unpack(out))
+      call('SREM', waiting, unpack(out))
       if call('SCARD', todos) == #out then
         call('HSET', stats, 'todos_since', now)
       end
       ring()
     end
-    return #out + refused
+    return before - left, soonest <= now
   end
 
   -- write_policy: keep the rules of a host
@@ -346,11 +390,17 @@ if polite then
     end
   end
 
-  -- host_row: what is known of a loaded host, for people
+  -- host_row: what is known of a loaded host, for people; of what it has in flight the first twenty
   function host_row(name)
     local one = known[name]
-    return {name, call('ZCARD', lane .. name), places(one.held), call('ZSCORE', hosts, name),
+    local ids = {one.held or nil}
+    if one.many then
+      ids = call('ZRANGEBYLEX', places, '[' .. one.key, one.last, 'LIMIT', 0, 20)
+      for j = 1, #ids do ids[j] = sub(ids[j], #one.key + 1) end
+    end
+    return {name, call('ZCARD', lane .. name), ids, call('ZSCORE', hosts, name),
       one.delay or usual_delay, one.per_host or usual_per_host, one.budget or -1, one.visits, tonumber(call('HGET', host_failures, name) or 0),
-      string.format('%.0f', one.next_ms or 0), string.format('%.0f', one.until_ms or 0), one.flag or '-', one.reason or ''}
+      string.format('%.0f', one.next_ms or 0), string.format('%.0f', one.until_ms or 0), one.flag or '-', one.reason or '',
+      busy(one), one.recall and 1 or 0}
   end
 end
