@@ -24,6 +24,11 @@ MAX_TIME_MS = 253_402_300_799_000  # the end of the year 9999, the last that dat
 MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 MIN_TIMEOUT_MS = 10
 
+LARGE = 4096
+"""A payload of text or bytes that is longer becomes the bytes of the wire only when it is sent."""
+PACKED = 4 * 1024 * 1024
+"""So many bytes of the payloads of one call wait as the bytes of the wire; what is beyond is packed when it is sent."""
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -74,6 +79,27 @@ def pack(payload: Payload, task: object = "") -> bytes | None:
     return b"\0" + data if isinstance(payload, bytes) else data
 
 
+class Body:
+    """A payload that was checked, and becomes the bytes of the wire when it is sent: until then nothing is copied."""
+
+    __slots__ = ("_payload", "_size", "_task")
+
+    def __init__(self, payload: Payload, task: TaskId, size: int) -> None:
+        """Keep a payload that has so many bytes on the wire."""
+        self._payload, self._task, self._size = payload, task, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def pack(self) -> bytes:
+        """Give the bytes; raises `InvalidInput` if somebody has changed the payload into what none can be made of."""
+        return pack(self._payload, self._task) or b""
+
+
+Bodies = Mapping[int, bytes | Body]
+"""Payloads by the position of their task."""
+
+
 def unpack(data: bytes | None) -> Payload:
     """Read a payload back; what another program wrote and is not JSON comes as the bytes it is."""
     if data is None:
@@ -86,10 +112,11 @@ def unpack(data: bytes | None) -> Payload:
         return data
 
 
-def tasks(given: tuple[Tasks, ...]) -> tuple[list[bytes], dict[int, bytes]]:
+def tasks(given: tuple[Tasks, ...]) -> tuple[list[bytes], dict[int, bytes | Body]]:
     """Flatten ids, mappings of ids to payloads and iterables of ids into ids and, by position, payloads."""
     ids: list[bytes] = []
-    payloads: dict[int, bytes] = {}
+    payloads: dict[int, bytes | Body] = {}
+    packed = 0
     for item in given:
         if isinstance(item, str | bytes):
             ids.append(task_id(item))
@@ -97,7 +124,11 @@ def tasks(given: tuple[Tasks, ...]) -> tuple[list[bytes], dict[int, bytes]]:
             for task, payload in cast("Mapping[TaskId, Payload]", item).items():
                 data = pack(payload, task)
                 if data is not None:
-                    payloads[len(ids)] = data
+                    if packed + len(data) > PACKED or (len(data) > LARGE and type(payload) in (str, bytes)):
+                        payloads[len(ids)] = Body(payload, task, len(data))
+                    else:
+                        packed += len(data)
+                        payloads[len(ids)] = data
                 ids.append(task_id(task))
         elif isinstance(item, Iterable) and not isinstance(item, bytearray | memoryview):
             ids.extend(_ids(item))

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, TypeVar, cast
 
@@ -62,6 +63,12 @@ ATTEMPT = 0.3
 
 CONNECT = 0.2
 """The part of the deadline that connecting may take."""
+
+SLICE = 64 * 1024
+"""What is heavy is sent in pieces of so many bytes, each of which may take as long as a reply."""
+
+SLOWEST = 128 * 1024
+"""The slowest link that is waited for, bytes a second: what is heavy is given the time that it takes over this one."""
 
 LINK_ERRORS = (*NETWORK_ERRORS, RedisError)
 """The same, or the server said no: for a wait that is simply done again later."""
@@ -132,6 +139,7 @@ class Server:
         options = self._options(read_timeout)
         if asynchronous:
             options["retry"] = AsyncRetry(NoBackoff(), 0)
+            options["parser_class"] = _Listener
         else:
             options["retry"] = Retry(NoBackoff(), 0)
         kind: Any = redis.asyncio.Redis if asynchronous else redis.Redis
@@ -293,6 +301,13 @@ def _pack(connection: Any, commands: Sequence[Command]) -> Sequence[bytes]:
     return (b"".join([_pack_command(command) for command in commands]),)
 
 
+def _slices(packed: Sequence[bytes]) -> Iterator[memoryview]:
+    for words in packed:
+        whole = memoryview(words)
+        for at in range(0, len(whole), SLICE):
+            yield whole[at : at + SLICE]
+
+
 def _sentinels_of(client: Any) -> Sequence[Any]:
     manager = getattr(client.connection_pool, "sentinel_manager", None)
     return () if manager is None else manager.sentinels
@@ -303,7 +318,8 @@ class Link:
 
     def __init__(self, server: Server, bell_wait: float) -> None:
         self.server = server
-        self._client = server.client(asynchronous=False, read_timeout=server.deadline * ATTEMPT)
+        self._patience = server.deadline * ATTEMPT
+        self._client = server.client(asynchronous=False, read_timeout=self._patience)
         self._pool = self._client.connection_pool
         self._parse = self._client.response_callbacks
         self._keep = _keeps(self._pool, redis.connection)
@@ -320,9 +336,16 @@ class Link:
         connection = self._take()
         replies: list[Any] = []
         demoted = False
+        until = 0.0
         try:
-            connection.send_packed_command(_pack(connection, commands))
+            packed = _pack(connection, commands)
+            if (size := sum(map(len, packed))) <= SLICE:
+                connection.send_packed_command(packed)
+            else:
+                until = self._carry(connection, packed, size)
             for command in commands:
+                if until and not connection.can_read(max(self._patience, until - time.monotonic())):
+                    raise redis.TimeoutError("Timeout reading from the server")
                 try:
                     reply = connection.read_response()
                 except ResponseError as error:
@@ -347,6 +370,18 @@ class Link:
         else:
             self._pool.release(connection)
         return replies
+
+    def _carry(self, connection: Any, packed: Sequence[bytes], size: int) -> float:
+        # a socket's timeout counts for all that it is given at once: it is given one slice after the other
+        link = connection._sock
+        link.settimeout(self._patience + SLICE / SLOWEST)
+        try:
+            for piece in _slices(packed):
+                connection.send_packed_command((piece,))
+        finally:
+            link.settimeout(self._patience)
+        # what buffers on the way have taken is still on its way
+        return time.monotonic() + self._patience + size / SLOWEST
 
     def _take(self) -> Any:
         try:
@@ -421,16 +456,43 @@ async def _leaving(answer: Awaitable[T]) -> T:
         raise
 
 
+_Parser: Any = redis.asyncio.connection.DefaultParser
+
+
+class _Listener(_Parser):  # type: ignore[misc]  # redis-py names no type for it
+    """Reads replies; while more of a long one keeps coming, whoever waits for it waits on."""
+
+    alarm: asyncio.Timeout | None = None
+    patience = 0.0
+    reads = 0
+
+    async def read_from_socket(self) -> Any:
+        if self.reads and self.alarm is not None:
+            self.alarm.reschedule(max(self.alarm.when() or 0.0, _from_now(self.patience)))
+        self.reads += 1
+        return await _Parser.read_from_socket(self)
+
+
+def _listen(connection: Any, alarm: asyncio.Timeout | None, patience: float) -> None:
+    parser: Any = getattr(connection, "_parser", None)
+    if isinstance(parser, _Listener):
+        parser.alarm, parser.patience, parser.reads = alarm, patience, 0
+
+
+def _from_now(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
 class AsyncLink:
     """The same link for asyncio; used by one event loop."""
 
     def __init__(self, server: Server, bell_wait: float) -> None:
         self.server = server
-        self._client = server.client(asynchronous=True, read_timeout=server.deadline * ATTEMPT)
+        self._patience = server.deadline * ATTEMPT
+        self._client = server.client(asynchronous=True, read_timeout=self._patience)
         self._pool = self._client.connection_pool
         self._parse = self._client.response_callbacks
         self._keep = _keeps(self._pool, redis.asyncio.connection)
-        self._patience = server.deadline * ATTEMPT if self._keep else None
         self._free: list[Any] = []
         """Connections that nobody uses now; to the pool they are in use, so that it leaves them alone."""
         self._bell: Any = None
@@ -451,8 +513,12 @@ class AsyncLink:
         demoted = False
         try:
             packed = _pack(connection, commands)
-            async with asyncio.timeout(self._patience):
-                await connection.send_packed_command(packed)
+            async with asyncio.timeout(self._patience) as alarm:
+                if (size := sum(map(len, packed))) <= SLICE:
+                    await connection.send_packed_command(packed)
+                else:
+                    await self._carry(connection, packed, size, alarm)
+                _listen(connection, alarm, self._patience)
                 for command in commands:
                     try:
                         reply = await connection.read_response()
@@ -479,8 +545,15 @@ class AsyncLink:
         elif self._keep:
             self._free.append(connection)
         else:
-            await self._pool.release(connection)
+            await self._return(connection)
         return replies
+
+    async def _carry(self, connection: Any, packed: Sequence[bytes], size: int, alarm: asyncio.Timeout) -> None:
+        for piece in _slices(packed):
+            alarm.reschedule(_from_now(self._patience + SLICE / SLOWEST))
+            await connection.send_packed_command((piece,))
+        # what buffers on the way have taken is still on its way
+        alarm.reschedule(_from_now(self._patience + size / SLOWEST))
 
     async def _take(self) -> Any:
         if self._free:
@@ -489,9 +562,8 @@ class AsyncLink:
                 return connection
             await self._drop(connection)
         connection = await self._pool.get_connection()
-        if self._keep:
-            # one timeout for the whole exchange, ours, instead of two for each command, of which one is a task
-            connection.socket_timeout = None
+        # one timeout for the whole exchange, ours, instead of two for each command, of which one is a task
+        connection.socket_timeout = None
         return connection
 
     async def _is_stale(self, connection: Any) -> bool:
@@ -507,9 +579,12 @@ class AsyncLink:
         try:
             await connection.disconnect(nowait=True)
         finally:
-            if self._keep:
-                connection.socket_timeout = self._patience
-            await self._pool.release(connection)
+            await self._return(connection)
+
+    async def _return(self, connection: Any) -> None:
+        connection.socket_timeout = self._patience
+        _listen(connection, None, 0.0)
+        await self._pool.release(connection)
 
     def _blocking(self) -> Any:
         if self._bell is None:

@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from timeoutq import arguments, operations
-from timeoutq.connection import ATTEMPT, CONNECT, Server, is_hopeless, is_script_missing, is_transient, refusal_of
+from timeoutq.arguments import Bodies
+from timeoutq.connection import (
+    ATTEMPT,
+    CONNECT,
+    SLOWEST,
+    Server,
+    is_hopeless,
+    is_script_missing,
+    is_transient,
+    refusal_of,
+)
 from timeoutq.errors import (
     AccessDenied,
     InvalidInput,
@@ -23,6 +33,7 @@ from timeoutq.errors import (
     NotReplicated,
     SchemaMismatch,
     TimeoutqError,
+    Unavailable,
     UnsafeServer,
 )
 from timeoutq.model import Answer, Entry, Lease, Outcome, TaskInfo, Tasks
@@ -123,7 +134,9 @@ class Talk:
 
 
 def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[list[Any]]:
-    """Send calls in one flush until each has an answer or the deadline is over.
+    """Send calls in one flush until each has an answer or the deadline is over; what is heavy, in one after the other.
+
+    Each flush has a deadline of its own. When the server could not be asked, what would follow is not sent.
 
     Gives for each call what it read, or the `TimeoutqError` that it ended in. A call that is not replayable is sent
     again only when it surely did not run. With `replicas`, a WAIT follows in the same flush, and so on the same
@@ -140,6 +153,21 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
         value: Any = given if isinstance(given, BaseException) else given[0]
         if not isinstance(value, BaseException):
             return [calls[0].read(value)]
+    results: list[Any] = []
+    broken: TimeoutqError | None = None
+    for flush in operations.flushes(calls):
+        results += yield from _settle(talk, flush, replicas, given, began)
+        given, began = None, 0.0
+        broken = next((result for result in results if type(result) in (Unavailable, NotReplicated)), None)
+        if broken is not None:
+            break
+    return results + [broken] * (len(calls) - len(results))
+
+
+def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, began: float) -> Flow[list[Any]]:
+    began = began or time.monotonic()
+    # what a flush carries needs its time on the way, beside that of a reply
+    carried = sum(call.weight for call in calls) / SLOWEST
     unconfirmed: dict[int, Any] = {}
     results: list[Any] = [None] * len(calls)
     open_calls = list(range(len(calls)))
@@ -158,7 +186,9 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
         else:
             commands = [
                 calls[i].command(
-                    age_ms, not_after=now_ms + int(left * 900) if now_ms else 0, expected=talk.clock.expected_ms
+                    age_ms,
+                    not_after=now_ms + int((left + carried) * 900) if now_ms else 0,
+                    expected=talk.clock.expected_ms,
                 )
                 for i in open_calls
             ]
@@ -199,7 +229,7 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
         elapsed = time.monotonic() - began
         left = talk.deadline * LAST_START - elapsed
         # a server that answers, only without the scripts, is given them at once, and does not use up another attempt
-        if left < 0.001 and not (missing and elapsed < talk.deadline * (1 - ATTEMPT)):
+        if left < 0.001 and not (missing and elapsed < talk.deadline * (1 - ATTEMPT) + carried):
             break
         if missing:
             loaded = yield Send([("SCRIPT", "LOAD", operations.script(name).text) for name in sorted(missing)])
@@ -414,26 +444,21 @@ def explain_loss(talk: Talk, lease: Lease, info: TaskInfo) -> LeaseLost:
     return LeaseLost(message, task=lease.task, holder=info.holder, state=info.state)
 
 
-def ack_put(talk: Talk, lease: Lease, put: Tasks, again_ms: int = -1, payload: bytes | None = None) -> Flow[Answer]:
-    """Ack one lease and put what it found, in one atomic step; beyond 499 tasks, the surplus is put before.
+def ack_put(
+    talk: Talk, lease: Lease, ids: Sequence[bytes], payloads: Bodies, again_ms: int = -1, payload: bytes | None = None
+) -> Flow[Answer]:
+    """Ack one lease and put what it found (as `arguments.tasks` gave it) in one atomic step.
 
-    A crash between the two leaves tasks that were put and a lease that was not acked: the handler runs again and finds
-    them there. Nothing is lost.
+    What is beyond 499 tasks or a MiB of payloads is put before, never after. A crash between the two leaves tasks that
+    were put and a lease that was not acked: the handler runs again and finds them there. Nothing is lost.
     """
-    ids, payloads = arguments.tasks((put,))
-    surplus = ids[BATCH - 1 :]
-    if surplus:
-        bodies = {i - (BATCH - 1): body for i, body in payloads.items() if i >= BATCH - 1}
-        extra = talk.operations.put((dict(_pairs(surplus, bodies)),), talk.nonce)
-        yield from answers(talk, extra)
-    first = {i: body for i, body in payloads.items() if i < BATCH - 1}
-    return (
-        yield from end_one(talk, lease, [talk.operations.ack_put(lease, ids[: BATCH - 1], first, again_ms, payload)])
-    )
-
-
-def _pairs(ids: Sequence[bytes], bodies: Mapping[int, bytes]) -> list[tuple[bytes, Any]]:
-    return [(id, arguments.unpack(bodies.get(i))) for i, id in enumerate(ids)]
+    fits = operations.fitting(ids, payloads)
+    if fits < len(ids):
+        bodies = {i - fits: body for i, body in payloads.items() if i >= fits}
+        yield from answers(talk, talk.operations.put_checked(ids[fits:], bodies, talk.nonce))
+        payloads = {i: body for i, body in payloads.items() if i < fits}
+    call = talk.operations.ack_put(lease, ids[:fits], payloads, again_ms, payload)
+    return (yield from end_one(talk, lease, [call]))
 
 
 def retry_failed(talk: Talk, tasks: tuple[Tasks, ...]) -> Flow[int]:

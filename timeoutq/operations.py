@@ -25,13 +25,14 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Generic, TypeVar
 
 from timeoutq import arguments
+from timeoutq.arguments import Bodies, Body
 from timeoutq.model import (
     Entry,
     Failure,
@@ -56,6 +57,12 @@ Command = tuple[Argument, ...]
 
 BATCH = 500
 """The most ids in one script call: a script runs alone, and this bounds for how long."""
+
+BYTES = 1024 * 1024
+"""The most bytes of payloads and errors in one script call, but for a single task that has more."""
+
+FLUSH = 4 * 1024 * 1024
+"""The most bytes of them that are sent before the answers are read, but for a single call that has more."""
 
 STATES = {
     b"t": State.TODOS,
@@ -108,7 +115,7 @@ class Call(Generic[T]):
     name: str
     head: Command
     id: bytes
-    args: Sequence[Argument]
+    args: Sequence[Argument | Body]
     read: Callable[[Any], T]
     replayable: bool = True
     """False: it must not be sent again when its reply is lost."""
@@ -116,10 +123,14 @@ class Call(Generic[T]):
     """Where in `args` the server time stands after which nobody waits for the answer any more."""
     expects: int | None = None
     """Where in `args` the server time stands that the client expects, to notice a clock that jumped."""
+    weight: int = 0
+    """How many bytes of payloads and errors it carries."""
 
     def command(self, age_ms: int = 0, *, not_after: int = 0, expected: int = 0) -> Command:
         """Give the words of the command, for a call that was first sent `age_ms` ago."""
-        args = self.args
+        args: Any = self.args
+        if self.weight:
+            args = [arg.pack() if type(arg) is Body else arg for arg in args]
         if self.dated is not None or self.expects is not None:
             args = list(args)
             if self.dated is not None:
@@ -194,13 +205,14 @@ class Operations:
     def call(
         self,
         name: str,
-        args: Sequence[Argument],
+        args: Sequence[Argument | Body],
         read: Callable[[Any], T],
         *,
         id: bytes = b"",
         replayable: bool = True,
         dated: int | None = None,
         expects: int | None = None,
+        weight: int = 0,
     ) -> Call[T]:
         """Build the call of the script `name`."""
         head = self._heads.get(name)
@@ -208,19 +220,31 @@ class Operations:
             found = script(name)
             keys = [self.key(key).encode() for key in found.keys]
             head = self._heads[name] = (b"EVALSHA", found.sha.encode(), len(keys), *keys)
-        return Call(name, head, id, args, read, replayable, dated, expects)
+        return Call(name, head, id, args, read, replayable, dated, expects, weight)
 
     # ---- tasks in
 
     def put(
         self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes], *, again: bool = False, group: object = None
     ) -> list[Call[Outcome]]:
-        """Build the calls that put tasks: one for each 500."""
+        """Build the calls that put tasks: one for each 500, or each MiB of payloads."""
         ids, payloads = arguments.tasks(tasks)
         host = b"" if group is None else arguments.host(group)
+        return self.put_checked(ids, payloads, nonce, again=again, host=host)
+
+    def put_checked(
+        self,
+        ids: Sequence[bytes],
+        payloads: Bodies,
+        nonce: Callable[[], bytes],
+        *,
+        again: bool = False,
+        host: bytes = b"",
+    ) -> list[Call[Outcome]]:
+        """Build the calls that put what `arguments.tasks` gave."""
         return [
-            self.call("put", [int(again), host, *_tasks(part, bodies)], _outcome(part), id=nonce())
-            for part, bodies in _batches(ids, payloads)
+            self.call("put", [int(again), host, *_tasks(part, bodies)], _outcome(part), id=nonce(), weight=weight)
+            for part, bodies, weight in _batches(ids, payloads)
         ]
 
     def schedule(
@@ -238,8 +262,10 @@ class Operations:
         due = arguments.due(at, after)
         ids, payloads = arguments.tasks(tasks)
         return [
-            self.call("schedule", [int(again), due, host, *_tasks(part, bodies)], _outcome(part), id=nonce())
-            for part, bodies in _batches(ids, payloads)
+            self.call(
+                "schedule", [int(again), due, host, *_tasks(part, bodies)], _outcome(part), id=nonce(), weight=weight
+            )
+            for part, bodies, weight in _batches(ids, payloads)
         ]
 
     # ---- leases
@@ -272,18 +298,18 @@ class Operations:
         self,
         lease: Lease,
         ids: Sequence[bytes],
-        payloads: Mapping[int, bytes],
+        payloads: Bodies,
         again_ms: int = -1,
         payload: bytes | None = None,
     ) -> Call[Outcome]:
-        """Build the call that acks one lease and puts what it found: at most 499 tasks.
+        """Build the call that acks one lease and puts what it found: no more than `fitting` says.
 
         With `again_ms` it is scheduled for then, with the payload if one is given.
         """
         mine, words = _leases([lease])
-        return self.call(
-            "ack", [again_ms, payload or b"", *words, *_tasks(ids, payloads)], _outcome(mine), id=_digest(b"a", words)
-        )
+        weight = len(payload or b"") + sum(map(len, payloads.values()))
+        args = [again_ms, payload or b"", *words, *_tasks(ids, payloads)]
+        return self.call("ack", args, _outcome(mine), id=_digest(b"a", words), weight=weight)
 
     def release(self, leases: Sequence[Lease], delay_ms: int = 0, block_ms: int = 0) -> list[Call[Outcome]]:
         """Build the calls that give leases back."""
@@ -295,12 +321,12 @@ class Operations:
     def fail(self, leases: Sequence[Lease], retries_ms: Sequence[int], errors: Sequence[bytes]) -> list[Call[Outcome]]:
         """Build the calls that fail leases: for each the delay before the next attempt, or -1, and the error."""
         calls: list[Call[Outcome]] = []
-        for start in range(0, len(leases), BATCH):
-            ids, words = _leases(leases[start : start + BATCH])
+        for part, weight in cut(list(map(len, errors))):
+            ids, words = _leases(leases[part])
             ends: list[Argument] = []
-            for i in range(start, start + len(ids)):
-                ends += (retries_ms[i], errors[i])
-            calls.append(self.call("fail", [*words, *ends], _outcome(ids), id=_digest(b"f", words)))
+            for retry_ms, error in zip(retries_ms[part], errors[part], strict=True):
+                ends += (retry_ms, error)
+            calls.append(self.call("fail", [*words, *ends], _outcome(ids), id=_digest(b"f", words), weight=weight))
         return calls
 
     def crash(self, leases: Sequence[Lease], reason: str) -> list[Call[Outcome]]:
@@ -323,7 +349,7 @@ class Operations:
     def forget(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
         """Build the calls that remove tasks from every state."""
         ids, _ = arguments.tasks(tasks)
-        return [self.call("forget", part, _outcome(part)) for part, _ in _batches(ids, {})]
+        return [self.call("forget", part, _outcome(part)) for part, _, _ in _batches(ids, {})]
 
     def purge(self) -> Call[int]:
         """Build the call that removes the queue; it answers 0 while it has to be called again."""
@@ -365,7 +391,8 @@ class Operations:
     def restore(self, records: Sequence[Record], nonce: Callable[[], bytes]) -> Call[Outcome]:
         """Build the call that brings up to 500 tasks in as they were, but for those that a state knows."""
         words = [word for record in records for word in _restored(record)]
-        return self.call("restore", words, _outcome([record.task for record in records]), id=nonce())
+        weight = sum(len(word) for word in words if isinstance(word, bytes))
+        return self.call("restore", words, _outcome([record.task for record in records]), id=nonce(), weight=weight)
 
     def stats(self) -> Call[Stats]:
         """Build the call that counts everything at one moment."""
@@ -403,22 +430,55 @@ class Operations:
 # ---- words for the wire
 
 
-def _batches(
-    ids: Sequence[bytes], payloads: Mapping[int, bytes]
-) -> Iterable[tuple[Sequence[bytes], Mapping[int, bytes]]]:
-    if len(ids) <= BATCH:
-        return [(ids, payloads)] if ids else []
+def cut(weights: Sequence[int]) -> Iterator[tuple[slice, int]]:
+    """Cut what has so many bytes each into parts for one call each: 500, and a MiB unless one alone has more."""
+    start = weight = 0
+    for at, more in enumerate(weights):
+        if at > start and (at - start == BATCH or (weight and weight + more > BYTES)):
+            yield slice(start, at), weight
+            start, weight = at, 0
+        weight += more
+    if weights:
+        yield slice(start, len(weights)), weight
+
+
+def fitting(ids: Sequence[bytes], payloads: Bodies) -> int:
+    """Say how many of these tasks, the first ones, go with the ack of the task that found them: 499, and a MiB."""
+    found = min(len(ids), BATCH - 1)
+    weight = 0
+    for at in payloads:
+        weight += len(payloads[at])
+        if weight > BYTES and weight > len(payloads[at]):
+            return min(found, at)
+    return found
+
+
+def flushes(calls: Sequence[Call[Any]]) -> Iterator[Sequence[Call[Any]]]:
+    """Cut calls into what is sent at once: 4 MiB of payloads and errors, unless one call alone has more."""
+    start = weight = 0
+    for at, call in enumerate(calls):
+        if weight and weight + call.weight > FLUSH:
+            yield calls[start:at]
+            start, weight = at, 0
+        weight += call.weight
+    yield calls[start:]
+
+
+def _batches(ids: Sequence[bytes], payloads: Bodies) -> Iterator[tuple[Sequence[bytes], Bodies, int]]:
     if not payloads:
-        return [(ids[at : at + BATCH], {}) for at in range(0, len(ids), BATCH)]
-    return [
-        (part, {i: payloads[at + i] for i in range(len(part)) if at + i in payloads})
-        for at in range(0, len(ids), BATCH)
-        for part in (ids[at : at + BATCH],)
-    ]
+        for at in range(0, len(ids), BATCH):
+            yield (ids if len(ids) <= BATCH else ids[at : at + BATCH]), {}, 0
+        return
+    weights = [0] * len(ids)
+    for i, body in payloads.items():
+        weights[i] = len(body)
+    for part, weight in cut(weights):
+        start, stop = part.start, part.stop
+        yield ids[part], {i - start: payloads[i] for i in range(start, stop) if i in payloads}, weight
 
 
-def _tasks(ids: Sequence[bytes], payloads: Mapping[int, bytes]) -> list[Argument]:
-    words: list[Argument] = [len(ids), *ids, len(payloads)]
+def _tasks(ids: Sequence[bytes], payloads: Bodies) -> list[Argument | Body]:
+    words: list[Argument | Body] = [len(ids), *ids, len(payloads)]
     for position, payload in payloads.items():
         words += (position + 1, payload)
     return words

@@ -18,21 +18,22 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, cast
 
 from tenacity import RetryCallState, wait_random_exponential
 
 from timeoutq import arguments, flows, handlers
+from timeoutq.arguments import Bodies
 from timeoutq.cleaner import Cleaner
 from timeoutq.client import AsyncQueue, twin
 from timeoutq.connection import LINK_ERRORS
-from timeoutq.errors import LeaseLost, TimeoutqError
+from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
 from timeoutq.handlers import Handler, Surroundings
 from timeoutq.heartbeat import Heartbeat
-from timeoutq.model import Ack, Answer, Lease, Outcome, Release, Tasks
-from timeoutq.operations import BATCH, Call, Claimed
+from timeoutq.model import Ack, Answer, Lease, Outcome, Release
+from timeoutq.operations import BATCH, Call, Claimed, fitting, flushes
 from timeoutq.retry import GiveUp, Retries, Retry, RetryPolicy
 
 log = logging.getLogger(__name__)
@@ -371,11 +372,16 @@ class Worker:
             errands.append(_Errand("ack", part, call))
         leases = [lease for lease, _, _ in gathered.fails]
         calls = ops.fail(leases, [retry for _, retry, _ in gathered.fails], [text for _, _, text in gathered.fails])
-        for call, part in zip(calls, _parts(leases), strict=True):
-            errands.append(_Errand("fail", part, call))
+        for call in calls:
+            n = cast("int", call.args[0])  # as many as fit into one call
+            errands.append(_Errand("fail", leases[:n], call))
+            del leases[:n]
         for call, part in zip(ops.release(gathered.releases), _parts(gathered.releases), strict=True):
             errands.append(_Errand("release", part, call))
-        return errands
+        # what is heavy goes a flush at a time, so that claims and other ends need not wait for all of it
+        light = len(next(flushes([errand.call for errand in errands])))
+        self._gathered.errands = errands[light:]
+        return errands[:light]
 
     async def _exchange(self, claim: Call[Claimed] | None) -> None:
         errands = self._errands()
@@ -647,20 +653,24 @@ class Worker:
             self._gathered.acks.append(lease)
             return
         ops = self.queue.operations
-        if len(ids) < BATCH:
+        if fitting(ids, payloads) == len(ids):
             self._gathered.errands.append(_Errand("ack", [lease], ops.ack_put(lease, ids, payloads, again_ms, payload)))
             return
-        # what can be gone through only once has been by now
-        found: Tasks = {task: arguments.unpack(payloads.get(at)) for at, task in enumerate(ids)}
-        task = self._loop.create_task(self._ack_many(lease, replace(result, put=found)))
+        task = self._loop.create_task(self._ack_many(lease, ids, payloads, again_ms, payload))
         self._long_acks.add(task)
         task.add_done_callback(self._long_acks.discard)
 
-    async def _ack_many(self, lease: Lease, result: Ack) -> None:
+    async def _ack_many(
+        self, lease: Lease, ids: list[bytes], payloads: Bodies, again_ms: int, payload: bytes | None
+    ) -> None:
         while True:
             try:
-                await self.queue.ack(lease, result.put, again_in=result.again_in, payload=result.payload)
+                await self.queue.run(flows.ack_put(self.queue.talk, lease, ids, payloads, again_ms, payload))
                 self.tally.acked += 1
+            except InvalidInput as error:  # a payload that somebody has changed since the handler gave it
+                self._fail(lease, error)
+                self._wake.set()
+                return
             except TimeoutqError as error:
                 if isinstance(error, LeaseLost):
                     self.tally.lost += 1
@@ -811,7 +821,10 @@ class Worker:
         try:
             if self._gathered:
                 async with asyncio.timeout(self.queue.talk.deadline + 1):
-                    await self._exchange(None)
+                    while self._gathered:
+                        await self._exchange(None)
+                        if self._failures:
+                            break
         except (TimeoutqError, TimeoutError) as error:
             log.warning("worker %s could not give back %d leases: %s", self.queue.worker, len(self.held), error)
         await asyncio.get_running_loop().run_in_executor(None, self._heartbeat.stop)

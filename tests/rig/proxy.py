@@ -1,7 +1,8 @@
 """A proxy on loopback between a client and a server, which breaks one chosen exchange in one of eight ways.
 
 The tests of faults and of replays put it in front of a server and arm it: the fault strikes the connection on which a
-request arrives that contains given bytes, once, several times or until it is disarmed. All else passes unchanged.
+request arrives that contains given bytes, once, several times or until it is disarmed. All else passes unchanged. It
+may also be a slow link, over which all connections together carry so many bytes a second each way.
 """
 
 from __future__ import annotations
@@ -63,10 +64,12 @@ class Proxy:
     `url` is where clients find the server through it, with the same credentials.
 
     `seen` counts the requests that contained the bytes of the armed fault, `struck` those that it hit, and `lost` the
-    replies of the server that did not reach the client whole.
+    replies of the server that did not reach the client whole. `carried` counts the bytes that went to the server.
+
+    With `rate`, all connections together carry so many bytes a second to the server, and as many back.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, rate: int | None = None) -> None:
         parts = urlsplit(url)
         assert parts.hostname and parts.port, url
         self._to = ("127.0.0.1", parts.port)
@@ -76,7 +79,9 @@ class Proxy:
         user, at, _ = parts.netloc.rpartition("@")
         self.url = parts._replace(netloc=f"{user}{at}127.0.0.1:{self.port}").geturl()
         self._armed: _Armed | None = None
-        self.seen = self.struck = self.lost = 0
+        self.seen = self.struck = self.lost = self.carried = 0
+        self._rate = rate
+        self._free_at = {"up": 0.0, "down": 0.0}
         self._pairs: set[_Pair] = set()
         self._listener: socket.socket | None = None
         self._reopening: asyncio.TimerHandle | None = None
@@ -175,7 +180,9 @@ class Proxy:
                     continue
                 if pair.struck and fault is Fault.LATENCY:
                     await asyncio.sleep(pair.struck.seconds)
+                await self._pass("up", len(data))
                 await self._loop.sock_sendall(pair.far, data)
+                self.carried += len(data)
         if pair.struck is None or pair.struck.fault is not Fault.HALF_OPEN:
             # what the client sent before it went away has been carried to the server, as a network would
             with suppress(OSError):
@@ -187,6 +194,7 @@ class Proxy:
                 struck = pair.struck
                 pair.open = False
                 if struck is None:
+                    await self._pass("down", len(data))
                     await self._loop.sock_sendall(pair.near, data)
                     continue
                 match struck.fault:
@@ -207,6 +215,12 @@ class Proxy:
                         await asyncio.sleep(struck.seconds)
                         await self._loop.sock_sendall(pair.near, data)
         self._drop(pair)
+
+    async def _pass(self, way: str, size: int) -> None:
+        if self._rate is not None:
+            now = self._loop.time()
+            self._free_at[way] = max(now, self._free_at[way]) + size / self._rate
+            await asyncio.sleep(self._free_at[way] - now)
 
     def _strikes(self, pair: _Pair, data: bytes) -> _Armed | None:
         armed = self._armed
