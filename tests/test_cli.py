@@ -219,7 +219,6 @@ def test_ids_that_are_not_utf8_survive_json(run: Run, queue: Queue) -> None:
         (("pause", "q", "--url-file", "/nowhere"), 2, "cannot read --url-file"),
         (("list", "q", "nowhere"), 2, "nowhere"),
         (("retry", "q"), 2, "name failed tasks, or give --all"),
-        (("configure", "q"), 2, "say what to change"),
         (("worker", "q", "json:loads", "--log-level", "loud"), 2, "is not one of debug"),
         (("nothing",), 2, "No such command"),
     ],
@@ -411,6 +410,7 @@ def test_bad_input_is_named_and_ends_with_two(
     ask: Run, url: str, stdin: bytes | None, words: tuple[str, ...], complaint: str
 ) -> None:
     with redis.Redis.from_url(url) as raw:
+        raw.hset("timeoutq:{q}:meta", "schema", "1")
         before = raw.dbsize()
         done = ask(*words, stdin=stdin)
         assert done.code == 2, done.err

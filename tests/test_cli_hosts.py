@@ -351,7 +351,7 @@ def test_a_queue_is_made_polite_and_plain_again(run: Run, queue: Queue) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        (), ("--impolite", "--delay", "1s"), ("--impolite", "--per-host", "2"), ("--per-host", "0"), ("--delay", "x"),
+        ("--impolite", "--delay", "1s"), ("--impolite", "--per-host", "2"), ("--per-host", "0"), ("--delay", "x"),
         ("--per-host", "10001"), ("--delay", "99999999d"),
     ],
     ids=" ".join,

@@ -392,6 +392,8 @@ print("left in order")
 class Terminal:
     """A program in a terminal of its own, and what is on its screen."""
 
+    program: Sequence[str] = ("-c", LIVE)
+
     def __init__(self, name: str, url: str, *arguments: str, width: int = 80, height: int = 24) -> None:
         self.screen = pyte.Screen(width, height)
         self._stream = pyte.ByteStream(self.screen)
@@ -399,7 +401,7 @@ class Terminal:
         self._fd, child = pty.openpty()
         self._resize(width, height)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", LIVE, name, *arguments],
+            [sys.executable, *self.program, name, *arguments],
             stdin=child, stdout=child, stderr=child, start_new_session=True,
             env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(Path(__file__).parents[1]),
                  "COLUMNS": "", "LINES": "", "TIMEOUTQ_URL": url},
@@ -483,6 +485,23 @@ def test_it_runs_in_a_terminal_follows_the_queue_and_its_size_and_q_leaves(
         assert terminal.is_restored()
         assert b"left in order" in terminal.raw
         queue.purge()
+
+
+def test_a_dashboard_of_a_queue_that_nothing_was_put_to_says_so_and_begins_with_the_first_task(
+    server: EmbeddedServer, terminals: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Terminal, "program", ("-m", "timeoutq", "dashboard"))
+    with Queue("shown", server.url) as near, Queue("shwon", server.url) as queue:
+        near.put("a")
+        terminal = terminals("shwon", server.url, width=200)
+        terminal.until(lambda text: "queue shwon is unknown" in text and "did you mean shown?" in text)
+        assert "waits for the first task" in terminal.text
+        queue.put("a")
+        terminal.until(lambda text: "1 todos" in text)
+        terminal.type(b"q")
+        assert terminal.is_restored()
+        for one in (near, queue):
+            one.purge()
 
 
 def test_a_terminal_that_changes_its_size_is_drawn_again_at_once(

@@ -13,12 +13,14 @@ import timeoutq
 PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
     "errors", "model", "arguments", "text", "retry", "operations", "address", "connection", "embedded", "flows", "why",
-    "client", "handlers", "heartbeat", "cleaner", "worker", "supervisor", "dashboard", "testing", "transfer", "doctor",
+    "client", "directory", "handlers", "heartbeat", "cleaner", "worker", "supervisor", "dashboard", "testing",
+    "transfer", "doctor",
     "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "bench": ["__init__", "terms", "handlers", "ground", "limits", "clients", "workers", "hosts", "latency", "report"],
     "cli": [
+        "completion",
         "app",
         "printing",
         "reading",

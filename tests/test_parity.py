@@ -19,8 +19,12 @@ def test_both_have_the_same_methods_in_the_same_order() -> None:
 def test_signatures_and_docstrings_are_equal_and_all_of_the_second_are_async() -> None:
     for name, method in public(Queue).items():
         twin = vars(AsyncQueue)[name]
-        assert inspect.signature(method) == inspect.signature(twin), name  # type: ignore[arg-type]  # a function
+        ours, theirs = inspect.signature(method), inspect.signature(twin)  # type: ignore[arg-type]  # functions
+        assert inspect.isgeneratorfunction(method) is inspect.isasyncgenfunction(twin), name
+        if inspect.isgeneratorfunction(method):
+            ours = ours.replace(return_annotation=f"Async{ours.return_annotation}")
+        assert ours == theirs, name
         assert inspect.getdoc(method) == inspect.getdoc(twin), name
         assert inspect.getdoc(method), name
-        assert inspect.iscoroutinefunction(twin), name
+        assert inspect.iscoroutinefunction(twin) or inspect.isasyncgenfunction(twin), name
         assert not inspect.iscoroutinefunction(method), name

@@ -42,6 +42,7 @@ def calls() -> dict[str, Call[Any]]:
         ops.plan(1000),
         ops.beat("w", {"pid": 1}),
         ops.inspect("a"),
+        *ops.states(("a",)),
         ops.describe([b"a"]),
         ops.restore([Record(b"a", State.TODOS)], nonce),
         ops.stats(),

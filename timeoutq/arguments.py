@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Lease, Payload, Politeness, TaskId, Tasks
+from timeoutq.model import Lease, Payload, Politeness, State, TaskId, Tasks
 
 MAX_ID = 1024
 MAX_PAYLOAD = 1024 * 1024
@@ -38,6 +38,14 @@ def queue_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.match(name):
         raise InvalidInput(f"{name!r:.80} is not a queue name: use 1 to 64 of A-Z a-z 0-9 . _ -")
     return name
+
+
+def state(value: object) -> State:
+    """Check the name of a state."""
+    try:
+        return State(value)  # type: ignore[arg-type]  # whatever it is, it is refused by name
+    except ValueError:
+        raise InvalidInput(f"{value!r:.80} is not a state: one of {', '.join(State)}") from None
 
 
 def task_id(task: object) -> bytes:

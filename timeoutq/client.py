@@ -12,7 +12,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import count
 from types import TracebackType
@@ -24,6 +24,7 @@ from timeoutq.errors import InvalidInput
 from timeoutq.flows import BELL_WAIT, Bell, Flow, Send, ServerClock, Talk
 from timeoutq.model import (
     Answer,
+    Entry,
     Failure,
     HostInfo,
     HostPage,
@@ -204,11 +205,7 @@ class _Face:
         return swept.moved
 
     def _page(self, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
-        try:
-            found = State(state)
-        except ValueError:
-            known = ", ".join(State)
-            raise InvalidInput(f"{state!r:.80} is not a state: one of {known}") from None
+        found = arguments.state(state)
         entries, following = yield from flows.page(
             self.talk, found.value, self._cursor(cursor), arguments.count(n, high=1000)
         )
@@ -523,9 +520,26 @@ class Queue(_Face):
         """Tell all that is known of one task; its `state` is None when it is in none."""
         return self.run(flows.answer(self.talk, self.operations.inspect(task)))
 
+    def states(self, *tasks: Tasks) -> Outcome:
+        """Tell where tasks are, any number, 500 at one moment: for each id its state, or `UNKNOWN` when none holds it.
+
+        `outcome.items()` gives pairs of id and state, `outcome.counts()` how many are where.
+        """
+        return self.run(flows.answers(self.talk, self.operations.states(tasks)))
+
     def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
         """Read a page of a state, about `n` entries: leases by deadline, scheduled by due time, sets in no order."""
         return self.run(self._page(state, cursor, n))
+
+    def each(self, state: State | str) -> Iterator[Entry]:
+        """Go through all entries of a state, in no order, some hundred at a time.
+
+        A task that is in the state all the while is given at least once; one that moves meanwhile may be left out.
+        """
+        known, cursor = arguments.state(state).value, flows.START
+        while cursor is not None:
+            found, cursor = self.run(flows.entries(self.talk, known, cursor))
+            yield from found
 
     def stats(self) -> Stats:
         """Count all states, read counters and settings, at one moment."""
@@ -565,10 +579,18 @@ class Queue(_Face):
         """
         self.run(self._configured(keep_done, max_crashes, politeness))
 
+    def exists(self) -> bool:
+        """Say whether anything was put to the queue, or set for it, since it was last purged.
+
+        A worker or a cleaner that waits there does not make it exist.
+        """
+        return self.run(flows.exists(self.talk))
+
     def drained(self, before: float | datetime | None = None) -> bool:
         """Say whether nothing is ready, held, scheduled (before a time, if one is given), or waiting for a host's turn.
 
-        One atomic answer. What waits for no time, since the budget of its host is used up, does not count.
+        One atomic answer. What waits for no time, since the budget of its host is used up, does not count. A queue
+        that nothing was put to is drained as well: `exists` tells a mistyped name from a queue that is done.
         """
         return self.run(self._drained(before))
 
@@ -592,6 +614,15 @@ class Queue(_Face):
     def hosts(self, cursor: str | None = None, n: int = 100) -> HostPage:
         """Read a page of the hosts that the queue has met, those whose turn is next first."""
         return self.run(self._hosts(cursor, n))
+
+    def each_host(self) -> Iterator[HostInfo]:
+        """Go through all hosts that the queue has met, in no order; each is given at least once."""
+        cursor = flows.START
+        while cursor is not None:
+            found, cursor = self.run(flows.host_rows(self.talk, cursor))
+            if found is None:
+                raise InvalidInput(self._not_polite())
+            yield from found
 
     def set_host(
         self,
@@ -870,9 +901,27 @@ class AsyncQueue(_Face):
         """Tell all that is known of one task; its `state` is None when it is in none."""
         return await self.run(flows.answer(self.talk, self.operations.inspect(task)))
 
+    async def states(self, *tasks: Tasks) -> Outcome:
+        """Tell where tasks are, any number, 500 at one moment: for each id its state, or `UNKNOWN` when none holds it.
+
+        `outcome.items()` gives pairs of id and state, `outcome.counts()` how many are where.
+        """
+        return await self.run(flows.answers(self.talk, self.operations.states(tasks)))
+
     async def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
         """Read a page of a state, about `n` entries: leases by deadline, scheduled by due time, sets in no order."""
         return await self.run(self._page(state, cursor, n))
+
+    async def each(self, state: State | str) -> AsyncIterator[Entry]:
+        """Go through all entries of a state, in no order, some hundred at a time.
+
+        A task that is in the state all the while is given at least once; one that moves meanwhile may be left out.
+        """
+        known, cursor = arguments.state(state).value, flows.START
+        while cursor is not None:
+            found, cursor = await self.run(flows.entries(self.talk, known, cursor))
+            for entry in found:
+                yield entry
 
     async def stats(self) -> Stats:
         """Count all states, read counters and settings, at one moment."""
@@ -912,10 +961,18 @@ class AsyncQueue(_Face):
         """
         await self.run(self._configured(keep_done, max_crashes, politeness))
 
+    async def exists(self) -> bool:
+        """Say whether anything was put to the queue, or set for it, since it was last purged.
+
+        A worker or a cleaner that waits there does not make it exist.
+        """
+        return await self.run(flows.exists(self.talk))
+
     async def drained(self, before: float | datetime | None = None) -> bool:
         """Say whether nothing is ready, held, scheduled (before a time, if one is given), or waiting for a host's turn.
 
-        One atomic answer. What waits for no time, since the budget of its host is used up, does not count.
+        One atomic answer. What waits for no time, since the budget of its host is used up, does not count. A queue
+        that nothing was put to is drained as well: `exists` tells a mistyped name from a queue that is done.
         """
         return await self.run(self._drained(before))
 
@@ -939,6 +996,16 @@ class AsyncQueue(_Face):
     async def hosts(self, cursor: str | None = None, n: int = 100) -> HostPage:
         """Read a page of the hosts that the queue has met, those whose turn is next first."""
         return await self.run(self._hosts(cursor, n))
+
+    async def each_host(self) -> AsyncIterator[HostInfo]:
+        """Go through all hosts that the queue has met, in no order; each is given at least once."""
+        cursor = flows.START
+        while cursor is not None:
+            found, cursor = await self.run(flows.host_rows(self.talk, cursor))
+            if found is None:
+                raise InvalidInput(self._not_polite())
+            for info in found:
+                yield info
 
     async def set_host(
         self,

@@ -15,7 +15,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
@@ -81,6 +81,11 @@ class Snapshot:
     """Why this is not fresh: the server cannot be reached."""
     stale: float = 0.0
     """For how many seconds."""
+
+    @property
+    def exists(self) -> bool:
+        """Something was put to the queue, or set for it, or a worker waits there."""
+        return self.stats.exists or bool(self.workers)
 
     @property
     def waiting(self) -> float | None:
@@ -603,11 +608,18 @@ def _leaving_in_order() -> Generator[None]:
             signal.signal(number, handler)
 
 
-def run(queue: Queue, interval: float = 1.0, console: Console | None = None) -> None:
+def run(
+    queue: Queue,
+    interval: float = 1.0,
+    console: Console | None = None,
+    unknown: Callable[[], str] | None = None,
+) -> None:
     """Show the queue live until q or Ctrl-C; a server that is away is shown as such and waited for.
 
+    `unknown` says what is shown of a queue that nothing was put to and nobody works on; it is asked once.
     Raises what no waiting mends, such as a wrong password, when it comes before the first look.
     """
+    said_unknown = ""
     console = console or Console(highlight=False)
     drawn: object = None
     with (
@@ -622,7 +634,10 @@ def run(queue: Queue, interval: float = 1.0, console: Console | None = None) -> 
             state = (looks.number, size, int(seen.stale) if seen else None)
             if state != drawn:
                 drawn = state
-                if seen is not None:
+                if seen is not None and unknown is not None and not (seen.exists or seen.trouble):
+                    said_unknown = said_unknown or f"{unknown()}; waits for the first task"
+                    live.update(Text(safe(f" timeoutq: {said_unknown}"), "bold yellow"), refresh=True)
+                elif seen is not None:
                     live.update(render(seen, size.width, size.height), refresh=True)
                 else:
                     said = f"waits for the server: {looks.trouble}" if looks.trouble else "looks at the queue …"

@@ -36,7 +36,7 @@ from timeoutq.errors import (
     Unavailable,
     UnsafeServer,
 )
-from timeoutq.model import Answer, Entry, Lease, Outcome, TaskInfo, Tasks
+from timeoutq.model import Answer, Entry, HostInfo, Lease, Outcome, State, TaskInfo, Tasks
 from timeoutq.operations import BATCH, Call, Claimed, Command, Operations, Swept
 
 T = TypeVar("T")
@@ -461,6 +461,15 @@ def ack_put(
     return (yield from end_one(talk, lease, [call]))
 
 
+def exists(talk: Talk) -> Flow[bool]:
+    """Say whether anything was ever put to the queue, or set for it; also of one whose settings a foreign hand took."""
+    key = talk.operations.key
+    schema, states = yield from ask(
+        talk, [("HEXISTS", key("meta"), "schema"), ("EXISTS", *(key(state.value) for state in State))]
+    )
+    return bool(schema) or int(states) > 0
+
+
 def retry_failed(talk: Talk, tasks: tuple[Tasks, ...]) -> Flow[int]:
     """Make failed tasks ready again: those named, or all."""
     ids, _ = arguments.tasks(tasks)
@@ -523,6 +532,57 @@ def page(talk: Talk, state: str, cursor: str | None, n: int) -> Flow[tuple[list[
     found = [operations.read_entry(id, error=line) for id, line in zip(ids, lines, strict=True)]
     after = following.decode() if isinstance(following, bytes) else str(following)
     return found, None if after == "0" else after
+
+
+START: str | None = "0"
+"""The cursor with which a walk begins; None ends it."""
+
+
+def entries(talk: Talk, state: str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
+    """Read some entries of a state in no order, so that none that stays in it is missed, whatever else moves."""
+    if state not in ("scheduled", "in_progress"):
+        return (yield from page(talk, state, cursor, BATCH))
+    key = talk.operations.key
+    source = key("scheduled" if state == "scheduled" else "leases")
+    (reply,) = yield from ask(talk, [("ZSCAN", source, cursor, "COUNT", BATCH)])
+    following, found = reply
+    pairs = _pairs_of(found)
+    tokens: list[Any] = [None] * len(pairs)
+    if state == "in_progress" and pairs:
+        (tokens,) = yield from ask(talk, [("HMGET", key("owners"), *(id for id, _ in pairs))])
+    read = [
+        operations.read_entry(id, at=float(score), token=token)
+        for (id, score), token in zip(pairs, tokens, strict=True)
+    ]
+    return read, _following(following)
+
+
+def host_rows(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo] | None, str | None]]:
+    """Read some hosts in no order, so that none is missed while turns move; None on a queue that is not polite."""
+    (reply,) = yield from ask(talk, [("ZSCAN", talk.operations.key("hosts"), cursor, "COUNT", 100)])
+    following, found = reply
+    rows: list[HostInfo] = []
+    names = [name for name, _ in _pairs_of(found)]
+    for at in range(0, len(names), 16):
+        for row in (yield from settle(talk, [talk.operations.host(name) for name in names[at : at + 16]])):
+            if isinstance(row, TimeoutqError):
+                raise row
+            if row is None:
+                return None, None
+            rows.append(row)
+    return rows, _following(following)
+
+
+def _pairs_of(found: Any) -> list[tuple[Any, Any]]:
+    # RESP3 gives pairs, RESP2 a flat list
+    if found and isinstance(found[0], list | tuple):
+        return [(member, score) for member, score in found]
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+def _following(cursor: Any) -> str | None:
+    after = cursor.decode() if isinstance(cursor, bytes) else str(cursor)
+    return None if after == "0" else after
 
 
 def is_final(error: TimeoutqError) -> bool:

@@ -291,6 +291,13 @@ class Page:
     entries: Sequence[Entry]
     cursor: str | None
 
+    def __iter__(self) -> Iterator[Entry]:
+        """Go through the entries of this page; `each` of a queue goes through all of a state."""
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
 
 @dataclass(frozen=True, slots=True)
 class HostPage:
@@ -298,6 +305,13 @@ class HostPage:
 
     hosts: Sequence[HostInfo]
     cursor: str | None
+
+    def __iter__(self) -> Iterator[HostInfo]:
+        """Go through the hosts of this page; `each_host` of a queue goes through all."""
+        return iter(self.hosts)
+
+    def __len__(self) -> int:
+        return len(self.hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +380,11 @@ class Stats:
     def known(self) -> int:
         """todos + waiting + scheduled + in_progress + done + failed."""
         return self.todos + self.waiting + self.scheduled + self.in_progress + self.done + self.failed
+
+    @property
+    def exists(self) -> bool:
+        """Something was put to the queue, or set for it, since it was last purged."""
+        return "schema" in self.settings or self.known > 0
 
     @property
     def drained(self) -> bool:

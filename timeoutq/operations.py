@@ -384,6 +384,11 @@ class Operations:
         id = arguments.task_id(task)
         return self.call("inspect", [id], lambda reply: _info(text(id), reply))
 
+    def states(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
+        """Build the calls that tell where tasks are: one for each 500."""
+        ids, _ = arguments.tasks(tasks)
+        return [self.call("states", part, _outcome(part)) for part, _ in _batches(ids, {})]
+
     def describe(self, ids: Sequence[bytes]) -> Call[tuple[int, list[Record]]]:
         """Build the call that tells what an export says of up to 500 tasks: how many it looked at, those it found."""
         return self.call("describe", [DESCRIBED, *ids], lambda reply: _described(ids, reply))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from timeoutq import AsyncQueue
@@ -21,6 +22,8 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.queue, name)
+        if inspect.isasyncgenfunction(found):
+            return lambda *words: iter(self._all(found(*words)))
         if not asyncio.iscoroutinefunction(found):
             return found
         method: Callable[..., Any] = found
@@ -29,6 +32,12 @@ class Blocking:
             return asyncio.run_coroutine_threadsafe(method(*words, **settings), self._loop).result(60)
 
         return call
+
+    def _all(self, walk: AsyncIterator[Any]) -> list[Any]:
+        async def collect() -> list[Any]:
+            return [one async for one in walk]
+
+        return asyncio.run_coroutine_threadsafe(collect(), self._loop).result(60)
 
     def __enter__(self) -> Blocking:
         return self

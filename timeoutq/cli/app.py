@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from timeoutq.cli.completion import queue_names
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
 from timeoutq.text import safe
 
@@ -38,7 +39,10 @@ app = typer.Typer(
 )
 
 
-Name = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False)]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False, autocompletion=queue_names),
+]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[TASK]...", help="Task ids.", show_default=False)]
 Url = Annotated[
     str | None, typer.Option("--url", help="Server: redis://, rediss://, unix://, valkey://.", show_default=False)
@@ -120,6 +124,29 @@ def open_queue(name: str, url: str | None, url_file: Path | None, **settings: An
     from timeoutq.client import Queue
 
     return Queue(name, server_address(url, url_file), **settings)
+
+
+@contextmanager
+def known_queue(name: str, url: str | None, url_file: Path | None) -> Iterator[Queue]:
+    """Open a queue that must be there; end the command with 1 when nothing was ever put to it."""
+    with open_queue(name, url, url_file) as opened:
+        if not opened.exists():
+            unknown(opened)
+        yield opened
+
+
+def unknown(queue: Queue) -> NoReturn:
+    """End the command, saying that this queue is unknown, and which one may have been meant."""
+    stop(NOTHING, unknown_words(queue))
+
+
+def unknown_words(queue: Queue) -> str:
+    """Say that a queue is unknown, where, and which one may have been meant."""
+    from timeoutq import directory
+
+    alike = " or ".join(directory.meant(queue, queue.name))
+    hint = f"did you mean {alike}?" if alike else "`timeoutq queues` lists those that are there"
+    return f"queue {queue.name} is unknown: nothing was put to it at {queue.url}; {hint}"
 
 
 def sure(question: str, yes: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from timeoutq.cli.app import NOTHING, AsJson, Name, Url, UrlFile, Yes, app, open_queue, sure
+from timeoutq.cli.app import NOTHING, AsJson, Name, Url, UrlFile, Yes, app, known_queue, sure
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.reading import moment, seconds
 from timeoutq.errors import InvalidInput
@@ -82,7 +82,7 @@ def hosts(
 ) -> None:  # fmt: skip
     """List the hosts that the queue has met, those whose turn is next first."""
     sink = Sink(as_json)
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         while True:
             page = opened.hosts(cursor, limit)
             if as_json:
@@ -126,7 +126,7 @@ def host(
     """Tell all about one host; with options, give it rules of its own first."""
     if usual and (delay is not None or per_host is not None):
         raise InvalidInput("give --usual, or --delay and --per-host")
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         found = opened.set_host(
             name,
             delay="usual" if usual else delay,
@@ -151,7 +151,7 @@ def block(
     """Keep everybody from a host for a while; what is held goes on."""
     if (for_ is None) == (until is None):
         raise InvalidInput("say for how long: --for 5m, or --until a time")
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         found = opened.block_host(name, for_=for_, until=until, reason=reason)
     _tell(found, as_json)
 
@@ -159,7 +159,7 @@ def block(
 @app.command(rich_help_panel="Hosts of a polite queue")
 def unblock(queue: Name, name: Host, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """End a block or a ban."""
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         found = opened.unblock_host(name)
     _tell(found, as_json)
 
@@ -170,7 +170,7 @@ def ban(
     yes: Yes = False, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Never visit a host again: its ready tasks go to failed, and all that come. Asks first."""
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         known = opened.host(name)
         ready = f"{known.waiting:,} waiting, {known.busy:,} ready or in progress"
         sure(f"Ban host {known.host} of queue {queue}, and move its ready tasks to failed ({ready})?", yes)
@@ -181,7 +181,7 @@ def ban(
 @app.command(rich_help_panel="Looking")
 def why(queue: Name, task: str, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """Say why a task is not being worked on now, or who works on it; exit 1 when no state holds it."""
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         found = opened.why(task)
     sink = Sink(as_json)
     if as_json:

@@ -13,7 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import LOST, NOTHING, AsJson, Count, Ids, Name, Url, UrlFile, app, open_queue, say
+from timeoutq.cli.app import (
+    LOST,
+    NOTHING,
+    AsJson,
+    Count,
+    Ids,
+    Name,
+    Url,
+    UrlFile,
+    app,
+    open_queue,
+    say,
+    stop,
+    unknown,
+    unknown_words,
+)
 from timeoutq.cli.printing import Sink, iso, report
 from timeoutq.cli.reading import LONGEST_LINE, Duration, given_ids, piped_in, read_json, seconds
 from timeoutq.errors import InvalidInput, TimeoutqError
@@ -34,6 +49,8 @@ def claim(
     """Lease ready tasks and print them with their tokens; exit 1 when there are none."""
     with open_queue(queue, url, url_file) as opened:
         leases = opened.claim(n, timeout=timeout, max_runtime=max_runtime, wait=wait)
+        if not leases and not opened.exists():
+            unknown(opened)  # only now: with --wait it might have been put to meanwhile
     sink = Sink(as_json)
     if as_json:
         for lease in leases:
@@ -89,6 +106,9 @@ def _ended(queue: Queue, leases: Sequence[Lease], outcome: Outcome, as_json: boo
     if outcome.ok == len(outcome):
         return
     lost = [lease for lease, answer in zip(leases, outcome, strict=True) if answer is Answer.LOST]
+    with suppress(TimeoutqError):
+        if not queue.exists():
+            stop(LOST, unknown_words(queue))
     with suppress(TimeoutqError):  # who cannot be asked changes nothing: the lease is lost
         for lease in lost[:EXPLAINED]:
             say(str(queue.run(flows.lost(queue.talk, lease))))
@@ -173,6 +193,8 @@ def pull(queue: Name, n: Count = 1, url: Url = None, url_file: UrlFile = None, a
     """Take tasks without a lease: done at once, lost if you die. Exit 1 when there are none."""
     with open_queue(queue, url, url_file) as opened:
         tasks = opened.pull(n)
+        if not tasks and not opened.exists():
+            unknown(opened)
     sink = Sink(as_json)
     if as_json:
         for task in tasks:

@@ -7,15 +7,78 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import NOTHING, AsJson, Name, Url, UrlFile, app, open_queue, server_address
-from timeoutq.cli.printing import Sink, iso, plain
-from timeoutq.cli.reading import moment, seconds
-from timeoutq.model import State
+from timeoutq.cli.app import (
+    NOTHING,
+    AsJson,
+    Ids,
+    Name,
+    Url,
+    UrlFile,
+    app,
+    known_queue,
+    open_queue,
+    server_address,
+    stop,
+    unknown,
+    unknown_words,
+)
+from timeoutq.cli.completion import queue_names
+from timeoutq.cli.printing import Sink, iso, plain, progress
+from timeoutq.cli.reading import given_ids, ids_of, moment, seconds
+from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.model import State, TaskId
 from timeoutq.text import age, safe
+
+if TYPE_CHECKING:
+    from timeoutq.client import Queue
+    from timeoutq.directory import Listed
+
+
+@app.command(rich_help_panel="Looking")
+def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
+    """List the queues that are on the server: how many tasks each knows, and where they are. Exit 1: none.
+
+    All keys of the server's database are looked at, a thousand at a time, which takes about a second for each million.
+    """
+    from timeoutq import directory
+
+    sink, met = Sink(as_json), 0
+    # the settings of a server that evicts are not looked at here: this only reads
+    with (
+        open_queue("queues", url, url_file, allow_eviction=True) as opened,
+        progress("looking at keys", directory.size(opened), beside_output=True, unit="queues") as tell,
+    ):
+        found: list[directory.Listed] = []
+        for call, page in enumerate(directory.names(opened), 1):
+            for one in directory.look(opened, page):
+                met += 1
+                if as_json:
+                    sink.document(_listed(one))
+                else:
+                    found.append(one)
+            tell(call * directory.KEYS_A_CALL, met)
+        if not met:
+            stop(NOTHING, f"there is no queue at {opened.url}")
+    if not as_json:
+        found.sort(key=lambda one: one.name)
+        sink.rows(QUEUE_COLUMNS, ([_listed(one)[column] for column in QUEUE_COLUMNS] for one in found))
+
+
+QUEUE_COLUMNS = ("queue", "known", "todos", "waiting", "scheduled", "in_progress", "done", "failed", "workers", "note")
+
+
+def _listed(one: Listed) -> dict[str, Any]:
+    stats = one.stats
+    counts = {name: None if stats is None else getattr(stats, name) for name in QUEUE_COLUMNS[1:-1]}
+    return {"queue": one.name, **counts, "note": one.trouble or ("paused" if stats and stats.paused else None)}
 
 
 @app.command(rich_help_panel="Looking")
@@ -25,6 +88,8 @@ def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJs
 
     with open_queue(queue, url, url_file) as opened:
         seen = board.snapshot(opened)
+        if not seen.exists:
+            unknown(opened)
     if as_json:
         Sink(True).document(board.to_json(seen))
     else:
@@ -41,10 +106,13 @@ def dashboard(
     from timeoutq import dashboard as board
 
     with open_queue(queue, url, url_file) as opened:
-        if not sys.stdout.isatty():
-            board.show(board.snapshot(opened))
-            return
-        board.run(opened, interval)
+        seen = board.snapshot(opened) if not sys.stdout.isatty() else None
+        if seen is None:
+            board.run(opened, interval, unknown=lambda: unknown_words(opened))
+        elif seen.exists:
+            board.show(seen)
+        else:
+            unknown(opened)
 
 
 @app.command("list", rich_help_panel="Looking")
@@ -57,7 +125,7 @@ def list_state(
 ) -> None:  # fmt: skip
     """List the tasks in a state: by deadline, by due time, or in no order."""
     sink = Sink(as_json)
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         while True:
             page = opened.list(state.value, cursor, limit)
             rows = ((e.task, iso(e.at), e.holder, e.error) for e in page.entries)
@@ -72,7 +140,7 @@ def list_state(
 @app.command(rich_help_panel="Looking")
 def inspect(queue: Name, task: str, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """Tell all about one task; exit 1 when no state holds it."""
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         info = opened.inspect(task)
     sink = Sink(as_json)
     if as_json:
@@ -98,29 +166,71 @@ def inspect(queue: Name, task: str, url: Url = None, url_file: UrlFile = None, a
 
 
 @app.command(rich_help_panel="Looking")
+def states(
+    queue: Name, tasks: Ids = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="File of ids, one per line; - is stdin.")] = None,
+    null: Annotated[bool, typer.Option("--null", "-0", help="Ids in the file end with a NUL, not a newline.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Only count how many are where.")] = False,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Say where tasks are, any number of them; exit 1 when no state holds any."""
+    from timeoutq import transfer
+
+    if bool(tasks) == (file is not None):
+        raise InvalidInput("name tasks, or give --file with one id per line")
+    sink, totals = Sink(as_json), Counter[str]()
+    with known_queue(queue, url, url_file) as opened:
+        given: Iterator[TaskId] = iter(given_ids(tasks)) if file is None else ids_of(file, null)
+        for batch in transfer.parts(given):
+            outcome = opened.states(batch)
+            totals.update(outcome.counts())
+            if not count:
+                sink.rows(("task", "state"), ((task, answer.value) for task, answer in outcome.items()))
+    if count and as_json:
+        sink.document(totals)
+    elif count:
+        sink.rows(("state", "tasks"), totals.items())
+    if not totals.keys() - {"unknown"}:
+        raise typer.Exit(NOTHING)
+
+
+@app.command(rich_help_panel="Looking")
 def drained(
     queue: Name, before: Annotated[float | None, typer.Option(parser=moment, metavar="TIME")] = None,
     wait: Annotated[float | None, typer.Option(parser=seconds, metavar="TIME", help="Wait so long for it.")] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Say whether nothing is ready, held, scheduled, or waiting for its host's turn: exit 0 for yes, 1 for no."""
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         found = opened.drained(before) if wait is None else opened.wait_drained(wait, before)
     Sink(as_json).document({"drained": found}) if as_json else typer.echo("yes" if found else "no")
     if not found:
         raise typer.Exit(NOTHING)
 
 
+def _met(queue: Queue) -> bool:
+    # a worker that waits for the first task is no mistyped name
+    with suppress(TimeoutqError):
+        stats = queue.stats()
+        return stats.exists or stats.workers > 0
+    return True  # what hinders it is said by another check
+
+
 @app.command(rich_help_panel="Looking")
 def doctor(
-    queue: Annotated[str, typer.Argument(metavar="[QUEUE]")] = "doctor",
+    queue: Annotated[
+        str | None,
+        typer.Argument(metavar="[QUEUE]", help="Name of the queue; else only the server.", autocompletion=queue_names),
+    ] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Examine the server and the queue: what is right, what is not, and the cure. Exit 1 when something is red."""
     from timeoutq import doctor as examine
 
-    with open_queue(queue, url, url_file, allow_eviction=True) as opened:
+    with open_queue(queue or "doctor", url, url_file, allow_eviction=True) as opened:
         findings = examine.examine(opened)
+        if queue is not None and not _met(opened):
+            findings.append(examine.Finding("queue", "red", unknown_words(opened)))
     sink = Sink(as_json)
     if as_json or not sys.stdout.isatty():
         sink.rows(("check", "verdict", "found", "cure"), ((f.check, f.verdict, f.found, f.cure) for f in findings))

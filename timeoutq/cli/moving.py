@@ -21,6 +21,7 @@ from timeoutq.cli.app import (
     UrlFile,
     Yes,
     app,
+    known_queue,
     open_queue,
     say,
     saying_how_far,
@@ -68,7 +69,7 @@ def requeue(
 
     state, pattern = State(source.value), None if match is None else match.encode("utf-8", "surrogateescape")
     matched = looked = moved = 0
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         if not (dry_run or yes) and _more_than(opened, state, pattern):
             what = f"more than {MANY:,} tasks of {queue}:{state}" + (f" that match {match}" if match else "")
             sure(f"Put {what} back into todos?", yes)
@@ -117,7 +118,7 @@ def export(
     from timeoutq import transfer
 
     written = 0
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         sys.stdout.write(transfer.header(opened) + "\n")
         total = sum(transfer.size(opened, state) for state in states or State)
         with (

@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from timeoutq.cli.app import NOTHING, AsJson, Ids, Name, Url, UrlFile, Yes, app, open_queue, sure
-from timeoutq.cli.printing import Sink, report
+from timeoutq.cli.app import NOTHING, AsJson, Ids, Name, Url, UrlFile, Yes, app, known_queue, open_queue, sure
+from timeoutq.cli.printing import Sink, length, report
 from timeoutq.cli.reading import given_ids, seconds
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Politeness, State
+from timeoutq.model import Politeness, State, Stats
 
 
 @app.command(rich_help_panel="Operating")
@@ -28,7 +28,7 @@ def retry(
     """Make failed tasks ready again, with a clean record; exit 1 when none was."""
     if bool(tasks) == everything:
         raise InvalidInput("name failed tasks, or give --all")
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         moved = opened.retry_failed(*given_ids(tasks))
     Sink(as_json).document({"retried": moved}) if as_json else typer.echo(f"{moved} retried")
     if not moved:
@@ -43,7 +43,7 @@ def forget(
     """Remove tasks from every state; one that runs finds its lease lost. Asks first; exit 1 when none was known."""
     from timeoutq.model import Answer
 
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         sure(f"Forget {len(tasks)} task{'' if len(tasks) == 1 else 's'} of queue {queue}?", yes)
         outcome = opened.forget(tasks)
     report(outcome, as_json)
@@ -54,14 +54,14 @@ def forget(
 @app.command(rich_help_panel="Operating")
 def pause(queue: Name, url: Url = None, url_file: UrlFile = None) -> None:
     """Give out no more tasks; what is leased goes on."""
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         opened.pause()
 
 
 @app.command(rich_help_panel="Operating")
 def resume(queue: Name, url: Url = None, url_file: UrlFile = None) -> None:
     """Give out tasks again."""
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         opened.resume()
 
 
@@ -77,6 +77,30 @@ def _keep(text: str) -> int | str | timedelta:
     raise InvalidInput(f"--keep-done {text!r:.40} is none of: forever, 0, how many (1000), how long (12h, 7d)")
 
 
+def _kept(value: str) -> str:
+    """Give a stored `keep_done` as --keep-done takes it."""
+    if value.startswith("t") and value[1:].isdecimal():
+        return length(int(value[1:]) / 1000)
+    return value
+
+
+def _show_settings(stats: Stats, as_json: bool) -> None:
+    polite, of = stats.politeness, stats.settings.get
+    found = {
+        "keep-done": _kept(of("keep_done", "forever")),
+        "max-crashes": int(of("max_crashes", "5")),
+        "delay": None if polite is None else length(polite.delay),
+        "per-host": None if polite is None else polite.per_host,
+        "paused": "yes" if stats.paused else "no",
+        "schema": of("schema"),
+    }
+    sink = Sink(as_json)
+    if as_json:
+        sink.document({**{name.replace("-", "_"): value for name, value in found.items()}, "paused": stats.paused})
+    else:
+        sink.rows(("setting", "value"), [line for line in found.items() if line[1] is not None])
+
+
 @app.command(rich_help_panel="Operating")
 def configure(
     queue: Name,
@@ -88,12 +112,14 @@ def configure(
     ] = None,
     per_host: Annotated[int | None, typer.Option(min=1, help="Polite: visits of a host at once; else 1.")] = None,
     impolite: Annotated[bool, typer.Option("--impolite", help="Polite no more: hosts and their rules go.")] = False,
-    url: Url = None, url_file: UrlFile = None,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Change settings that all clients of the queue share."""
+    """Change settings that all clients of the queue share; without an option, show them."""
     polite = delay is not None or per_host is not None
     if keep_done is None and max_crashes is None and not polite and not impolite:
-        raise InvalidInput("say what to change: --keep-done, --max-crashes, --delay, --per-host or --impolite")
+        with known_queue(queue, url, url_file) as opened:
+            _show_settings(opened.stats(), as_json)
+        return
     if polite and impolite:
         raise InvalidInput("give --impolite, or --delay and --per-host")
     with open_queue(queue, url, url_file) as opened:
@@ -110,7 +136,7 @@ def configure(
 @app.command(rich_help_panel="Operating")
 def purge(queue: Name, yes: Yes = False, url: Url = None, url_file: UrlFile = None) -> None:
     """Remove the queue with all its tasks. Asks first."""
-    with open_queue(queue, url, url_file) as opened:
+    with known_queue(queue, url, url_file) as opened:
         stats = opened.stats()
         known = stats.known
         counts = ", ".join(f"{getattr(stats, state):,} {state}" for state in State if getattr(stats, state))

@@ -69,6 +69,15 @@ def plain(value: Any) -> Any:
     return value
 
 
+def length(seconds: float) -> str:
+    """Give a length of time as options take it: 250ms, 30s, 5m, 12h, 7d."""
+    ms = round(seconds * 1000)
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if ms and ms % size == 0:
+            return f"{ms // size}{unit}"
+    return f"{ms}ms" if ms < 1000 else f"{ms / 1000:.3f}".rstrip("0").rstrip(".") + "s"
+
+
 def iso(at: float | None) -> str | None:
     """Give a moment as ISO 8601 in UTC, to the ms."""
     return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
@@ -80,13 +89,13 @@ def report(outcome: Outcome, as_json: bool) -> None:
     sink.rows(("task", "answer"), ((task, str(answer)) for task, answer in outcome.items()))
 
 
-def bar() -> Any:
-    """Give a bar of progress for stderr; its field `done` counts tasks."""
+def bar(unit: str = "tasks") -> Any:
+    """Give a bar of progress for stderr; its field `done` counts tasks, or what `unit` says."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     return Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]:,} tasks"),
+        TextColumn("{task.description}"), BarColumn(), TextColumn(f"{{task.fields[done]:,}} {unit}"),
         TimeElapsedColumn(),
         # what is printed meanwhile is stdout's, not the bar's
         console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
@@ -95,7 +104,7 @@ def bar() -> Any:
 
 @contextmanager
 def progress(
-    what: str, total: int | None = None, *, beside_output: bool = False
+    what: str, total: int | None = None, *, beside_output: bool = False, unit: str = "tasks"
 ) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on stderr while it lasts, if that is a terminal; give a function to tell how far it is, and how many.
 
@@ -105,7 +114,7 @@ def progress(
     if sys.stderr is None or not sys.stderr.isatty() or crowded:
         yield lambda _completed, _done: None
         return
-    with bar() as shown:
+    with bar(unit) as shown:
         task = shown.add_task(what, total=total, done=0)
         yield lambda completed, done: shown.update(task, completed=completed, done=done)
 

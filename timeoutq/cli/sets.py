@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from timeoutq.cli.app import NOTHING, AsJson, Url, UrlFile, app, open_queue, saying_how_far
+from timeoutq.cli.app import NOTHING, AsJson, Url, UrlFile, app, known_queue, saying_how_far
+from timeoutq.cli.completion import sides
 from timeoutq.cli.printing import Sink, ids, progress
 from timeoutq.cli.reading import ids_of
 from timeoutq.errors import InvalidInput
@@ -29,8 +30,12 @@ SIDES = (
     "file (so ./crawl:done is one); else QUEUE:STATE is a state, and any other name a file."
 )
 
-First = Annotated[str, typer.Argument(metavar="FIRST", help="QUEUE:STATE, a file, or -.", show_default=False)]
-Second = Annotated[str, typer.Argument(metavar="SECOND", help="QUEUE:STATE, a file, or -.", show_default=False)]
+First = Annotated[
+    str, typer.Argument(metavar="FIRST", help="QUEUE:STATE, a file, or -.", show_default=False, autocompletion=sides)
+]
+Second = Annotated[
+    str, typer.Argument(metavar="SECOND", help="QUEUE:STATE, a file, or -.", show_default=False, autocompletion=sides)
+]
 Count = Annotated[bool, typer.Option("--count", help="Only count them.")]
 Null = Annotated[bool, typer.Option("--null", "-0", help="Ids end with a NUL, not a newline: in files and in print.")]
 
@@ -73,7 +78,7 @@ def _compare(
     with ExitStack() as stack:
 
         def opened(which: Side) -> Queue:
-            return stack.enter_context(open_queue(str(which.queue), url, url_file))
+            return stack.enter_context(known_queue(str(which.queue), url, url_file))
 
         looked = taken = found = 0
 

@@ -1,0 +1,259 @@
+"""Which queues are there: `timeoutq queues`, names that nothing was put to, and what a shell completes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import typer
+
+from tests.rig.command import Say, say, server
+from tests.rig.processes import ROOT
+from timeoutq import Politeness, Queue, cli, directory, flows
+from timeoutq.cli import completion
+from timeoutq.operations import Call
+
+__all__ = ["say", "server"]
+
+
+@pytest.fixture
+def web(url: str) -> Iterator[Queue]:
+    """A queue that is there, with a task in most states."""
+    with Queue("web", url, timeout=60) as opened:
+        opened.put([f"t{i}" for i in range(6)])
+        done, failed, *_ = opened.claim(3)
+        opened.ack(done)
+        opened.fail(failed, "HTTP 404", give_up=True)
+        opened.schedule("later", after=3600)
+        yield opened
+
+
+# ---- timeoutq queues
+
+
+def test_the_queues_of_a_server_are_listed_with_what_is_in_them(say: Say, url: str, web: Queue) -> None:
+    with Queue("crawl.2", url) as other:
+        other.put("a")
+        other.pause()
+    done = say("queues")
+    assert (done.code, done.err) == (0, "")
+    assert done.lines == [
+        ["crawl.2", "1", "1", "0", "0", "0", "0", "0", "0", "paused"],
+        ["web", "7", "3", "0", "1", "1", "1", "1", "0", "-"],
+    ]
+    found = {document["queue"]: document for document in say("queues", "--json").documents}
+    assert found["web"]["known"] == 7
+    assert found["web"]["in_progress"] == 1
+
+
+def test_a_server_without_queues_says_so(say: Say) -> None:
+    done = say("queues")
+    assert (done.code, done.out) == (1, "")
+    assert "there is no queue at redis://" in done.err
+
+
+def test_keys_that_only_look_like_a_queue_are_none(say: Say, url: str, web: Queue, raw: redis.Redis) -> None:
+    with Queue("odd", url, politeness=Politeness(0, 5)) as odd:
+        odd.put("timeoutq:{fake}:meta", group="timeoutq:{group}:meta")
+        odd.claim()
+    raw.hset("timeoutq:{no name}:meta", "schema", "1")
+    raw.hset("timeoutq:{}:meta", "schema", "1")
+    raw.hset("other:timeoutq:{x}:meta", "schema", "1")
+    assert [line[0] for line in say("queues").lines] == ["odd", "web"]
+
+
+def waits_there(queue: Queue, call: Call[Any]) -> None:
+    """What a worker or a cleaner says to the queue while it waits."""
+    queue.run(flows.answer(queue.talk, call))
+
+
+def test_a_worker_that_waits_for_the_first_task_is_listed_and_a_cleaner_is_not(say: Say, url: str) -> None:
+    with Queue("new", url) as new, Queue("swept", url) as swept:
+        for queue in (new, swept):
+            waits_there(queue, queue.operations.plan(1000))
+        waits_there(new, new.operations.beat("w1", {"pid": 1}))
+    assert [[line[0], line[1], line[8]] for line in say("queues").lines] == [["new", "0", "1"]]
+
+
+def test_a_queue_of_another_schema_is_listed_with_what_is_wrong(say: Say, web: Queue, raw: redis.Redis) -> None:
+    raw.hset("timeoutq:{later}:meta", "schema", "99")
+    lines = say("queues").lines
+    assert lines[0][:2] == ["later", "-"]
+    assert "schema 99" in lines[0][-1]
+    assert lines[1][0] == "web"
+
+
+def test_many_keys_are_looked_at_some_at_a_time(url: str, web: Queue, raw: redis.Redis) -> None:
+    raw.mset({f"other:{i}": i for i in range(20_000)})
+    calls = list(directory.names(web))
+    assert len(calls) > 10
+    assert sorted(name for call in calls for name in call) == ["web"]
+    slow = raw.slowlog_get(128)
+    assert not [entry for entry in slow if entry["command"].startswith(b"SCAN")]
+
+
+# ---- a name that nothing was put to
+
+ACTS = {
+    "status": (1, ""), "dashboard": (1, ""), "list WBE todos": (1, ""), "inspect WBE a": (1, ""),
+    "states WBE a": (1, ""), "why WBE a": (1, ""), "drained WBE": (1, ""), "drained WBE --wait 5m": (1, ""),
+    "doctor WBE": (1, ""), "claim WBE": (1, ""), "claim WBE --wait 10ms": (1, ""), "pull WBE": (1, ""),
+    "retry WBE --all": (1, ""), "retry WBE a": (1, ""), "forget WBE a --yes": (1, ""), "pause WBE": (1, ""),
+    "resume WBE": (1, ""), "configure WBE": (1, ""), "purge WBE --yes": (1, ""), "hosts WBE": (1, ""),
+    "host WBE a.example": (1, ""), "block WBE a.example --for 5m": (1, ""), "unblock WBE a.example": (1, ""),
+    "ban WBE a.example --yes": (1, ""), "requeue WBE --from done --yes": (1, ""), "export WBE": (1, ""),
+    "diff WBE:done web:done": (1, ""), "diff web:done WBE:done": (1, ""), "intersect WBE:done web:done": (1, ""),
+    # a lease on a queue that was purged is lost before all else
+    "ack WBE a --token w#1": (4, "a\tlost\n"), "extend WBE a --token w#1": (4, "a\tlost\n"),
+    "release WBE a --token w#1": (4, "a\tlost\n"), "fail WBE a --token w#1 --give-up": (4, "a\tlost\n"),
+}  # fmt: skip
+"""Commands that read or act on a queue which must be there: their exit code and what they print."""
+
+CREATES = {
+    "put WBE a", "schedule WBE a --after 1h", "import WBE", "configure WBE --keep-done 7d",
+    "worker WBE tests.rig.handlers:work --burst --no-supervise --log-level error",
+}  # fmt: skip
+"""Commands that make a queue on purpose, or wait at one; `cleaner` waits too, without an end."""
+
+OTHERS = {"cleaner", "bench", "server", "queues"}
+"""Commands that wait at queues, or have nothing to do with one."""
+
+
+def test_each_command_is_in_one_of_the_tables() -> None:
+    known = {command.name or getattr(command.callback, "__name__", "") for command in cli.app.registered_commands}
+    assert {words.split()[0] for words in (*ACTS, *CREATES)} | OTHERS == known
+
+
+@pytest.mark.parametrize("words", ACTS)
+def test_a_mistyped_queue_is_unknown_and_nothing_is_made_of_it(
+    words: str, say: Say, web: Queue, raw: redis.Redis
+) -> None:
+    code, out = ACTS[words]
+    words = words if "WBE" in words else f"{words} WBE"
+    before = raw.dbsize()
+    done = say(*words.replace("WBE", "wbe").split())
+    assert (done.code, done.out if words[:6] != "doctor" else "") == (code, out)
+    shown = done.err + done.out
+    assert "queue wbe is unknown: nothing was put to it at redis://" in shown
+    assert "did you mean web?" in shown
+    assert raw.dbsize() == before
+
+
+@pytest.mark.parametrize("words", sorted(CREATES))
+def test_what_makes_a_queue_says_nothing_of_an_unknown_one(words: str, say: Say, web: Queue, url: str) -> None:
+    done = say(*words.replace("WBE", "wbe").split(), stdin=b'{"timeoutq": 1}\n{"task": "a"}\n')
+    assert done.code == 0, done.err
+    assert "unknown" not in done.err
+    with Queue("wbe", url) as made:
+        assert made.exists() is (words[:6] != "worker")
+
+
+def test_a_name_like_no_other_is_unknown_without_a_guess(say: Say, web: Queue) -> None:
+    done = say("drained", "something-else")
+    assert (done.code, done.out) == (1, "")
+    assert "`timeoutq queues` lists those that are there" in done.err
+    assert say("drained", "WEB").err.endswith("did you mean web?\n")
+
+
+def test_a_user_who_may_not_walk_the_keys_is_told_without_a_guess(say: Say, web: Queue, raw: redis.Redis) -> None:
+    raw.acl_setuser("near", True, passwords=["+c4n4ry"], keys=["timeoutq:*"], categories=["+@all"], commands=["-scan"])
+    port = raw.connection_pool.connection_kwargs["port"]
+    kept = f"redis://near:c4n4ry@127.0.0.1:{port}/0"
+    done = say("drained", "wbe", "--url", kept)
+    assert done.code == 1
+    assert "queue wbe is unknown" in done.err
+    refused = say("queues", "--url", kept)
+    assert (refused.code, "scan" in refused.err.lower()) == (3, True)
+
+
+def test_a_queue_exists_from_the_first_put_or_setting_until_it_is_purged(face: Any, raw: redis.Redis) -> None:
+    assert not face.exists()
+    assert face.drained()
+    face.claim()
+    assert not face.exists()
+    face.put("a")
+    face.forget("a")
+    assert face.exists()
+    face.purge()
+    assert not face.exists()
+    face.configure(keep_done=0)
+    assert face.exists()
+    face.put("b")
+    raw.delete(face.operations.key("meta"))
+    assert face.exists()
+    assert face.stats().exists
+
+
+# ---- what a shell completes
+
+
+PATIENT = """
+import sys
+from timeoutq.cli import completion, main
+sys.argv[0] = "timeoutq"
+completion.PATIENCE = 30
+main()
+"""
+"""The command, given the time that a machine with much to do needs."""
+
+
+def completed(url: str, line: str, shell: str = "bash") -> tuple[list[str], str]:
+    """Press Tab behind a line; give what is offered, and what is said besides."""
+    words = line.split(" ")
+    done = subprocess.run(
+        [sys.executable, "-c", PATIENT],
+        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), "_TIMEOUTQ_COMPLETE": f"complete_{shell}",
+             "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1), "_TYPER_COMPLETE_ARGS": line,
+             "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    return done.stdout.split(), done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_names_of_queues_are_completed(shell: str, url: str, web: Queue) -> None:
+    with Queue("webshop", url) as other:
+        other.put("a")
+    found, said = completed(url, "timeoutq status w", shell)
+    shown = " ".join(found)
+    assert ("web" in shown, "webshop" in shown, said) == (True, True, "")
+    if shell == "bash":
+        assert found == ["web", "webshop"]
+
+
+def test_a_side_of_a_comparison_is_completed_queue_first(url: str, web: Queue) -> None:
+    assert completed(url, "timeoutq diff w") == (["web:"], "")
+
+
+def test_completion_asks_the_server_that_the_line_names(url: str, web: Queue, tmp_path: Path) -> None:
+    nowhere = "redis://127.0.0.1:1/0"
+    assert completed(nowhere, f"timeoutq status --url {url} w") == (["web"], "")
+    kept = tmp_path / "url"
+    kept.write_text(url)
+    assert completed(nowhere, f"timeoutq status --url-file {kept} w") == (["web"], "")
+    kept.unlink()
+
+
+def test_completion_is_silent_and_soon_where_no_server_answers(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        addresses = [
+            "redis://127.0.0.1:1/0",
+            f"redis://127.0.0.1:{mute.getsockname()[1]}/0",
+            "http://x",
+            "redis://x?bogus=1",
+        ]
+        for address in addresses:
+            began = time.monotonic()
+            context = typer.Context(typer.main.get_command(cli.app), resilient_parsing=True)
+            context.params["url"] = address
+            assert completion.queue_names(context, "w") == []
+            assert time.monotonic() - began < 2 * completion.PATIENCE + 1
+    assert completed("redis://x?bogus=1", "timeoutq status w") == ([], "")

@@ -1,0 +1,53 @@
+"""What a shell is told when somebody presses Tab: names of queues, and sides of a comparison. Silent, and soon.
+
+`app.py` and `sets.py` hang these into their arguments. A server that is away, slow or closed to this user gives no
+names, within `PATIENCE`, and nothing is printed: a completion must never disturb the line that is being typed.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import typer
+
+from timeoutq.model import State
+
+PATIENCE = 1.0
+"""Seconds after which a shell is answered with what was found until then."""
+
+
+def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Give the queues whose names begin with what was typed."""
+    from timeoutq import directory
+    from timeoutq.client import Queue
+
+    found: list[str] = []
+
+    def ask() -> None:
+        # a thread that may be left behind: no name server and no network keeps the shell waiting
+        try:
+            with Queue("completion", _address(ctx), deadline=PATIENCE, allow_eviction=True) as opened:
+                found.extend(directory.starting_with(opened, incomplete, PATIENCE / 2))
+        except Exception:  # noqa: S110  # whatever it is, a shell cannot use it
+            pass
+
+    thread = threading.Thread(target=ask, name="completion", daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    return sorted(found)
+
+
+def sides(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Give QUEUE:STATE for what was typed; a shell completes files by itself."""
+    name, colon, state = incomplete.partition(":")
+    if colon:
+        return [f"{name}:{known}" for known in State if known.startswith(state)]
+    return [f"{queue}:" for queue in queue_names(ctx, name)]
+
+
+def _address(ctx: typer.Context) -> str | None:
+    url, url_file = ctx.params.get("url"), ctx.params.get("url_file")
+    if url_file:
+        return Path(url_file).read_text("utf-8").strip()
+    return url or None

@@ -1,0 +1,103 @@
+"""Which queues a server has, found by their keys; and which of them a mistyped name may have meant.
+
+`timeoutq queues`, the completion of names in shells, and every command that is given an unknown queue call it. A server
+keeps no list of its queues, so all its keys are walked (SCAN), a bounded number in each call.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
+
+from timeoutq import flows
+from timeoutq.client import Queue
+from timeoutq.errors import TimeoutqError
+from timeoutq.flows import Flow, Talk
+from timeoutq.model import Stats
+from timeoutq.operations import Operations
+
+KEYS_A_CALL = 1000
+"""About how many keys the server looks at in one SCAN."""
+
+QUEUES_A_FLUSH = 16
+
+_PATTERN = "timeoutq:{*}:meta"
+_META = re.compile(rb"timeoutq:\{([A-Za-z0-9._-]{1,64})\}:meta")
+"""A whole key: a lock or a host may have a name that ends as the key of settings does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A queue that was found."""
+
+    name: str
+    stats: Stats | None
+    """None when the queue cannot be read."""
+    trouble: str = ""
+    """Why it cannot."""
+
+
+def size(queue: Queue) -> int:
+    """Count all keys of the server's database: how far a walk may go."""
+    (found,) = queue.run(flows.ask(queue.talk, [("DBSIZE",)]))
+    return int(found)
+
+
+def names(queue: Queue) -> Iterator[list[str]]:
+    """Walk all keys of the server that `queue` is on; give for each call the names that are new, often none."""
+    cursor: str | None = "0"
+    met: set[str] = set()
+    while cursor is not None:
+        cursor, found = queue.run(_scan(queue.talk, cursor))
+        new = sorted({name for name in found if name not in met})
+        met.update(new)
+        yield new
+
+
+def _scan(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[str]]]:
+    (reply,) = yield from flows.ask(talk, [("SCAN", cursor, "MATCH", _PATTERN, "COUNT", KEYS_A_CALL)])
+    following, keys = reply
+    after = following.decode() if isinstance(following, bytes) else str(following)
+    matches = (_META.fullmatch(key) for key in keys)
+    return None if after == "0" else after, [match[1].decode() for match in matches if match]
+
+
+def look(queue: Queue, found: Iterable[str]) -> Iterator[Listed]:
+    """Count what is in the queues of these names; those that nothing was put to, and nobody works on, are left out."""
+    rest = iter(found)
+    while part := list(islice(rest, QUEUES_A_FLUSH)):
+        calls = [Operations(name).stats() for name in part]
+        for name, result in zip(part, queue.run(flows.settle(queue.talk, calls)), strict=True):
+            if isinstance(result, TimeoutqError):
+                yield Listed(name, None, str(result))
+            elif result.exists or result.workers:
+                yield Listed(name, result)
+
+
+def starting_with(queue: Queue, beginning: str, seconds: float) -> list[str]:
+    """Give the names that begin so, as many as are found within `seconds`."""
+    return [name for name in _within(queue, seconds) if name.startswith(beginning)]
+
+
+def meant(queue: Queue, name: str, seconds: float = 1.0) -> list[str]:
+    """Give up to three names much like this one, of those found within `seconds`; none if nobody can be asked."""
+    found: list[str] = []
+    try:
+        for one in _within(queue, seconds):
+            found.append(one)  # noqa: PERF402  # what was found before an error counts
+    except TimeoutqError:
+        pass  # a user who may not SCAN has no need to hear of it here
+    alike = {one.lower(): one for one in found if one != name}
+    return [alike[one] for one in get_close_matches(name.lower(), alike, 3, 0.6)]
+
+
+def _within(queue: Queue, seconds: float) -> Iterator[str]:
+    until = time.monotonic() + seconds
+    for page in names(queue):
+        yield from page
+        if time.monotonic() > until:
+            return

@@ -1,0 +1,23 @@
+-- states: where tasks are, and nothing else of them; it reads only.
+-- KEYS  todos in_progress done failed scheduled meta
+-- PARTS open
+-- ARGV  1 call id   2 age of the call, ms   3.. id *
+-- Reply letters, one an id: t w p d f s the state that holds it, u none does
+local ids, letters = {unpack(ARGV, 3)}, {}
+for i = 1, #ids do letters[i] = 'u' end
+local function mark(key, letter)
+  local hits = redis.call('SMISMEMBER', key, unpack(ids))
+  for i = 1, #ids do
+    if hits[i] == 1 then letters[i] = letter end
+  end
+end
+mark(todos, 't')
+mark(in_progress, 'p')
+mark(done, 'd')
+mark(failed, 'f')
+if settings[7] then mark(string.sub(meta, 1, -5) .. 'waiting', 'w') end
+local due = redis.call('ZMSCORE', scheduled, unpack(ids))
+for i = 1, #ids do
+  if due[i] then letters[i] = 's' end
+end
+return table.concat(letters)
