@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tests.invariants import check
-from tests.rig import canary, levels
+from tests.rig import canary, levels, traces
 from tests.rig.faces import Blocking
 from tests.rig.servers import redis_server
 from timeoutq import Queue
@@ -30,9 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--storm", metavar="TIME", help="how long each storm lasts: 10m, 8h (default: some seconds)")
 
 
-def pytest_configure() -> None:
-    """Begin to look for the canary."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin to look for the canary, and keep temporary files together."""
     canary.watch()
+    if not hasattr(config, "workerinput"):  # those that run in parallel use the folder of the one that started them
+        traces.begin()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,8 +47,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End looking for it."""
+    """End looking for it, and remove the files."""
     canary.unwatch()
+    traces.end()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -292,10 +292,10 @@ def test_an_interrupted_run_cleans_up(server: EmbeddedServer, address: str, numb
         assert not any(map(alive, workers))
 
 
-def test_a_worker_does_not_outlive_a_run_that_was_killed(server: EmbeddedServer, address: str) -> None:
+def test_a_worker_does_not_outlive_a_run_that_was_killed(server: EmbeddedServer, address: str, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "timeoutq", "bench", "--url-file", address, "--only", "idle"],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}, stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     left: set[str] = set()

@@ -292,13 +292,16 @@ def test_the_server_command_runs_one_and_ends_with_it() -> None:
         text=True,
         start_new_session=True,
     )
-    assert process.stdout is not None
-    address = process.stdout.readline().strip()
-    with Queue("q", address) as queue:
-        assert queue.put("a").added == 1
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
-    assert process.returncode in (0, 130)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        with Queue("q", address) as queue:
+            assert queue.put("a").added == 1
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+        assert process.returncode in (0, 130)
+    finally:
+        process.kill()
     with pytest.raises(Exception, match="is the server up"):
         Queue("q", address, deadline=0.5).put("a")
 

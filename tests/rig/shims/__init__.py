@@ -15,6 +15,8 @@ import pytest
 
 FOLDER = Path(__file__).parent
 
+_kept: list[tempfile.TemporaryDirectory[str]] = []
+
 
 @cache
 def compiled(name: str) -> Path:
@@ -22,7 +24,9 @@ def compiled(name: str) -> Path:
     gcc = shutil.which("gcc")
     if gcc is None:
         pytest.skip(f"no gcc to compile {name}.c: apt-get install gcc libc6-dev")
-    library = Path(tempfile.mkdtemp(prefix="timeoutq-shim-")) / f"{name}.so"
+    folder = tempfile.TemporaryDirectory(prefix="timeoutq-shim-")
+    _kept.append(folder)  # it is removed when this process ends
+    library = Path(folder.name) / f"{name}.so"
     subprocess.run(
         [gcc, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, FOLDER / f"{name}.c", "-ldl"], check=True
     )

@@ -1,0 +1,32 @@
+"""What a run of the tests leaves outside of itself: nothing. `tests/conftest.py` calls this.
+
+All temporary files go to one folder, which is removed at the end. SIGINT is what it is in a terminal: a shell that runs
+something in the background has it ignored, programs inherit that, and then no test of Ctrl-C can end what it started.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+_folders: list[Path] = []
+
+
+def begin() -> None:
+    """Keep what is made from now on in a folder; pytest's own stays where it is, to be looked at."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    # a short name: the path of a unix socket has no room for a long one
+    folder = Path(tempfile.mkdtemp(prefix="timeoutq-run-"))
+    _folders.append(folder)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+def end() -> None:
+    """Remove the folder."""
+    while _folders:
+        shutil.rmtree(_folders.pop(), ignore_errors=True)
