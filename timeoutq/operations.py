@@ -387,7 +387,7 @@ class Operations:
     def states(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
         """Build the calls that tell where tasks are: one for each 500."""
         ids, _ = arguments.tasks(tasks)
-        return [self.call("states", part, _outcome(part)) for part, _ in _batches(ids, {})]
+        return [self.call("states", part, _outcome(part)) for part, _, _ in _batches(ids, {})]
 
     def describe(self, ids: Sequence[bytes]) -> Call[tuple[int, list[Record]]]:
         """Build the call that tells what an export says of up to 500 tasks: how many it looked at, those it found."""
