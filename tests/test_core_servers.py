@@ -79,6 +79,19 @@ def test_a_full_server_lets_the_operator_act(full: Queue) -> None:
     assert full.forget(*(entry.task for entry in full.list("todos", n=20).entries)).counts().keys() == {"todos"}
 
 
+def test_a_full_server_takes_the_ack_of_a_task_and_what_it_found(full: Queue) -> None:
+    (lease,) = full.claim()
+    assert full.ack(lease, put={"child": {"depth": 1}}) == "ok"
+    assert full.inspect("child").payload == {"depth": 1}
+    (again,) = full.claim()
+    assert full.ack(again, again_in=60) == "ok"
+    (retried,) = full.claim()
+    assert full.fail(retried, "no", retry_in=60) == "ok"
+    (released,) = full.claim()
+    assert full.release(released, delay=60) == "ok"
+    assert full.stats().scheduled == 3
+
+
 async def test_a_full_server_keeps_its_cleaners(full: Queue) -> None:
     leases = full.claim(20, timeout=0.05)
     async with AsyncQueue("q", full.talk.server.url, timeout=5) as queue:

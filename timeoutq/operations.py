@@ -99,8 +99,52 @@ def script(name: str) -> Script:
     keys = tuple(_header(body, "KEYS").split())
     parts = [(folder / "parts" / f"{part}.lua").read_text("utf-8") for part in _header(body, "PARTS").split()]
     prelude = f"local {', '.join(keys)} = {', '.join(f'KEYS[{i}]' for i in range(1, len(keys) + 1))}\n"
+    if checked := _header(body, "SOUND"):
+        parts[1:1] = [_sound(checked, keys, polite="polite" in _header(body, "PARTS").split())]
     whole = prelude + "".join(parts) + body
     return Script(name, keys, whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest())
+
+
+SIZES = {
+    "SCARD": "todos in_progress done failed waiting",
+    "ZCARD": "scheduled leases done_at calls workers hosts places",
+    "HLEN": "owners payload attempts crashes errors runtime stats worker_info "
+    "slots resting policies groups host_failures",
+    "LLEN": "bell error_log history",
+    "XLEN": "alarm",
+}
+"""Which command tells the size of each key, in constant time, and is refused where the key is of a foreign type."""
+
+POLITE = "waiting hosts slots alarm todos failed; places resting policies groups host_failures; errors error_log"
+"""The keys that a script may write on a polite queue, besides."""
+
+
+def _sound(checked: str, keys: Sequence[str], *, polite: bool) -> str:
+    # A script does not roll back, so it must notice a key of a foreign type before its first write: it asks each key
+    # that it may write, and has not read by then, for its size. Behind a semicolon stand keys that are often not there:
+    # one EXISTS for all of them is cheaper; the function says whether any of the first such keys is there.
+    def asked(names: str) -> list[str]:
+        often, *groups = (group.split() for group in names.split(";"))
+        lines = [f"redis.call('{_sizes()[name]}', {_bound(name, keys)})" for name in often]
+        for group in groups:
+            lines.append(f"if redis.call('EXISTS', {', '.join(_bound(name, keys) for name in group)}) > 0 then")
+            lines += [f"redis.call('{_sizes()[name]}', {_bound(name, keys)})" for name in group]
+            lines.append("there = there or true end" if group is groups[0] else "end")
+        return lines
+
+    lines = ["local there, prefix = false, string.sub(meta, 1, -5)", *asked(checked), "local recorded = there"]
+    if polite:
+        lines += ["if settings[7] then", *asked(POLITE), "end"]
+    return "\n".join(("local function sound()", *lines, "return recorded", "end", ""))
+
+
+def _bound(name: str, keys: Sequence[str]) -> str:
+    return name if name in keys else f"prefix .. '{name}'"
+
+
+@cache
+def _sizes() -> Mapping[str, str]:
+    return {name: command for command, names in SIZES.items() for name in names.split()}
 
 
 def _header(body: str, word: str) -> str:

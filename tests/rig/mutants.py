@@ -55,7 +55,7 @@ MUTANTS = [
     # ---- who holds a lease
     Mutant("an ack needs no token", "lua/ack.lua", "  if yes[i] then\n", "  if true then\n"),
     Mutant("a release needs no token", "lua/release.lua", "  if yes[i] then\n", "  if true then\n"),
-    Mutant("a fail needs no token", "lua/fail.lua", "  if yes[i] then\n", "  if true then\n"),
+    Mutant("a fail needs no token", "lua/fail.lua", "  if yes[i] and held", "  if held"),
     Mutant(
         "an extension needs no token", "lua/extend.lua", "  if not yes[i] then\n    codes[i] = 'L'\n  elseif", "  if"
     ),
@@ -75,8 +75,8 @@ MUTANTS = [
     Mutant(
         "a refused ack drops the lease of the other",
         "lua/ack.lua",
-        "  drop(ended)\n",
-        "  drop(ids)\n",
+        "then drop(ended) end\n",
+        "then drop(ids) end\n",
         [_test("test_core", "expired_lease_that_was_taken_back"), PROPERTIES],
     ),
     Mutant(

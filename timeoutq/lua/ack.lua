@@ -1,6 +1,7 @@
 -- ack: end leases as done, or for a time, and in the same step put the tasks that they found.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm calls
 -- PARTS open items drop calls replay wake log hostname polite add
+-- SOUND stats leases calls; payload attempts crashes errors; done_at runtime
 -- ARGV  1 call id   2 age of the call, ms   3 again in, ms, or -1   4 payload for then, or ''
 --       5.. count, runs of (token, length, id * length)
 --       then, for one lease, what it found: count, id * count, count of payloads, (position, payload) *
@@ -8,7 +9,30 @@
 local call_id, again_ms = ARGV[1], tonumber(ARGV[3])
 local ids, tokens, at = read_leases(5)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
-local keep = settings[5] or 'forever'
+local keep, recorded = settings[5] or 'forever', sound()
+local found, payloads, itself = {}, {}, false
+if ARGV[at] or again_ms >= 0 then
+  -- what comes of a lease is written before the lease ends: a script that is refused half-way then loses nothing
+  local held = redis.call('SMISMEMBER', in_progress, unpack(ids))
+  redis.call('ZCARD', scheduled)
+  redis.call('XLEN', alarm)
+  redis.call('SREM', in_progress, '') -- goes first: a full server allows it, and all that follows it
+  if ARGV[at] and yes[1] and held[1] == 1 then found, payloads = read_tasks(at) end
+  -- a task that is not kept and is to be put again can be put only when it has ended; until then its lease stands for it
+  for i = 1, #found do itself = itself or keep == 'no' and again_ms < 0 and found[i] == ids[1] end
+  if #found > 0 and not itself then add(found, payloads, false, false, '') end
+  if again_ms >= 0 then
+    local dues = {}
+    for i = 1, #ids do
+      if yes[i] and held[i] == 1 then dues[#dues + 1], dues[#dues + 2] = now + again_ms, ids[i] end
+    end
+    if #dues > 0 then
+      if ARGV[4] ~= '' then redis.call('HSET', payload, dues[2], ARGV[4]) end
+      redis.call('ZADD', scheduled, unpack(dues))
+      rouse(now + again_ms)
+    end
+  end
+end
 for i = 1, #ids do
   codes[i] = 'L'
   if yes[i] then
@@ -26,8 +50,8 @@ for i = 1, #ids do
   if codes[i] == 'L' then lost = lost + 1 end
 end
 if #ended > 0 then
-  drop(ended)
-  if redis.call('EXISTS', payload, attempts, crashes, errors) > 0 then
+  if not itself then drop(ended) end
+  if recorded then
     if again_ms < 0 then redis.call('HDEL', payload, unpack(ended)) end
     redis.call('HDEL', attempts, unpack(ended))
     redis.call('HDEL', crashes, unpack(ended))
@@ -35,14 +59,7 @@ if #ended > 0 then
   end
   redis.call('HINCRBY', stats, 'acked', #ended)
   if again_ms >= 0 then
-    local dues = {}
-    for i = 1, #ended do
-      dues[2 * i - 1], dues[2 * i] = now + again_ms, ended[i]
-    end
-    redis.call('ZADD', scheduled, unpack(dues))
     redis.call('HINCRBY', stats, 'again', #ended)
-    if ARGV[4] ~= '' then redis.call('HSET', payload, ended[1], ARGV[4]) end
-    rouse(now + again_ms)
   elseif keep ~= 'forever' and keep ~= 'no' then
     local times = {}
     for i = 1, #ended do
@@ -55,9 +72,9 @@ if #ended > 0 then
     if again_ms < 0 then ungroup(ended) end
     turn()
   end
-  if ARGV[at] then
-    local found, payloads = read_tasks(at)
-    if #found > 0 then add(found, payloads, false, false, '') end
+  if itself then
+    add(found, payloads, false, false, '')
+    drop(ended)
   end
 end
 local letters = judge(call_id, codes, lost)

@@ -1,8 +1,10 @@
 -- beat: a worker says that it lives; those that have not for five minutes are struck off.
 -- KEYS  workers worker_info meta
 -- PARTS open
+-- SOUND workers worker_info
 -- ARGV  1 call id   2 age of the call, ms   3 worker   4 what it says of itself, JSON, or empty when it leaves
 -- Reply how many workers said so within the last minute
+sound()
 if ARGV[4] == '' then
   redis.call('ZREM', workers, ARGV[3])
   redis.call('HDEL', worker_info, ARGV[3])

@@ -1,6 +1,7 @@
 -- claim: lease ready tasks to a token. Sent again with the same token, it gives the leases that the first call took.
 -- KEYS  todos in_progress scheduled leases owners lock payload attempts crashes runtime meta stats bell alarm
 -- PARTS open wake pick server turns
+-- SOUND stats leases owners alarm; payload attempts crashes
 -- ARGV  1 token   2 age of the call, ms (0 when first sent)   3 how many   4 timeout, ms   5 max_runtime, ms, or 0
 --       6 not after: server time, ms, past which the client has given up; 0 for never
 --       7 share: how many workers there are; nobody takes more than its part of a short queue
@@ -15,7 +16,7 @@ if runtime_ms > 0 and runtime_ms < lease_ms then
   lease_ms = runtime_ms
 end
 local deadline = now + lease_ms
-local ids = {}
+local ids, recorded = {}, true
 if age > 0 then
   local first = redis.call('ZRANGEBYSCORE', leases, now - age - 1000 + lease_ms, deadline)
   for at = 1, #first, 500 do
@@ -30,9 +31,11 @@ if age > 0 then
 end
 if #ids == 0 and settings[2] ~= '1' then
   local ready = redis.call('SCARD', todos)
+  recorded = sound()
+  if runtime_ms > 0 then redis.call('HLEN', runtime) end
   n = math.min(n, math.max(1, math.ceil(ready / tonumber(ARGV[7]))))
   local picks = ready > 0 and pick(n, ready) or {}
-  if #picks > 0 and redis.call('EXISTS', crashes) == 1 then
+  if recorded and #picks > 0 and redis.call('EXISTS', crashes) == 1 then
     -- a task that lost two leases is a suspect: it is handed out alone
     local counts, others = redis.call('HMGET', crashes, unpack(picks)), {}
     for i = 1, #picks do
@@ -94,7 +97,7 @@ end
 -- the first lease notes which server gave it, so that already the first restart is noticed
 if not known[2] then redis.call('HSET', meta, 'run_id', run_id()) end
 local failures, lost, bodies = {}, {}, {}
-if redis.call('EXISTS', attempts, crashes, payload) > 0 then
+if recorded then
   failures = redis.call('HMGET', attempts, unpack(ids))
   lost = redis.call('HMGET', crashes, unpack(ids))
   bodies = redis.call('HMGET', payload, unpack(ids))

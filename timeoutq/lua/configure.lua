@@ -1,6 +1,7 @@
 -- configure: write settings that all clients of the queue share; pause and resume are such settings.
 -- KEYS  meta bell alarm
 -- PARTS open wake
+-- SOUND alarm; bell
 -- ARGV  1 call id   2 age of the call, ms   3.. (name, value) *
 -- Reply 2 when the politeness has changed, and `convert` is to be called; else 1
 local reply = 1

@@ -1,11 +1,13 @@
 -- convert: bring what is in the queue already in line with its politeness, a part a call.
 -- KEYS  todos in_progress meta stats bell alarm
 -- PARTS open wake log hostname polite
+-- SOUND stats alarm todos in_progress
 -- ARGV  1 call id   2 age of the call, ms   3 at most
 --       4 where it goes on: a letter and a cursor; 'p0' at first. p in_progress, so that what is held counts before any
 --         host hands over; t todos; q in_progress again, for what was claimed meanwhile; h the hosts, by the new rules
 -- Reply where it goes on, or 'end'
 if not polite then return 'end' end
+sound()
 if string.sub(polite, -3) == 'off' then
   local ids = redis.call('SRANDMEMBER', waiting, ARGV[3])
   local names = #ids > 0 and hosts_of(ids)

@@ -1,6 +1,7 @@
 -- extend: let leases run on from now; also those that ran out but were not taken back. Never past max_runtime.
 -- KEYS  in_progress leases owners lock runtime meta alarm bell
 -- PARTS open items wake
+-- SOUND leases alarm
 -- ARGV  1 call id   2 age of the call, ms   3 timeout, ms   4.. count, runs of (token, length, id * length)
 -- Reply {now ms, the earliest deadline of those extended, ms, letters}: O extended; X has reached its max_runtime; L is not this token's
 local lease_ms = tonumber(ARGV[3])
@@ -8,6 +9,7 @@ local ids, tokens = read_leases(4)
 local yes, codes, scores = mine(ids, tokens), {}, {}
 local ends = redis.call('EXISTS', runtime) == 1 and redis.call('HMGET', runtime, unpack(ids)) or {}
 local first = now + lease_ms
+sound()
 for i = 1, #ids do
   local left = lease_ms
   if yes[i] and ends[i] then

@@ -1,6 +1,7 @@
 -- forget: remove tasks from every state; a worker that runs one finds its lease lost.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm
 -- PARTS open drop wake log hostname polite add
+-- SOUND stats alarm leases owners scheduled; done_at payload attempts crashes errors runtime
 -- ARGV  1 call id   2 age of the call, ms   3.. id *
 -- Reply letters, one an id: t w p d f s the state it was in; u it was in none
 local ids, codes = {unpack(ARGV, 3)}, {}
@@ -13,6 +14,7 @@ for i = 1, #ids do
   end
 end
 local names = polite and hosts_of(ids)
+sound()
 redis.call('SREM', todos, unpack(ids))
 redis.call('SREM', in_progress, unpack(ids))
 redis.call('SREM', done, unpack(ids))

@@ -1,6 +1,7 @@
 -- host: what is known of a host of a polite queue; set its rules, block it, ban it.
 -- KEYS  todos meta stats bell alarm
 -- PARTS open wake log hostname polite
+-- SOUND stats alarm todos
 -- ARGV  1 call id   2 age of the call, ms   3 host
 --       4.. (rule, value) *: delay ms, per_host n, budget n, or '' for the queue's own; block ms from now, or '@' and the
 --       time in ms; by who says so; unblock ''; ban reason; or alone: recall '', to go on with one that is under way
@@ -33,6 +34,7 @@ for i = 4, #ARGV, 2 do
   end
 end
 if #ARGV > 3 then
+  sound()
   redis.call('SREM', waiting, '') -- goes first: a full server allows it, and all that follows it
   if ARGV[4] ~= 'recall' then
     write_policy(one)

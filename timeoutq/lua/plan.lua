@@ -1,11 +1,13 @@
 -- plan: a cleaner asks how long it may sleep, and promises to look again by then.
 -- KEYS  in_progress scheduled leases meta stats history
 -- PARTS open server grace turns
+-- SOUND stats; history
 -- ARGV  1 call id   2 age of the call, ms   3 longest sleep, ms
 -- Reply {now ms, look again at ms}
 local at = now + tonumber(ARGV[3])
 local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
+sound()
 local longest = tonumber(settings[3] or 0)
 -- asked also while nothing runs out, so that a failover and the way back are two
 local grace_until = grace(longest, false)

@@ -1,13 +1,14 @@
 -- promote_due: scheduled tasks whose time has come become ready, and hosts whose turn it is hand over theirs.
 -- KEYS  todos scheduled meta stats bell alarm
 -- PARTS open wake log hostname polite
+-- SOUND stats alarm todos
 -- ARGV  1 call id   2 age of the call, ms   3 at most
 -- Reply {now ms, promoted, 1 if there may be more}
 local n, handed, more = tonumber(ARGV[3]), 0, false
 local ids = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'LIMIT', 0, n)
 if #ids > 0 then
-  redis.call('ZREM', scheduled, unpack(ids))
-  redis.call('HINCRBY', stats, 'promoted', #ids)
+  sound()
+  redis.call('ZREM', scheduled, '') -- goes first: a full server allows it, and all that follows it
   if polite then
     enter(ids)
   else
@@ -17,6 +18,8 @@ if #ids > 0 then
     end
     ring()
   end
+  redis.call('ZREM', scheduled, unpack(ids))
+  redis.call('HINCRBY', stats, 'promoted', #ids)
 end
 if polite then
   local hosts = string.sub(meta, 1, -5) .. 'hosts'

@@ -1,13 +1,17 @@
 -- pull: take tasks for good, without a lease: at most once.
 -- KEYS  todos done done_at payload attempts crashes errors meta stats bell alarm
 -- PARTS open wake pick log hostname polite
+-- SOUND stats alarm done; done_at payload attempts crashes errors
 -- ARGV  1 call id   2 age of the call, ms   3 how many
 -- Reply {ids, payloads}
 if settings[2] == '1' then
   return {{}, {}}
 end
 local picks, ids = pick(tonumber(ARGV[3]), redis.call('SCARD', todos)), {}
-local keep = settings[5] or 'forever'
+local keep, bodies = settings[5] or 'forever', {}
+-- whoever pulls has the only copy: it is read before the tasks are taken
+local known = #picks > 0 and redis.call('HMGET', payload, unpack(picks))
+sound()
 for i = 1, #picks do
   local moved
   if keep == 'no' then
@@ -15,12 +19,11 @@ for i = 1, #picks do
   else
     moved = redis.call('SMOVE', todos, done, picks[i])
   end
-  if moved == 1 then ids[#ids + 1] = picks[i] end
+  if moved == 1 then ids[#ids + 1], bodies[#ids + 1] = picks[i], known[i] end
 end
 if #ids == 0 then
   return {{}, {}}
 end
-local bodies = redis.call('HMGET', payload, unpack(ids))
 redis.call('HDEL', payload, unpack(ids))
 redis.call('HDEL', attempts, unpack(ids))
 redis.call('HDEL', crashes, unpack(ids))

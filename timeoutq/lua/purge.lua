@@ -3,27 +3,29 @@
 -- PARTS open
 -- ARGV  1 call id   2 age of the call, ms   3 at most
 -- Reply 1 when nothing is left, 0 to call again
-local ids = redis.call('ZRANGE', leases, 0, tonumber(ARGV[3]) - 1)
+-- a key of a foreign type goes with the others in the end
+local try = redis.pcall
+local ids = try('ZRANGE', leases, 0, tonumber(ARGV[3]) - 1)
 if #ids > 0 then
   local locks = {}
   for i = 1, #ids do
     locks[i] = lock .. ids[i]
   end
   redis.call('UNLINK', unpack(locks))
-  redis.call('SREM', in_progress, unpack(ids))
-  redis.call('ZREM', leases, unpack(ids))
-  redis.call('HDEL', owners, unpack(ids))
+  try('SREM', in_progress, unpack(ids))
+  try('ZREM', leases, unpack(ids))
+  try('HDEL', owners, unpack(ids))
   return 0
 end
 local prefix = string.sub(meta, 1, -5)
-local names = redis.call('ZRANGE', prefix .. 'hosts', 0, tonumber(ARGV[3]) - 1)
+local names = try('ZRANGE', prefix .. 'hosts', 0, tonumber(ARGV[3]) - 1)
 if #names > 0 then
   local lanes = {}
   for i = 1, #names do
     lanes[i] = prefix .. 'host:' .. names[i]
   end
   redis.call('UNLINK', unpack(lanes))
-  redis.call('ZREM', prefix .. 'hosts', unpack(names))
+  try('ZREM', prefix .. 'hosts', unpack(names))
   redis.call('UNLINK', prefix .. 'waiting', prefix .. 'slots', prefix .. 'places')
   return 0
 end

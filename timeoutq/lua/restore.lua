@@ -1,6 +1,7 @@
 -- restore: bring tasks of an export in as they were; skip those that a state knows, so that it may run again.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm calls
 -- PARTS open wake calls log hostname polite add
+-- SOUND stats calls alarm; payload done_at attempts crashes errors
 -- ARGV  1 call id   2 age of the call, ms (0 when first sent)
 --       3.. for each task: id; letter of its state, t s d f; time, ms: due of s, acked of d; failures; crashes;
 --       last error with its time before it; payload; group; empty for none
@@ -10,6 +11,7 @@ for first = 3, #ARGV, 8 do
   ids[#ids + 1], at[#at + 1] = ARGV[first], first
 end
 local where, codes = find(ids), {}
+sound()
 if tonumber(ARGV[2]) > 0 and was_called(call_id) then
   for i = 1, #ids do
     codes[i] = where[i] or 'A'
@@ -44,6 +46,11 @@ for i = 1, #ids do
     end
   end
 end
+-- what is known of a task is written before the task: a script that is refused half-way leaves no task without it
+if #records[3] > 0 then redis.call('HSET', attempts, unpack(records[3])) end
+if #records[4] > 0 then redis.call('HSET', crashes, unpack(records[4])) end
+if #records[5] > 0 then redis.call('HSET', errors, unpack(records[5])) end
+if #records[6] > 0 then redis.call('HSET', payload, unpack(records[6])) end
 if #sets.t > 0 then ready(sets.t) end
 if #sets.d > 0 then redis.call('SADD', done, unpack(sets.d)) end
 if #sets.f > 0 then redis.call('SADD', failed, unpack(sets.f)) end
@@ -52,10 +59,6 @@ if earliest then
   rouse(earliest)
 end
 if #acked > 0 then redis.call('ZADD', done_at, unpack(acked)) end
-if #records[3] > 0 then redis.call('HSET', attempts, unpack(records[3])) end
-if #records[4] > 0 then redis.call('HSET', crashes, unpack(records[4])) end
-if #records[5] > 0 then redis.call('HSET', errors, unpack(records[5])) end
-if #records[6] > 0 then redis.call('HSET', payload, unpack(records[6])) end
 if count > 0 then put_new(count) end
 note_call(call_id)
 return table.concat(codes)

@@ -1,12 +1,14 @@
 -- retry_failed: failed tasks become ready again, with a clean record.
 -- KEYS  todos failed attempts crashes errors meta stats bell alarm
 -- PARTS open wake log hostname polite
+-- SOUND stats alarm; attempts crashes errors
 -- ARGV  1 call id   2 age of the call, ms   3 at most, when no ids are named   4.. id *
 -- Reply how many moved
 local ids, moved = {unpack(ARGV, 4)}, {}
 if #ids == 0 then
   ids = redis.call('SRANDMEMBER', failed, ARGV[3])
 end
+sound()
 local names, moved_names = polite and #ids > 0 and hosts_of(ids), {}
 for i = 1, #ids do
   if redis.call('SMOVE', failed, names and names[i] and waiting or todos, ids[i]) == 1 then

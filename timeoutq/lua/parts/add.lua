@@ -46,6 +46,19 @@ local function ready(ids, group)
   return count
 end
 
+-- revive: done and failed ones become ready, each in one step
+local function revive(ids, from, group)
+  local names, count = polite and hosts_of(ids, group), 0
+  for i = 1, #ids do
+    local waits = names and names[i]
+    redis.call('SMOVE', from[i] == 'd' and done or failed, waits and waiting or todos, ids[i])
+    if not waits then count = count + 1 end
+  end
+  if count > 0 and redis.call('SCARD', todos) == count then
+    redis.call('HSET', stats, 'todos_since', now)
+  end
+end
+
 -- put_new: count what was put
 local function put_new(count)
   redis.call('HINCRBY', stats, 'put', count)
@@ -82,24 +95,28 @@ local function add(ids, payloads, again, due, group)
       twice = twice or seen[id]
     end
   end
-  local names, dues, back, bodies = {}, {}, {}, {}
+  local names, dues, back, from, bodies = {}, {}, {}, {}, {}
+  -- what is known of a task is written before the task: a script that is refused half-way leaves no task without it
   for n = 1, #fresh do
     local i = fresh[n]
     names[n] = ids[i]
-    if where[i] then back[#back + 1] = ids[i] end
+    if where[i] then back[#back + 1], from[#back + 1] = ids[i], where[i] end
     if payloads[i] then
       bodies[#bodies + 1] = ids[i]
       bodies[#bodies + 1] = payloads[i]
     end
   end
+  if #bodies > 0 then redis.call('HLEN', payload) end
   if #back > 0 then
-    redis.call('SREM', done, unpack(back))
-    redis.call('SREM', failed, unpack(back))
-    redis.call('ZREM', done_at, unpack(back))
+    redis.call('HLEN', attempts)
+    redis.call('HLEN', crashes)
+    redis.call('HLEN', errors)
+    redis.call('ZREM', done_at, unpack(back)) -- goes first: a full server allows it, and all that follows it
     redis.call('HDEL', attempts, unpack(back))
     redis.call('HDEL', crashes, unpack(back))
     redis.call('HDEL', errors, unpack(back))
   end
+  if #bodies > 0 then redis.call('HSET', payload, unpack(bodies)) end
   if due then
     for i = 1, #ids do
       if codes[i] == 'A' or codes[i] == 's' then
@@ -108,15 +125,17 @@ local function add(ids, payloads, again, due, group)
       end
     end
     if #dues > 0 then
-      redis.call('ZADD', scheduled, unpack(dues))
       if polite and #names > 0 then regroup(names, group) end
+      redis.call('ZADD', scheduled, unpack(dues))
       rouse(due)
     end
+    if #back > 0 then
+      redis.call('SREM', done, unpack(back))
+      redis.call('SREM', failed, unpack(back))
+    end
   elseif #names > 0 then
+    if #back > 0 then revive(back, from, group) end
     ready(names, group)
-  end
-  if #bodies > 0 then
-    redis.call('HSET', payload, unpack(bodies))
   end
   if #names > 0 then put_new(#names) end
   if polite and twice then

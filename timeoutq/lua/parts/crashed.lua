@@ -6,6 +6,7 @@ local function crash(ids, was, reason)
   local again, again_names = {}, {}
   local gone, back, given_up = {}, 0, 0
   local fields, lines = {}, {}
+  sound()
   for i = 1, #ids do
     local id = ids[i]
     local count = tonumber(counts[i] or 0) + 1

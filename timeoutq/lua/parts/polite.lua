@@ -284,8 +284,8 @@ if polite then
       ring()
     end
     if #bound > 0 then
-      count = count + call('SADD', waiting, unpack(bound))
       regroup(bound, group)
+      count = count + call('SADD', waiting, unpack(bound))
       arrive(bound, bound_names)
     end
     turn()
