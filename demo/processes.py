@@ -49,6 +49,12 @@ class Interrupts:
         else:
             raise KeyboardInterrupt
 
+    def wait(self) -> None:
+        """Wait for one of the two, and go on."""
+        with suppress(KeyboardInterrupt):
+            while True:
+                signal.pause()
+
     @contextmanager
     def whole(self) -> Generator[None]:
         """Do what is within without an interrupt; one that came meanwhile is raised at the end."""

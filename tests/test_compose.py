@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from demo.__main__ import free_port, members
+from demo.command import free_port, members
 from demo.site import expected
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, State

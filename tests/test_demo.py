@@ -17,6 +17,8 @@ from demo.links import canonical, is_html, links
 from demo.site import expected, generate, make_server
 from demo.traverse import traverse
 from tests.rig.waiting import wait_until
+from timeoutq import Queue
+from timeoutq.embedded import EmbeddedServer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -142,6 +144,71 @@ def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
     finally:
         process.kill()
+
+
+def small_site(folder: Path) -> str:
+    folder.mkdir()
+    (folder / "index.html").write_text("<a href='a.html'>a</a><a href='b.html'>b</a>")
+    (folder / "a.html").write_text("<a href='b.html'>b</a>")
+    (folder / "b.html").write_text("b")
+    return str(folder)
+
+
+def test_a_queue_that_is_kept_can_be_looked_at_and_is_not_purged_by_the_next(tmp_path: Path) -> None:
+    words = (
+        "--site",
+        small_site(tmp_path / "site"),
+        "--kills",
+        "0",
+        "--workers",
+        "1",
+        "--json",
+        "--queue",
+        "looked-at",
+    )
+    with EmbeddedServer() as server, Queue("looked-at", server.url) as queue:
+        for pages in (3, 6):  # the second crawl is of another address, and is judged by itself
+            process = demo(*words, "--redis", server.url, "--keep")
+            said, complaint = process.communicate(timeout=60)
+            assert process.returncode == 0, said + complaint
+            assert json.loads(said)["pages"] == 3
+            assert f"timeoutq status looked-at --url {server.url}" in complaint
+            assert queue.stats().done == pages
+        process = demo(*words, "--redis", server.url)
+        _, complaint = process.communicate(timeout=60)
+        assert process.returncode == 3
+        assert "there is a queue looked-at already, and the demo would purge it: give --keep" in complaint
+        assert queue.stats().done == 6
+        queue.purge()
+        process = demo(*words, "--redis", server.url)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert not queue.exists()
+
+
+def test_a_queue_that_is_kept_on_a_private_server_stays_until_ctrl_c(tmp_path: Path) -> None:
+    site = small_site(tmp_path / "site")
+    process = demo("--site", site, "--kills", "0", "--workers", "1", "--json", "--queue", "mine", "--keep")
+    try:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        assert said.startswith("queue mine is kept until Ctrl-C; look at it: timeoutq status mine --url redis://")
+        with Queue("mine", said.split()[-1]) as queue:
+            assert queue.stats().done == 3
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+
+
+def test_without_its_packages_the_demo_says_how_to_get_them() -> None:
+    code = (
+        "import sys, runpy; sys.modules.update(httpx=None, w3lib=None); runpy.run_module('demo', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "demo: httpx, w3lib is not installed: pip install 'timeoutq[demo]'\n"
 
 
 def descendants(pid: int) -> list[int]:

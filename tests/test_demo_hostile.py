@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from demo.__main__ import members
 from demo.bodies import Body, Broken, TooLong, Unreadable
 from demo.bounded import SMALL, ParserLost, Reader, Refused
+from demo.command import members
 from demo.links import MOST_LINKS, read
 from demo.processes import Crawl
 from demo.robots import LONGEST, MOST_HELD, Memory, Rules, rules_of

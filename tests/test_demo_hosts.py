@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from demo.__main__ import progress, tell
+from demo.command import progress, tell
 from demo.hosts import BUDGET, MOST, STRICT_DELAY, TEMPERS, Host, Server, answer, expected, generate
 from demo.links import canonical
 from demo.polite import HeldBack, held_back
