@@ -49,6 +49,10 @@ def test_what_a_decision_says_of_itself() -> None:
     assert repr(Retry(5)) == "Retry(after=5.0, reason='', block_host=0.0)"
 
 
+def repr_of(value: object) -> str:
+    return str(value) if isinstance(value, bool) else name_of(value)
+
+
 def one(lease: Lease) -> None: ...
 def one_and_default(lease: Lease, times: int = 3) -> None: ...
 def one_and_state(lease: Lease, state: Any = None) -> None: ...
@@ -108,7 +112,7 @@ class Crawler:
         (Crawler(), True),
         (min, False),
     ],
-    ids=str,
+    ids=repr_of,
 )
 def test_the_state_is_given_to_a_handler_that_takes_it(handler: Callable[..., Any], given: bool) -> None:
     assert shape_of(handler, has_state=True).takes_state == given
@@ -145,7 +149,7 @@ class AsyncCall:
         (one, False),
         (Crawler().fetch, False),
     ],
-    ids=str,
+    ids=repr_of,
 )
 def test_only_what_surely_does_not_block_is_called_in_the_event_loop(handler: Any, is_async: bool) -> None:
     assert shape_of(handler).is_async == is_async

@@ -13,9 +13,8 @@ import timeoutq
 PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
     "errors", "model", "arguments", "text", "retry", "operations", "address", "connection", "embedded", "flows", "why",
-    "client", "directory", "handlers", "heartbeat", "cleaner", "worker", "supervisor", "dashboard", "testing",
-    "transfer", "doctor",
-    "bench", "logs", "cli", "__main__",
+    "client", "directory", "handlers", "lifespan", "signals", "heartbeat", "cleaner", "worker", "supervisor",
+    "dashboard", "testing", "transfer", "doctor", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "bench": ["__init__", "terms", "handlers", "ground", "limits", "clients", "workers", "hosts", "latency", "report"],

@@ -161,7 +161,7 @@ def test_a_second_signal_gives_everything_back_at_once(
     wait_until(lambda: len(history(run.history)) >= 4)
     for number in signals:
         worker.send_signal(number)
-        wait_until(lambda: "drains" in run.log(worker) or "leaves now" in run.log(worker))
+        wait_until(lambda: "drains" in run.log(worker) or "stops at once" in run.log(worker))
     assert worker.wait(10) == 0
     assert queue.stats().todos == 20
     assert {entry.task for entry in queue.list("in_progress").entries} == set()

@@ -24,7 +24,7 @@ BEAT_EVERY = 5.0
 """Seconds between two signs of life of an idle worker."""
 
 NEWS_EVERY = 1.0
-"""The same of one that has something new to say."""
+"""Seconds between signs of life when the worker's numbers have changed."""
 
 
 class Heartbeat:
@@ -66,26 +66,28 @@ class Heartbeat:
         extend_at, beat_at, news_at = time.monotonic() + period, time.monotonic(), 0.0
         said: Mapping[str, object] = {}
         while not self._stop.is_set():
-            now = time.monotonic()
+            now, spoke = time.monotonic(), False
             try:
                 if now >= beat_at or (now >= news_at and self._about() != said):
                     beat_at, said = now + max(BEAT_EVERY, period), self._about()
                     self._beat(said)
+                    spoke = True
                 if now >= news_at:
                     news_at = now + NEWS_EVERY
                 if now >= extend_at:
                     extend_at = now + period
-                    self._extend()
+                    spoke = self._extend() or spoke
             except TimeoutqError as error:
                 if not self._down:
                     log.warning("heartbeat of queue %s cannot reach the server: %s", self.queue.name, error)
                 self._down = True
                 # leases are running out meanwhile: try again soon, but not all workers at once
-                extend_at = beat_at = now + random.uniform(0, min(1.0, period))  # noqa: S311  # jitter, not a secret
+                pause = random.uniform(0, min(1.0, period))  # noqa: S311  # jitter, not a secret
+                extend_at = beat_at = time.monotonic() + pause  # the call that failed may have taken long
             else:
-                if self._down:
+                if self._down and spoke:
                     log.info("heartbeat of queue %s reaches the server again", self.queue.name)
-                self._down = False
+                self._down = self._down and not spoke
             self._stop.wait(max(0.0, min(extend_at, beat_at, news_at) - time.monotonic()))
         try:
             if not self._down:
@@ -98,13 +100,14 @@ class Heartbeat:
         call = self.queue.operations.beat(self.queue.worker, about)
         self.peers = max(1, self.queue.run(flows.answer(self.queue.talk, call)))
 
-    def _extend(self) -> None:
+    def _extend(self) -> bool:
+        """Extend what is held; say whether the server was asked."""
         leases = list(self._held.values())
         if not leases:
-            return
+            return False
         outcome: Outcome = self.queue.extend(leases)
         if outcome.ok == len(leases):
-            return
+            return True
         refused: list[tuple[Lease, Answer]] = [
             (lease, answer)
             for lease, answer in zip(leases, outcome, strict=True)
@@ -113,3 +116,4 @@ class Heartbeat:
         ]
         if refused:
             self._on_lost(refused)
+        return True

@@ -11,35 +11,40 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from tenacity import RetryCallState, wait_random_exponential
 
-from timeoutq import arguments, flows, handlers
+from timeoutq import arguments, flows, handlers, signals
 from timeoutq.arguments import Bodies
 from timeoutq.cleaner import Cleaner
-from timeoutq.client import AsyncQueue, twin
+from timeoutq.client import AsyncQueue, Queue, twin
 from timeoutq.connection import LINK_ERRORS
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
-from timeoutq.handlers import Handler, Surroundings
+from timeoutq.handlers import Handler, Lifespan, Returned, Surroundings
 from timeoutq.heartbeat import Heartbeat
+from timeoutq.lifespan import Span, is_manager
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.operations import BATCH, Call, Claimed, fitting, flushes
 from timeoutq.retry import GiveUp, Retries, Retry, RetryPolicy
 
 log = logging.getLogger(__name__)
 
+S = TypeVar("S")
+
 BELL_RETRY = 0.5
 THREAD_LIMIT = 1000
+LOOKS = 3
+"""A lease on which nothing works is given back when it was seen so as often as this."""
 SIDE_BY_SIDE = 2
 """How many exchanges are under way at once, at most; each has a connection of its own."""
 ENOUGH = 64
@@ -64,6 +69,8 @@ class Tally:
     failed: int = 0
     released: int = 0
     lost: int = 0
+    end: str = ""
+    """Why it ended: "stopped", "drained" (a burst), or "max_tasks"; empty while it works, and after an error."""
 
 
 def load_handler(path: str) -> Handler:
@@ -79,6 +86,14 @@ class _Run:
     task: asyncio.Task[None] | None = None
     end: str = ""
     """Why it is being stopped: lost, max_runtime, shutdown; empty while it is not."""
+    thread: threading.Thread | None = None
+
+    @property
+    def lives(self) -> bool:
+        """Whether somebody is there to run it to its end."""
+        if self.task is not None:
+            return not self.task.done()
+        return self.thread is None or self.thread.is_alive()
 
 
 @dataclass(slots=True)
@@ -102,6 +117,16 @@ class _Gathered:
     def __len__(self) -> int:
         return len(self.acks) + len(self.errands) + len(self.fails) + len(self.releases)
 
+    @property
+    def leases(self) -> Iterator[Lease]:
+        """All leases that are to be ended."""
+        yield from self.acks
+        yield from self.releases
+        for errand in self.errands:
+            yield from errand.leases
+        for lease, _, _ in self.fails:
+            yield lease
+
 
 class Worker:
     """Works on one queue until it is stopped, or drained with `burst=True`."""
@@ -109,7 +134,7 @@ class Worker:
     def __init__(
         self,
         queue: AsyncQueue,
-        handler: Handler | str,
+        handler: Callable[[Lease], Returned] | Callable[[Lease, S], Returned] | str,
         *,
         concurrency: int = 100,
         prefetch: int | None = None,
@@ -119,6 +144,8 @@ class Worker:
         drain_deadline: float = 25.0,
         signals: bool = True,
         ledger: Ledger | None = None,
+        lifespan: Lifespan[S] | str | None = None,
+        max_tasks: int | None = None,
     ) -> None:
         """Prepare a worker; `await run()` starts it.
 
@@ -127,10 +154,23 @@ class Worker:
         the queue's policy, `max_runtime` (seconds) its limit. `burst` ends the worker when the queue is drained. On
         SIGTERM it claims no more, finishes what runs within `drain_deadline` seconds and gives the rest back; on SIGINT
         or a second SIGTERM it gives back at once (`signals=False` leaves signals to the caller, see `stop`).
+
+        `lifespan` is a function without arguments that gives an async context manager, such as one that
+        `@asynccontextmanager` decorates, or `module:function`: it is entered before the first claim and left after the
+        last handler, and what it yields is given to handlers that take `(lease, state)`. After `max_tasks` runs of
+        handlers the worker ends.
+
+        Raises `InvalidInput` for a handler that cannot be called so, `HandlerNotFound` for one that is not found.
         """
+        if not isinstance(queue, AsyncQueue):
+            raise InvalidInput(_not_async(queue))
         self.queue = queue
-        self.handler = load_handler(handler) if isinstance(handler, str) else handler
-        self._shape = handlers.shape_of(self.handler)
+        self.handler: Handler = load_handler(handler) if isinstance(handler, str) else handler
+        self._span = Span(_checked(lifespan))
+        self._max_tasks = None if max_tasks is None else arguments.count(max_tasks, "max_tasks")
+        self._runs = 0
+        """How many handlers have run to their end, for `max_tasks`."""
+        self._shape = handlers.shape_of(self.handler, has_state=lifespan is not None)
         self._call = cast("Callable[[Lease], Any]", self.handler)
         self.concurrency = arguments.count(concurrency, "concurrency", high=100_000)
         self._prefetch = None if prefetch is None else arguments.count(prefetch, "prefetch", low=0)
@@ -143,6 +183,7 @@ class Worker:
         self._signals = signals
         self._ledger = ledger
         self.tally = Tally()
+        self._wake = asyncio.Event()
         self.held: dict[int, Lease] = {}
         self._inbox: deque[Lease] = deque()
         self._running: dict[int, _Run] = {}
@@ -168,6 +209,10 @@ class Worker:
         self._waiting_out = False
         self._crew: _Crew | None = None
         self._consumers: set[asyncio.Task[None]] = set()
+        self._sent: dict[object, list[_Errand]] = {}
+        """The errands of the exchanges that are under way."""
+        self._acking: set[int] = set()
+        """The fences of leases whose ack is a long one."""
         self._long_acks: set[asyncio.Task[None]] = set()
         self._asking = asyncio.Lock()
 
@@ -178,22 +223,32 @@ class Worker:
 
         Raises at once what no waiting mends: `AccessDenied`, `NotRedis`, `SchemaMismatch`, `UnsafeServer`.
         """
-        loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._loop = loop
-        caught = self._catch_signals(loop)
         self._heartbeat = Heartbeat(twin(self.queue), self.held, self._lost_in_thread, self._about)
-        cleaner = Cleaner(self.queue)
-        background: list[asyncio.Task[None]] = []
         self._bell_task: asyncio.Task[None] | None = None
+        with signals.heeded(self.stop) if self._signals else nullcontext():
+            if not self._stop_level:
+                async with self._span:
+                    if self._span.entered:
+                        await self._serve(self._span)
+        if self._stop_level and not self.tally.end:
+            self.tally.end = "stopped"
+        log.info("worker %s ends: %s", self.queue.worker, self.tally)
+        return self.tally
+
+    async def _serve(self, span: Span) -> None:
+        self._around = Surroundings(copy_context() if span.context is None else span.context)
+        if self._shape.takes_state:
+            self._call = partial(_with_state, cast("Callable[[Lease, Any], Any]", self.handler), span.state)
+        self._cleaner = cleaner = Cleaner(self.queue)
+        background: list[asyncio.Task[None]] = []
         try:
             self._heartbeat.start()
             background.append(asyncio.create_task(cleaner.run(), name=f"cleaner-{self.queue.name}"))
+            background.append(asyncio.create_task(self._watch_held(), name=f"held-{self.queue.name}"))
             if self._runtime_ms:
                 background.append(asyncio.create_task(self._watch_runtime(), name=f"runtime-{self.queue.name}"))
-            self._cleaner = cleaner
-            self._around = Surroundings(copy_context())
             if self._shape.is_async:
                 for _ in range(self.concurrency):
                     self._start_consumer()
@@ -212,11 +267,7 @@ class Worker:
                     await asyncio.gather(self._pumping, return_exceptions=True)
                     raise
         finally:
-            for number in caught:
-                loop.remove_signal_handler(number)
             await self._shut_down(background)
-        log.info("worker %s ends: %s", self.queue.worker, self.tally)
-        return self.tally
 
     @property
     def _away(self) -> bool:
@@ -230,20 +281,14 @@ class Worker:
     def stop(self, *, now: bool = False) -> None:
         """Claim no more and finish what runs; with `now`, or when called again, give everything back at once."""
         self._stop_level = 2 if now or self._stop_level else 1
-        log.info("worker %s %s", self.queue.worker, "leaves now" if self._stop_level == 2 else "drains")
+        at_once = self._stop_level == 2
+        log.info("worker %s %s", self.queue.worker, "stops at once, giving its tasks back" if at_once else "drains")
+        if not self._span.entered or at_once:
+            self._span.give_up()
         self._wake.set()
         if not self.held and self._away and self._pumping is not None:
             # nothing is held and the server does not answer: there is nothing to wait for
             self._pumping.cancel()
-
-    def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> list[signal.Signals]:
-        caught: list[signal.Signals] = []
-        if self._signals and threading.current_thread() is threading.main_thread():
-            with suppress(NotImplementedError):
-                loop.add_signal_handler(signal.SIGTERM, self.stop)
-                loop.add_signal_handler(signal.SIGINT, lambda: self.stop(now=True))
-                caught = [signal.SIGTERM, signal.SIGINT]
-        return caught
 
     def _about(self) -> dict[str, object]:
         host, pid, _ = self.queue.worker.split(":")
@@ -281,6 +326,10 @@ class Worker:
             if self._broken is not None:
                 raise self._broken
             self._wake.clear()
+            if self._max_tasks is not None and self._runs >= self._max_tasks and not self._stop_level:
+                log.info("worker %s has run %d tasks, the most that it may", self.queue.worker, self._runs)
+                self.tally.end = "max_tasks"
+                self.stop()
             if self._stop_level:
                 drain_until = drain_until or time.monotonic() + self.drain_deadline
                 self._give_back_unstarted()
@@ -294,6 +343,7 @@ class Worker:
                 self.burst and self._idle and not self._exchanges and not self.held and not self._gathered
                 and await self._is_drained()
             ):  # fmt: skip
+                self.tally.end = "drained"
                 return
             await self._rest(drain_until)
 
@@ -337,6 +387,9 @@ class Worker:
         slots = self.concurrency + self._ahead()
         unstarted = len(self._inbox) if self._crew is None else self._crew.unstarted
         want = slots - len(self._running) - unstarted - self._claiming
+        if self._max_tasks is not None:
+            begun = len(self._running) + unstarted if self._crew is None else self._crew.taken
+            want = min(want, self._max_tasks - self._runs - begun - self._claiming)
         # a claim for a sliver of the slots would be an exchange for little: let more of them come free
         if want < max(1, slots // 8) and unstarted + self._claiming > 0:
             return 0
@@ -384,7 +437,14 @@ class Worker:
         return errands[:light]
 
     async def _exchange(self, claim: Call[Claimed] | None) -> None:
-        errands = self._errands()
+        me, errands = object(), self._errands()
+        self._sent[me] = errands
+        try:
+            await self._send(claim, errands)
+        finally:
+            del self._sent[me]
+
+    async def _send(self, claim: Call[Claimed] | None, errands: list[_Errand]) -> None:
         calls: list[Call[Any]] = [errand.call for errand in errands]
         if claim is not None:
             calls.append(claim)
@@ -425,7 +485,7 @@ class Worker:
         else:
             self._met = self._cleaner.met = True
             if self._failures:
-                log.info("worker %s goes on", self.queue.worker)
+                log.info("worker %s: the server answers again", self.queue.worker)
             self._failures = 0
 
     async def _wait_out(self, trouble: TimeoutqError) -> None:
@@ -614,6 +674,7 @@ class Worker:
         """Make an end of the lease from what came of its handler; whatever that was, this does not raise."""
         lease = run.lease
         self._running.pop(lease.fence, None)
+        self._runs += 1
         try:
             if problem is None and result is None:
                 self._gathered.acks.append(lease)
@@ -656,9 +717,11 @@ class Worker:
         if fitting(ids, payloads) == len(ids):
             self._gathered.errands.append(_Errand("ack", [lease], ops.ack_put(lease, ids, payloads, again_ms, payload)))
             return
+        self._acking.add(lease.fence)
         task = self._loop.create_task(self._ack_many(lease, ids, payloads, again_ms, payload))
         self._long_acks.add(task)
         task.add_done_callback(self._long_acks.discard)
+        task.add_done_callback(lambda _: self._acking.discard(lease.fence))
 
     async def _ack_many(
         self, lease: Lease, ids: list[bytes], payloads: Bodies, again_ms: int, payload: bytes | None
@@ -717,6 +780,35 @@ class Worker:
 
     # ---- leases that end otherwise
 
+    async def _watch_held(self) -> None:
+        """Give back what is held although nothing works on it and nothing will end it: a mistake of this module."""
+        looks: dict[int, int] = {}
+        while True:
+            await asyncio.sleep(min(5.0, max(0.1, self.queue.timeout / 3)))
+            looks = {fence: looks.get(fence, 0) + 1 for fence in self._unattended()}
+            for fence in [fence for fence, times in looks.items() if times >= LOOKS]:
+                lease = self.held[fence]
+                _say(
+                    logging.WARNING, "queue %s: task %a is held, but no handler works on it: it is given back",
+                    self.queue.name, lease.task,
+                )  # fmt: skip
+                self._running.pop(fence, None)
+                self._gathered.releases.append(lease)
+                self._wake.set()
+
+    def _unattended(self) -> set[int]:
+        attended = {fence for fence, run in list(self._running.items()) if run.lives}
+        attended.update(lease.fence for lease in self._inbox)
+        attended.update(lease.fence for lease in self._gathered.leases)
+        for errands in self._sent.values():
+            attended.update(lease.fence for errand in errands for lease in errand.leases)
+        if self._solo is not None:
+            attended.add(self._solo.fence)
+        left = self.held.keys() - attended - self._acking
+        if self._crew is not None and left:
+            left -= self._crew.queued
+        return left
+
     async def _watch_runtime(self) -> None:
         # a little before the scripts would take the task back, so that it is failed with its reason
         margin_ms = min(300, self._runtime_ms // 10)
@@ -753,6 +845,7 @@ class Worker:
         else:
             # a thread cannot be stopped: what it returns will not be acked, and another takes its place
             self._running.pop(run.lease.fence, None)
+            self._runs += 1
             if self._crew is not None:
                 self._crew.replace_one()
             self._ended(run)
@@ -836,6 +929,31 @@ def _say(level: int, message: str, *words: object, exc_info: BaseException | Non
         log.log(level, message, *words, exc_info=exc_info)
 
 
+def _with_state(handler: Callable[[Lease, Any], Any], state: Any, lease: Lease) -> Any:
+    return handler(lease, state)
+
+
+def _not_async(queue: object) -> str:
+    if isinstance(queue, Queue):
+        return f"a worker takes an AsyncQueue: write Worker(AsyncQueue({queue.name!r}, …), …)"
+    if isinstance(queue, str):
+        return f"a worker takes a queue, not its name: write Worker(AsyncQueue({queue!r:.80}, …), …)"
+    return f"a worker takes an AsyncQueue, not {type(queue).__name__}: write Worker(AsyncQueue(…), …)"
+
+
+def _checked(lifespan: Lifespan[Any] | str | None) -> Lifespan[Any] | None:
+    found: Any = handlers.load(lifespan, "lifespan") if isinstance(lifespan, str) else lifespan
+    if is_manager(found):
+        raise InvalidInput(
+            "lifespan= takes the function that gives an async context manager, such as one that @asynccontextmanager "
+            "decorates, not what it gave: write it without ()"
+        )
+    if inspect.isasyncgenfunction(found) or (found is not None and not callable(found)):
+        name = handlers.name_of(found) if callable(found) else type(found).__name__
+        raise InvalidInput(f"lifespan {name} gives no async context manager: decorate it with @asynccontextmanager")
+    return cast("Lifespan[Any] | None", found)
+
+
 def _parts(leases: list[Lease]) -> list[list[Lease]]:
     return [leases[at : at + BATCH] for at in range(0, len(leases), BATCH)]
 
@@ -852,18 +970,18 @@ class _Crew:
         self._waiting: SimpleQueue[Lease | None] = SimpleQueue()
         self._done: deque[tuple[_Run, Any, BaseException | None]] = deque()
         self._told = False
-        self._taken = 0
-        """How many leases are with the crew, started or not."""
+        self.taken = 0
+        """How many leases are with the crew, begun or not."""
         self._threads = 0
         self._hung = 0
         """How many of them do what was given up, and do not count."""
 
     def take(self, leases: list[Lease]) -> None:
         """Have these run."""
-        self._taken += len(leases)
+        self.taken += len(leases)
         for lease in leases:
             self._waiting.put(lease)
-        while self._threads - self._hung < min(self._size, self._taken):
+        while self._threads - self._hung < min(self._size, self.taken):
             thread = threading.Thread(
                 target=self._work, name=f"handler-{self._worker.queue.name}-{self._threads}", daemon=True
             )
@@ -875,10 +993,17 @@ class _Crew:
         """How many wait for a thread."""
         return self._waiting.qsize()
 
+    @property
+    def queued(self) -> set[int]:
+        """The fences of the leases that wait for a thread."""
+        waiting = self.give_back()
+        self.take(waiting)
+        return {lease.fence for lease in waiting}
+
     def replace_one(self) -> None:
         """Make room for one more thread: one of them hangs."""
         self._hung += 1
-        self._taken -= 1
+        self.taken -= 1
         self.take([])
 
     def give_back(self) -> list[Lease]:
@@ -889,7 +1014,7 @@ class _Crew:
                 lease = self._waiting.get_nowait()
                 if lease is not None:
                     found.append(lease)
-        self._taken -= len(found)
+        self.taken -= len(found)
         return found
 
     def take_out(self, lease: Lease) -> bool:
@@ -906,18 +1031,29 @@ class _Crew:
     # ---- in the threads
 
     def _work(self) -> None:
-        while self._worker._around.fresh().run(self._serve):
-            pass
+        try:
+            while self._worker._around.fresh().run(self._serve):
+                pass
+        except BaseException as error:  # no handler's: somebody raised it in this thread from outside
+            _say(logging.ERROR, "worker %s: a thread ended", self._worker.queue.worker, exc_info=error)
+            with suppress(RuntimeError):  # the loop is closed already
+                self._worker._loop.call_soon_threadsafe(self._make_up)
+
+    def _make_up(self) -> None:
+        """Have another thread in the place of one that has ended."""
+        self._threads -= 1
+        self.taken -= 1
+        self.take([])
 
     def _serve(self) -> bool:
         """Call handlers until one has changed the context (True), or there are no more (False)."""
-        worker = self._worker
+        worker, me = self._worker, threading.current_thread()
         ledger, around = worker._ledger, worker._around
         while True:
             lease = self._waiting.get()
             if lease is None:
                 return False
-            run = _Run(lease)
+            run = _Run(lease, thread=me)
             worker._running[lease.fence] = run
             result: Any = None
             problem: BaseException | None = None
@@ -968,7 +1104,7 @@ class _Crew:
             if worker._running.get(run.lease.fence) is run:  # it was cancelled before it began
                 handlers.discard(awaitable)
                 worker._leave(run, None, asyncio.CancelledError())
-            self._taken -= 1
+            self.taken -= 1
             over.set()
 
         run.task = worker._loop.create_task(self._await(run, awaitable), name="handler", context=context)
@@ -1000,5 +1136,5 @@ class _Crew:
             if run.end:
                 self._come_back()  # it was lost, timed out or given back meanwhile
                 continue
-            self._taken -= 1
+            self.taken -= 1
             worker._leave(run, result, problem)

@@ -1,0 +1,492 @@
+"""The life of a worker: its lifespan, how many tasks it may run, signals, context variables, who may be its queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from timeoutq import AccessDenied, AsyncQueue, InvalidInput, Lease, Queue, State, Worker
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.testing import FakeAsyncQueue, fake_async_queue
+from timeoutq.worker import Tally
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeAsyncQueue]:
+    async with fake_async_queue(timeout=5, retry=[]) as queue:
+        yield queue
+
+
+async def until(predicate: Callable[[], bool | Awaitable[bool]], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while True:
+            found = predicate()
+            if (await found) if isinstance(found, Awaitable) else found:
+                return
+            await asyncio.sleep(0.002)
+
+
+async def drained(worker: Worker) -> Tally:
+    async with asyncio.timeout(20):
+        return await worker.run()
+
+
+async def fetch(lease: Lease) -> None: ...
+
+
+# ---- the lifespan
+
+story: list[str] = []
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[str]:
+    story.append("enter")
+    try:
+        yield "state"
+    finally:
+        story.append("exit")
+
+
+async def with_state(lease: Lease, state: str) -> None:
+    story.append(f"{lease.task} with {state}")
+
+
+def with_state_in_thread(lease: Lease, state: str) -> None:
+    story.append(f"{lease.task} with {state}")
+
+
+@pytest.fixture(autouse=True)
+def _new_story() -> None:
+    story.clear()
+
+
+@pytest.mark.parametrize("handler", [with_state, with_state_in_thread, lambda lease, state: with_state(lease, state)])
+async def test_what_the_lifespan_yields_is_given_to_the_handler(fake: FakeAsyncQueue, handler: Any) -> None:
+    await fake.put("a")
+    await drained(Worker(fake, handler, burst=True, lifespan=opened))
+    assert story == ["enter", "a with state", "exit"]
+
+
+async def test_a_lifespan_can_be_named_like_a_handler(fake: FakeAsyncQueue) -> None:
+    await fake.put("a")
+    here = __name__
+    await drained(Worker(fake, with_state, burst=True, lifespan=opened))
+    with pytest.raises(ImportError, match=r"lifespan 'asyncio:nothing': module asyncio has no nothing"):
+        Worker(fake, with_state, lifespan="asyncio:nothing")
+    assert here
+    worker = Worker(fake, fetch, burst=True, lifespan="contextlib:AsyncExitStack")
+    await drained(worker)
+
+
+async def test_a_handler_that_takes_the_lease_alone_may_have_a_lifespan(fake: FakeAsyncQueue) -> None:
+    await fake.put("a")
+    assert (await drained(Worker(fake, fetch, burst=True, lifespan=opened))).acked == 1
+    assert story == ["enter", "exit"]
+
+
+async def test_an_error_while_entering_ends_the_worker_before_any_claim(fake: FakeAsyncQueue) -> None:
+    @asynccontextmanager
+    async def broken() -> AsyncIterator[None]:
+        raise ConnectionError("no database")
+        yield
+
+    await fake.put("a")
+    with pytest.raises(ConnectionError, match="no database"):
+        await drained(Worker(fake, fetch, burst=True, lifespan=broken))
+    assert (await fake.stats()).counters.get("claimed", 0) == 0
+
+
+async def test_an_error_while_leaving_is_raised_when_all_is_given_back(fake: FakeAsyncQueue) -> None:
+    @asynccontextmanager
+    async def broken() -> AsyncIterator[None]:
+        yield
+        raise ConnectionError("cannot close")
+
+    await fake.put("a")
+    with pytest.raises(ConnectionError, match="cannot close"):
+        await drained(Worker(fake, fetch, burst=True, lifespan=broken))
+    assert (await fake.stats()).done == 1
+
+
+async def test_the_lifespan_is_left_after_the_last_handler_when_the_worker_is_cancelled(fake: FakeAsyncQueue) -> None:
+    async def slow(lease: Lease) -> None:
+        story.append("begins")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            story.append("ends")
+
+    await fake.put("a")
+    running = asyncio.create_task(Worker(fake, slow, lifespan=opened, signals=False).run())
+    await until(lambda: "begins" in story)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert story == ["enter", "begins", "ends", "exit"]
+    assert (await fake.stats()).todos == 1
+
+
+@pytest.mark.parametrize("how", ["stopped", "cancelled"])
+async def test_a_worker_that_is_stopped_while_it_enters_claims_nothing(fake: FakeAsyncQueue, how: str) -> None:
+    @asynccontextmanager
+    async def slow() -> AsyncIterator[None]:
+        story.append("entering")
+        try:
+            await asyncio.sleep(60)
+            yield
+        finally:
+            story.append("gave up")
+
+    await fake.put("a")
+    worker = Worker(fake, fetch, lifespan=slow, signals=False)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: story == ["entering"])
+    if how == "stopped":
+        worker.stop()
+        assert (await asyncio.wait_for(running, 10)).end == "stopped"
+    else:
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(running, 10)
+    assert story == ["entering", "gave up"]
+    assert (await fake.stats()).counters.get("claimed", 0) == 0
+
+
+async def test_leaving_that_takes_too_long_is_cut_short_by_another_stop(fake: FakeAsyncQueue) -> None:
+    @asynccontextmanager
+    async def slow() -> AsyncIterator[None]:
+        yield
+        story.append("leaving")
+        await asyncio.sleep(60)
+
+    worker = Worker(fake, fetch, burst=True, lifespan=slow, signals=False)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: story == ["leaving"])
+    worker.stop(now=True)
+    await asyncio.wait_for(running, 10)
+
+
+@asynccontextmanager
+async def never_used() -> AsyncIterator[None]:
+    yield
+
+
+async def undecorated() -> AsyncIterator[None]:
+    yield
+
+
+async def a_coroutine() -> None: ...
+
+
+@pytest.mark.parametrize("lifespan", [undecorated, 3, never_used(), a_coroutine, dict])
+async def test_a_lifespan_that_is_no_context_manager_is_refused(fake: FakeAsyncQueue, lifespan: Any) -> None:
+    with pytest.raises(InvalidInput, match="@asynccontextmanager"):
+        await drained(Worker(fake, fetch, burst=True, lifespan=lifespan))
+
+
+async def test_handlers_see_the_context_variables_that_the_lifespan_set(fake: FakeAsyncQueue) -> None:
+    @asynccontextmanager
+    async def binding() -> AsyncIterator[None]:
+        variable.set("bound")
+        yield
+
+    async def look(lease: Lease) -> None:
+        story.append(str(variable.get(None)))
+
+    await fake.put("a")
+    await drained(Worker(fake, look, burst=True, lifespan=binding))
+    assert story == ["bound"]
+    assert variable.get(None) is None
+
+
+# ---- context variables
+
+variable: ContextVar[object] = ContextVar("variable", default=None)
+
+
+def in_thread(lease: Lease) -> None:
+    story.append(f"{lease.task} found {variable.get()}")
+    variable.set(lease.task)
+
+
+async def in_loop(lease: Lease) -> None:
+    in_thread(lease)
+    await asyncio.sleep(0)
+    assert variable.get() == lease.task
+
+
+async def in_inner_task(lease: Lease) -> None:
+    await asyncio.create_task(in_loop(lease))
+    in_thread(lease)
+
+
+def in_both(lease: Lease) -> Any:
+    in_thread(lease)
+    return see_it(lease)
+
+
+async def see_it(lease: Lease) -> None:
+    assert variable.get() == lease.task, "what its own thread has set"
+
+
+@pytest.mark.parametrize("handler", [in_thread, in_loop, in_inner_task, in_both])
+@pytest.mark.parametrize("before", [None, "before"])
+async def test_context_variables_do_not_leak_from_task_to_task(
+    fake: FakeAsyncQueue, handler: Any, before: object
+) -> None:
+    token = variable.set(before)
+    await fake.put([f"t{i}" for i in range(20)])
+    tally = await drained(Worker(fake, handler, burst=True, concurrency=2))
+    assert tally.acked == 20
+    assert {line.partition(" found ")[2] for line in story} == {str(before)}
+    assert variable.get() == before
+    variable.reset(token)
+
+
+# ---- max_tasks
+
+
+@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize("concurrency", [1, 7, 100])
+async def test_after_max_tasks_the_worker_ends_and_says_so(
+    url: str, queue: Queue, threads: bool, concurrency: int
+) -> None:
+    ran: list[str] = []
+
+    async def handler(lease: Lease) -> None:
+        ran.append(lease.task)
+        if lease.task.endswith("3"):
+            raise ValueError("counts as well")
+
+    def handler_in_thread(lease: Lease) -> None:
+        ran.append(lease.task)
+
+    queue.put([f"t{i}" for i in range(300)])
+    async with AsyncQueue(queue.name, url, timeout=5, retry=[]) as mine:
+        worker = Worker(mine, handler_in_thread if threads else handler, concurrency=concurrency, max_tasks=50)
+        tally = await drained(worker)
+    assert tally.end == "max_tasks"
+    assert len(ran) == tally.acked + tally.failed == 50
+    assert queue.stats().todos == 250
+
+
+async def test_a_worker_says_why_it_ended(fake: FakeAsyncQueue) -> None:
+    await fake.put("a")
+    assert (await drained(Worker(fake, fetch, burst=True, max_tasks=2))).end == "drained"
+    worker = Worker(fake, fetch, signals=False)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: worker.held == {})
+    worker.stop()
+    assert (await running).end == "stopped"
+    with pytest.raises(InvalidInput, match="max_tasks must be a whole number from 1"):
+        Worker(fake, fetch, max_tasks=0)
+
+
+# ---- signals
+
+
+async def test_a_signal_stops_all_workers_of_a_loop(caplog: pytest.LogCaptureFixture) -> None:
+    queues = [fake_async_queue(f"q{i}", retry=[]) for i in range(3)]
+    begun: list[str] = []
+
+    async def handler(lease: Lease) -> None:
+        begun.append(lease.task)
+        await asyncio.sleep(0.05)
+
+    for queue in queues:
+        await queue.put("a")
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with caplog.at_level(logging.INFO):
+        running = [asyncio.create_task(Worker(queue, handler).run()) for queue in queues]
+        await until(lambda: len(begun) == 3)
+        os.kill(os.getpid(), signal.SIGTERM)
+        tallies = await asyncio.wait_for(asyncio.gather(*running), 10)
+    assert [tally.acked for tally in tallies] == [1, 1, 1]
+    assert len([line for line in caplog.messages if line.endswith(" drains")]) == 3
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    for queue in queues:
+        await queue.close()
+
+
+async def test_the_end_of_one_worker_leaves_the_signals_to_the_others(fake: FakeAsyncQueue) -> None:
+    staying = asyncio.create_task(Worker(fake, fetch).run())
+    async with fake_async_queue("other") as other:
+        await drained(Worker(other, fetch, burst=True))
+    os.kill(os.getpid(), signal.SIGINT)
+    assert (await asyncio.wait_for(staying, 10)).end == "stopped"
+
+
+async def test_signal_handlers_of_before_are_put_back(fake: FakeAsyncQueue) -> None:
+    heard: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, heard.append, "of the loop")
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append("of the program"))
+    try:
+        await drained(Worker(fake, fetch, burst=True))
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        await until(lambda: sorted(heard) == ["of the loop", "of the program"])
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGINT, before)
+
+
+async def test_a_second_signal_gives_everything_back_at_once(
+    fake: FakeAsyncQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = asyncio.Event()
+
+    async def forever(lease: Lease) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    await fake.put("a")
+    running = asyncio.create_task(Worker(fake, forever).run())
+    await asyncio.wait_for(begun.wait(), 10)
+    with caplog.at_level(logging.INFO):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: "drains" in caplog.text)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (await asyncio.wait_for(running, 10)).released == 1
+    assert "stops at once, giving its tasks back" in caplog.text
+    assert (await fake.inspect("a")).state == State.TODOS
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_after_the_drain_deadline_what_still_runs_is_given_back(fake: FakeAsyncQueue, threads: bool) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    async def forever(lease: Lease) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    def forever_in_thread(lease: Lease) -> None:
+        begun.set()
+        release.wait(60)
+
+    await fake.put("a")
+    worker = Worker(fake, forever_in_thread if threads else forever, drain_deadline=0.3, signals=False)
+    running = asyncio.create_task(worker.run())
+    await until(begun.is_set)
+    worker.stop()
+    asked = time.monotonic()
+    tally = await asyncio.wait_for(running, 10)
+    assert 0.25 < time.monotonic() - asked < 5
+    assert (tally.released, tally.acked) == (1, 0)
+    assert (await fake.inspect("a")).state == State.TODOS
+    release.set()
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_what_ends_within_the_drain_deadline_is_acked(fake: FakeAsyncQueue, threads: bool) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    async def handler(lease: Lease) -> None:
+        begun.set()
+        await until(release.is_set)
+
+    def handler_in_thread(lease: Lease) -> None:
+        begun.set()
+        release.wait(60)
+
+    await fake.put("a", "b")
+    worker = Worker(fake, handler_in_thread if threads else handler, concurrency=1, prefetch=1, signals=False)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: begun.is_set() and len(worker.held) == 2)
+    worker.stop()
+    await until(lambda: len(worker.held) == 1)  # what had not begun is given back at once
+    assert (await fake.stats()).todos == 1
+    release.set()
+    tally = await asyncio.wait_for(running, 10)
+    assert (tally.acked, tally.released) == (1, 1)
+
+
+async def test_a_worker_that_is_stopped_before_it_runs_does_nothing(fake: FakeAsyncQueue) -> None:
+    await fake.put("a")
+    worker = Worker(fake, fetch)
+    worker.stop()
+    assert (await drained(worker)).claimed == 0
+
+
+# ---- leases that nothing works on
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_a_held_lease_that_nothing_works_on_is_given_back(
+    threads: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, release = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    async def handler(lease: Lease) -> None:
+        ran.append(lease.task)
+        begun.set()
+        await until(release.is_set)
+
+    def handler_in_thread(lease: Lease) -> None:
+        ran.append(lease.task)
+        begun.set()
+        release.wait(60)
+
+    async with fake_async_queue(timeout=0.3) as queue:
+        await queue.put("a", "b", "c")
+        worker = Worker(queue, handler_in_thread if threads else handler, concurrency=1, prefetch=2, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: begun.is_set() and len(worker.held) == 3)
+        # as a mistake in the worker would: it forgets one
+        if worker._crew is not None:
+            (forgotten, *_) = worker._crew.give_back()
+        else:
+            forgotten = worker._inbox.popleft()
+        await until(lambda: forgotten.task in caplog.text)
+        assert f"task {forgotten.task!r} is held, but no handler works on it: it is given back" in caplog.text
+        release.set()
+        await until(queue.drained)
+        worker.stop()
+        await asyncio.wait_for(running, 10)
+        assert sorted({*ran}) == ["a", "b", "c"]
+        assert (await queue.stats()).done == 3
+        assert caplog.text.count("no handler works on it") == 1 + threads  # the queue of the crew was forgotten whole
+
+
+async def test_what_is_worked_on_is_never_taken_for_forgotten(url: str, queue: Queue) -> None:
+    async def handler(lease: Lease) -> None:
+        await asyncio.sleep(1.2)
+
+    queue.put([f"t{i}" for i in range(12)])
+    async with AsyncQueue(queue.name, url, timeout=0.3) as mine:
+        tally = await drained(Worker(mine, handler, concurrency=4, prefetch=4, burst=True))
+    assert (tally.acked, tally.released) == (12, 0)
+
+
+# ---- who may be its queue
+
+
+async def test_a_worker_on_a_plain_queue_is_told_what_to_write() -> None:
+    with pytest.raises(InvalidInput, match=r"takes an AsyncQueue: write Worker\(AsyncQueue\('pages', …\), …\)"):
+        Worker(Queue("pages"), fetch)  # type: ignore[arg-type]  # that is the point
+    with pytest.raises(InvalidInput, match=r"takes a queue, not its name: write Worker\(AsyncQueue\('pages', …\), …\)"):
+        Worker("pages", fetch)  # type: ignore[arg-type]  # as above
+    with pytest.raises(InvalidInput, match="takes an AsyncQueue, not NoneType"):
+        Worker(None, fetch)  # type: ignore[arg-type]  # as above
+
+
+async def test_with_a_wrong_password_nobody_says_that_the_server_answers_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with EmbeddedServer(config={"requirepass": "x"}) as server, caplog.at_level(logging.INFO):
+        async with AsyncQueue("q", f"redis://127.0.0.1:{server.port}/0", deadline=1) as wrong:
+            with pytest.raises(AccessDenied), suppress(asyncio.CancelledError):
+                await asyncio.wait_for(Worker(wrong, fetch, signals=False).run(), 10)
+    assert "again" not in caplog.text

@@ -1,0 +1,98 @@
+"""What lives as long as a worker, connections and the like: made before its first claim, closed after its last handler.
+
+`worker.py` uses it. The user's context manager is entered and left in one task of its own, as task groups and cancel
+scopes in it demand, and so that entering can be given up when the worker is stopped meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AbstractAsyncContextManager
+from contextvars import Context, copy_context
+from types import TracebackType
+from typing import Any, Self
+
+from timeoutq.arguments import class_name
+from timeoutq.errors import InvalidInput
+from timeoutq.handlers import Lifespan, discard, name_of
+
+log = logging.getLogger(__name__)
+
+
+def is_manager(value: object) -> bool:
+    """Say whether `async with` takes it."""
+    return isinstance(value, AbstractAsyncContextManager)
+
+
+class Span:
+    """An async context manager around a worker's life; without a lifespan it does nothing."""
+
+    def __init__(self, lifespan: Lifespan[Any] | None) -> None:
+        self._lifespan = lifespan
+        self._task: asyncio.Task[None] | None = None
+        self.entered = False
+        """Whether there is a state now; not if entering was given up."""
+        self.state: Any = None
+        self.context: Context | None = None
+        """The context variables as they are after entering."""
+        self._given_up = False
+
+    async def __aenter__(self) -> Self:
+        """Enter. Raises what the lifespan raises, and `InvalidInput` for one that gives no async context manager."""
+        if self._lifespan is None:
+            self.entered, self.context = True, copy_context()
+            return self
+        self._ready, self._over = asyncio.Event(), asyncio.Event()
+        self._task = asyncio.create_task(self._hold(self._lifespan), name="lifespan")
+        ready = asyncio.create_task(self._ready.wait())
+        try:
+            await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            raise
+        finally:
+            ready.cancel()
+        if self._task.done() and not self._given_up:
+            self._task.result()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave. Raises what the lifespan raises, but not over an error that ends the worker already."""
+        if self._task is None:
+            return
+        self._over.set()
+        try:
+            await asyncio.wait({self._task})
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            raise
+        if self._given_up and self._task.cancelled():
+            return
+        if error is None:
+            self._task.result()
+        elif not self._task.cancelled() and self._task.exception() is not None:
+            log.error("leaving the lifespan failed", exc_info=self._task.exception())
+
+    def give_up(self) -> None:
+        """Cancel entering, or leaving, whichever is under way."""
+        if self._task is not None and (not self.entered or self._over.is_set()):
+            self._given_up = True
+            self._task.cancel()
+
+    async def _hold(self, lifespan: Lifespan[Any]) -> None:
+        manager: Any = lifespan()
+        if not is_manager(manager):
+            discard(manager)
+            raise InvalidInput(
+                f"lifespan {name_of(lifespan)} gave no async context manager but {class_name(manager)}: "
+                "is @asynccontextmanager missing?"
+            )
+        async with manager as state:
+            self.state, self.context, self.entered = state, copy_context(), True
+            self._ready.set()
+            await self._over.wait()

@@ -1,0 +1,82 @@
+"""SIGTERM and SIGINT, for all workers of an event loop at once: a loop has one handler for a signal, not one a worker.
+
+`worker.py` uses it. Whoever comes first takes the signals over, and the last to leave puts back what was there before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+HEEDED = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stop(Protocol):
+    """Stops one worker."""
+
+    def __call__(self, *, now: bool = False) -> None: ...
+
+
+_stops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Stop]] = WeakKeyDictionary()
+
+
+@contextmanager
+def heeded(stop: Stop) -> Iterator[None]:
+    """Have SIGTERM call `stop()` and SIGINT `stop(now=True)` meanwhile; in the main thread only, where signals come."""
+    loop = asyncio.get_running_loop()
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    stops = _stops.setdefault(loop, {})
+    if not stops:
+        _before[loop] = _take_over(loop, stops)
+    me = object()
+    stops[me] = stop
+    try:
+        yield
+    finally:
+        del stops[me]
+        if not stops:
+            for put_back in _before.pop(loop):
+                put_back()
+
+
+_before: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], None]]] = WeakKeyDictionary()
+
+
+def _take_over(loop: asyncio.AbstractEventLoop, stops: dict[object, Stop]) -> list[Callable[[], None]]:
+    def stop_all(now: bool) -> None:
+        for stop in list(stops.values()):
+            stop(now=now)
+
+    taken: list[Callable[[], None]] = []
+    with suppress(NotImplementedError):  # an event loop that has no signals
+        for number in HEEDED:
+            before, of_loop = signal.getsignal(number), _handler_of(loop, number)
+            loop.add_signal_handler(number, stop_all, number == signal.SIGINT)
+            taken.append(_putting_back(loop, number, before, of_loop))
+    return taken
+
+
+def _putting_back(
+    loop: asyncio.AbstractEventLoop, number: signal.Signals, before: Any, of_loop: Any
+) -> Callable[[], None]:
+    def put_back() -> None:
+        loop.remove_signal_handler(number)
+        if of_loop is not None:
+            loop.add_signal_handler(number, of_loop._callback, *of_loop._args)
+        elif before is not None:
+            signal.signal(number, before)
+
+    return put_back
+
+
+def _handler_of(loop: asyncio.AbstractEventLoop, number: signal.Signals) -> Any:
+    # asyncio has no way to ask; a loop that keeps its handlers elsewhere just loses the one that it had
+    handlers: Any = getattr(loop, "_signal_handlers", None) or {}
+    return handlers.get(number)
