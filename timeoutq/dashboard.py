@@ -564,7 +564,7 @@ class _Keys:
 
     def __enter__(self) -> _Keys:
         self._old: list[Any] | None = None
-        if sys.stdin is not None and sys.stdin.isatty():
+        if sys.platform != "win32" and sys.stdin is not None and sys.stdin.isatty():
             import termios
             import tty
 
@@ -573,7 +573,7 @@ class _Keys:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._old is not None:
+        if sys.platform != "win32" and self._old is not None:
             import termios
 
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._old)
@@ -599,7 +599,10 @@ def _leaving_in_order() -> Generator[None]:
         with suppress(KeyboardInterrupt):
             yield
         return
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = [signal.SIGTERM]
+    if sys.platform != "win32":
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, leave) for number in numbers}
     try:
         with suppress(KeyboardInterrupt):
             yield

@@ -7,13 +7,13 @@ given. It goes when this process goes, however this process ends. `binary=` runs
 from __future__ import annotations
 
 import atexit
-import fcntl
 import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -25,6 +25,10 @@ from typing import IO, Self
 from urllib.parse import quote
 
 from timeoutq.errors import InvalidInput, MissingExtra, Unavailable
+
+_kill_signal, _socket_family = signal.SIGTERM, socket.AF_INET  # on Windows, where start() refuses
+if sys.platform != "win32":
+    _kill_signal, _socket_family = signal.SIGKILL, socket.AF_UNIX
 
 Setting = str | int | bool
 
@@ -131,6 +135,8 @@ class EmbeddedServer:
 
         Raises `MissingExtra` without a server binary, `Unavailable` when it does not start: the message quotes its log.
         """
+        if sys.platform == "win32":
+            raise MissingExtra("the embedded server needs Linux or macOS: run timeoutq in WSL, or name a server by URL")
         if self.pid is not None:
             return self
         binary = _find_binary(self._binary)
@@ -160,7 +166,7 @@ class EmbeddedServer:
 
     def kill(self) -> None:
         """End it with SIGKILL, as a crash would; `start()` brings it back at the same address."""
-        self._end(signal.SIGKILL)
+        self._end(_kill_signal)
 
     def restart(self) -> None:
         """Stop it in order and start it again at the same address; only a kept directory keeps what it held."""
@@ -179,7 +185,10 @@ class EmbeddedServer:
         # a process that a killed server had forked to write its file may hold the lock a moment longer
         for left in reversed(range(50)):
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if sys.platform != "win32":
+                    import fcntl
+
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError:
                 if not left:
@@ -216,7 +225,7 @@ class EmbeddedServer:
             if self._ready(process):
                 return
             said = self.log
-            self._end(signal.SIGKILL)
+            self._end(_kill_signal)
             if left and "ddress already in use" in said:
                 continue  # somebody took the free port before the server did
             raise Unavailable(f"the embedded server {binary} did not start; it said: {said[-1500:]}")
@@ -289,7 +298,7 @@ class EmbeddedServer:
         words = ["INFO server", "PING", "QUIT"]
         if "requirepass" in self._config:
             words.insert(0, f"AUTH {_quoted(str(self._config['requirepass']))}")
-        with socket.socket(socket.AF_UNIX if self._unix else socket.AF_INET) as link, suppress(OSError):
+        with socket.socket(_socket_family if self._unix else socket.AF_INET) as link, suppress(OSError):
             link.settimeout(1.0)
             link.connect(str(self._socket) if self._unix else ("127.0.0.1", self.port))
             link.sendall("".join(f"{word}\r\n" for word in words).encode())

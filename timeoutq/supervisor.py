@@ -1,98 +1,111 @@
 """Runs a worker in several processes, replaces those that die, and says at once what was running in a dead one.
 
-`timeoutq worker` calls `run_workers`. The children are forked before anything connects. What each holds and what it has
-started stands in memory that it shares with the parent, so that after a SIGKILL or a segfault the parent can count a
-crash against the tasks that were running, and give back the others without blame, without waiting for their leases.
+`timeoutq worker` calls `supervise`. The processes are forked before anything connects and before the handler's module
+is imported. What each of them holds stands in its `SharedLedger`; what their ends and the signals mean is decided in
+`endings.py`. There is no fork on Windows, so this module cannot be imported there.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import logging
-import mmap
 import os
+import select
 import signal
-import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any
+from types import FrameType, TracebackType
+from typing import NoReturn, Self
 
-from timeoutq import flows
-from timeoutq.client import Queue
+from timeoutq import exit_codes, flows
+from timeoutq.client import AsyncQueue, twin
+from timeoutq.endings import PATIENCE, Done, End, Ending, Order, Replace, Told, asked_for, judge, young_deaths
 from timeoutq.errors import TimeoutqError
-from timeoutq.model import Lease
+from timeoutq.ledger import SharedLedger
+from timeoutq.process import Orders, run_worker
 from timeoutq.worker import Worker
+
+assert sys.platform != "win32"
 
 log = logging.getLogger(__name__)
 
-FREE, HELD, STARTED = 0, 1, 2
-TOKEN_BYTES, TASK_BYTES = 96, 1024
-_SLOT = struct.Struct(f"=BxHHxx{TOKEN_BYTES}s{TASK_BYTES}s")
+HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+LOOK_EVERY = 1.0
+"""Seconds after which a supervisor looks at its processes although it was not woken."""
 
 
-class SharedLedger:
-    """What a child holds, readable by its parent after it died. A full ledger only makes the parent know less."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What each of the processes does."""
 
-    def __init__(self, slots: int) -> None:
-        self._memory = mmap.mmap(-1, slots * _SLOT.size)
-        self._free = list(range(slots))
-        self._of: dict[int, int] = {}
+    make: Callable[[SharedLedger], Worker]
+    """Gives the worker, without signal handlers of its own; called in each process after the fork."""
+    open: Callable[[], AsyncQueue]
+    """Gives the queue, not connected."""
+    processes: int
+    slots: int
+    """How many leases a worker may hold at most."""
+    drain_deadline: float = 25.0
 
-    def hold(self, leases: Iterable[Lease]) -> None:
-        """Write down leases that were claimed."""
-        for lease in leases:
-            if not self._free:
-                return
-            slot = self._free.pop()
-            self._of[lease.fence] = slot
-            task = lease.task.encode("utf-8", "surrogateescape")
-            token = lease.token.encode()[:TOKEN_BYTES]
-            # the state byte goes last: a parent that reads a slot in mid-write finds it free
-            _SLOT.pack_into(self._memory, slot * _SLOT.size, FREE, len(token), len(task), token, task)
-            self._memory[slot * _SLOT.size] = HELD
 
-    def start(self, lease: Lease) -> None:
-        """Write down that its handler runs now."""
-        slot = self._of.get(lease.fence)
-        if slot is not None:
-            self._memory[slot * _SLOT.size] = STARTED
+def supervise(job: Job) -> tuple[int, str]:
+    """Run workers until they have drained their queue or are stopped; give the exit code, and what is to be said.
 
-    def finish(self, lease: Lease) -> None:
-        """Write down that its handler is done; its ack may still be on the way."""
-        slot = self._of.get(lease.fence)
-        if slot is not None:
-            self._memory[slot * _SLOT.size] = HELD
+    SIGTERM lets each process drain as `Worker` describes; SIGINT, or a second SIGTERM, lets it give everything back at
+    once. A process that dies is replaced, after a pause that grows while they die young. One that says that others
+    would end as it did ends them all. Call it in the main thread of a process without other threads, and end the
+    process then: SIGTERM and SIGINT stay ignored, so that a late one does not change its exit code.
+    """
+    with _Signals() as signals:
+        return _Supervisor(job, signals).run()
 
-    def end(self, leases: Iterable[Lease]) -> None:
-        """Strike out leases that are ended or lost."""
-        for lease in leases:
-            slot = self._of.pop(lease.fence, None)
-            if slot is not None:
-                self._memory[slot * _SLOT.size] = FREE
-                self._free.append(slot)
 
-    def read(self) -> tuple[list[Lease], list[Lease]]:
-        """Give the leases that were started and those that were only held."""
-        started: list[Lease] = []
-        held: list[Lease] = []
-        for at in range(0, len(self._memory), _SLOT.size):
-            if self._memory[at] == FREE:
-                continue
-            state, token_length, task_length, token, task = _SLOT.unpack_from(self._memory, at)
-            lease = Lease(
-                task[:task_length].decode("utf-8", "surrogateescape"), token[:token_length].decode(), deadline=0.0
-            )
-            (started if state == STARTED else held).append(lease)
-        return started, held
+class _Signals:
+    """The signals that a supervisor waits for: bytes in a pipe, so that none gets lost between a look and a wait."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        os.set_blocking(self._writing, False)
+        for number in HEARD:
+            signal.signal(number, _noted)
+        signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        self.close()
+
+    def wait(self, seconds: float) -> list[int]:
+        """Wait for signals, so many seconds at most; give their numbers in the order in which they came."""
+        select.select([self._reading], [], [], max(0.0, seconds))
+        with suppress(BlockingIOError):
+            return list(os.read(self._reading, 4096))
+        return []
+
+    def leave_to_child(self) -> None:
+        """In a child, while signals are blocked: it has its own."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.close()
 
     def close(self) -> None:
-        """Give the memory back."""
-        self._memory.close()
+        os.close(self._reading)
+        os.close(self._writing)
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the number is in the pipe."""
 
 
 @dataclass(slots=True)
@@ -100,148 +113,192 @@ class _Child:
     pid: int
     ledger: SharedLedger
     lifeline: int
-    """The parent's end of a pipe: the child drains when it closes, so that no child outlives its parent for long."""
+    """The writing end of a pipe: orders go through it, and the child drains when it closes."""
     started: float = field(default_factory=time.monotonic)
 
+    def tell(self, order: Order) -> None:
+        with suppress(OSError):  # it has ended already
+            os.write(self.lifeline, bytes([order]))
 
-def run_workers(make: Callable[[SharedLedger | None], Worker], processes: int = 1, *, supervise: bool = True) -> int:
-    """Run `make(ledger)`'s worker in so many processes until they are stopped; give the exit code.
-
-    `make` is called in each child after the fork and must connect nothing before. With one process and
-    `supervise=False` the worker runs in this one. SIGTERM and SIGINT go to the children, each of which drains as
-    `Worker` describes; a child that dies is replaced, after a pause that grows while they die young.
-    """
-    if processes == 1 and not supervise:
-        return _run_one(make, None, None)
-    return _Supervisor(make, processes).run()
-
-
-def _run_one(make: Callable[[SharedLedger | None], Worker], ledger: SharedLedger | None, lifeline: int | None) -> int:
-    async def body() -> None:
-        worker = make(ledger)
-        if lifeline is not None:
-            asyncio.get_running_loop().add_reader(lifeline, _parent_died, worker, lifeline)
-        try:
-            await worker.run()
-        finally:
-            await worker.queue.close()
-
-    try:
-        uvloop: Any = import_module("uvloop")  # optional: used where it is installed
-        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    except ImportError:
-        runner = asyncio.Runner()
-    with runner:
-        runner.run(body())
-    return 0
-
-
-def _parent_died(worker: Worker, lifeline: int) -> None:
-    asyncio.get_running_loop().remove_reader(lifeline)
-    log.warning("worker %s: its supervisor is gone", worker.queue.worker)
-    worker.stop()
+    def end(self) -> None:
+        os.close(self.lifeline)
+        self.ledger.close()
 
 
 class _Supervisor:
     """The parent: starts, watches, replaces and stops the children, and reports the dead."""
 
-    def __init__(self, make: Callable[[SharedLedger | None], Worker], processes: int) -> None:
-        self._make = make
-        self._processes = processes
+    def __init__(self, job: Job, signals: _Signals) -> None:
+        self._job = job
+        self._signals = signals
+        self._queue = job.open()
         self._children: dict[int, _Child] = {}
-        self._stopping = 0
-        self._early_deaths = 0
-        self._failed = 0
+        self._due: list[float] = []
+        """When a process is to be started, for each that is."""
+        self._stopping_since: float | None = None
+        self._kill_at: float | None = None
+        self._killed: set[int] = set()
+        self._young = 0
+        self._code = exit_codes.DONE
+        self._words = ""
 
-    def run(self) -> int:
-        signals = (signal.SIGTERM, signal.SIGINT)
-        # handlers only note the signal; sigtimedwait takes it, so that none arrives between a check and a wait
-        signal.pthread_sigmask(signal.SIG_BLOCK, {*signals, signal.SIGCHLD})
+    def run(self) -> tuple[int, str]:
+        self._due = [time.monotonic()] * self._job.processes
         try:
-            for _ in range(self._processes):
-                self._spawn()
-            while self._children:
-                heard = signal.sigtimedwait({*signals, signal.SIGCHLD}, 1.0)
-                if heard is not None and heard.si_signo in signals:
-                    self._pass_on(signal.Signals(heard.si_signo))
-                self._reap_children()
+            while self._children or self._due:
+                self._start_due()
+                for number in self._signals.wait(self._until() - time.monotonic()):
+                    self._hear(number)
+                self._reap()
+                self._kill_overdue()
         finally:
-            for child in self._children.values():
+            for pid in self._children:
                 with suppress(ProcessLookupError):
-                    os.kill(child.pid, signal.SIGKILL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals, signal.SIGCHLD})
-        return 1 if self._failed else 0
+                    os.kill(pid, signal.SIGKILL)
+        return self._code, self._words
 
-    def _spawn(self) -> None:
-        sample = 2100  # two full claims beyond the concurrency that a slot is kept for
-        ledger = SharedLedger(sample)
-        reading, writing = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            code = 1
+    def _until(self) -> float:
+        times = [time.monotonic() + LOOK_EVERY, *self._due]
+        if self._kill_at is not None:
+            times.append(self._kill_at)
+        return min(times)
+
+    # ---- starting
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        while self._due and self._due[0] <= now:
             try:
-                os.close(writing)
-                for child in self._children.values():
-                    os.close(child.lifeline)
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
-                os.setpgid(0, 0)  # Ctrl-C in a terminal reaches the parent alone, which passes it on
-                code = _run_one(self._make, ledger, reading)
-            except TimeoutqError as error:
-                print(f"timeoutq: {error}", file=sys.stderr)  # noqa: T201  # the child's last words
-                code = 3
-            except BaseException:
-                traceback.print_exc()
+                self._start()
+            except OSError as error:
+                log.error("queue %s: cannot start a worker process: %s", self._queue.name, error)
+                self._due[0] = now + LOOK_EVERY
+                self._due.sort()
+                return
+            del self._due[0]
+
+    def _start(self) -> None:
+        with contextlib.ExitStack() as undo:
+            ledger = SharedLedger(self._job.slots)
+            undo.callback(ledger.close)
+            reading, writing = os.pipe()
+            undo.callback(os.close, writing)
+            undo.callback(os.close, reading)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            # blocked until the child has handlers of its own: with those of its parent it would write into our pipe
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    self._be_child(ledger, reading, writing, before)
             finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            undo.pop_all()
         os.close(reading)
         self._children[pid] = _Child(pid, ledger, writing)
         log.info("worker process %d started", pid)
 
-    def _pass_on(self, number: signal.Signals) -> None:
-        self._stopping += 1
-        for child in self._children.values():
-            with suppress(ProcessLookupError):
-                os.kill(child.pid, number)
+    def _be_child(self, ledger: SharedLedger, reading: int, writing: int, mask: set[int | signal.Signals]) -> NoReturn:
+        code = exit_codes.DIED
+        try:
+            self._signals.leave_to_child()
+            os.close(writing)
+            for child in self._children.values():
+                child.end()
+            os.setpgid(0, 0)  # Ctrl-C in a terminal reaches the parent alone
+            orders = Orders(reading)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            run_worker(lambda: self._job.make(ledger), orders, ledger.tell)
+            code = exit_codes.DONE
+        except BaseException as error:
+            if isinstance(error, TimeoutqError) and (flows.is_final(error) or isinstance(error, ImportError)):
+                code = exit_codes.of(error)
+                ledger.tell(Told.HOPELESS, str(error))
+            elif ledger.told()[0] is Told.NOTHING:
+                traceback.print_exc()
+        finally:
+            with suppress(BaseException):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
 
-    def _reap_children(self) -> None:
+    # ---- stopping
+
+    def _hear(self, number: int) -> None:
+        if number == signal.SIGCHLD:
+            return
+        now = time.monotonic()
+        order = asked_for(number, None if self._stopping_since is None else now - self._stopping_since)
+        if order is not None:
+            self._stop(order)
+
+    def _stop(self, order: Order) -> None:
+        now = time.monotonic()
+        if self._stopping_since is None:
+            self._stopping_since = now
+        self._due.clear()
+        patience = PATIENCE + (self._job.drain_deadline if order is Order.DRAIN else 0.0)
+        self._kill_at = min(self._kill_at or now + patience, now + patience)
+        for child in self._children.values():
+            child.tell(order)
+
+    def _kill_overdue(self) -> None:
+        if self._kill_at is None or time.monotonic() < self._kill_at:
+            return
+        self._kill_at = None
+        for pid in self._children:
+            log.error("worker process %d does not end: it is killed", pid)
+            self._killed.add(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    # ---- ends
+
+    def _reap(self) -> None:
         for pid in list(self._children):
             found, status = os.waitpid(pid, os.WNOHANG)
-            if found == 0:
-                continue
-            child = self._children.pop(pid)
-            os.close(child.lifeline)
-            code = os.waitstatus_to_exitcode(status)
-            if code == 0:
-                self._processes -= 1  # it drained its queue, or was asked to end
-                child.ledger.close()
-                continue
-            why = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            log.error("worker process %d died: %s", pid, why)
-            self._report(child, why)
-            child.ledger.close()
-            if self._stopping or code == 3:
-                self._failed += code == 3
-                continue
-            young = time.monotonic() - child.started < 5
-            self._early_deaths = self._early_deaths + 1 if young else 0
-            time.sleep(min(0.05 * 2 ** min(self._early_deaths, 6), 2.0) if young else 0)
-            self._spawn()
+            if found:
+                child = self._children.pop(pid)
+                try:
+                    self._ended(child, os.waitstatus_to_exitcode(status))
+                finally:
+                    child.end()
 
-    def _report(self, child: _Child, why: str) -> None:
+    def _ended(self, child: _Child, code: int) -> None:
+        told, words = child.ledger.told()
+        ending = Ending(told, code, time.monotonic() - child.started)
+        if ending.died:
+            log.error("worker process %d died: %s", child.pid, ending.words)
+        else:
+            log.info("worker process %d ended: %s", child.pid, told.name.lower().replace("_", " "))
+        self._young = young_deaths(ending, self._young)
+        match judge(ending, stopping=self._stopping_since is not None, young=self._young):
+            case Replace(pause):
+                self._due.append(time.monotonic() + pause)
+                self._due.sort()
+            case Done(one):
+                self._code = self._code or one
+            case End(one):
+                if self._code not in exit_codes.HOPELESS:
+                    self._code, self._words = one, words
+                if self._stopping_since is None:
+                    self._stop(Order.DRAIN)
+        # what was given back already is not in the ledger; what this parent killed had no chance to give it back
+        self._report(child, ending, blame=ending.died and child.pid not in self._killed)
+
+    def _report(self, child: _Child, ending: Ending, *, blame: bool) -> None:
         started, held = child.ledger.read()
+        if not blame:
+            started, held = [], started + held
         if not started and not held:
             return
-        template = self._make(None).queue
-        queue = Queue(template.name, template.given[0], client=template.given[1], deadline=template.given[2])
-        reason = f"its worker process died while it ran: {why}"
+        queue = twin(self._queue)
         try:
             if held:
                 queue.release(held)
             if started:
+                reason = f"its worker process died while it ran: {ending.words}"
                 queue.run(flows.answers(queue.talk, queue.operations.crash(started, reason)))
             log.warning(
                 "queue %s: %d tasks were running in process %d, %d more were held",

@@ -55,3 +55,19 @@ def history(path: Path) -> list[tuple[str, str, int, int, float]]:
     """Read the history: event, task, fence, pid, time."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [(e, t, int(f), int(p), float(at)) for e, t, f, p, at in (line.split(" ") for line in lines)]
+
+
+async def leave(lease: Lease) -> None:
+    """End the process with an exit code of its own, at the first attempt on `leave`."""
+    note("start", lease)
+    if lease.task == "leave" and lease.crashes == 0:
+        os._exit(int(os.environ.get("CODE", "0")))
+    await asyncio.sleep(float(os.environ.get("WORK", "0.005")))
+    note("end", lease)
+
+
+def die_in_thread(lease: Lease) -> None:
+    """Die as by a segmentation fault, always."""
+    note("start", lease)
+    os.kill(os.getpid(), signal.SIGSEGV)
+    time.sleep(60)

@@ -24,10 +24,17 @@ class Processes:
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start `python -m timeoutq words…`."""
+        return self._start(("-m", "timeoutq", *words), environment)
+
+    def start_code(self, code: str, *words: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start `python -c code words…`."""
+        return self._start(("-c", code, *words), environment)
+
+    def _start(self, words: tuple[str, ...], environment: dict[str, str]) -> subprocess.Popen[bytes]:
         log = (self.folder / f"log-{len(self.all)}").open("wb")
         with log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "timeoutq", *words],
+                [sys.executable, *words],
                 cwd=ROOT,
                 env={
                     **os.environ,

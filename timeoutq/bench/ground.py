@@ -300,9 +300,11 @@ class Crew:
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
-                for pid in self.pids():
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                if sys.platform != "win32":
+                    for pid in self.pids():
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
+                process.kill()
                 process.wait()
         if process.stdin is not None:
             process.stdin.close()

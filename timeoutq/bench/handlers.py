@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 import signal
+import sys
 import threading
 import time
 
@@ -22,7 +23,8 @@ WORK = "TIMEOUTQ_BENCH_WORK"
 
 
 def _watch_parent() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
     while os.read(0, 1):
         pass
     os._exit(1)

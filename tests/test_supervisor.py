@@ -1,0 +1,309 @@
+"""`timeoutq worker` with processes of its own: how it ends, what it replaces, and what signals do to it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.rig.handlers import history
+from tests.rig.processes import ROOT, Processes, processes
+from tests.rig.waiting import wait_until
+from timeoutq import Queue, exit_codes
+from timeoutq.embedded import EmbeddedServer
+
+HANDLERS = "tests.rig.handlers"
+
+
+@pytest.fixture
+def url(server: EmbeddedServer) -> str:
+    """One server is enough: this is about processes."""
+    return server.url
+
+
+@pytest.fixture
+def run(url: str, tmp_path: Path) -> Iterator[Processes]:
+    with processes(url, tmp_path) as started:
+        yield started
+
+
+def children_of(parent: subprocess.Popen[bytes]) -> list[int]:
+    try:
+        return [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def at_work(run: Processes) -> set[int]:
+    return {pid for *_, pid, _ in history(run.history)}
+
+
+def started(run: Processes, queue: str) -> int:
+    return sum(event == "start" and task.startswith(f"{queue}-") for event, task, *_ in history(run.history))
+
+
+def said(log: str, words: str) -> int:
+    return sum(words in line for line in log.splitlines())
+
+
+# ---- exit codes
+
+
+@pytest.mark.parametrize("code", [0, 3, 7])
+def test_a_process_that_leaves_by_itself_is_replaced_whatever_its_exit_code(
+    queue: Queue, run: Processes, code: int
+) -> None:
+    queue.put("leave", [f"t{i}" for i in range(30)])
+    worker = run.start(
+        "worker", queue.name, f"{HANDLERS}:leave", "-p", "3", "-c", "2", "--burst", CODE=f"{code}", WORK="0.05"
+    )
+    assert worker.wait(60) == exit_codes.DONE, run.log(worker)
+    assert queue.stats().done == 31
+    assert said(run.log(worker), "worker process") >= 4 + 1
+    assert f"died: exit code {code}" in run.log(worker)
+    assert queue.stats().counters["crashed"] == 1
+
+
+def test_a_drained_queue_ends_all_processes_with_0(queue: Queue, run: Processes) -> None:
+    queue.put([f"t{i}" for i in range(50)])
+    worker = run.start("worker", queue.name, f"{HANDLERS}:work", "-p", "3", "--burst")
+    assert worker.wait(60) == exit_codes.DONE
+    assert said(run.log(worker), "ended: drained") == 3
+    assert queue.stats().done == 50
+
+
+@pytest.mark.parametrize(
+    ("handler", "complaint"),
+    [
+        ("nowhere:f", "importing nowhere raised ModuleNotFoundError"),
+        (f"{HANDLERS}:missing", "has no missing"),
+        ("nowhere", "write module:function"),
+        (f"{HANDLERS}:ROOT", "has no ROOT"),
+    ],
+)
+@pytest.mark.parametrize("words", [("-p", "3"), ("--no-supervise",)])
+def test_a_bad_handler_ends_the_worker_with_2_and_is_said_once(
+    queue: Queue, run: Processes, handler: str, complaint: str, words: tuple[str, ...]
+) -> None:
+    worker = run.start("worker", queue.name, handler, *words)
+    assert worker.wait(60) == exit_codes.USAGE
+    log = run.log(worker)
+    assert said(log, complaint) == 1, log
+    assert "Traceback" not in log
+    assert "died" not in log
+
+
+@pytest.mark.parametrize("words", [("-p", "3"), ("--no-supervise",)])
+def test_a_wrong_password_ends_the_worker_with_3(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with (
+        EmbeddedServer(config={"requirepass": "right"}) as server,
+        processes(f"redis://:wrong@127.0.0.1:{server.port}/0", tmp_path) as run,
+    ):
+        worker = run.start("worker", "q", f"{HANDLERS}:work", *words)
+        assert worker.wait(60) == exit_codes.SERVER
+        log = run.log(worker)
+        assert said(log, "timeoutq: ") == 1, log
+        assert "died" not in log
+        assert said(log, "started") == (3 if "-p" in words else 0)
+
+
+def test_a_process_that_dies_while_the_worker_stops_makes_it_end_with_1(queue: Queue, run: Processes) -> None:
+    queue.put("a")
+    worker = run.start("worker", queue.name, f"{HANDLERS}:work", WORK="30")
+    wait_until(lambda: at_work(run))
+    worker.terminate()
+    wait_until(lambda: "drains" in run.log(worker))
+    (pid,) = at_work(run)
+    os.kill(pid, signal.SIGKILL)
+    assert worker.wait(20) == exit_codes.DIED
+    assert queue.inspect("a").crashes == 1
+
+
+def test_no_supervise_and_several_processes_are_refused_together(run: Processes) -> None:
+    worker = run.start("worker", "q", f"{HANDLERS}:work", "--no-supervise", "-p", "2")
+    assert worker.wait(20) == exit_codes.USAGE
+    assert "leave out --processes 2" in run.log(worker)
+
+
+def test_windows_is_told_what_it_can_do() -> None:
+    code = (
+        "import sys, types; from timeoutq import cli;"
+        "cli.serving.sys = types.SimpleNamespace(platform='win32', path=sys.path);"
+        "sys.argv[1:] = ['worker', 'q', 'json:loads', '--processes', '2']; cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == exit_codes.USAGE
+    assert "Windows lacks: use --no-supervise" in done.stderr
+    assert "WSL" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# ---- replacing
+
+
+def test_processes_that_die_young_are_replaced_after_growing_pauses(queue: Queue, run: Processes) -> None:
+    queue.configure(max_crashes=4)
+    queue.put("deadly")
+    worker = run.start("worker", queue.name, f"{HANDLERS}:die_in_thread", "-c", "1")
+    wait_until(lambda: queue.stats().failed == 1, timeout=40)
+    starts = [at for event, *_, at in history(run.history) if event == "start"]
+    gaps = [after - before for before, after in pairwise(starts)]
+    assert len(gaps) == 3
+    assert gaps[0] > 0.1
+    assert gaps[1] > 0.2
+    assert gaps[2] > 0.4
+    worker.terminate()
+    assert worker.wait(20) == exit_codes.DONE
+
+
+def test_a_process_that_alone_is_asked_to_end_drains_and_is_replaced(queue: Queue, run: Processes) -> None:
+    queue.put([f"t{i}" for i in range(4)])
+    worker = run.start("worker", queue.name, f"{HANDLERS}:work", "-c", "4", WORK="1.5")
+    wait_until(lambda: len(history(run.history)) >= 4)
+    (first,) = children_of(worker)
+    for _ in range(3):
+        os.kill(first, signal.SIGTERM)
+        os.kill(first, signal.SIGINT)
+    wait_until(lambda: children_of(worker) not in ([], [first]))
+    assert Counter(event for event, *_ in history(run.history)) == {"start": 4, "end": 4}
+    assert queue.stats().counters.get("released", 0) == 0
+    queue.put("more")
+    wait_until(lambda: queue.stats().done == 5)
+    assert len(at_work(run)) == 2
+    worker.terminate()
+    assert worker.wait(20) == exit_codes.DONE
+    assert "died" not in run.log(worker)
+
+
+def test_the_module_of_the_handler_is_imported_in_each_process_and_not_in_their_parent(
+    queue: Queue, run: Processes, tmp_path: Path
+) -> None:
+    (tmp_path / "own_module.py").write_text(
+        "import os, pathlib\n"
+        f"with open({str(tmp_path / 'imports')!r}, 'a') as file: print(os.getpid(), file=file)\n"
+        "MINE = os.getpid()\n"
+        "async def handle(lease):\n"
+        "    assert os.getpid() == MINE\n"
+    )
+    queue.put([f"t{i}" for i in range(50)])
+    worker = run.start(
+        "worker", queue.name, "own_module:handle", "-p", "3", "--burst", "--max-attempts", "1",
+        PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}",
+    )  # fmt: skip
+    assert worker.wait(60) == exit_codes.DONE, run.log(worker)
+    imported = [int(pid) for pid in (tmp_path / "imports").read_text().split()]
+    assert len(set(imported)) == len(imported) == 3
+    assert worker.pid not in imported
+    assert (queue.stats().done, queue.stats().failed) == (50, 0)
+
+
+# ---- signals
+
+
+def end_all_at_once(parent: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None:
+    pids = [parent.pid, *children_of(parent)]
+    random.Random(parent.pid).shuffle(pids)
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+@pytest.mark.parametrize("round_", range(5))
+def test_sigterm_to_parent_and_children_at_once_drains(url: str, tmp_path: Path, round_: int) -> None:
+    # four workers at once: each is the load of the others; 20 times in all
+    queues = [Queue(f"group-{round_}-{i}", url) for i in range(4)]
+    with processes(url, tmp_path) as run:
+        workers = []
+        for queue in queues:
+            queue.purge()
+            queue.put([f"{queue.name}-{i}" for i in range(8)])
+            workers.append(
+                run.start("worker", queue.name, f"{HANDLERS}:work", "-p", "2", "-c", "8", "--drain-deadline", "25s",
+                          WORK="0.2")
+            )  # fmt: skip
+        for queue, worker in zip(queues, workers, strict=True):
+            wait_until(lambda queue=queue: started(run, queue.name) == 8, timeout=30)  # type: ignore[misc]  # a bound default
+            wait_until(lambda worker=worker: len(children_of(worker)) == 2)  # type: ignore[misc]  # same
+            end_all_at_once(worker)
+        for queue, worker in zip(queues, workers, strict=True):
+            assert worker.wait(40) == exit_codes.DONE, run.log(worker)
+            stats = queue.stats()
+            assert (stats.done, stats.in_progress, stats.todos) == (8, 0, 0), run.log(worker)
+            assert stats.counters.get("released", 0) == 0
+            queue.purge()
+            queue.close()
+
+
+def test_a_second_sigterm_gives_everything_back_at_once(queue: Queue, run: Processes) -> None:
+    queue.put([f"t{i}" for i in range(6)])
+    worker = run.start("worker", queue.name, f"{HANDLERS}:work", "-p", "2", "-c", "3", WORK="60")
+    wait_until(lambda: len(history(run.history)) == 6)
+    end_all_at_once(worker)
+    wait_until(lambda: said(run.log(worker), "drains") == 2)
+    began = time.monotonic()
+
+    def ended() -> bool:
+        end_all_at_once(worker)  # one that comes too early is an echo of the first
+        return worker.poll() is not None
+
+    wait_until(ended)
+    assert worker.returncode == exit_codes.DONE
+    assert time.monotonic() - began < 8
+    assert queue.stats().todos == 6
+
+
+def test_ctrl_c_in_a_terminal_gives_everything_back_at_once(queue: Queue, run: Processes) -> None:
+    queue.put([f"t{i}" for i in range(6)])
+    worker = run.start("worker", queue.name, f"{HANDLERS}:work", "-p", "2", "-c", "3", WORK="60")
+    wait_until(lambda: len(history(run.history)) == 6)
+    os.killpg(worker.pid, signal.SIGINT)
+    assert worker.wait(10) == exit_codes.DONE
+    assert queue.stats().todos == 6
+
+
+def test_sigterm_to_the_parent_alone_lets_its_processes_finish(queue: Queue, run: Processes) -> None:
+    queue.put([f"t{i}" for i in range(6)])
+    worker = run.start("worker", queue.name, f"{HANDLERS}:work", "-p", "2", "-c", "3", WORK="0.5")
+    wait_until(lambda: len(history(run.history)) == 6)
+    worker.terminate()
+    assert worker.wait(10) == exit_codes.DONE
+    assert queue.stats().done == 6
+
+
+def test_processes_whose_parent_is_killed_while_they_are_busy_finish_their_tasks(queue: Queue, run: Processes) -> None:
+    queue.put([f"t{i}" for i in range(20)])
+    worker = run.start("worker", queue.name, f"{HANDLERS}:work", "-p", "2", "-c", "3", "--prefetch", "2", WORK="0.6")
+    wait_until(lambda: len(history(run.history)) >= 6)
+    worker.kill()
+    worker.wait()
+    wait_until(lambda: queue.stats().in_progress == 0 and not queue.workers())
+    stats = queue.stats()
+    events = Counter(event for event, *_ in history(run.history))
+    assert stats.done == events["start"] == events["end"] >= 6
+    assert stats.todos == 20 - stats.done
+    assert "is gone" in run.log(worker)
+
+
+def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed(queue: Queue, run: Processes) -> None:
+    code = "from timeoutq import supervisor; supervisor.PATIENCE = 1.0;from timeoutq.cli import main; main()"
+    queue.put("hangs")
+    worker = run.start_code(
+        code, "worker", queue.name, f"{HANDLERS}:block_the_loop", "--drain-deadline", "0.5s", WORK="100"
+    )
+    wait_until(lambda: at_work(run))
+    worker.terminate()
+    assert worker.wait(20) == exit_codes.DIED
+    assert "does not end: it is killed" in run.log(worker)
+    # its supervisor killed it, so nobody is to blame
+    info = queue.inspect("hangs")
+    assert (info.state, info.crashes) == ("todos", 0)

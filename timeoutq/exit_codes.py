@@ -1,0 +1,39 @@
+"""The exit codes of the command, by name, and what each of them means when `timeoutq worker` ends with it.
+
+`cli/` ends its commands with these, and a worker process ends with them towards its supervisor. The help of
+`timeoutq worker` and the README show `WORKER`.
+"""
+
+from __future__ import annotations
+
+from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
+
+DONE = 0
+NOTHING = 1
+DIED = 1
+USAGE = 2
+SERVER = 3
+LOST = 4
+INTERRUPTED = 130
+
+HOPELESS = (USAGE, SERVER)
+"""A worker that ends with one of these would end so again: a person must mend something first."""
+
+WORKER = {
+    DONE: "The queue is drained (--burst), or the worker was stopped by SIGTERM or SIGINT. "
+    "With --no-supervise also: --max-tasks is reached.",
+    DIED: "The worker stopped, but one of its processes died or had to be killed while it stopped. "
+    "With --no-supervise: an unexpected error.",
+    USAGE: "Wrong usage: an option, the handler or the lifespan. Nothing is started again.",
+    SERVER: "The server refuses: a wrong password, missing rights, another schema, an unsafe eviction policy. "
+    "Nothing is started again.",
+}
+"""What `timeoutq worker` ends with."""
+
+
+def of(error: TimeoutqError) -> int:
+    """Give the exit code of a command that ends with an error."""
+    if isinstance(error, LeaseLost):
+        return LOST
+    # an import that fails is an argument that is wrong, or an extra that is not installed
+    return USAGE if isinstance(error, InvalidInput | ImportError) else SERVER

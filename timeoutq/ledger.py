@@ -1,0 +1,128 @@
+"""What a worker process holds, what it runs and how it ended, in memory that its parent can read after it died.
+
+`supervisor.py` makes one `SharedLedger` for each process, before the fork; the worker in the process writes into it.
+So after a SIGKILL or a segfault the parent can count a crash against the tasks that were running, and give back the
+others without blame, without waiting for their leases.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import struct
+from collections.abc import Iterable
+
+from timeoutq.endings import Told
+from timeoutq.model import Lease
+from timeoutq.operations import BATCH
+
+log = logging.getLogger(__name__)
+
+FREE, HELD, STARTED = 0, 1, 2
+TOKEN_BYTES, TASK_BYTES, WORDS_BYTES = 96, 1024, 4096
+_SLOT = struct.Struct(f"=BxHHxx{TOKEN_BYTES}s{TASK_BYTES}s")
+_USED = struct.Struct("=I")
+_TOLD_AT = _USED.size
+_WORDS_AT = _TOLD_AT + 1
+_SLOTS_AT = _WORDS_AT + WORDS_BYTES
+
+
+def slots_for(concurrency: int, prefetch: int | None) -> int:
+    """Give how many leases a worker may hold.
+
+    Those that run or wait, as many again whose ends are gathered, and as many again for each of the two exchanges that
+    may be under way. Memory that is never written takes no room.
+    """
+    return 4 * (concurrency + (2 * BATCH if prefetch is None else prefetch))
+
+
+class SharedLedger:
+    """What one worker process holds; a lease that finds no slot is missing in it, and that is logged once."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._memory = mmap.mmap(-1, _SLOTS_AT + slots * _SLOT.size)
+        self._used = 0
+        self._free: list[int] = []
+        self._of: dict[int, int] = {}
+        self._was_full = False
+
+    def hold(self, leases: Iterable[Lease]) -> None:
+        """Write down leases that were claimed."""
+        for lease in leases:
+            slot = self._slot()
+            if slot is None:
+                return
+            self._of[lease.fence] = slot
+            task = lease.task.encode("utf-8", "surrogateescape")
+            token = lease.token.encode()[:TOKEN_BYTES]
+            # the state byte goes last: a parent that reads a slot in mid-write finds it free
+            at = _SLOTS_AT + slot * _SLOT.size
+            _SLOT.pack_into(self._memory, at, FREE, len(token), len(task), token, task)
+            self._memory[at] = HELD
+
+    def _slot(self) -> int | None:
+        if self._free:
+            return self._free.pop()
+        if self._used < self._slots:
+            self._used += 1
+            _USED.pack_into(self._memory, 0, self._used)
+            return self._used - 1
+        if not self._was_full:
+            self._was_full = True
+            log.error(
+                "more than %d leases are held: if this process dies now, its supervisor cannot report all of them, "
+                "and the leases of the others must run out", self._slots,
+            )  # fmt: skip
+        return None
+
+    def start(self, lease: Lease) -> None:
+        """Write down that its handler runs now."""
+        self._mark(lease, STARTED)
+
+    def finish(self, lease: Lease) -> None:
+        """Write down that its handler is done; its ack may still be on the way."""
+        self._mark(lease, HELD)
+
+    def _mark(self, lease: Lease, state: int) -> None:
+        slot = self._of.get(lease.fence)
+        if slot is not None:
+            self._memory[_SLOTS_AT + slot * _SLOT.size] = state
+
+    def end(self, leases: Iterable[Lease]) -> None:
+        """Strike out leases that are ended or lost."""
+        for lease in leases:
+            slot = self._of.pop(lease.fence, None)
+            if slot is not None:
+                self._memory[_SLOTS_AT + slot * _SLOT.size] = FREE
+                self._free.append(slot)
+
+    def tell(self, told: Told, words: str = "") -> None:
+        """Write down that the process ends on purpose, and its last words."""
+        text = words.encode("utf-8", "replace")[:WORDS_BYTES]
+        self._memory[_WORDS_AT : _WORDS_AT + len(text)] = text
+        self._memory[_TOLD_AT] = told
+
+    def told(self) -> tuple[Told, str]:
+        """Read whether the process ended on purpose, and its last words."""
+        words = self._memory[_WORDS_AT:_SLOTS_AT].rstrip(b"\0")
+        return Told(self._memory[_TOLD_AT]), words.decode("utf-8", "replace")
+
+    def read(self) -> tuple[list[Lease], list[Lease]]:
+        """Give the leases that were started and those that were only held."""
+        started: list[Lease] = []
+        held: list[Lease] = []
+        (used,) = _USED.unpack_from(self._memory, 0)
+        for at in range(_SLOTS_AT, _SLOTS_AT + used * _SLOT.size, _SLOT.size):
+            if self._memory[at] == FREE:
+                continue
+            state, token_length, task_length, token, task = _SLOT.unpack_from(self._memory, at)
+            lease = Lease(
+                task[:task_length].decode("utf-8", "surrogateescape"), token[:token_length].decode(), deadline=0.0
+            )
+            (started if state == STARTED else held).append(lease)
+        return started, held
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._memory.close()

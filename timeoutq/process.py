@@ -1,0 +1,100 @@
+"""Runs one worker in this process: its event loop, what its parent tells it, and why it ended.
+
+`supervisor.py` calls it in each child after the fork, `timeoutq worker --no-supervise` in the process of the command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from timeoutq.endings import Order, Told
+from timeoutq.worker import Worker
+
+log = logging.getLogger(__name__)
+
+
+def run_worker(
+    make: Callable[[], Worker], orders: Orders | None = None, tell: Callable[[Told], None] | None = None
+) -> None:
+    """Run the worker that `make` gives until it ends, and `tell` why it ended.
+
+    `make` is called before the event loop runs: modules that it imports may use `asyncio.run` of their own. `tell` is
+    called before the event loop closes, for then a signal may end the process at any moment. Raises what `Worker.run`
+    raises.
+    """
+    worker = make()
+
+    async def body() -> None:
+        if orders is not None:
+            orders.obey(worker)
+        try:
+            await worker.run()
+        finally:
+            await worker.queue.close()
+        if tell is not None:
+            asked = orders is not None and orders.asked
+            tell(Told.DRAINED if worker.burst and not asked else Told.STOPPED)
+
+    with _runner() as runner:
+        runner.run(body())
+
+
+def _runner() -> asyncio.Runner:
+    try:
+        uvloop: Any = import_module("uvloop")  # optional: used where it is installed
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+class Orders:
+    """What a worker process is told: by its supervisor on the lifeline, and by signals of its own.
+
+    SIGTERM and SIGINT mean "drain" here, however often they come: when a whole group gets them, the supervisor does
+    too, and it alone knows whether one is the second. Only its word means "now". The lifeline closes when the
+    supervisor is gone; then the worker drains, so that no process outlives its supervisor for long.
+    """
+
+    def __init__(self, lifeline: int) -> None:
+        """Take the reading end of the lifeline, and hear signals from now on: call it in the main thread."""
+        self.asked = False
+        self._lifeline = lifeline
+        self._worker: Worker | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._heard)
+
+    def obey(self, worker: Worker) -> None:
+        """Pass everything on to a worker; call it in its event loop, before it runs."""
+        loop = asyncio.get_running_loop()
+        self._worker = worker
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._drain)
+        loop.add_reader(self._lifeline, self._read)
+        if self.asked:  # before there was an event loop
+            self.asked = False
+            loop.call_soon(self._drain)
+
+    def _heard(self, number: int, frame: object) -> None:
+        self.asked = True
+
+    def _drain(self) -> None:
+        if not self.asked and self._worker is not None:
+            self.asked = True
+            self._worker.stop()
+
+    def _read(self) -> None:
+        found = os.read(self._lifeline, 64)
+        if not found:
+            asyncio.get_running_loop().remove_reader(self._lifeline)
+            log.warning("the supervisor of process %d is gone: the process drains", os.getpid())
+        if Order.NOW in found and self._worker is not None:
+            self.asked = True
+            self._worker.stop(now=True)
+        else:
+            self._drain()
