@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +16,8 @@ import yaml
 from demo.command import free_port, members
 from demo.site import expected
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, State
+from timeoutq import Queue, State, Worker
+from timeoutq.cli.reading import seconds
 from timeoutq.embedded import EmbeddedServer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,14 +25,27 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 SERVICES: dict[str, Any] = COMPOSE["services"]
 
 
-def test_the_services_are_what_the_readme_says() -> None:
-    assert set(SERVICES) == {"redis", "site", "seeder", "worker", "cleaner", "dashboard"}
-    assert SERVICES["worker"]["deploy"]["replicas"] == 4
-    assert SERVICES["cleaner"]["deploy"]["replicas"] == 2
-    for name in ("redis", "site", "worker"):
-        assert "healthcheck" in SERVICES[name]
-    assert SERVICES["redis"]["volumes"] == ["state:/data"]
-    assert "state" in COMPOSE["volumes"]
+def test_the_readme_counts_the_services_that_there_are() -> None:
+    [line] = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if "docker compose up" in line]
+    told = {
+        name.removesuffix("s") if count else name: int(count or 1)
+        for count, name in re.findall(r"(?:(\d+) )?(\w+)[,.]", line.partition("services:")[2])
+    }
+    assert told == {name: service.get("deploy", {}).get("replicas", 1) for name, service in SERVICES.items()}
+
+
+def test_what_a_service_waits_for_can_come() -> None:
+    for name, service in SERVICES.items():
+        for other, how in service.get("depends_on", {}).items():
+            assert how["condition"] != "service_healthy" or "healthcheck" in SERVICES[other], (name, other)
+        for volume in service.get("volumes", []):
+            assert volume.partition(":")[0] in COMPOSE["volumes"], name
+
+
+def test_a_worker_may_drain_before_docker_kills_it() -> None:
+    drains = inspect.signature(Worker).parameters["drain_deadline"].default
+    # what is held at the deadline is given back, and the supervisor waits for its children
+    assert seconds(SERVICES["worker"]["stop_grace_period"]) >= drains + 5
 
 
 def test_every_command_runs_as_a_plain_process_and_the_crawl_finishes(tmp_path: Path) -> None:
