@@ -468,6 +468,27 @@ def test_nothing_is_left_of_a_done_task_but_its_id(face: Any, url: str) -> None:
             assert raw.exists(f"timeoutq:{{{face.name}}}:{what}") == 0
 
 
+def test_a_task_without_a_lease_waits_a_minute_at_most_whatever_the_longest_lease_was(face: Any, raw: Any) -> None:
+    face.put("x")
+    face.ack(face.claim(timeout=7 * 86400)[0])
+    raw.sadd(f"timeoutq:{{{face.name}}}:in_progress", "orphan")
+    face.prune()
+    info = face.inspect("orphan")
+    assert 59 < info.lease_left <= 60
+    face.forget("orphan")
+    face.purge()  # no counter explains what a hand did
+
+
+def test_a_task_whose_lease_was_deleted_has_what_its_lock_says(face: Any, raw: Any) -> None:
+    face.put("a")
+    (lease,) = face.claim(timeout=5000)
+    raw.zrem(f"timeoutq:{{{face.name}}}:leases", "a")
+    face.prune()
+    assert 4990 < face.inspect("a").lease_left <= 5000
+    assert face.ack(lease) == "ok"
+    face.purge()
+
+
 def test_a_task_put_in_progress_by_hand_is_adopted_and_comes_back(face: Any, url: str) -> None:
     face.put("x")
     face.ack(face.claim(timeout=0.05)[0])

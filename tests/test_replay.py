@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import fakeredis
 import pytest
@@ -19,7 +19,7 @@ from tests.invariants import check
 from tests.rig.faces import Blocking
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Queue, State, Unavailable
+from timeoutq import AsyncQueue, Queue, State, Unavailable, flows
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.operations import Call
 
@@ -332,3 +332,80 @@ def test_the_environment_names_the_server(url: str, name: str, monkeypatch: pyte
     monkeypatch.delenv("REDIS_URL")
     with Queue(name) as queue:
         assert queue.url == "redis://localhost:6379/0"
+
+
+# ---- a claim that is sent again while very many leases are out
+
+
+def crowd(raw: Any, name: str, count: int, at_ms: float) -> None:
+    """Lease so many tasks to others, with the deadlines of one claim a ms."""
+    key, ids = f"timeoutq:{{{name}}}:", [f"other{n:06d}" for n in range(count)]
+    for at in range(0, count, 1000):
+        some = ids[at : at + 1000]
+        raw.sadd(key + "in_progress", *some)
+        raw.hset(key + "owners", mapping=dict.fromkeys(some, "other#1"))
+        raw.zadd(key + "leases", {id: int(at_ms + n / 500) for n, id in enumerate(some, at)})
+
+
+@pytest.mark.parametrize("before", [0, 12_000])
+def test_a_claim_that_is_sent_again_finds_its_tasks_among_many_leases_a_part_at_a_time(
+    queue: Queue, raw: Any, before: int
+) -> None:
+    queue.put([f"mine{n}" for n in range(300)], ["fresh"])
+    call = queue.operations.claim(b"w#1", 200, 60_000)
+    first = queue.run(flows.answer(queue.talk, call))
+    assert first.rest is None
+    deadline = first.leases[0].deadline * 1000
+    crowd(raw, queue.name, 25_000, deadline - before / 500)
+    parts = [call.read(binary(raw, call.command(200)))]
+    while parts[-1].rest is not None:
+        parts.append(call.read(binary(raw, parts[-1].rest.command())))
+    assert len(parts) == 3, "ten thousand leases are looked through at a time"
+    found = [lease.task for part in parts for lease in part.leases]
+    assert sorted(found) == sorted(lease.task for lease in first.leases)
+    assert queue.stats().counters["claimed"] == 200
+    gone(raw, queue.name)
+
+
+def test_what_goes_on_to_look_is_not_put_off_by_a_lease_that_has_gone_meanwhile(queue: Queue, raw: Any) -> None:
+    queue.put([f"mine{n}" for n in range(50)])
+    call = queue.operations.claim(b"w#1", 50, 60_000)
+    first = queue.run(flows.answer(queue.talk, call))
+    crowd(raw, queue.name, 25_000, first.leases[0].deadline * 1000 - 15_000 / 500)
+    part = call.read(binary(raw, call.command(200)))
+    assert part.rest is not None
+    last = cast("bytes", part.rest.args[-1]).split(b" ", 2)[2]
+    raw.zrem(f"timeoutq:{{{queue.name}}}:leases", last, "other000000", "other000001")
+    found = queue.run(flows.whole(queue.talk, part))
+    assert {lease.task for lease in found.leases} == {lease.task for lease in first.leases}
+    assert queue.stats().counters["claimed"] == 50
+    gone(raw, queue.name)
+
+
+def test_a_claim_that_had_not_been_carried_out_takes_its_tasks_after_the_last_part(queue: Queue, raw: Any) -> None:
+    queue.put("a")
+    queue.release(queue.claim())
+    seconds, micros = raw.time()
+    crowd(raw, queue.name, 25_000, seconds * 1000 + micros // 1000 + 60_000)
+    call = queue.operations.claim(b"w#2", 5, 60_050)
+    found = queue.run(flows.whole(queue.talk, call.read(binary(raw, call.command(500)))))
+    assert [lease.task for lease in found.leases] == ["a"]
+    gone(raw, queue.name)
+
+
+def binary(raw: Any, words: Any) -> Any:
+    """Run a command, and give its reply in bytes."""
+    given: Any = redis.ConnectionPool
+    with redis.Redis(
+        connection_pool=given(**{**raw.connection_pool.connection_kwargs, "decode_responses": False})
+    ) as client:
+        return client.execute_command(*words)
+
+
+def gone(raw: Any, name: str) -> None:
+    """Take the others away again: they were never claimed."""
+    key = f"timeoutq:{{{name}}}:"
+    others = [id for id in raw.smembers(key + "in_progress") if id.startswith("other")]
+    raw.srem(key + "in_progress", *others)
+    raw.hdel(key + "owners", *others)
+    raw.zrem(key + "leases", *others)

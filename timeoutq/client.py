@@ -20,7 +20,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from timeoutq import arguments, flows, operations, why
 from timeoutq.connection import LINK_ERRORS, AsyncLink, Link, Server
-from timeoutq.errors import InvalidInput
+from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.flows import BELL_WAIT, Bell, Flow, Send, ServerClock, Talk
 from timeoutq.model import (
     Answer,
@@ -1058,7 +1058,10 @@ def _replay(call: Call[operations.Claimed], talk: Talk) -> Flow[list[Lease]]:
     reply = yield Send([call.command(int(talk.deadline * 1000))])
     if not isinstance(reply, list) or isinstance(reply[0], BaseException):
         return []  # the leases run out by themselves
-    return call.read(reply[0]).leases
+    try:
+        return (yield from flows.whole(talk, call.read(reply[0]))).leases
+    except TimeoutqError:
+        return []
 
 
 def twin(queue: AsyncQueue) -> Queue:

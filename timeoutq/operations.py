@@ -192,6 +192,8 @@ class Claimed:
     leases: list[Lease] = field(default_factory=list[Lease])
     next_ms: int = 0
     paused: bool = False
+    rest: Call[Claimed] | None = None
+    """Sent again, it looked for its leases among a part of all: the call that goes on; see `flows.whole`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,13 +316,19 @@ class Operations:
 
     # ---- leases
 
-    def claim(self, token: bytes, n: int, timeout_ms: int, max_runtime_ms: int = 0, share: int = 1) -> Call[Claimed]:
-        """Build a claim of up to `n` leases."""
+    def claim(
+        self, token: bytes, n: int, timeout_ms: int, max_runtime_ms: int = 0, share: int = 1, start: bytes = b""
+    ) -> Call[Claimed]:
+        """Build a claim of up to `n` leases; with `start`, what goes on to look for those that it took before."""
         name = token.decode()
+
+        def rest(start: bytes) -> Call[Claimed]:
+            return self.claim(token, n, timeout_ms, max_runtime_ms, share, start)
+
         return self.call(
             "claim",
-            [min(n, BATCH), timeout_ms, max_runtime_ms, 0, share],
-            lambda reply: _claimed(reply, name),
+            [min(n, BATCH), timeout_ms, max_runtime_ms, 0, share, start],
+            lambda reply: _claimed(reply, name, rest),
             id=token,
             dated=3,
         )
@@ -585,7 +593,9 @@ def _extended(ids: Sequence[bytes]) -> Callable[[Any], tuple[float, Outcome]]:
     return lambda reply: (reply[1] / 1000, Outcome(ids, reply[2]))
 
 
-def _claimed(reply: Any, token: str) -> Claimed:
+def _claimed(reply: Any, token: str, rest: Callable[[bytes], Call[Claimed]]) -> Claimed:
+    if len(reply) in (4, 8):
+        return replace(_claimed(reply[:-1], token, rest), rest=rest(reply[-1]))
     if len(reply) == 3:
         return Claimed(reply[0], [], reply[1], bool(reply[2]))
     now_ms, deadline_ms, fence, ids, failures, crashes, bodies = reply

@@ -471,6 +471,11 @@ class Worker:
         if claim is not None:
             self._claiming -= n
             found = results[-1]
+            if isinstance(found, Claimed) and found.rest is not None:
+                try:
+                    found = await self.queue.run(flows.whole(self.queue.talk, found))
+                except TimeoutqError as error:
+                    found = error
             if isinstance(found, TimeoutqError):
                 trouble = found
             else:

@@ -5,8 +5,10 @@
 -- ARGV  1 token   2 age of the call, ms (0 when first sent)   3 how many   4 timeout, ms   5 max_runtime, ms, or 0
 --       6 not after: server time, ms, past which the client has given up; 0 for never
 --       7 share: how many workers there are; nobody takes more than its part of a short queue
+--       8 where a call that was sent again goes on to look for its leases, as the part before replied it; '' at first
 -- Reply {now ms, deadline ms, first fence, ids, failures, crashes, payloads}; the last three {} where no task has any
 --       {now ms, next event ms or 0, paused: 0 or 1} when there is nothing to lease
+--       either with one more, where it goes on, when the call was sent again and looked through a part of the leases only
 local token, age, n = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local lease_ms, runtime_ms, not_after = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 if not_after > 0 and now > not_after then
@@ -16,9 +18,17 @@ if runtime_ms > 0 and runtime_ms < lease_ms then
   lease_ms = runtime_ms
 end
 local deadline = now + lease_ms
-local ids, recorded = {}, true
-if age > 0 then
-  local first = redis.call('ZRANGEBYSCORE', leases, now - age - 1000 + lease_ms, deadline)
+local ids, rest, recorded = {}, nil, true
+local took, from, last = string.match(ARGV[8], '^(%d) (%S+) (.*)$')
+if age > 0 or from then
+  -- a part of those that may be its: behind the last of the part before, or, when that has moved, from its deadline on
+  local first
+  if from and redis.call('ZSCORE', leases, last) == from then
+    local rank = redis.call('ZRANK', leases, last) + 1
+    first = redis.call('ZRANGE', leases, rank, rank + 9999)
+  else
+    first = redis.call('ZRANGEBYSCORE', leases, from or now - age - 1000 + lease_ms, deadline, 'LIMIT', 0, 10000)
+  end
   for at = 1, #first, 500 do
     local chunk = {unpack(first, at, math.min(at + 499, #first))}
     local held = redis.call('HMGET', owners, unpack(chunk))
@@ -26,8 +36,17 @@ if age > 0 then
       if held[i] == token then ids[#ids + 1] = chunk[i] end
     end
   end
+  if #first == 10000 then
+    local score = redis.call('ZSCORE', leases, first[10000])
+    if tonumber(score) <= deadline then
+      rest = ((took == '1' or #ids > 0) and '1 ' or '0 ') .. score .. ' ' .. first[10000]
+    end
+  end
   -- they run since the first call
   if #ids > 0 then deadline = tonumber(redis.call('ZSCORE', leases, ids[1])) end
+end
+if #ids == 0 and (rest or took == '1') then
+  return {now, 0, settings[2] == '1' and 1 or 0, rest}
 end
 if #ids == 0 and settings[2] ~= '1' then
   local ready = redis.call('SCARD', todos)
@@ -102,4 +121,4 @@ if recorded then
   lost = redis.call('HMGET', crashes, unpack(ids))
   bodies = redis.call('HMGET', payload, unpack(ids))
 end
-return {now, deadline, string.format('%.0f', fence), ids, failures, lost, bodies}
+return {now, deadline, string.format('%.0f', fence), ids, failures, lost, bodies, rest}

@@ -1,6 +1,6 @@
 -- prune: drop done tasks that are older, or more, than keep_done says; adopt tasks in progress without a lease; and give
 -- hosts a turn again whose time lies farther ahead than anybody asked for.
--- KEYS  todos in_progress done leases owners done_at meta stats bell alarm
+-- KEYS  todos in_progress done leases owners lock done_at meta stats bell alarm
 -- PARTS open wake log hostname polite
 -- ARGV  1 call id   2 age of the call, ms   3 at most   4 cursor of the walk through in_progress
 -- Reply {pruned, next cursor, adopted, 1 if there may be more to prune}
@@ -31,12 +31,14 @@ if #old > 0 then
   redis.call('HINCRBY', stats, 'pruned', #old)
 end
 -- nothing of ours leaves a task in progress without a deadline; a hand at redis-cli, or a script that was refused
--- half-way by an ACL, may. It gets one lease, owned by nobody, and then comes back like any other.
+-- half-way by an ACL, may. Its lease is what its lock still says; without a lock it gets one that nobody owns, of a
+-- minute at most: the longest lease that the queue ever gave may be one of days. Then it comes back like any other.
 local page, adopted = redis.call('SSCAN', in_progress, ARGV[4], 'COUNT', 200), 0
 for i = 1, #page[2] do
   local id = page[2][i]
   if not redis.call('ZSCORE', leases, id) then
-    local deadline = now + tonumber(settings[3] or 30000)
+    local left = redis.call('PTTL', lock .. id)
+    local deadline = now + (left > 0 and left or math.min(tonumber(settings[3] or 30000), 60000))
     redis.call('ZREM', leases, id) -- goes first: a full server allows it, and all that follows it
     redis.call('ZADD', leases, deadline, id)
     redis.call('HSETNX', owners, id, '?')
