@@ -1,15 +1,15 @@
 """The handler of the crawler: ask robots.txt, fetch a page, put its links and ack it in one step.
 
-`timeoutq worker crawl demo.crawl:fetch` runs it, with the settings of the environment (see `settings.py`). A page that
-answers 5xx, late or not at all is tried again as the retry policy says; one that answers 4xx is given up, as is one
-that robots.txt forbids; a redirect is a task of its own; a host that says Retry-After is left alone for that long.
+`timeoutq worker crawl demo.crawl:fetch --lifespan demo.crawl:crawler` runs it, with the settings of the environment
+(see `settings.py`). A page that answers 5xx, late or not at all is tried again as the retry policy says; one that
+answers 4xx is given up, as is one that robots.txt forbids; a redirect is a task of its own; a host that says
+Retry-After is left alone for that long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -272,14 +272,16 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-_settings = Settings.from_environment()  # read when a worker loads its handler: what is wrong is said at the start
-_crawlers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Crawler] = weakref.WeakKeyDictionary()
+@asynccontextmanager
+async def crawler() -> AsyncIterator[Crawler]:
+    """Open the crawler of a worker process, with the settings of the environment: the lifespan to `fetch`."""
+    opened = Crawler(Settings.from_environment())
+    try:
+        yield opened
+    finally:
+        await opened.close()
 
 
-async def fetch(lease: Lease) -> Ack | Release:
-    """Fetch the page that the task names, with the settings of the environment."""
-    # one for the event loop that runs the handlers: connections are kept and shared
-    loop = asyncio.get_running_loop()
-    if loop not in _crawlers:
-        _crawlers[loop] = Crawler(_settings)
-    return await _crawlers[loop].fetch(lease)
+async def fetch(lease: Lease, state: Crawler) -> Ack | Release:
+    """Fetch the page that the task names."""
+    return await state.fetch(lease)

@@ -112,8 +112,9 @@ class Crawl:
         number = len(self.running) + self.killed
         with self.interrupts.whole():
             process = self.spawn(
-                "timeoutq", "worker", self.queue.name, "demo.crawl:fetch", "--no-supervise", "--timeout", f"{LEASE}s",
-                "--concurrency", str(self.concurrency), "--retry", self.retry, name=f"worker-{number}",
+                "timeoutq", "worker", self.queue.name, "demo.crawl:fetch", "--lifespan", "demo.crawl:crawler",
+                "--no-supervise", "--timeout", f"{LEASE}s", "--concurrency", str(self.concurrency),
+                "--retry", self.retry, name=f"worker-{number}",
             )  # fmt: skip
             self.running[process.pid] = process
 

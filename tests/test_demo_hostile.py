@@ -22,17 +22,18 @@ import pytest
 from demo.bodies import Body, Broken, TooLong, Unreadable
 from demo.bounded import SMALL, ParserLost, Reader, Refused
 from demo.command import members
+from demo.crawl import crawler, fetch
 from demo.links import MOST_LINKS, read
 from demo.processes import Crawl
 from demo.robots import LONGEST, MOST_HELD, Memory, Rules, rules_of
 from demo.settings import Settings
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, State
+from timeoutq import Ack, Lease, Queue, State
 from timeoutq.embedded import EmbeddedServer
 
 DEEP = b"<div>" * 200_000
 WIDE = b"<p " + b" ".join(b"a%d" % i for i in range(800_000)) + b">"
-TANGLED = b"".join(b"<b id=%x>" % i for i in range(2_000)) + b"<div>" * 2_000 + b"</b>" * 2_000
+TANGLED = b"".join(b"<b id=%x>" % i for i in range(6_000)) + b"<div>" * 6_000 + b"</b>" * 6_000
 LINKS = b"".join(b"<a href=/%x>x</a>" % i for i in range(500_000))
 LARGE = b"<title>large</title>" + b"<p>some text</p>" * 2_000 + b"<a href=/good/next>next</a>"
 MB = 1024 * 1024
@@ -400,6 +401,24 @@ def test_a_worker_that_reads_a_hostile_page_still_ends_when_it_is_asked_to(tmp_p
         assert process.wait(20) == 0
         wait_until(lambda: gone(parser))
         assert "parsing took over" in (work.queue.inspect(site.url("/deep")).error or "")
+
+
+async def test_a_crawler_ends_its_parser_when_its_worker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEMO_SETTINGS", '{"allow_private": true, "robots": false, "site": "origin"}')
+    site = Site({})
+    with site.serving():
+        async with crawler() as opened:
+            found = await fetch(Lease(site.url("/"), "w#1", 0.0), opened)
+            assert isinstance(found, Ack)
+            [parser] = [pid for pid in family([os.getpid()]) if "demo.parser" in command_of(pid)]
+        wait_until(lambda: gone(parser))
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def test_a_parser_does_not_outlive_a_worker_that_was_killed(tmp_path: Path) -> None:

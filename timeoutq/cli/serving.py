@@ -53,6 +53,13 @@ def worker(
     prefetch: Annotated[
         int | None, typer.Option(min=0, help="Tasks claimed ahead; adapts by default.", show_default=False)
     ] = None,
+    lifespan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION", show_default=False,
+            help="Gives an async context manager, entered once in each process; handlers get what it yields.",
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="Length of a lease.")] = "30s",  # type: ignore[assignment]  # typer parses the default
     max_runtime: Annotated[
         float | None,
@@ -98,7 +105,7 @@ def worker(
         # the handler is imported here: in each process, after the fork
         return Worker(
             opened(), handler, concurrency=concurrency, prefetch=prefetch, burst=burst,
-            drain_deadline=drain_deadline, signals=ledger is None, ledger=ledger,
+            drain_deadline=drain_deadline, lifespan=lifespan, signals=ledger is None, ledger=ledger,
         )  # fmt: skip
 
     if not supervise:
