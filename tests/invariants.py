@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import redis
 
 STATES = ("todos", "waiting", "in_progress", "done", "failed")
-RECORDS = ("payload", "attempts", "crashes", "errors")
+RECORDS = ("payload", "attempts", "crashes", "errors", "releases", "traces")
+TRACES = 200
+"""The most tracebacks that a queue keeps."""
 SLACK_MS = 100
 """A lock may end so much before the deadline that it stands for: by rounding, and by the time between two looks."""
 
@@ -50,8 +53,22 @@ def check_keys(client: Any, name: str) -> None:
         assert not extra, f"I10: {what} of tasks that are in no state: {extra}"
         left = set(client.hkeys(key + what)) & done
         assert not left, f"{what} of done tasks: {left}"
+    check_traces(client, key)
     check_counters(client, key, len(held), len(working))
     check_hosts(client, key, within)
+
+
+def check_traces(client: Any, key: str) -> None:
+    """Check that tracebacks are kept for tasks that have one, the newest, and for nobody else."""
+    traces: dict[bytes, bytes] = client.hgetall(key + "traces")
+    bare = traces.keys() - client.hgetall(key + "errors").keys()
+    assert not bare, f"tracebacks of tasks without an error: {bare}"
+    uses = {digest: int(count) for digest, count in client.hgetall(key + "trace_uses").items()}
+    assert uses == Counter(traces.values()), f"digests are used as often as they are counted: {uses}, {traces}"
+    texts = set(client.hkeys(key + "trace_texts"))
+    assert texts == set(client.zrange(key + "trace_at", 0, -1)), "texts and times of tracebacks differ"
+    assert texts <= uses.keys(), f"I10: texts that no task refers to: {texts - uses.keys()}"
+    assert len(texts) <= TRACES, f"{len(texts)} tracebacks are kept"
 
 
 def check_hosts(client: Any, key: str, within: Callable[[str], set[bytes]]) -> None:

@@ -29,7 +29,7 @@ from tests.rig import levels, schedules, shims
 from tests.rig.beside import processes
 from tests.rig.faces import Blocking
 from tests.rig.model import Model, Pair
-from timeoutq import Lease, LeaseLost, Queue, flows
+from timeoutq import Lease, LeaseLost, Queue, flows, tracebacks
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.testing import Clock
 
@@ -42,8 +42,11 @@ NAME = "m"
 KEY = f"timeoutq:{{{NAME}}}:"
 IDS = ("a", "b", "c", "d", "e")
 STATES = ("todos", "in_progress", "done", "failed")
-TIMES = ("scheduled", "leases", "calls", "done_at")
-HASHES = ("owners", "runtime", "attempts", "crashes", "errors", "payload", "meta", "stats")
+TIMES = ("scheduled", "leases", "calls", "done_at", "trace_at")
+HASHES = (
+    "owners", "runtime", "attempts", "crashes", "errors", "traces", "trace_uses", "trace_texts",
+    "releases", "payload", "meta", "stats",
+)  # fmt: skip
 OTHERS = ("error_log", "bell", "alarm", "history")
 ELSEWHERE = Lease(IDS[0], "elsewhere:1:0#1", 0.0)
 OTHER_RUN = "0" * 40
@@ -53,6 +56,18 @@ ANSWERS = {
     "A": "added", "t": "todos", "s": "scheduled", "p": "in_progress", "d": "done", "f": "failed", "u": "unknown",
     "O": "ok", "R": "already", "L": "lost", "X": "max_runtime",
 }  # fmt: skip
+
+
+def raised(error: Exception) -> Exception:
+    """Give the exception as it is once it has been raised."""
+    try:
+        raise error
+    except Exception as found:
+        return found
+
+
+ERRORS = [raised(ValueError("no")), raised(KeyError("no"))]
+ERRORS[1].__cause__ = ERRORS[0]
 
 some_ids = st.lists(st.sampled_from(IDS), min_size=1, max_size=4)
 some = st.lists(st.sampled_from(IDS), min_size=1, max_size=2)
@@ -330,9 +345,20 @@ class AnyOrder(RuleBasedStateMachine):
     def release(self, wanted: list[tuple[str, int]], delay: int) -> None:
         self.end("release", self.pick(wanted), delay=delay)
 
-    @rule(wanted=some_leases, how=st.sampled_from([{}, {"retry_in": 0}, {"retry_in": 9}, {"give_up": True}]))
-    def fail(self, wanted: list[tuple[str, int]], how: dict[str, Any]) -> None:
-        self.end("fail", self.pick(wanted), error="no", **how)
+    @rule(wanted=some_leases, delay=st.sampled_from([0, 7]), most=st.sampled_from([1, 2, 100]))
+    def release_by_handler(self, wanted: list[tuple[str, int]], delay: int, most: int) -> None:
+        leases = self.pick(wanted)
+        letters = self.model.release(named("release", leases), pairs(leases), delay * 1000, most)
+        calls = self.queue.operations.release(leases, delay * 1000, most=most)
+        self.agree(letters, self.queue.run(flows.answers(self.queue.talk, calls)))
+
+    @rule(
+        wanted=some_leases,
+        how=st.sampled_from([{}, {"retry_in": 0}, {"retry_in": 9}, {"give_up": True}]),
+        error=st.sampled_from(["no", *ERRORS]),
+    )
+    def fail(self, wanted: list[tuple[str, int]], how: dict[str, Any], error: Exception | str) -> None:
+        self.end("fail", self.pick(wanted), error=error, **how)
 
     @rule(number=st.integers(0, 3))
     def end_again(self, number: int) -> None:
@@ -350,7 +376,8 @@ class AnyOrder(RuleBasedStateMachine):
         elif verb == "release":
             letters = model.release(name, pairs(leases), words["delay"] * 1000)
         else:
-            letters = model.fail(name, pairs(leases), [retry_ms(lease, words) for lease in leases])
+            trace = tracebacks.digest(tracebacks.trace(words["error"])).decode() if words["error"] != "no" else ""
+            letters = model.fail(name, pairs(leases), [retry_ms(lease, words) for lease in leases], trace)
         ask: Callable[..., Any] = getattr(self.queue, verb)
         if len(leases) == 1:
             self.end_one(leases[0], letters, lambda: ask(leases[0], **words))
@@ -498,7 +525,9 @@ class AnyOrder(RuleBasedStateMachine):
         later = model.now // 1000 + 9
         assert self.queue.drained(later) == bool(model.drained(later * 1000))
         ended = sum(model.counters[what] for what in ("failed", "expired", "crashed"))
-        assert len(self.queue.errors(50)) == min(50, ended)
+        assert len(self.queue.errors(50)) == min(50, ended + model.spent)
+        assert info.releases == model.releases.get(task, 0)
+        assert (info.traceback is not None) == (task in model.traces)
 
     # ---- after each step
 
@@ -514,6 +543,8 @@ class AnyOrder(RuleBasedStateMachine):
             assert keys.counts(name) == getattr(model, name), name
         assert keys.hash("owners") == model.owners
         assert keys.hash("errors").keys() == model.errors
+        assert keys.hash("traces") == model.traces
+        assert keys.counts("releases") == model.releases
         assert keys.hkeys("payload") == [] or {id.decode() for id in keys.hkeys("payload")} == model.payload.keys()
         assert keys.counts("stats") == {name: value for name, value in model.counters.items() if value}
         assert last_minute(keys.times("calls"), model.now) == last_minute(model.calls, model.now)

@@ -1,4 +1,7 @@
-"""The transcripts of `test_core.py` that need no server of their own, on fakeredis: the same scripts, in memory."""
+"""The transcripts that need no server of their own, on fakeredis: the same scripts, in memory.
+
+They are those of `test_core.py` and `test_records.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 import fakeredis
 import pytest
 
-from tests import test_core
+from tests import test_core, test_records
 from tests.rig.faces import Blocking
 from timeoutq import Queue
 
@@ -33,6 +36,6 @@ def face(request: pytest.FixtureRequest) -> Iterator[Any]:
             assert raw.keys("*") == []
 
 
-for _name, _test in list(vars(test_core).items()):
+for _name, _test in [*vars(test_core).items(), *vars(test_records).items()]:
     if _name.startswith("test_") and not NEED_A_SERVER & set(inspect.signature(_test).parameters):
         globals()[_name] = _test

@@ -12,10 +12,10 @@ import timeoutq
 
 PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
-    "errors", "exit_codes", "model", "arguments", "text", "retry", "operations", "address", "connection", "embedded",
-    "flows", "why", "client", "directory", "handlers", "lifespan", "signals", "heartbeat", "cleaner", "worker",
-    "endings", "ledger", "process", "supervisor", "dashboard", "testing", "transfer", "doctor", "bench", "logs", "cli",
-    "__main__",
+    "errors", "exit_codes", "model", "arguments", "text", "retry", "tracebacks", "durations", "operations", "address",
+    "connection", "embedded", "flows", "why", "client", "directory", "handlers", "lifespan", "signals", "heartbeat",
+    "cleaner", "worker", "endings", "ledger", "process", "supervisor", "dashboard", "testing", "transfer", "doctor",
+    "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "bench": ["__init__", "terms", "handlers", "ground", "limits", "clients", "workers", "hosts", "latency", "report"],

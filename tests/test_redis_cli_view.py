@@ -29,6 +29,11 @@ KEYS = {
     "attempts": "hash",
     "crashes": "hash",
     "errors": "hash",
+    "traces": "hash",
+    "trace_uses": "hash",
+    "trace_texts": "hash",
+    "trace_at": "zset",
+    "releases": "hash",
     "error_log": "list",
     "bell": "list",
     "alarm": "stream",
@@ -39,6 +44,14 @@ KEYS = {
     "history": "list",
 }
 Cli = Callable[..., list[str]]
+
+
+def raised() -> ValueError:
+    """Give an exception that has been raised."""
+    try:
+        raise ValueError("no")
+    except ValueError as error:
+        return error
 
 
 @pytest.fixture
@@ -120,11 +133,12 @@ def test_all_keys_are_the_designs_in_one_slot_and_of_the_types_it_says(face: Any
     face.put({f"t{i}": {"n": i} for i in range(12)})
     face.run(flows.answer(face.talk, face.operations.plan(10_000)))  # a cleaner has looked, and is to be woken
     face.fail(face.claim(2), "no", give_up=True)
-    face.fail(face.claim(2), "no", retry_in=60)
+    face.fail(face.claim(2), raised(), retry_in=60)
     face.ack(face.claim(2))
     face.claim(1, timeout=0.02)
     wait_until(face.requeue_expired)
     face.claim(2, max_runtime=60)
+    face.run(flows.answers(face.talk, face.operations.release(face.claim(1), most=100)))
     found = set(cli("--scan", "--pattern", "timeoutq:*"))
     locks = {name for name in found if name.startswith(key + "lock:")}
     assert len(locks) == 2

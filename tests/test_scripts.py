@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import timeoutq
+from timeoutq.durations import Delta
 from timeoutq.model import Lease, Record, State
 from timeoutq.operations import Call, Operations, script
 
@@ -40,7 +41,7 @@ def calls() -> dict[str, Call[Any]]:
         ops.promote_due(),
         ops.prune(),
         ops.plan(1000),
-        ops.beat("w", {"pid": 1}),
+        ops.beat("w", {"pid": 1}, Delta(1, {0: 1})),
         ops.inspect("a"),
         *ops.states(("a",)),
         ops.describe([b"a"]),
@@ -129,7 +130,7 @@ def test_nothing_that_reads_a_whole_state_and_nothing_that_some_servers_lack() -
         ):
             assert word not in text, (path.name, word)
         for command, key in re.findall(r"'(HGETALL|HKEYS|LRANGE)', (\w+)", text):
-            assert key in ("stats", "meta"), (path.name, command, key)
+            assert key in ("stats", "meta", "durations"), (path.name, command, key)
     package = Path(timeoutq.__file__).parent
     for path in package.glob("*.py"):
         assert "SMEMBERS" not in path.read_text("utf-8").replace("never SMEMBERS", ""), path.name

@@ -18,7 +18,7 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
-from timeoutq import arguments, flows, operations, why
+from timeoutq import arguments, flows, operations, tracebacks, why
 from timeoutq.connection import LINK_ERRORS, AsyncLink, Link, Server
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.flows import BELL_WAIT, Bell, Flow, Send, ServerClock, Talk
@@ -146,7 +146,8 @@ class _Face:
         else:
             waits = [self.retry.decide(lease.attempt, error) for lease in leases]
             retries = [-1 if wait is None else arguments.delay_ms(wait, "retry") for wait in waits]
-        return self.operations.fail(leases, retries, [arguments.error_text(error)] * len(leases))
+        text, trace = arguments.error_text(error), tracebacks.trace(error)
+        return self.operations.fail(leases, retries, [text] * len(leases), [trace] * len(leases))
 
     def _configured(
         self,

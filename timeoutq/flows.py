@@ -534,19 +534,24 @@ def page(talk: Talk, state: str, cursor: str | None, n: int) -> Flow[tuple[list[
         )
         ids, scores = flat[::2], flat[1::2]
         tokens: list[Any] = [None] * len(ids)
-        if state == "in_progress" and ids:
-            (tokens,) = yield from ask(talk, [("HMGET", key("owners"), *ids)])
+        counts = list(tokens)
+        if ids:
+            asked: list[Command] = [("HMGET", key("releases"), *ids)]
+            if state == "in_progress":
+                asked.append(("HMGET", key("owners"), *ids))
+            counts, *held = yield from ask(talk, asked)
+            tokens = held[0] if held else tokens
         found = [
-            operations.read_entry(id, at=float(score), token=token)
-            for id, score, token in zip(ids, scores, tokens, strict=True)
+            operations.read_entry(id, at=float(score), token=token, releases=count)
+            for id, score, token, count in zip(ids, scores, tokens, counts, strict=True)
         ]
         return found, str(start + n) if len(ids) == n else None
     (reply,) = yield from ask(talk, [("SSCAN", key(state), cursor or "0", "COUNT", n)])
     following, ids = reply
-    lines: list[Any] = [None] * len(ids)
     if state == "failed" and ids:
-        (lines,) = yield from ask(talk, [("HMGET", key("errors"), *ids)])
-    found = [operations.read_entry(id, error=line) for id, line in zip(ids, lines, strict=True)]
+        found = yield from _failed(talk, ids)
+    else:
+        found = [operations.read_entry(id) for id in ids]
     after = following.decode() if isinstance(following, bytes) else str(following)
     return found, None if after == "0" else after
 
@@ -600,6 +605,22 @@ def _pairs_of(found: Any) -> list[tuple[Any, Any]]:
 def _following(cursor: Any) -> str | None:
     after = cursor.decode() if isinstance(cursor, bytes) else str(cursor)
     return None if after == "0" else after
+
+
+def _failed(talk: Talk, ids: Sequence[bytes]) -> Flow[list[Entry]]:
+    key = talk.operations.key
+    kept: list[Command] = [("HMGET", key(what), *ids) for what in ("errors", "releases", "traces")]
+    lines, counts, digests = yield from ask(talk, kept)
+    # many have failed in the same place: their traceback is fetched once
+    wanted = list({digest for digest in digests if digest})
+    texts: dict[Any, bytes | None] = {}
+    if wanted:
+        (found,) = yield from ask(talk, [("HMGET", key("trace_texts"), *wanted)])
+        texts = dict(zip(wanted, found, strict=True))
+    return [
+        operations.read_entry(id, error=line, releases=count, trace=texts.get(digest))
+        for id, line, count, digest in zip(ids, lines, counts, digests, strict=True)
+    ]
 
 
 def is_final(error: TimeoutqError) -> bool:

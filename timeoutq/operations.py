@@ -33,6 +33,8 @@ from typing import Any, Generic, TypeVar
 
 from timeoutq import arguments
 from timeoutq.arguments import Bodies, Body
+from timeoutq.durations import Delta
+from timeoutq.durations import read as read_durations
 from timeoutq.model import (
     Entry,
     Failure,
@@ -50,6 +52,7 @@ from timeoutq.model import (
     WorkerInfo,
     text,
 )
+from timeoutq.tracebacks import digest, read_traceback
 
 T = TypeVar("T")
 Argument = bytes | str | int
@@ -107,15 +110,18 @@ def script(name: str) -> Script:
 
 SIZES = {
     "SCARD": "todos in_progress done failed waiting",
-    "ZCARD": "scheduled leases done_at calls workers hosts places",
+    "ZCARD": "scheduled leases done_at calls workers hosts places trace_at",
     "HLEN": "owners payload attempts crashes errors runtime stats worker_info "
-    "slots resting policies groups host_failures",
+    "traces trace_uses trace_texts releases durations0 durations1 slots resting policies groups host_failures",
     "LLEN": "bell error_log history",
     "XLEN": "alarm",
 }
 """Which command tells the size of each key, in constant time, and is refused where the key is of a foreign type."""
 
-POLITE = "waiting hosts slots alarm todos failed; places resting policies groups host_failures; errors error_log"
+POLITE = (
+    "waiting hosts slots alarm todos failed; places resting policies groups host_failures; "
+    "errors error_log traces trace_uses trace_texts trace_at"
+)
 """The keys that a script may write on a polite queue, besides."""
 
 
@@ -363,21 +369,44 @@ class Operations:
         args = [again_ms, payload or b"", *words, *_tasks(ids, payloads)]
         return self.call("ack", args, _outcome(mine), id=_digest(b"a", words), weight=weight)
 
-    def release(self, leases: Sequence[Lease], delay_ms: int = 0, block_ms: int = 0) -> list[Call[Outcome]]:
-        """Build the calls that give leases back."""
+    def release(
+        self, leases: Sequence[Lease], delay_ms: int = 0, block_ms: int = 0, most: int = 0
+    ) -> list[Call[Outcome]]:
+        """Build the calls that give leases back.
+
+        With `most`, they are releases of handlers: each is counted, waits longer than the one before, and the `most`-th
+        moves its task to failed.
+        """
         return [
-            self.call("release", [delay_ms, block_ms, *words], _outcome(ids), id=_digest(b"r", words))
+            self.call("release", [delay_ms, block_ms, most, *words], _outcome(ids), id=_digest(b"r", words))
             for ids, words in map(_leases, _split(leases))
         ]
 
-    def fail(self, leases: Sequence[Lease], retries_ms: Sequence[int], errors: Sequence[bytes]) -> list[Call[Outcome]]:
-        """Build the calls that fail leases: for each the delay before the next attempt, or -1, and the error."""
+    def fail(
+        self,
+        leases: Sequence[Lease],
+        retries_ms: Sequence[int],
+        errors: Sequence[bytes],
+        tracebacks: Sequence[bytes] = (),
+    ) -> list[Call[Outcome]]:
+        """Build the calls that fail leases: for each the delay before the next attempt, or -1, and the error.
+
+        `tracebacks` are as `tracebacks.trace` gives them, empty for an error that has none. Each is sent once a call,
+        however many leases it belongs to.
+        """
         calls: list[Call[Outcome]] = []
-        for part, weight in cut(list(map(len, errors))):
+        traces = tracebacks or [b""] * len(leases)
+        for part, weight in cut([len(error) + len(trace) for error, trace in zip(errors, traces, strict=True)]):
             ids, words = _leases(leases[part])
             ends: list[Argument] = []
-            for retry_ms, error in zip(retries_ms[part], errors[part], strict=True):
-                ends += (retry_ms, error)
+            texts: dict[bytes, bytes] = {}
+            for retry_ms, error, trace in zip(retries_ms[part], errors[part], traces[part], strict=True):
+                name = digest(trace) if trace else b""
+                if name:
+                    texts[name] = trace
+                ends += (retry_ms, error, name)
+            for pair in texts.items():
+                ends += pair
             calls.append(self.call("fail", [*words, *ends], _outcome(ids), id=_digest(b"f", words), weight=weight))
         return calls
 
@@ -425,9 +454,19 @@ class Operations:
         """Build a cleaner's question: how long may I sleep?"""
         return self.call("plan", [longest_ms], lambda reply: Plan(reply[0], reply[1]))
 
-    def beat(self, worker: str, about: Mapping[str, object] | None) -> Call[int]:
-        """Build a worker's sign of life, or its farewell (None); it answers how many workers live."""
-        return self.call("beat", [worker, json.dumps(about) if about else ""], int)
+    def beat(self, worker: str, about: Mapping[str, object] | None, durations: Delta | None = None) -> Call[int]:
+        """Build a worker's sign of life, or its farewell (None); it answers how many workers live.
+
+        `durations` says how long handlers ran since the last one. The same delta is counted once, also when it is sent
+        again in another call, within a minute.
+        """
+        words: list[Argument] = [worker, json.dumps(about) if about else ""]
+        if durations is None:
+            return self.call("beat", words, int)
+        id = _digest(b"b", (worker, durations.number))
+        for pair in durations.counts.items():
+            words += pair
+        return self.call("beat", words, int, id=id)
 
     # ---- looking
 
@@ -629,7 +668,7 @@ def _error(line: bytes | None) -> tuple[float | None, str | None]:
 
 
 def _info(task: str, reply: Any) -> TaskInfo:
-    now_ms, state, due, deadline, token, failures, crashes, error, body, host = reply
+    now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases = reply
     error_at, message = _error(error)
     return TaskInfo(
         task=task,
@@ -643,6 +682,8 @@ def _info(task: str, reply: Any) -> TaskInfo:
         error=message,
         error_at=error_at,
         payload=arguments.unpack(body),
+        releases=int(releases or 0),
+        traceback=read_traceback(trace, message),
         host=text(host) if host else None,
     )
 
@@ -704,7 +745,7 @@ def _described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
 def _stats(reply: Any) -> Stats:
     (
         now, todos, scheduled, in_progress, done, failed, due, deadline, workers, counters, settings,
-        waiting, hosts, turn,
+        waiting, hosts, turn, spans,
     ) = reply  # fmt: skip
     counted = {name.decode(): int(value) for name, value in zip(counters[::2], counters[1::2], strict=True)}
     kept = {name.decode(): value.decode() for name, value in zip(settings[::2], settings[1::2], strict=True)}
@@ -726,6 +767,7 @@ def _stats(reply: Any) -> Stats:
         waiting=waiting,
         hosts=hosts,
         next_turn=float(turn) / 1000 if turn else None,
+        durations=read_durations(spans),
     )
 
 
@@ -768,7 +810,13 @@ def read_failure(line: bytes) -> Failure:
 
 
 def read_entry(
-    task: bytes, *, at: float | None = None, token: bytes | None = None, error: bytes | None = None
+    task: bytes,
+    *,
+    at: float | None = None,
+    token: bytes | None = None,
+    error: bytes | None = None,
+    releases: bytes | None = None,
+    trace: bytes | None = None,
 ) -> Entry:
     """Make one line of a page."""
     error_at, message = _error(error)
@@ -777,6 +825,8 @@ def read_entry(
         at=error_at if at is None else at / 1000,
         holder=token.decode("utf-8", "replace").partition("#")[0] if token else None,
         error=message,
+        releases=int(releases or 0),
+        traceback=read_traceback(trace, message),
     )
 
 

@@ -39,6 +39,10 @@ class Model:
         self.attempts: dict[str, int] = {}
         self.crashes: dict[str, int] = {}
         self.errors: set[str] = set()
+        self.traces: dict[str, str] = {}
+        self.releases: dict[str, int] = {}
+        self.spent = 0
+        """How many tasks were released too often."""
         self.payload: dict[str, Any] = {}
         self.calls: dict[str, int] = {}
         self.counters: Counter[str] = Counter()
@@ -83,7 +87,7 @@ class Model:
                 frozenset(each.items())
                 for each in (
                     self.scheduled, self.leases, self.owners, self.locks, self.runtime, self.attempts, self.crashes,
-                    self.calls, self.counters,
+                    self.calls, self.counters, self.traces, self.releases,
                 )
             ),
         )  # fmt: skip
@@ -176,6 +180,8 @@ class Model:
         self.attempts.pop(task, None)
         self.crashes.pop(task, None)
         self.errors.discard(task)
+        self.traces.pop(task, None)
+        self.releases.pop(task, None)
         if payload:
             self.payload.pop(task, None)
 
@@ -324,21 +330,34 @@ class Model:
             self._add(put, False, None, payloads or {})
         return letters
 
-    def release(self, call: str, pairs: Sequence[Pair], delay_ms: int = 0) -> str:
-        """Give leases back."""
+    def release(self, call: str, pairs: Sequence[Pair], delay_ms: int = 0, most: int = 0) -> str:
+        """Give leases back; with `most`, as handlers do, who may not do so again and again."""
         letters, ended = self._end(call, pairs, "released")
+        dues: list[int] = []
         for task in ended:
-            if delay_ms:
-                self.scheduled[task] = self.now + delay_ms
+            wait = delay_ms
+            if most:
+                count = self.releases[task] = self.releases.get(task, 0) + 1
+                wait = max(delay_ms, min(60_000, 50 * 2 ** (count - 2)) if count > 1 else 0)
+            if most and self.releases[task] >= most:
+                self.failed.add(task)
+                self.errors.add(task)
+                self.traces.pop(task, None)
+                self.counters["gave_up"] += 1
+                self.spent += 1
+                at = next(i for i, pair in enumerate(pairs) if pair[0] == task and letters[i] == "O")
+                letters = letters[:at] + "f" + letters[at + 1 :]
+            elif wait:
+                self.scheduled[task] = self.now + wait
+                dues.append(self.now + wait)
             else:
                 self.todos.add(task)
-        if ended and delay_ms:
-            self._rouse(self.now + delay_ms)
-        elif ended:
-            self._ring()
+                self._ring()
+        if dues:
+            self._rouse(min(dues))
         return letters
 
-    def fail(self, call: str, pairs: Sequence[Pair], retry_ms: int | Sequence[int]) -> str:
+    def fail(self, call: str, pairs: Sequence[Pair], retry_ms: int | Sequence[int], trace: str = "") -> str:
         """Fail leases: -1 gives up; one delay for all of them, or one for each."""
         letters, ended = self._end(call, pairs, "failed")
         delays = [retry_ms] * len(pairs) if isinstance(retry_ms, int) else retry_ms
@@ -346,6 +365,9 @@ class Model:
         for task in ended:
             self.attempts[task] = self.attempts.get(task, 0) + 1
             self.errors.add(task)
+            self.traces.pop(task, None)
+            if trace:
+                self.traces[task] = trace
             if retries[task] < 0:
                 self.failed.add(task)
                 self.counters["gave_up"] += 1
@@ -361,6 +383,7 @@ class Model:
                 self.in_progress.remove(task)
                 count = self.crashes[task] = self.crashes.get(task, 0) + 1
                 self.errors.add(task)
+                self.traces.pop(task, None)
                 if count >= self.max_crashes:
                     self.failed.add(task)
                     given_up += 1

@@ -1,8 +1,9 @@
 -- beat: a worker says that it lives; those that have not for five minutes are struck off.
--- KEYS  workers worker_info meta
--- PARTS open
--- SOUND workers worker_info
+-- KEYS  workers worker_info meta calls
+-- PARTS open calls
+-- SOUND workers worker_info; calls durations0 durations1
 -- ARGV  1 call id   2 age of the call, ms   3 worker   4 what it says of itself, JSON, or empty when it leaves
+--       5.. (bucket, count) *: how long its handlers ran since its last sign of life
 -- Reply how many workers said so within the last minute
 sound()
 if ARGV[4] == '' then
@@ -12,6 +13,21 @@ else
   redis.call('HDEL', worker_info, ARGV[3]) -- goes first: a full server allows it, and all that follows it
   redis.call('ZADD', workers, now, ARGV[3])
   redis.call('HSET', worker_info, ARGV[3], ARGV[4])
+end
+if ARGV[5] and not was_called(ARGV[1]) then
+  -- two spans of ten minutes are kept: this one, and the one before it
+  local span, prefix = math.floor(now / 600000), string.sub(meta, 1, -5) .. 'durations'
+  local this, other = prefix .. string.format('%d', span % 2), prefix .. string.format('%d', (span + 1) % 2)
+  if redis.call('HGET', this, 'span') ~= string.format('%.0f', span) then
+    redis.call('DEL', this)
+    redis.call('HSET', this, 'span', string.format('%.0f', span))
+  end
+  -- a clock that stepped back leaves a span that has not come yet
+  if tonumber(redis.call('HGET', other, 'span') or 0) > span then redis.call('DEL', other) end
+  for i = 5, #ARGV, 2 do
+    redis.call('HINCRBY', this, ARGV[i], ARGV[i + 1])
+  end
+  note_call(ARGV[1])
 end
 local gone = redis.call('ZRANGEBYSCORE', workers, '-inf', now - 300000, 'LIMIT', 0, 100)
 if #gone > 0 then

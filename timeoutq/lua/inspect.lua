@@ -2,5 +2,6 @@
 -- KEYS  todos in_progress done failed scheduled leases owners payload attempts crashes errors meta stats bell alarm
 -- PARTS open wake log hostname polite about
 -- ARGV  1 call id   2 age of the call, ms   3 id
--- Reply {now ms, state letter or u, due ms, deadline ms, token, failures, crashes, error, payload, host}; nil where unknown
+-- Reply {now ms, state letter or u, due ms, deadline ms, token, failures, crashes, error, payload, host, traceback,
+--       releases}; nil where unknown
 return about(ARGV[3])

@@ -1,7 +1,7 @@
 -- pull: take tasks for good, without a lease: at most once.
 -- KEYS  todos done done_at payload attempts crashes errors meta stats bell alarm
 -- PARTS open wake pick log hostname polite
--- SOUND stats alarm done; done_at payload attempts crashes errors
+-- SOUND stats alarm done; done_at payload attempts crashes errors releases traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 how many
 -- Reply {ids, payloads}
 if settings[2] == '1' then
@@ -25,9 +25,7 @@ if #ids == 0 then
   return {{}, {}}
 end
 redis.call('HDEL', payload, unpack(ids))
-redis.call('HDEL', attempts, unpack(ids))
-redis.call('HDEL', crashes, unpack(ids))
-redis.call('HDEL', errors, unpack(ids))
+clear(ids)
 if keep ~= 'forever' and keep ~= 'no' then
   for i = 1, #ids do
     redis.call('ZADD', done_at, now, ids[i])

@@ -30,5 +30,7 @@ if #names > 0 then
   return 0
 end
 redis.call('UNLINK', prefix .. 'groups', prefix .. 'policies', prefix .. 'resting', prefix .. 'host_failures')
+redis.call('UNLINK', prefix .. 'traces', prefix .. 'trace_uses', prefix .. 'trace_texts', prefix .. 'trace_at')
+redis.call('UNLINK', prefix .. 'releases', prefix .. 'durations0', prefix .. 'durations1')
 redis.call('UNLINK', unpack(KEYS))
 return 1

@@ -1,51 +1,66 @@
--- release: give leases back without blame, to todos at once or to scheduled after a delay.
--- KEYS  todos in_progress scheduled leases owners lock runtime meta stats bell alarm calls
+-- release: give leases back without blame, to todos at once or to scheduled after a delay. What a handler releases again
+-- and again is counted, waits longer each time, and goes to failed in the end.
+-- KEYS  todos in_progress failed scheduled leases owners lock runtime meta stats bell alarm calls
 -- PARTS open items drop calls replay wake log hostname polite
--- SOUND stats leases calls alarm todos scheduled; runtime
+-- SOUND stats leases calls alarm todos scheduled failed; runtime releases errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 delay, ms   4 block the hosts for, ms, or 0
---       5.. count, runs of (token, length, id * length)
--- Reply letters, one a lease: O released; R this very call was carried out before; L is not this token's
-local call_id, delay = ARGV[1], tonumber(ARGV[3])
-local ids, tokens = read_leases(5)
+--       5 the release at which a task goes to failed; 0 when this is no release that counts
+--       6.. count, runs of (token, length, id * length)
+-- Reply letters, one a lease: O released; f it was the last release, the task is in failed; R this very call was carried
+--       out before; L is not this token's
+local call_id, delay, most = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[5])
+local ids, tokens = read_leases(6)
 local names = polite and hosts_of(ids)
-local ended_names = {}
-local yes, codes, ended, lost, dues = mine(ids, tokens), {}, {}, 0, {}
-sound()
-if delay > 0 then
-  -- the time is written before the lease ends: a script that is refused half-way then loses nothing
-  local held = redis.call('SMISMEMBER', in_progress, unpack(ids))
-  for i = 1, #ids do
-    if yes[i] and held[i] == 1 then dues[#dues + 1], dues[#dues + 2] = now + delay, ids[i] end
-  end
-  if #dues > 0 then
-    redis.call('SREM', in_progress, '') -- goes first: a full server allows it, and all that follows it
-    redis.call('ZADD', scheduled, unpack(dues))
-    rouse(now + delay)
-  end
-end
+local yes, codes, ended, ended_names, lost = mine(ids, tokens), {}, {}, {}, 0
+local held, seen = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}
+local counts = most > 0 and redis.call('HMGET', log_key .. 'releases', unpack(ids))
+local into, back, back_names, dues, soonest, counted, spent = {}, {}, {}, {}, math.huge, {}, {}
 for i = 1, #ids do
   codes[i] = 'L'
-  if yes[i] then
-    local moved
-    if delay > 0 then
-      moved = redis.call('SREM', in_progress, ids[i])
+  if yes[i] and held[i] == 1 and not seen[ids[i]] then
+    local id, count, wait = ids[i], counts and tonumber(counts[i] or 0) + 1 or 0, delay
+    -- the first release costs no time, the second 50 ms, each one more twice as long, up to a minute
+    if count > 1 then wait = math.max(wait, math.min(60000, math.floor(50 * 2 ^ math.min(count - 2, 11)))) end
+    seen[id], codes[i], ended[#ended + 1] = true, 'O', id
+    if names then ended_names[#ended] = names[i] end
+    if count > 0 then counted[#counted + 1], counted[#counted + 2] = id, count end
+    if count > 0 and count >= most then
+      codes[i], into[#ended], spent[#spent + 1] = 'f', failed, {id, count}
+    elseif wait > 0 then
+      dues[#dues + 1], dues[#dues + 2], soonest = now + wait, id, math.min(soonest, now + wait)
     else
-      moved = redis.call('SMOVE', in_progress, names and names[i] and waiting or todos, ids[i])
-    end
-    if moved == 1 then
-      codes[i] = 'O'
-      ended[#ended + 1] = ids[i]
-      if names then ended_names[#ended] = names[i] end
+      into[#ended], back[#back + 1] = names and names[i] and waiting or todos, id
+      if names then back_names[#back] = names[i] end
     end
   end
   if codes[i] == 'L' then lost = lost + 1 end
 end
 if #ended > 0 then
+  sound()
+  redis.call('SREM', in_progress, '') -- goes first: a full server allows it, and all that follows it
+  -- what comes of a lease is written before the lease ends: a script that is refused half-way then loses nothing
+  if #counted > 0 then redis.call('HSET', log_key .. 'releases', unpack(counted)) end
+  for i = 1, #spent do
+    log_error(spent[i][1], 'released ' .. spent[i][2] .. ' times by its handler; let it return Retry or GiveUp, or allow '
+      .. 'more with max_releases')
+  end
+  if #dues > 0 then
+    redis.call('ZADD', scheduled, unpack(dues))
+    rouse(soonest)
+  end
+  for i = 1, #ended do
+    if into[i] then
+      redis.call('SMOVE', in_progress, into[i], ended[i])
+    else
+      redis.call('SREM', in_progress, ended[i])
+    end
+  end
   drop(ended)
   redis.call('HINCRBY', stats, 'released', #ended)
+  if #spent > 0 then redis.call('HINCRBY', stats, 'gave_up', #spent) end
   if names then
     depart(ended, ended_names, 0, 0)
-    if delay == 0 then arrive(ended, ended_names) end
+    arrive(back, back_names)
     if tonumber(ARGV[4]) > 0 then
       for i = 1, #ended do
         if ended_names[i] then block(ended_names[i], now + tonumber(ARGV[4]), string.match(tokens[1], '^[^#]*')) end
@@ -53,7 +68,7 @@ if #ended > 0 then
     end
     turn()
   end
-  if delay == 0 then ring() end
+  if #back > 0 then ring() end
 end
 local letters = judge(call_id, codes, lost)
 if #ended > 0 then remember(call_id, codes, lost) end

@@ -1,7 +1,7 @@
 -- retry_failed: failed tasks become ready again, with a clean record.
 -- KEYS  todos failed attempts crashes errors meta stats bell alarm
 -- PARTS open wake log hostname polite
--- SOUND stats alarm; attempts crashes errors
+-- SOUND stats alarm; attempts crashes errors releases traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 at most, when no ids are named   4.. id *
 -- Reply how many moved
 local ids, moved = {unpack(ARGV, 4)}, {}
@@ -17,9 +17,7 @@ for i = 1, #ids do
   end
 end
 if #moved > 0 then
-  redis.call('HDEL', attempts, unpack(moved))
-  redis.call('HDEL', crashes, unpack(moved))
-  redis.call('HDEL', errors, unpack(moved))
+  clear(moved)
   redis.call('HINCRBY', stats, 'retried', #moved)
   if names then
     arrive(moved, moved_names)

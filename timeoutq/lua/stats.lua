@@ -3,9 +3,10 @@
 -- PARTS open turns
 -- ARGV  1 call id   2 age of the call, ms
 -- Reply {now ms, todos, scheduled, in_progress, done, failed, next due ms, next deadline ms, workers, counters, settings,
---       waiting, hosts, next turn of a host ms}
+--       waiting, hosts, next turn of a host ms, how long handlers ran: two of (field, value) *}
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
 local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
+local durations = string.sub(meta, 1, -5) .. 'durations'
 local waiting, hosts, turn = 0, 0, false
 if settings[7] then
   local prefix = string.sub(meta, 1, -5)
@@ -17,4 +18,5 @@ return {
   redis.call('SCARD', done), redis.call('SCARD', failed), due[2] or false, lease[2] or false,
   redis.call('ZCOUNT', workers, now - 60000, '+inf'), redis.call('HGETALL', stats), redis.call('HGETALL', meta),
   waiting, hosts, turn and string.format('%.0f', turn) or false,
+  {redis.call('HGETALL', durations .. '0'), redis.call('HGETALL', durations .. '1')},
 }

@@ -8,9 +8,11 @@ local function about(id)
   if polite and redis.call('SISMEMBER', waiting, id) == 1 then state = 'w' end
   local due = redis.call('ZSCORE', scheduled, id)
   if due then state = 's' end
+  local digest = redis.call('HGET', log_key .. 'traces', id)
   return {
     now, state, due, redis.call('ZSCORE', leases, id), redis.call('HGET', owners, id),
     redis.call('HGET', attempts, id), redis.call('HGET', crashes, id), redis.call('HGET', errors, id),
     redis.call('HGET', payload, id), polite and hosts_of({id})[1] or false,
+    digest and redis.call('HGET', log_key .. 'trace_texts', digest), redis.call('HGET', log_key .. 'releases', id),
   }
 end

@@ -108,13 +108,9 @@ local function add(ids, payloads, again, due, group)
   end
   if #bodies > 0 then redis.call('HLEN', payload) end
   if #back > 0 then
-    redis.call('HLEN', attempts)
-    redis.call('HLEN', crashes)
-    redis.call('HLEN', errors)
+    may_clear()
     redis.call('ZREM', done_at, unpack(back)) -- goes first: a full server allows it, and all that follows it
-    redis.call('HDEL', attempts, unpack(back))
-    redis.call('HDEL', crashes, unpack(back))
-    redis.call('HDEL', errors, unpack(back))
+    clear(back)
   end
   if #bodies > 0 then redis.call('HSET', payload, unpack(bodies)) end
   if due then

@@ -1,7 +1,75 @@
--- log: keep the last error of a task, and the last fifty of the queue
-local function log_error(id, message)
-  local line, prefix = now .. ' ' .. message, string.sub(meta, 1, -5)
-  redis.call('HSET', prefix .. 'errors', id, line)
-  redis.call('LPUSH', prefix .. 'error_log', #id .. ' ' .. id .. line)
-  redis.call('LTRIM', prefix .. 'error_log', 0, 49)
+-- log: what is remembered of the failures and releases of tasks, beside attempts and crashes
+-- errors       the last error of a task; error_log  the last fifty of the queue
+-- traces       the digest of the traceback that belongs to the last error; trace_uses  how many tasks have that digest
+-- trace_texts  the tracebacks themselves, the newest 200; trace_at  when each was last met, ms
+-- releases     how often the handler of a task has released it
+local log_key = string.sub(meta, 1, -5)
+local traced
+
+-- untrace: these tasks have no traceback any more; a text that no task has is gone
+local function untrace(ids)
+  if traced == nil then traced = redis.call('EXISTS', log_key .. 'traces') == 1 end
+  if not traced then return end
+  local held, uses, seen = redis.call('HMGET', log_key .. 'traces', unpack(ids)), {}, {}
+  for i = 1, #ids do
+    if held[i] and not seen[ids[i]] then
+      seen[ids[i]], uses[held[i]] = true, (uses[held[i]] or 0) + 1
+    end
+  end
+  if not next(uses) then return end
+  redis.call('HDEL', log_key .. 'traces', unpack(ids))
+  for digest, count in pairs(uses) do
+    if redis.call('HINCRBY', log_key .. 'trace_uses', digest, -count) <= 0 then
+      redis.call('HDEL', log_key .. 'trace_uses', digest)
+      redis.call('HDEL', log_key .. 'trace_texts', digest)
+      redis.call('ZREM', log_key .. 'trace_at', digest)
+    end
+  end
+end
+
+-- log_error: keep an error, and the digest of its traceback, if it has one; `texts` are tracebacks by their digests
+local function log_error(id, message, digest, texts)
+  local line = now .. ' ' .. message
+  untrace({id})
+  redis.call('HSET', log_key .. 'errors', id, line)
+  redis.call('LPUSH', log_key .. 'error_log', #id .. ' ' .. id .. line)
+  redis.call('LTRIM', log_key .. 'error_log', 0, 49)
+  if digest and digest ~= '' then
+    redis.call('HINCRBY', log_key .. 'trace_uses', digest, 1)
+    redis.call('HSET', log_key .. 'traces', id, digest)
+    redis.call('ZADD', log_key .. 'trace_at', now, digest)
+    if texts[digest] then
+      redis.call('HSETNX', log_key .. 'trace_texts', digest, texts[digest])
+      texts[digest] = nil
+    end
+  end
+end
+
+-- trim_traces: the texts of the newest 200 are kept
+local function trim_traces()
+  local over = redis.call('ZCARD', log_key .. 'trace_at') - 200
+  if over > 0 then
+    local old = redis.call('ZRANGE', log_key .. 'trace_at', 0, over - 1)
+    redis.call('ZREM', log_key .. 'trace_at', unpack(old))
+    redis.call('HDEL', log_key .. 'trace_texts', unpack(old))
+  end
+end
+
+-- may_clear: notice keys of a foreign type before anything is written; the other scripts say so in their headers
+local function may_clear()
+  for _, name in ipairs({'attempts', 'crashes', 'errors', 'releases', 'traces', 'trace_uses', 'trace_texts'}) do
+    redis.call('HLEN', log_key .. name)
+  end
+  redis.call('ZCARD', log_key .. 'trace_at')
+end
+
+-- clear: these tasks begin anew: no attempts, crashes, errors, tracebacks and releases are remembered
+local function clear(ids)
+  local kept = redis.call('EXISTS', log_key .. 'attempts', log_key .. 'crashes', log_key .. 'errors', log_key .. 'releases')
+  if kept == 0 then return end
+  redis.call('HDEL', log_key .. 'attempts', unpack(ids))
+  redis.call('HDEL', log_key .. 'crashes', unpack(ids))
+  redis.call('HDEL', log_key .. 'errors', unpack(ids))
+  redis.call('HDEL', log_key .. 'releases', unpack(ids))
+  untrace(ids)
 end

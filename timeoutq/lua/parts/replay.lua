@@ -16,7 +16,7 @@ local function remember(call_id, codes, lost)
   if lost == 0 then return note_call(call_id) end
   local members = {}
   for i = 1, #codes do
-    if codes[i] == 'O' then
+    if codes[i] == 'O' or codes[i] == 'f' then
       members[#members + 1] = now
       members[#members + 1] = call_id .. ':' .. i
     end

@@ -1,0 +1,164 @@
+"""The traceback of a handler's exception as text: bounded, without local variables, whatever the exception does.
+
+The worker and `fail()` make it with `trace`; `operations.py` sends it and reads it back. Many tasks fail in the same
+place with messages of their own, so the last line, which is the error that each task keeps anyway, is left out where it
+can be: then one text, kept by its digest, serves them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+from collections import deque
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from timeoutq.retry import GiveUp, Retry
+
+MOST = 16 * 1024
+"""Bytes of one text; beyond them its beginning is cut off, for the end says most."""
+FRAMES = 40
+"""Frames of one exception; the outer ones beyond them are left out."""
+CHAIN = 5
+"""Exceptions that led to one another; the first ones beyond them are left out."""
+WIDTH = 200
+"""Characters of a line of source."""
+MESSAGE = 1000
+"""Characters of the message of an exception that led to another, or is in a group."""
+
+CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
+GROUP = 3
+"""Exceptions of a group that are told, and how deep groups in groups are followed."""
+HERE = str(Path(__file__).parent)
+
+Frame = tuple[str, int, str]
+
+
+def trace(error: object) -> bytes:
+    """Give the text of an exception's traceback, empty where there is none; never raises.
+
+    None have text, an exception that was not raised, and a `Retry` or `GiveUp` that no other exception led to: they are
+    decisions. A text that ends with a line break goes on with the error of its task.
+    """
+    if not isinstance(error, BaseException):
+        return b""
+    try:
+        text = _told(error)
+    except BaseException:  # the attributes of a foreign exception may do anything, leave the process too
+        return b""
+    return _cut(text.encode("utf-8", "backslashreplace"))
+
+
+def digest(text: bytes) -> bytes:
+    """Give the name under which a text is kept: SHA-256, cut to 12 bytes, in hex."""
+    return hashlib.sha256(text).hexdigest()[:24].encode()
+
+
+def read_traceback(text: bytes | None, error: str | None) -> str | None:
+    """Give the whole traceback of a task that has this error."""
+    if not text:
+        return None
+    found = text.decode("utf-8", "replace")
+    return found + (error or "") if found.endswith("\n") else found
+
+
+def _told(error: BaseException) -> str:
+    chain, links, cut = _chain(error)
+    is_group = isinstance(error, BaseExceptionGroup)
+    if len(chain) == 1 and (error.__traceback__ is None or isinstance(error, Retry | GiveUp)):
+        return ""
+    parts = ["(the exceptions that led to these are left out)\n\n"] if cut else []
+    for one, link in zip(reversed(chain[1:]), reversed(links), strict=True):
+        parts += (_stack(one.__traceback__), _end(one), link)
+    parts.append(_stack(error.__traceback__))
+    if not is_group and not _notes(error):
+        return "".join(parts)
+    return "".join((*parts, _end(cast("Any", error)))).rstrip("\n")
+
+
+def _chain(error: BaseException) -> tuple[list[BaseException], list[str], bool]:
+    """Give the exception, those that led to it, what stands between each two, and whether there are more."""
+    chain, links = [error], list[str]()
+    while True:
+        last = chain[-1]
+        cause, link = last.__cause__, CAUSE
+        if cause is None and not last.__suppress_context__:
+            cause, link = last.__context__, CONTEXT
+        if cause is None or any(cause is one for one in chain):
+            return chain, links, False
+        if len(chain) == CHAIN:
+            return chain, links, True
+        chain.append(cause)
+        links.append(link)
+
+
+def _stack(found: TracebackType | None) -> str:
+    frames: deque[Frame] = deque(maxlen=FRAMES)
+    count = 0
+    while found is not None:
+        code = found.tb_frame.f_code
+        # the way from the worker to the handler says nothing
+        if count or found.tb_next is None or not code.co_filename.startswith(HERE):
+            linecache.lazycache(code.co_filename, found.tb_frame.f_globals)
+            frames.append((code.co_filename, found.tb_lineno or 0, code.co_qualname))
+            count += 1
+        found = found.tb_next
+    return _frames(tuple(frames), count - len(frames))
+
+
+@lru_cache(maxsize=256)
+def _frames(frames: tuple[Frame, ...], before: int) -> str:
+    # tasks fail in the same places again and again
+    parts = ["Traceback (most recent call last):\n"] if frames else []
+    if before:
+        parts.append(f"  ({before:,} frames before these are left out)\n")
+    for name, line, where in frames:
+        parts.append(f'  File "{name}", line {line}, in {where}\n')
+        source = linecache.getline(name, line).strip()
+        if source:
+            parts.append(f"    {source[:WIDTH]}\n")
+    return "".join(parts)
+
+
+def _end(error: BaseException, depth: int = 1) -> str:
+    """Give the last line of an exception with its notes, and of a group what it holds."""
+    kind = type(error)
+    name = (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    message = _message(error)
+    parts = [f"{name}: {message}\n" if message else f"{name}\n"]
+    parts += (f"{note}\n" for note in _notes(error))
+    if isinstance(error, BaseExceptionGroup):
+        inside: tuple[BaseException, ...] = cast("Any", error).exceptions
+        for number, one in enumerate(inside[:GROUP] if depth <= GROUP else (), 1):
+            told = _stack(one.__traceback__) + _end(one, depth + 1)
+            parts.append(f"  {number} of {len(inside)} in this group:\n")
+            parts += (f"    {line}\n" for line in told.splitlines())
+    return "".join(parts)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str.__str__(str(error))[:MESSAGE]
+    except BaseException as bad:  # __str__ may do anything, leave the process too
+        return f"(it has no text: its __str__ raised {type(bad).__name__})"
+
+
+def _notes(error: BaseException) -> list[str]:
+    notes: Any = getattr(error, "__notes__", None)
+    if not isinstance(notes, list):
+        return []
+    kept = cast("Any", notes)
+    return [note[:MESSAGE] for note in kept[:CHAIN] if isinstance(note, str)]
+
+
+def _cut(data: bytes) -> bytes:
+    if len(data) <= MOST:
+        return data
+    kept = data[60 - MOST :]
+    kept = kept[kept.find(b"\n") + 1 :]
+    return b"(%d bytes before this are left out)\n" % (len(data) - len(kept)) + kept
