@@ -207,6 +207,44 @@ def test_the_module_of_the_handler_is_imported_in_each_process_and_not_in_their_
     assert (queue.stats().done, queue.stats().failed) == (50, 0)
 
 
+def test_a_process_that_has_run_its_most_of_tasks_is_replaced_by_a_fresh_one(queue: Queue, run: Processes) -> None:
+    queue.put([f"t{i}" for i in range(40)])
+    worker = run.start("worker", queue.name, f"{HANDLERS}:work", "-c", "2", "--max-tasks", "10", "--burst")
+    assert worker.wait(60) == exit_codes.DONE, run.log(worker)
+    runs = Counter(pid for event, _, _, pid, _ in history(run.history) if event == "start")
+    assert sum(runs.values()) == 40
+    assert max(runs.values()) <= 11  # one more may have begun beside the last
+    assert len(runs) >= 4
+    log = run.log(worker)
+    assert "died" not in log
+    assert said(log, "ended: max tasks") >= 3
+    stats = queue.stats()
+    assert (stats.done, stats.counters.get("crashed", 0), stats.counters.get("expired", 0)) == (40, 0, 0)
+
+
+def test_each_process_has_a_lifespan_of_its_own(queue: Queue, run: Processes) -> None:
+    queue.put([f"t{i}" for i in range(40)])
+    worker = run.start(
+        "worker", queue.name, f"{HANDLERS}:work_with_state", "-p", "3", "--lifespan", f"{HANDLERS}:lifespan", "--burst"
+    )
+    assert worker.wait(60) == exit_codes.DONE, run.log(worker)
+    assert (queue.stats().done, queue.stats().failed) == (40, 0)
+    events = [(event, pid) for event, _, _, pid, _ in history(run.history)]
+    opened = {pid for event, pid in events if event == "open"}
+    assert len(opened) == 3
+    for pid in opened:
+        mine = [event for event, by in events if by == pid]
+        assert (mine[0], mine[-1], mine.count("open"), mine.count("close")) == ("open", "close", 1, 1)
+
+
+@pytest.mark.parametrize("lifespan", ["nowhere:f", "builtins:dict", "json"])
+def test_a_bad_lifespan_ends_the_worker_with_2_and_is_said_once(queue: Queue, run: Processes, lifespan: str) -> None:
+    worker = run.start("worker", queue.name, f"{HANDLERS}:work_with_state", "-p", "2", "--lifespan", lifespan)
+    assert worker.wait(60) == exit_codes.USAGE, run.log(worker)
+    assert said(run.log(worker), "timeoutq: ") == 1
+    assert "died" not in run.log(worker)
+
+
 # ---- signals
 
 

@@ -18,6 +18,9 @@ from timeoutq.worker import Worker
 
 log = logging.getLogger(__name__)
 
+TOLD = {"drained": Told.DRAINED, "stopped": Told.STOPPED, "max_tasks": Told.MAX_TASKS}
+"""What a worker's tally gives as its end, as its process tells it."""
+
 
 def run_worker(
     make: Callable[[], Worker], orders: Orders | None = None, tell: Callable[[Told], None] | None = None
@@ -34,12 +37,11 @@ def run_worker(
         if orders is not None:
             orders.obey(worker)
         try:
-            await worker.run()
+            tally = await worker.run()
         finally:
             await worker.queue.close()
         if tell is not None:
-            asked = orders is not None and orders.asked
-            tell(Told.DRAINED if worker.burst and not asked else Told.STOPPED)
+            tell(TOLD[tally.end])
 
     with _runner() as runner:
         runner.run(body())

@@ -6,16 +6,23 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from timeoutq import Lease
+from timeoutq import GiveUp, Lease
 
 
 def note(event: str, lease: Lease) -> None:
     """Append a line to the history: O_APPEND keeps lines of many processes whole."""
+    append(event, lease.task, lease.fence)
+
+
+def append(event: str, task: str = "-", fence: int = 0) -> None:
+    """Append a line that need not be about a task."""
     path = os.environ.get("HISTORY")
     if path:
-        line = f"{event} {lease.task} {lease.fence} {os.getpid()} {time.time():.6f}\n"
+        line = f"{event} {task} {fence} {os.getpid()} {time.time():.6f}\n"
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(descriptor, line.encode())
         os.close(descriptor)
@@ -64,6 +71,21 @@ async def leave(lease: Lease) -> None:
         os._exit(int(os.environ.get("CODE", "0")))
     await asyncio.sleep(float(os.environ.get("WORK", "0.005")))
     note("end", lease)
+
+
+@asynccontextmanager
+async def lifespan() -> AsyncIterator[int]:
+    """Open something for the process; it yields the number of the process that opened it."""
+    append("open")
+    yield os.getpid()
+    append("close")
+
+
+async def work_with_state(lease: Lease, state: int) -> None:
+    """Work with what `lifespan` opened in this process."""
+    if state != os.getpid():
+        raise GiveUp(f"the state is of process {state}")
+    await work(lease)
 
 
 def die_in_thread(lease: Lease) -> None:

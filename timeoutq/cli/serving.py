@@ -53,13 +53,6 @@ def worker(
     prefetch: Annotated[
         int | None, typer.Option(min=0, help="Tasks claimed ahead; adapts by default.", show_default=False)
     ] = None,
-    lifespan: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FUNCTION", show_default=False,
-            help="Gives an async context manager, entered once in each process; handlers get what it yields.",
-        ),
-    ] = None,
     timeout: Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="Length of a lease.")] = "30s",  # type: ignore[assignment]  # typer parses the default
     max_runtime: Annotated[
         float | None,
@@ -80,6 +73,21 @@ def worker(
         bool,
         typer.Option(help="Run the worker in processes of its own, and replace those that die. Or in this process."),
     ] = True,
+    lifespan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION", show_default=False,
+            help="An @asynccontextmanager: entered once in each process, its value is given to handlers that take "
+            "(lease, state).",
+        ),
+    ] = None,
+    max_tasks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, show_default=False,
+            help="Replace a process by a new one after so many handler runs, against leaks in a library.",
+        ),
+    ] = None,
     burst: Annotated[bool, typer.Option("--burst", help="End when the queue is drained.")] = False,
     drain_deadline: Annotated[
         float, typer.Option(parser=seconds, metavar="TIME", help="On SIGTERM: how long handlers may go on.")
@@ -102,10 +110,10 @@ def worker(
         return AsyncQueue(queue, address, timeout=timeout, max_runtime=max_runtime, retry=policy)
 
     def make(ledger: Ledger | None) -> Worker:
-        # the handler is imported here: in each process, after the fork
+        # the handler and the lifespan are imported here: in each process, after the fork
         return Worker(
-            opened(), handler, concurrency=concurrency, prefetch=prefetch, burst=burst,
-            drain_deadline=drain_deadline, lifespan=lifespan, signals=ledger is None, ledger=ledger,
+            opened(), handler, concurrency=concurrency, prefetch=prefetch, burst=burst, lifespan=lifespan,
+            max_tasks=max_tasks, drain_deadline=drain_deadline, signals=ledger is None, ledger=ledger,
         )  # fmt: skip
 
     if not supervise:
