@@ -413,7 +413,7 @@ def test_bad_input_is_named_and_ends_with_two(
     ask: Run, url: str, stdin: bytes | None, words: tuple[str, ...], complaint: str
 ) -> None:
     with redis.Redis.from_url(url) as raw:
-        raw.hset("timeoutq:{q}:meta", "schema", "1")
+        Queue("q", url).pause()
         before = raw.dbsize()
         done = ask(*words, stdin=stdin)
         assert done.code == 2, done.err

@@ -28,10 +28,12 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.rig import canary
-from timeoutq import AsyncQueue, Queue
+from timeoutq import AsyncQueue, Queue, heartbeat
 from timeoutq.dashboard import (
     BARS,
+    SILENT,
     Snapshot,
+    _Looks,
     rates,
     render,
     series,
@@ -120,8 +122,8 @@ def test_eighty_columns_show_everything() -> None:
     assert "timeoutq crawl at redis://localhost:6379/0" in lines[0]
     assert "1,200 todos + 30 scheduled + 400 in_progress + 186,000 done + 21 failed" in lines[2]
     assert "= 187,651 known" in lines[3]
-    assert re.search(r"put 2\.0/s +ack 12\.5/s +fail 0\.1/s +expired 0/s +oldest waiting", lines[4])
-    assert "≤ 3.0 s" in lines[5]
+    assert re.search(r"put 2\.0/s +ack 12\.5/s +fail 0\.1/s +expired 0/s +ready tasks for", lines[4])
+    assert lines[5].rstrip("│ ").endswith(" 3.0 s")
     assert set("".join(BARS)) & set(lines[5])
     assert re.search(r"workers 3 +pid +slots +held +acked +failed +last beat", text)
     assert re.search(r"web1 +4001 +100 +91 +62k +1 +1\.5 s", text)
@@ -180,18 +182,48 @@ def test_the_age_of_trouble_is_shown_however_long_the_trouble_is() -> None:
     assert "as it was 5.0 s ago" in drawn(hand_made(trouble="x" * 500, stale=5))[1]
 
 
-def test_stale_workers_are_dim_and_not_counted() -> None:
+def test_dead_workers_are_marked_come_last_and_are_not_counted_among_the_living() -> None:
     dead = WorkerInfo("w9:1:r", "dead", 9, 1, 1, 1, 1, NOW - 900, NOW - 120)
     seen = hand_made(workers=[*hand_made().workers, dead])
     console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system="standard", highlight=False)
     with console.capture() as caught:
         console.print(render(seen, height=40))
     line = next(line for line in caught.get().splitlines() if "dead" in line)
-    assert "\x1b[90mdead" in line
+    assert "\x1b[90m† dead" in line
     assert "\x1b[31m" not in line
-    assert "workers 3" in caught.get()
-    patient = hand_made(workers=[dead], stats=stats(settings={"lease_ms": "600000"}))
-    assert "workers 1" in "\n".join(drawn(patient))
+    assert "workers 3 (1 gone)" in caught.get()
+    assert [worker.host for worker in seen.gone] == ["dead"]
+    assert len(seen.living) == 3
+
+
+@pytest.mark.parametrize(("silent", "gone"), [(29.9, 0), (30.0, 0), (30.1, 1)])
+def test_a_worker_is_gone_after_half_a_minute_however_long_its_leases_are(silent: float, gone: int) -> None:
+    one = WorkerInfo("w9:1:r", "h", 9, 1, 1, 1, 1, NOW - 900, NOW - silent)
+    seen = hand_made(workers=[one], stats=stats(settings={"lease_ms": "3600000"}))
+    assert (len(seen.living), len(seen.gone)) == (1 - gone, gone)
+    assert (f"workers {1 - gone}" + (" (1 gone)" if gone else "")) in "\n".join(drawn(seen))
+    assert 3 * heartbeat.BEAT_AT_MOST <= SILENT
+
+
+def test_after_the_clock_of_the_server_stepped_back_rates_begin_anew(server: EmbeddedServer) -> None:
+    with Queue("stepped", server.url) as queue:
+        looks = _Looks(queue, 1.0, 20)
+
+        def look(at: float, put: int, older: Sequence[Sample] = ()) -> Snapshot:
+            seen = hand_made(stats=stats(now=at, counters={"put": put}), history=[*older, Sample(at, put=put)])
+            return looks._finer(seen)
+
+        for i in range(5):
+            seen = look(1000.0 + i, 10 * i)
+        assert rates(seen.history)["put"] == pytest.approx(10)
+        seen = look(400.0, 50)  # ten minutes back
+        assert [sample.at for sample in seen.history] == [400.0]
+        assert rates(seen.history) == {}
+        seen = look(401.0, 70, older=[Sample(300.0, put=0), Sample(1004.0, put=40)])
+        assert [sample.at for sample in seen.history] == [300.0, 400.0, 401.0]
+        seen = look(402.0, 90)
+        assert rates(seen.history, over=1)["put"] == pytest.approx(20)
+        assert looks._finer(seen).history[-1].at == 402.0  # the same moment again is no step
 
 
 def test_colours_name_the_states() -> None:

@@ -135,11 +135,11 @@ def test_what_waits_is_counted_first_and_drawn_in_its_colour(width: int) -> None
     assert "\x1b[34m█" in caught.get().splitlines()[1]
 
 
-def test_the_age_of_todos_is_not_called_that_of_what_waits_for_a_host() -> None:
-    text = "\n".join(drawn(polite()))
-    assert "oldest in todos" in text
-    assert "oldest waiting" not in text
-    assert "oldest waiting" in "\n".join(drawn(hand_made()))
+def test_no_age_of_a_task_is_shown_that_nobody_knows_only_for_how_long_there_have_been_ready_ones() -> None:
+    for seen in (polite(), hand_made()):
+        text = "\n".join(drawn(seen))
+        assert "ready tasks for" in text
+        assert "oldest" not in text
 
 
 def test_one_look_alone_has_no_rates_and_no_column_for_them() -> None:

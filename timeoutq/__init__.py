@@ -1,6 +1,19 @@
 """A work queue on Redis made of sets, with at-least-once delivery and timeouts.
 
 Everything a program needs is imported from here; a name's module is loaded when the name is first used.
+
+    Queue, AsyncQueue   put tasks, claim and ack them, look into everything: the same methods, blocking and for asyncio
+    Worker, Cleaner     run handlers on tasks; take back expired leases and make due tasks ready
+    Ack, Release, Retry, GiveUp, Recrawl, RetryPolicy
+                        what handlers return or raise, and when a failed task is tried again
+    Lease, Outcome, Answer, State, TaskInfo, Stats, Page, WorkerInfo, HostInfo, …
+                        what the methods give
+    Politeness          how often hosts may be visited
+    TimeoutqError, LeaseLost, InvalidInput, Unavailable, …
+                        one class of error for each thing that a caller would do differently
+    timeoutq.testing    queues in memory, for your own tests, with a clock that the test advances
+
+The command `timeoutq` does the same from a shell: `timeoutq --help`.
 """
 
 from importlib import import_module
@@ -14,45 +27,69 @@ if TYPE_CHECKING:
     from timeoutq.errors import HandlerNotFound as HandlerNotFound
     from timeoutq.errors import InvalidInput as InvalidInput
     from timeoutq.errors import LeaseLost as LeaseLost
+    from timeoutq.errors import MissingExtra as MissingExtra
     from timeoutq.errors import NotRedis as NotRedis
     from timeoutq.errors import NotReplicated as NotReplicated
     from timeoutq.errors import ReadOnly as ReadOnly
     from timeoutq.errors import SchemaMismatch as SchemaMismatch
+    from timeoutq.errors import ServerError as ServerError
     from timeoutq.errors import ServerFull as ServerFull
     from timeoutq.errors import TimeoutqError as TimeoutqError
     from timeoutq.errors import Unavailable as Unavailable
     from timeoutq.errors import UnsafeServer as UnsafeServer
+    from timeoutq.errors import WrongResult as WrongResult
+    from timeoutq.handlers import Handler as Handler
+    from timeoutq.handlers import Lifespan as Lifespan
     from timeoutq.model import Ack as Ack
     from timeoutq.model import Answer as Answer
+    from timeoutq.model import Entry as Entry
+    from timeoutq.model import Failure as Failure
     from timeoutq.model import HostInfo as HostInfo
+    from timeoutq.model import HostPage as HostPage
     from timeoutq.model import Lease as Lease
     from timeoutq.model import Outcome as Outcome
+    from timeoutq.model import Page as Page
+    from timeoutq.model import Payload as Payload
     from timeoutq.model import Politeness as Politeness
+    from timeoutq.model import Record as Record
     from timeoutq.model import Release as Release
+    from timeoutq.model import Sample as Sample
     from timeoutq.model import State as State
     from timeoutq.model import Stats as Stats
+    from timeoutq.model import Task as Task
+    from timeoutq.model import TaskId as TaskId
     from timeoutq.model import TaskInfo as TaskInfo
+    from timeoutq.model import Tasks as Tasks
+    from timeoutq.model import WorkerInfo as WorkerInfo
     from timeoutq.retry import GiveUp as GiveUp
     from timeoutq.retry import Recrawl as Recrawl
     from timeoutq.retry import Retry as Retry
     from timeoutq.retry import RetryPolicy as RetryPolicy
     from timeoutq.why import Reason as Reason
+    from timeoutq.worker import Tally as Tally
     from timeoutq.worker import Worker as Worker
 
 _HOMES = {
     "cleaner": "Cleaner",
     "client": "AsyncQueue Queue",
-    "errors": "AccessDenied HandlerNotFound InvalidInput LeaseLost NotRedis NotReplicated ReadOnly SchemaMismatch "
-    "ServerFull TimeoutqError Unavailable UnsafeServer",
-    "model": "Ack Answer HostInfo Lease Outcome Politeness Release State Stats TaskInfo",
+    "errors": "AccessDenied HandlerNotFound InvalidInput LeaseLost MissingExtra NotRedis NotReplicated "
+    "ReadOnly SchemaMismatch ServerError ServerFull TimeoutqError Unavailable UnsafeServer "
+    "WrongResult",
+    "handlers": "Handler Lifespan",
+    "model": "Ack Answer Entry Failure HostInfo HostPage Lease Outcome Page Payload Politeness Record "
+    "Release Sample State Stats Task TaskId TaskInfo Tasks WorkerInfo",
     "retry": "GiveUp Recrawl Retry RetryPolicy",
     "why": "Reason",
-    "worker": "Worker",
+    "worker": "Tally Worker",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __version__ = "0.1.0"
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]  # a test holds it equal to the imports above
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
 
 
 def __getattr__(name: str) -> Any:

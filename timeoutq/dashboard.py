@@ -45,8 +45,8 @@ RATES = (("put", "put", "cyan"), ("acked", "ack", "green"), ("failed", "fail", "
 """Counter, the word for it, colour."""
 
 BARS = "▁▂▃▄▅▆▇█"
-STALE = 30.0
-"""Seconds without a beat after which a worker is shown dimmed; or the length of a lease, where that is more."""
+SILENT = 30.0
+"""Seconds without a sign of life after which a worker counts as gone: three that it owes."""
 
 STEP = 10.0
 """Seconds that one column of a sparkline stands for, as soon as there is that much history."""
@@ -88,8 +88,21 @@ class Snapshot:
         return self.stats.exists or bool(self.workers)
 
     @property
+    def living(self) -> Sequence[WorkerInfo]:
+        """Workers that have given a sign of life lately."""
+        return [worker for worker in self.workers if self.stats.now - worker.beat <= SILENT]
+
+    @property
+    def gone(self) -> Sequence[WorkerInfo]:
+        """Those that have not, and did not say farewell."""
+        return [worker for worker in self.workers if self.stats.now - worker.beat > SILENT]
+
+    @property
     def waiting(self) -> float | None:
-        """An upper bound of how long any ready task has waited, seconds; None when nothing waits or it is not known."""
+        """For how long there have been ready tasks without a break, seconds; none of them has waited longer.
+
+        None when there are none. When each of them became ready is not kept.
+        """
         return None if self.stats.todos_since is None else max(0.0, self.stats.now - self.stats.todos_since)
 
 
@@ -146,15 +159,9 @@ def _seen(
     history: Sequence[Sample],
 ) -> Snapshot:
     # those who live first, then by name, so that a row stays where it is
-    limit = _stale_after(stats)
-    ordered = sorted(workers, key=lambda one: (stats.now - one.beat > limit, one.host, one.pid, one.worker))
+    ordered = sorted(workers, key=lambda one: (stats.now - one.beat > SILENT, one.host, one.pid, one.worker))
     samples = [*history, stats.sample]
     return Snapshot(queue.name, queue.url, stats, ordered, leases, due, errors, hosts, history=samples)
-
-
-def _stale_after(stats: Stats) -> float:
-    longest = stats.settings.get("lease_ms", "")
-    return max(STALE, int(longest) / 1000 if longest.isdecimal() else 0.0)
 
 
 # ---- what happened when
@@ -279,9 +286,9 @@ def _pace(seen: Snapshot, width: int) -> list[Text]:
     for counter, word, colour in RATES:
         upper.append(set_cell_size(f"{word} {rate(now.get(counter))}/s", each), colour)
         lower.append(set_cell_size(sparkline(series(seen.history, counter, min(each - 2, 60))), each), colour)
-    # of what waits for its host nobody knows since when
-    upper.append("oldest in todos" if seen.stats.politeness else "oldest waiting", _DIM)
-    lower.append("—" if seen.waiting is None else f"≤ {age(seen.waiting)}")
+    # when each of them became ready is not kept: only since when there have been any
+    upper.append("ready tasks for", _DIM)
+    lower.append(age(seen.waiting))
     return [upper, lower]
 
 
@@ -328,19 +335,20 @@ class _Section:
 
 
 def _sections(seen: Snapshot, width: int) -> list[_Section]:
-    stats, now, limit = seen.stats, seen.stats.now, _stale_after(seen.stats)
-    alive = sum(now - worker.beat <= limit for worker in seen.workers)
+    stats, now = seen.stats, seen.stats.now
+    gone = f" ({number(len(seen.gone))} gone)" if seen.gone else ""
     workers = _Section(
         (
-            _Column(f"workers {number(alive)}"), _Column("pid", 8, True),
+            _Column(f"workers {number(len(seen.living))}{gone}"), _Column("pid", 8, True),
             _Column("slots", 6, True), _Column("held", 6, True), _Column("acked", 7, True),
             _Column("failed", 6, True), _Column("last beat", 9, True),
         ),
         [
             (
-                _DIM if now - worker.beat > limit else "",
+                _DIM if now - worker.beat > SILENT else "",
                 (
-                    worker.host or worker.worker, str(worker.pid), compact(worker.concurrency),
+                    ("† " if now - worker.beat > SILENT else "") + (worker.host or worker.worker),
+                    str(worker.pid), compact(worker.concurrency),
                     (compact(worker.held), COLOURS["in_progress"]), (compact(worker.acked), COLOURS["done"]),
                     (compact(worker.failed), COLOURS["failed"] if worker.failed else ""),
                     age(max(0.0, now - worker.beat)),

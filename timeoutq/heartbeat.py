@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 BEAT_EVERY = 5.0
 """Seconds between two signs of life of an idle worker."""
 
+BEAT_AT_MOST = 10.0
+"""The same at the most, however long the leases are: whoever is silent for three times as long counts as gone."""
+
 NEWS_EVERY = 1.0
 """Seconds between signs of life when the worker's numbers have changed."""
 
@@ -69,7 +72,7 @@ class Heartbeat:
             now, spoke = time.monotonic(), False
             try:
                 if now >= beat_at or (now >= news_at and self._about() != said):
-                    beat_at, said = now + max(BEAT_EVERY, period), self._about()
+                    beat_at, said = now + max(BEAT_EVERY, min(period, BEAT_AT_MOST)), self._about()
                     self._beat(said)
                     spoke = True
                 if now >= news_at:

@@ -388,7 +388,7 @@ class Stats:
     next_due: float | None = None
     next_deadline: float | None = None
     todos_since: float | None = None
-    """Since when todos has not been empty: no ready task has waited longer than since then."""
+    """Since when todos has not been empty: no ready task has waited longer. When each became ready is not kept."""
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     workers: int = 0
     waiting: int = 0

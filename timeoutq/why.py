@@ -15,6 +15,13 @@ from timeoutq.flows import Flow, Talk
 from timeoutq.model import HostInfo, State, TaskId, TaskInfo
 from timeoutq.operations import Why
 
+ADVICE = {
+    "done": "put it again with again=True, or ack with again_in= for a new visit",
+    "failed": "retry_failed brings it back",
+    "budget": "set_host(budget=) gives more",
+}
+"""What a program does about it, at the end of a message; the command says it in its own words."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -50,11 +57,11 @@ def judge(found: Why) -> tuple[str, str]:
     """Give the code and the sentence for a task that some state holds."""
     info, now = found.info, found.now
     if info.state is State.DONE:
-        return "done", "it is done; put it again with again=True, or ack with again_in= for a new visit"
+        return "done", f"it is done; {ADVICE['done']}"
     if info.state is State.FAILED:
         banned = found.host is not None and found.host.banned is not None and "is banned" in (info.error or "")
         said = f"it failed{_ago(info.error_at, now)}: {info.error or 'no error was kept'}"
-        return ("banned" if banned else "failed"), said + "; retry_failed brings it back"
+        return ("banned" if banned else "failed"), f"{said}; {ADVICE['failed']}"
     if info.state is State.IN_PROGRESS:
         left = info.lease_left or 0.0
         if left > 0:
@@ -108,7 +115,7 @@ def _waiting(found: Why, host: HostInfo) -> tuple[str, str] | None:
     if host.used_up and host.busy < host.per_host:
         return "budget", (
             f"the budget of host {name} is used up: {host.visits} of {host.budget} visits were made, "
-            f"and {host.busy} are under way; set_host(budget=) gives more, or --budget of timeoutq host"
+            f"and {host.busy} are under way; {ADVICE['budget']}"
         )
     others = host.waiting - 1
     many = "1 other of that host waits" if others == 1 else f"{others:,} others of that host wait"

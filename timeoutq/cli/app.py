@@ -46,6 +46,7 @@ Name = Annotated[
     str,
     typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False, autocompletion=queue_names),
 ]
+TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Id of the task.", show_default=False)]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[TASK]...", help="Task ids.", show_default=False)]
 Url = Annotated[
     str | None, typer.Option("--url", help="Server: redis://, rediss://, unix://, valkey://.", show_default=False)

@@ -5,18 +5,22 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from timeoutq.cli.app import NOTHING, AsJson, Name, Url, UrlFile, Yes, app, known_queue, sure
+from timeoutq.cli.app import NOTHING, AsJson, Name, TaskName, Url, UrlFile, Yes, app, known_queue, sure
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.reading import moment, seconds
 from timeoutq.errors import InvalidInput
 from timeoutq.model import HostInfo
 from timeoutq.text import age
+
+if TYPE_CHECKING:
+    from timeoutq.why import Reason
 
 Host = Annotated[
     str,
@@ -75,8 +79,8 @@ def _tell(info: HostInfo, as_json: bool) -> None:
 @app.command(rich_help_panel="Hosts of a polite queue")
 def hosts(
     queue: Name,
-    cursor: Annotated[str | None, typer.Option(help="Go on where a page ended.")] = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=500, help="So many a page.")] = 100,
+    cursor: Annotated[str | None, typer.Option(help="The place where the page before ended.")] = None,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=500, help="How many hosts per page.")] = 100,
     everything: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -143,9 +147,9 @@ def block(
         float | None, typer.Option("--for", parser=seconds, metavar="TIME", help="Like 60s, 5m, 2h.")
     ] = None,
     until: Annotated[
-        float | None, typer.Option(parser=moment, metavar="TIME", help="Unix seconds or ISO 8601.")
+        float | None, typer.Option(parser=moment, metavar="TIME", help="Unix seconds, or ISO 8601 with a zone.")
     ] = None,
-    reason: Annotated[str | None, typer.Option(help="Shown by why; else who has blocked it.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Shown by why; without it, who has blocked the host.")] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Keep everybody from a host for a while; what is held goes on."""
@@ -178,8 +182,27 @@ def ban(
     _tell(found, as_json)
 
 
+COMMANDS = {
+    "done": "`timeoutq put {queue} {task} --again` makes it ready again",
+    "failed": "`timeoutq retry {queue} {task}` brings it back",
+    "budget": "`timeoutq host {queue} {host} --budget N` gives more",
+}
+"""What a person at a shell does about it, where a message advises what a program does."""
+
+
+def _advised(found: Reason, queue: str) -> str:
+    from timeoutq.why import ADVICE
+
+    message = found.message
+    for code, advice in ADVICE.items():
+        if message.endswith(advice):
+            task, host = shlex.quote(found.info.task), shlex.quote(found.info.host or "")
+            message = message.removesuffix(advice) + COMMANDS[code].format(queue=queue, task=task, host=host)
+    return message
+
+
 @app.command(rich_help_panel="Looking")
-def why(queue: Name, task: str, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
+def why(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """Say why a task is not being worked on now, or who works on it; exit 1 when no state holds it."""
     with known_queue(queue, url, url_file) as opened:
         found = opened.why(task)
@@ -188,7 +211,7 @@ def why(queue: Name, task: str, url: Url = None, url_file: UrlFile = None, as_js
         sink.document(found)
     else:
         state = None if found.info.state is None else found.info.state.value
-        lines = [("state", state), ("reason", found.code), ("why", found.message), ("host", found.info.host),
+        lines = [("state", state), ("reason", found.code), ("why", _advised(found, queue)), ("host", found.info.host),
                  ("failures", found.info.failures or None), ("crashes", found.info.crashes or None),
                  ("last error", found.info.error), ("near", found.near)]  # fmt: skip
         sink.rows(("what", "value"), [line for line in lines if line[1] is not None])

@@ -30,7 +30,7 @@ from timeoutq.cli.app import (
     unknown_words,
 )
 from timeoutq.cli.printing import Sink, iso, report
-from timeoutq.cli.reading import LONGEST_LINE, Duration, given_ids, piped_in, read_json, seconds
+from timeoutq.cli.reading import LONGEST_LINE, duration, given_ids, piped_in, read_json, seconds
 from timeoutq.errors import InvalidInput, TimeoutqError
 
 if TYPE_CHECKING:
@@ -41,9 +41,13 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel="Leases")
 def claim(
     queue: Name, n: Count = 1,
-    timeout: Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="Length of the lease.")] = "30s",  # type: ignore[assignment]  # typer parses the default
-    max_runtime: Duration = None,
-    wait: Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="Wait so long for the first.")] = "0",  # type: ignore[assignment]  # same
+    timeout: Annotated[
+        float, typer.Option(parser=seconds, metavar="TIME", help="Length of the lease.")
+    ] = "30s",  # type: ignore[assignment]  # typer parses the default
+    max_runtime: Annotated[float | None, duration("The most that a task may be held in all.")] = None,
+    wait: Annotated[
+        float, typer.Option(parser=seconds, metavar="TIME", help="Time to wait for the first task.")
+    ] = "0",  # type: ignore[assignment]  # same
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Lease ready tasks and print them with their tokens; exit 1 when there are none."""
@@ -145,7 +149,9 @@ def ack(
 @app.command(rich_help_panel="Leases")
 def extend(
     queue: Name, tasks: Ids = None, token: Token = None,
-    timeout: Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="From now.")] = "30s",  # type: ignore[assignment]  # typer parses the default
+    timeout: Annotated[
+        float, typer.Option(parser=seconds, metavar="TIME", help="New length of the lease, from now.")
+    ] = "30s",  # type: ignore[assignment]  # typer parses the default
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Let leases run on; exit 4 when one is lost."""
@@ -156,7 +162,8 @@ def extend(
 
 @app.command(rich_help_panel="Leases")
 def release(
-    queue: Name, tasks: Ids = None, token: Token = None, delay: Duration = None,
+    queue: Name, tasks: Ids = None, token: Token = None,
+    delay: Annotated[float | None, duration("Ready again only after this time.")] = None,
     block_host: Annotated[
         float | None, typer.Option(parser=seconds, metavar="TIME", help="Keep everybody from their hosts as well.")
     ] = None,
@@ -172,7 +179,7 @@ def release(
 def fail(
     queue: Name, tasks: Ids = None, token: Token = None,
     error: Annotated[str, typer.Option("--error", help="What went wrong; kept with the task.")] = "failed by hand",
-    retry_in: Duration = None,
+    retry_in: Annotated[float | None, duration("Time until the next attempt.")] = None,
     give_up: Annotated[bool, typer.Option("--give-up", help="Move to failed, without another attempt.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip

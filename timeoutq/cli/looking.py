@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from timeoutq.cli import lines
 from timeoutq.cli.app import (
     NOTHING,
     AsJson,
     Ids,
     Name,
+    TaskName,
     Url,
     UrlFile,
     app,
@@ -32,13 +34,14 @@ from timeoutq.cli.app import (
 )
 from timeoutq.cli.completion import queue_names
 from timeoutq.cli.printing import Sink, iso, plain, progress
-from timeoutq.cli.reading import given_ids, ids_of, moment, seconds
+from timeoutq.cli.reading import duration, given_ids, ids_of, moment, seconds
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import State, TaskId
 from timeoutq.text import age, safe
 
 if TYPE_CHECKING:
     from timeoutq.client import Queue
+    from timeoutq.dashboard import Snapshot
     from timeoutq.directory import Listed
 
 
@@ -81,6 +84,15 @@ def _listed(one: Listed) -> dict[str, Any]:
     return {"queue": one.name, **counts, "note": one.trouble or ("paused" if stats and stats.paused else None)}
 
 
+def _show(seen: Snapshot) -> None:
+    from timeoutq import dashboard as board
+
+    if sys.stdout.isatty():
+        board.show(seen)
+    else:
+        Sink(False).rows((), lines.of(seen))
+
+
 @app.command(rich_help_panel="Looking")
 def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """Show the queue once, as the dashboard does."""
@@ -93,13 +105,15 @@ def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJs
     if as_json:
         Sink(True).document(board.to_json(seen))
     else:
-        board.show(seen)
+        _show(seen)
 
 
 @app.command(rich_help_panel="Looking")
 def dashboard(
     queue: Name,
-    interval: Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="Between two looks.")] = "1s",  # type: ignore[assignment]  # typer parses the default
+    interval: Annotated[
+        float, typer.Option(parser=seconds, metavar="TIME", help="Time between refreshes.")
+    ] = "1s",  # type: ignore[assignment]  # typer parses the default
     url: Url = None, url_file: UrlFile = None,
 ) -> None:  # fmt: skip
     """Watch the queue live; q or Ctrl-C ends it."""
@@ -110,7 +124,7 @@ def dashboard(
         if seen is None:
             board.run(opened, interval, unknown=lambda: unknown_words(opened))
         elif seen.exists:
-            board.show(seen)
+            _show(seen)
         else:
             unknown(opened)
 
@@ -118,8 +132,10 @@ def dashboard(
 @app.command("list", rich_help_panel="Looking")
 def list_state(
     queue: Name, state: Annotated[State, typer.Argument(help="The state to page through.")],
-    cursor: Annotated[str | None, typer.Option(help="Go on where a page ended.")] = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=1000, help="About so many a page.")] = 100,
+    cursor: Annotated[str | None, typer.Option(help="The place where the page before ended.")] = None,
+    limit: Annotated[
+        int, typer.Option("-n", "--limit", min=1, max=1000, help="About how many entries per page.")
+    ] = 100,
     everything: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -138,7 +154,7 @@ def list_state(
 
 
 @app.command(rich_help_panel="Looking")
-def inspect(queue: Name, task: str, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
+def inspect(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """Tell all about one task; exit 1 when no state holds it."""
     with known_queue(queue, url, url_file) as opened:
         info = opened.inspect(task)
@@ -196,8 +212,15 @@ def states(
 
 @app.command(rich_help_panel="Looking")
 def drained(
-    queue: Name, before: Annotated[float | None, typer.Option(parser=moment, metavar="TIME")] = None,
-    wait: Annotated[float | None, typer.Option(parser=seconds, metavar="TIME", help="Wait so long for it.")] = None,
+    queue: Name,
+    before: Annotated[
+        float | None,
+        typer.Option(parser=moment, metavar="TIME", help="What is scheduled for then or later does not count."),
+    ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(parser=seconds, metavar="TIME", help="Wait until it is drained, for this time at most."),
+    ] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Say whether nothing is ready, held, scheduled, or waiting for its host's turn: exit 0 for yes, 1 for no."""
@@ -220,17 +243,42 @@ def _met(queue: Queue) -> bool:
 def doctor(
     queue: Annotated[
         str | None,
-        typer.Argument(metavar="[QUEUE]", help="Name of the queue; else only the server.", autocompletion=queue_names),
+        typer.Argument(
+            metavar="[QUEUE]",
+            help="Name of the queue; without it, only the server is examined.",
+            autocompletion=queue_names,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Red when fewer workers are alive.", show_default=False)
+    ] = None,
+    max_failed: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Red when more tasks have failed.", show_default=False)
+    ] = None,
+    max_age: Annotated[
+        float | None, duration("Red when ready tasks wait for longer: see the README for how that is known.")
     ] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Examine the server and the queue: what is right, what is not, and the cure. Exit 1 when something is red."""
+    """Examine the server and the queue: what is right, what is not, and the cure. Exit 1 when something is red.
+
+    With --workers, --max-failed or --max-age it is a health check of a queue, for containers and monitors.
+    """
     from timeoutq import doctor as examine
+    from timeoutq import health
+
+    limits = health.Limits(workers, max_failed, max_age)
+    if limits and queue is None:
+        raise InvalidInput("--workers, --max-failed and --max-age are about a queue: name one")
 
     with open_queue(queue or "doctor", url, url_file, allow_eviction=True) as opened:
         findings = examine.examine(opened)
         if queue is not None and not _met(opened):
             findings.append(examine.Finding("queue", "red", unknown_words(opened)))
+        try:
+            findings += health.check(opened, limits) if limits else []
+        except TimeoutqError as error:
+            findings.append(examine.Finding("health", "red", str(error)))
     sink = Sink(as_json)
     if as_json or not sys.stdout.isatty():
         sink.rows(("check", "verdict", "found", "cure"), ((f.check, f.verdict, f.found, f.cure) for f in findings))
@@ -254,7 +302,7 @@ def bench(
     url: Url = None, url_file: UrlFile = None,
     only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="These figures, with their limits.")] = None,
     latency: Annotated[bool, typer.Option("--latency", help="A worker behind delays of 0 to 200 ms.")] = False,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds; else 3, or 2 with --quick.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds: 3 by default, 2 with --quick.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Less of everything, and nothing heavy.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 when a target is missed.")] = False,
     as_json: AsJson = False,

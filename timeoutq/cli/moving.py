@@ -203,8 +203,12 @@ class Import:
 @app.command("import", rich_help_panel=PANEL)
 def import_tasks(
     queue: Name,
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="What export printed; else stdin.")] = None,
-    skip_lines: Annotated[int, typer.Option(min=0, metavar="N", help="Go on behind so many lines.")] = 0,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="What export printed; stdin by default.")
+    ] = None,
+    skip_lines: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Lines that were taken already: go on behind them.")
+    ] = 0,
     lenient: Annotated[bool, typer.Option("--lenient", help="Leave broken lines out, and count them.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from timeoutq.cli.app import NOTHING, AsJson, Ids, Name, Url, UrlFile, Yes, app, known_queue, open_queue, sure
+from timeoutq.cli.app import NOTHING, AsJson, Ids, Name, Url, UrlFile, Yes, app, known_queue, open_queue, say, sure
 from timeoutq.cli.printing import Sink, length, report
 from timeoutq.cli.reading import given_ids, seconds
 from timeoutq.errors import InvalidInput
@@ -37,7 +37,7 @@ def retry(
 
 @app.command(rich_help_panel="Operating")
 def forget(
-    queue: Name, tasks: Annotated[list[str], typer.Argument(metavar="TASK...")], yes: Yes = False,
+    queue: Name, tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")], yes: Yes = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Remove tasks from every state; one that runs finds its lease lost. Asks first; exit 1 when none was known."""
@@ -81,7 +81,7 @@ def _kept(value: str) -> str:
     """Give a stored `keep_done` as --keep-done takes it."""
     if value.startswith("t") and value[1:].isdecimal():
         return length(int(value[1:]) / 1000)
-    return value
+    return "0" if value == "no" else value.removeprefix("n")
 
 
 def _show_settings(stats: Stats, as_json: bool) -> None:
@@ -110,8 +110,10 @@ def configure(
         float | None,
         typer.Option(parser=seconds, metavar="TIME", help="Polite: from the end of a visit of a host to the next."),
     ] = None,
-    per_host: Annotated[int | None, typer.Option(min=1, help="Polite: visits of a host at once; else 1.")] = None,
-    impolite: Annotated[bool, typer.Option("--impolite", help="Polite no more: hosts and their rules go.")] = False,
+    per_host: Annotated[int | None, typer.Option(min=1, help="Polite: visits of a host at once; 1 by default.")] = None,
+    impolite: Annotated[
+        bool, typer.Option("--impolite", help="End the politeness: hosts and their rules are forgotten.")
+    ] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Change settings that all clients of the queue share; without an option, show them."""
@@ -134,7 +136,7 @@ def configure(
 
 
 @app.command(rich_help_panel="Operating")
-def purge(queue: Name, yes: Yes = False, url: Url = None, url_file: UrlFile = None) -> None:
+def purge(queue: Name, yes: Yes = False, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """Remove the queue with all its tasks. Asks first."""
     with known_queue(queue, url, url_file) as opened:
         stats = opened.stats()
@@ -142,4 +144,7 @@ def purge(queue: Name, yes: Yes = False, url: Url = None, url_file: UrlFile = No
         counts = ", ".join(f"{getattr(stats, state):,} {state}" for state in State if getattr(stats, state))
         sure(f"Remove queue {queue} with its {known:,} tasks{f' ({counts})' if counts else ''}?", yes)
         opened.purge()
-    typer.echo(f"timeoutq: removed {known:,} tasks", err=True)
+    if as_json:
+        Sink(True).document({"removed": known})
+    else:
+        say(f"removed {known:,} tasks")

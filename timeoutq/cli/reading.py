@@ -5,6 +5,7 @@ All commands call it; what it cannot read it names, with what would be right.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import typer
 
@@ -31,16 +32,29 @@ def seconds(text: str) -> float:
 
 
 def moment(text: str) -> float:
-    """Read a time: Unix seconds, or ISO 8601 (without an offset: local time)."""
+    """Read a time: Unix seconds, or ISO 8601 with a zone, so that it is the same time on every machine."""
     with suppress(ValueError):
         return float(text)
     try:
-        return datetime.fromisoformat(text).astimezone().timestamp()
+        read = datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a time: write Unix seconds or 2027-01-31T12:00+01:00") from None
+    if read.tzinfo is None:
+        there = read.isoformat(timespec="minutes")
+        raise typer.BadParameter(f"{text!r} has no zone: write {there}Z for UTC, or {there}+01:00")
+    return read.timestamp()
 
 
-Duration = Annotated[float | None, typer.Option(parser=seconds, metavar="TIME", show_default=False)]
+def bare_line(line: bytes, number: int) -> bytes:
+    """Give what a line of a file of ids says: without its end, blanks before that, and a byte order mark."""
+    if number == 1:
+        line = line.removeprefix(codecs.BOM_UTF8)
+    return line.rstrip(b" \t\r\n")
+
+
+def duration(help: str, name: str = "") -> Any:
+    """Give the option for a length of time that need not be given."""
+    return typer.Option(*([name] if name else []), parser=seconds, metavar="TIME", show_default=False, help=help)
 
 
 def given_ids(tasks: Sequence[str] | None) -> list[str]:
@@ -102,8 +116,8 @@ def ids_of(path: Path | None, null: bool) -> Iterator[bytes]:
     from timeoutq import arguments
 
     for number, piece in enumerate(pieces_of(path) if null else lines_of(path), 1):
-        bare = piece if null else piece.strip(b"\r\n")
-        if bare if null else bare.strip():
+        bare = piece if null else bare_line(piece, number)
+        if bare:
             try:
                 yield arguments.task_id(bare)
             except InvalidInput as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -15,7 +16,7 @@ import typer
 
 from timeoutq.cli.app import AsJson, Ids, Name, Url, UrlFile, app, open_queue, say
 from timeoutq.cli.printing import Sink, bar, report
-from timeoutq.cli.reading import LONGEST_LINE, given_ids, lines_of, moment, piped_in, read_json, seconds
+from timeoutq.cli.reading import LONGEST_LINE, bare_line, given_ids, lines_of, moment, piped_in, read_json, seconds
 from timeoutq.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -24,32 +25,44 @@ if TYPE_CHECKING:
 
 CHUNK = 5000
 
-Item = bytes | dict[bytes, Any]
-"""An id, or an id with its payload."""
+KEYS = frozenset({"task", "payload", "group"})
+"""What a line of --jsonl may say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A task as a line names it."""
+
+    id: bytes
+    payload: Any = None
+    group: str | None = None
 
 
 def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> Item | None:
     from timeoutq import arguments
 
-    bare = line.strip(b"\r\n")
-    if not bare.strip():
+    bare = bare_line(line, number)
+    if not bare:
         return None
     try:
         if len(line) >= LONGEST_LINE:
             raise InvalidInput(f"it has more than {LONGEST_LINE:,} bytes")
         if not as_jsonl:
-            task = arguments.task_id(bare)
-            return task if payload is None else {task: payload}
+            return Item(arguments.task_id(bare), payload)
         try:
             found = read_json(bare)
         except ValueError as error:
             raise InvalidInput(f"not JSON: {error}") from error
         if not isinstance(found, dict) or "task" not in found:
             raise InvalidInput('not an object with "task"')
-        task = arguments.task_id(cast("Any", found)["task"])
-        payload = cast("Any", found).get("payload")
-        arguments.pack(payload, task)
-        return task if payload is None else {task: payload}
+        fields = cast("dict[str, Any]", found)
+        if unknown := sorted(fields.keys() - KEYS):
+            raise InvalidInput(f"unknown key {unknown[0]!r:.60}: a line has task, payload and group")
+        task, group = arguments.task_id(fields["task"]), fields.get("group")
+        arguments.pack(fields.get("payload"), task)
+        if group is not None:
+            arguments.host(group)
+        return Item(task, fields.get("payload"), group)
     except InvalidInput as error:
         raise InvalidInput(f"line {number}: {error}") from error
 
@@ -79,10 +92,11 @@ def _put_stream(queue: Queue, path: Path | None, as_jsonl: bool, payload: Any, h
         with bar() if sys.stderr is not None and sys.stderr.isatty() else nullcontext() as progress:
             shown = progress.add_task("putting", total=total, done=0) if progress else None
             for read, chunk in _chunks(path, as_jsonl, payload):
-                outcome = _put_or_schedule(queue, chunk, how)
-                for answer, count in outcome.counts().items():
-                    counts[answer] = counts.get(answer, 0) + count
-                put += len(chunk)
+                for group, tasks in _by_group(chunk):
+                    own = how if group is None else {**how, "group": group}
+                    for answer, count in _put_or_schedule(queue, tasks, own).counts().items():
+                        counts[answer] = counts.get(answer, 0) + count
+                    put += len(tasks)
                 if progress:
                     progress.update(shown, completed=read, done=put)
     except BaseException:
@@ -90,6 +104,15 @@ def _put_stream(queue: Queue, path: Path | None, as_jsonl: bool, payload: Any, h
             say(f"the first {put:,} tasks were put before it ended")
         raise
     return counts
+
+
+def _by_group(chunk: Iterable[Item]) -> Iterator[tuple[str | None, list[Any]]]:
+    """Give the tasks of each group; what is put with one call has one group, or that of --group."""
+    groups: dict[str | None, list[Any]] = {}
+    for item in chunk:
+        task: Any = item.id if item.payload is None else {item.id: item.payload}
+        groups.setdefault(item.group, []).append(task)
+    yield from groups.items()
 
 
 def _put_or_schedule(queue: Queue, tasks: Iterable[Any], how: dict[str, Any]) -> Outcome:
@@ -128,12 +151,18 @@ def _put(
         sink.rows(("answer", "tasks"), counts.items())
 
 
-File = Annotated[Path | None, typer.Option("--file", "-f", help="File of ids, one a line; - is stdin.")]
-Jsonl = Annotated[bool, typer.Option("--jsonl", help='Lines are JSON: {"task": …, "payload": …}.')]
+File = Annotated[
+    Path | None, typer.Option("--file", "-f", help="File of ids, one per line, blanks at its end left out; - is stdin.")
+]
+Jsonl = Annotated[bool, typer.Option("--jsonl", help='Lines are JSON: {"task": …, "payload": …, "group": …}.')]
 PayloadOption = Annotated[str | None, typer.Option("--payload", help="JSON that goes with each task.")]
 Again = Annotated[bool, typer.Option("--again", help="Put done and failed tasks back as well.")]
-Group = Annotated[str | None, typer.Option("--group", help="On a polite queue: the host that they count for.")]
-Durable = Annotated[int, typer.Option("--durable", metavar="N", help="So many replicas must have confirmed it.")]
+Group = Annotated[
+    str | None, typer.Option("--group", help="On a polite queue: the host whose visits the tasks count for.")
+]
+Durable = Annotated[
+    int, typer.Option("--durable", metavar="N", help="How many replicas must have confirmed the tasks.")
+]
 
 
 @app.command(rich_help_panel="Tasks in")
@@ -158,7 +187,9 @@ def put(
 @app.command(rich_help_panel="Tasks in")
 def schedule(
     queue: Name, tasks: Ids = None,
-    at: Annotated[float | None, typer.Option(parser=moment, metavar="TIME", help="Unix seconds or ISO 8601.")] = None,
+    at: Annotated[
+        float | None, typer.Option(parser=moment, metavar="TIME", help="Unix seconds, or ISO 8601 with a zone.")
+    ] = None,
     after: Annotated[float | None, typer.Option(parser=seconds, metavar="TIME", help="Like 30s, 5m, 2h.")] = None,
     file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None, again: Again = False,
     group: Group = None, durable: Durable = 0, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,

@@ -1,0 +1,187 @@
+"""What people met at the command line: lines and files, times without a zone, pipes, help, advice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+import timeoutq
+from tests.rig.command import Say, say, server
+from tests.rig.terminal import on_a_terminal
+from timeoutq import Politeness, Queue, cli, why
+from timeoutq.cli import hosts as host_commands
+from timeoutq.cli.printing import length
+
+__all__ = ["say", "server"]
+
+
+def test_a_line_of_json_may_name_its_group(say: Say, queue: Queue) -> None:
+    queue.configure(politeness=Politeness(3600, 1))
+    lines = (
+        b'{"task": "a", "group": "One"}\n{"task": "b", "group": "two", "payload": [1]}\n'
+        b'{"task": "c"}\n{"task": "d", "group": "one"}\n'
+    )
+    assert say("put", queue.name, "--jsonl", "--group", "usual", "--json", stdin=lines).documents == [{"added": 4}]
+    assert [queue.inspect(task).host for task in "abcd"] == ["one", "two", "usual", "one"]
+    assert queue.inspect("b").payload == [1]
+    assert say("schedule", queue.name, "--after", "1h", "--jsonl", stdin=b'{"task": "e", "group": "x"}').code == 0
+    assert queue.inspect("e").host == "x"
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b'{"task": "a", "grp": "x"}', "line 2: unknown key 'grp': a line has task, payload and group"),
+        (b'{"task": "a", "priority": 1, "depth": 2}', "line 2: unknown key 'depth'"),
+        (b'{"task": "a", "group": 5}', "line 2: a host is a name"),
+        (b'{"task": "a", "group": ""}', "line 2: a host is a name"),
+    ],
+)
+def test_what_a_line_of_json_says_wrongly_is_refused_by_its_number(
+    say: Say, queue: Queue, line: bytes, complaint: str
+) -> None:
+    done = say("put", queue.name, "--jsonl", stdin=b'{"task": "first"}\n' + line)
+    assert (done.code, complaint in done.err) == (2, True), done.err
+    assert queue.stats().known == 0
+
+
+def test_a_file_that_an_editor_wrote_gives_ids_without_its_mark_and_blanks(
+    say: Say, queue: Queue, tmp_path: Path
+) -> None:
+    urls = tmp_path / "urls.txt"
+    urls.write_bytes("\ufeffhttps://a.example/ \r\n\t\n https://b.example/\t\r\nhttps://c.example/".encode())
+    assert say("put", queue.name, "-f", str(urls)).lines == [["added", "3"]]
+    assert {entry.task for entry in queue.each("todos")} == {
+        "https://a.example/",
+        " https://b.example/",
+        "https://c.example/",
+    }
+    assert say("diff", str(urls), f"{queue.name}:todos").code == 1
+    assert say("states", queue.name, "-f", str(urls), "--count").lines == [["todos", "3"]]
+    assert say("put", queue.name, "--jsonl", stdin='\ufeff{"task": "kept "}\n'.encode()).code == 0
+    assert queue.states("kept ").counts() == {"todos": 1}
+
+
+@pytest.mark.parametrize("words", ["schedule Q a --at", "drained Q --before", "block Q a.example --until"])
+@pytest.mark.parametrize("text", ["2027-01-01", "2027-01-01T12:30", "2027-01-01 12:30:05"])
+def test_a_time_without_a_zone_is_refused_with_what_to_write(
+    say: Say, queue: Queue, words: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = say(*words.replace("Q", queue.name).split(), text)
+    assert done.code == 2
+    assert "has no zone: write 2027-01-01T" in done.err
+    assert "Z for UTC" in done.err
+    assert not queue.exists()
+
+
+def test_a_time_with_a_zone_is_taken(say: Say, queue: Queue) -> None:
+    assert say("schedule", queue.name, "a", "--at", "2099-01-01T00:00Z").code == 0
+    assert say("schedule", queue.name, "b", "--at", "2099-01-01T01:00+01:00").code == 0
+    assert queue.inspect("a").due == queue.inspect("b").due == 4070908800
+
+
+def test_status_on_a_pipe_is_lines_that_a_program_can_read(say: Say, queue: Queue) -> None:
+    queue.put([f"t{i}" for i in range(3)])
+    queue.fail(queue.claim()[0], "HTTP\t404", give_up=True)
+    done = say("status", queue.name)
+    facts = {line[0]: line[1:] for line in done.lines}
+    assert facts["queue"] == [queue.name]
+    assert (facts["todos"], facts["failed"], facts["known"], facts["workers"]) == (["2"], ["1"], ["3"], ["0"])
+    assert facts["error"][-1] == r"HTTP\x09404"
+    assert not set("╭│╰█░") & set(done.out)
+    assert say("dashboard", queue.name).lines[0] == ["queue", queue.name]
+
+
+def test_purge_says_in_json_how_much_it_removed(say: Say, queue: Queue) -> None:
+    queue.put("a", "b")
+    done = say("purge", queue.name, "--yes", "--json")
+    assert (done.documents, done.err) == ([{"removed": 2}], "")
+
+
+def test_settings_are_shown_in_the_words_that_options_take(say: Say, queue: Queue) -> None:
+    assert say("configure", queue.name, "--keep-done", "36h", "--max-crashes", "3", "--delay", "1500ms").code == 0
+    queue.pause()
+    assert say("configure", queue.name).lines == [
+        ["keep-done", "36h"], ["max-crashes", "3"], ["delay", "1.5s"], ["per-host", "1"], ["paused", "yes"],
+        ["schema", queue.stats().settings["schema"]],
+    ]  # fmt: skip
+    assert say("configure", queue.name, "--json").documents[0]["max_crashes"] == 3
+    for given in ("forever", "0", "1000", "7d"):
+        assert say("configure", queue.name, "--keep-done", given).code == 0
+        assert say("configure", queue.name).lines[0] == ["keep-done", given]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0ms"), (0.25, "250ms"), (1, "1s"), (1.5, "1.5s"), (90, "90s"), (120, "2m"), (3600, "1h"), (604_800, "7d")],
+)
+def test_a_length_of_time_is_written_as_options_take_it(seconds: float, text: str) -> None:
+    assert length(seconds) == text
+
+
+def test_why_advises_commands_to_people_and_methods_to_programs(say: Say, queue: Queue) -> None:
+    queue.put("it's")
+    queue.fail(queue.claim()[0], "boom", give_up=True)
+    told = {line[0]: line[1] for line in say("why", queue.name, "it's").lines}["why"]
+    assert told.endswith(f"; `timeoutq retry {queue.name} 'it'\"'\"'s'` brings it back")
+    assert queue.why("it's").message.endswith("; retry_failed brings it back")
+    queue.put("done")
+    queue.ack(queue.claim())
+    told = {line[0]: line[1] for line in say("why", queue.name, "done").lines}["why"]
+    assert told.endswith(f"`timeoutq put {queue.name} done --again` makes it ready again")
+    assert host_commands.COMMANDS.keys() == why.ADVICE.keys()
+
+
+@pytest.mark.parametrize("words", ["list {} todos", "claim {}", "hosts {}"])
+def test_on_a_terminal_tables_have_heads(words: str, url: str, queue: Queue) -> None:
+    queue.configure(politeness=Politeness(3600, 1))
+    queue.put("https://a.example/")
+    code, shown = on_a_terminal(url, *words.format(queue.name).split())
+    assert code == 0
+    assert shown.decode().split()[0].removeprefix("\x1b[1m") in ("task", "host")
+
+
+def every_option() -> list[tuple[str, str, str]]:
+    command = typer.main.get_command(cli.app)
+    return [
+        (name, str(parameter.name), getattr(parameter, "help", None) or "")
+        for name, one in getattr(command, "commands", {}).items()
+        for parameter in one.params
+        if parameter.name != "help"
+    ]
+
+
+def test_every_option_and_argument_says_what_it_is_for() -> None:
+    assert len(every_option()) > 100
+    assert [(name, parameter) for name, parameter, said in every_option() if not said] == []
+
+
+def test_help_repeats_the_noun() -> None:
+    for name, parameter, said in every_option():
+        for word in ("o many", "so long", "; else ", "Between two", ", a process"):
+            assert word not in said, (name, parameter, said)
+
+
+def test_dir_and_help_show_what_the_package_has() -> None:
+    assert {
+        "Queue",
+        "AsyncQueue",
+        "Worker",
+        "Page",
+        "Tally",
+        "WorkerInfo",
+        "Payload",
+        "Tasks",
+        "Handler",
+        "Record",
+    } <= set(dir(timeoutq))
+    assert not [name for name in dir(timeoutq) if name.startswith("_") and not name.startswith("__")]
+    done = subprocess.run(
+        [sys.executable, "-c", "import timeoutq; help(timeoutq)"], capture_output=True, text=True, check=True
+    )
+    assert "Queue, AsyncQueue   put tasks" in done.stdout
+    assert "timeoutq.testing" in done.stdout

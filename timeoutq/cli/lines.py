@@ -1,0 +1,48 @@
+"""What the dashboard shows, as lines of tabs for programs that read a pipe: each line says what it is of first.
+
+`looking.py` prints them where there is no terminal: `timeoutq status crawl | grep ^worker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from timeoutq.cli.printing import iso
+from timeoutq.model import State
+
+if TYPE_CHECKING:
+    from timeoutq.dashboard import Snapshot
+
+
+def of(seen: Snapshot) -> Iterator[Sequence[Any]]:
+    """Give a snapshot as lines: counts and rates, then a line for each worker, host, lease, due task and error."""
+    from timeoutq.dashboard import rates
+
+    stats = seen.stats
+    yield "queue", seen.queue
+    yield "at", seen.url
+    yield "paused", "yes" if stats.paused else "no"
+    for state in State:
+        if state is not State.WAITING or stats.politeness or stats.waiting:
+            yield state.value, getattr(stats, state.value)
+    yield "known", stats.known
+    for name, per_second in rates(seen.history).items():
+        yield f"{name}/s", f"{per_second:.2f}"
+    yield "ready tasks since", iso(stats.todos_since)
+    yield "workers", len(seen.living)
+    yield "gone", len(seen.gone)
+    for worker in seen.workers:
+        alive = "gone" if worker in seen.gone else "alive"
+        yield (
+            "worker", worker.worker, alive, worker.concurrency, worker.held, worker.acked, worker.failed,
+            iso(worker.beat),
+        )  # fmt: skip
+    for host in seen.hosts:
+        yield "host", host.host, host.waiting, len(host.in_flight), iso(host.turn), host.visits, host.failures
+    for entry in seen.leases:
+        yield "lease", entry.task, entry.holder, iso(entry.at)
+    for entry in seen.due:
+        yield "due", entry.task, iso(entry.at)
+    for failure in seen.errors:
+        yield "error", failure.task, iso(failure.at), failure.error

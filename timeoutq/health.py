@@ -1,0 +1,94 @@
+"""Is the queue served as it should be? The checks of `timeoutq doctor` that have a limit, for probes of containers.
+
+`timeoutq doctor QUEUE --workers N --max-failed N --max-age TIME` calls it; what has no limit is not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from timeoutq.client import Queue
+from timeoutq.dashboard import SILENT
+from timeoutq.doctor import Finding
+from timeoutq.model import Sample, Stats, WorkerInfo
+from timeoutq.text import age
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is asked for; None asks for nothing."""
+
+    workers: int | None = None
+    failed: int | None = None
+    age: float | None = None
+    """Seconds."""
+
+    def __bool__(self) -> bool:
+        return (self.workers, self.failed, self.age) != (None, None, None)
+
+
+def check(queue: Queue, limits: Limits) -> list[Finding]:
+    """Look at the queue and make the checks that have a limit. Raises what `Queue.stats` raises."""
+    stats = queue.stats()
+    findings: list[Finding] = []
+    if limits.workers is not None:
+        findings.append(workers(stats.now, queue.workers(), limits.workers))
+    if limits.failed is not None:
+        findings.append(failed(stats, limits.failed))
+    if limits.age is not None:
+        findings.append(ready(stats, [*queue.history(), stats.sample], limits.age))
+    return findings
+
+
+def workers(now: float, known: Sequence[WorkerInfo], least: int) -> Finding:
+    """As many workers as that have given a sign of life within the last half minute."""
+    alive = sum(now - worker.beat <= SILENT for worker in known)
+    found = f"{alive} alive"
+    if len(known) > alive:
+        found += f", {len(known) - alive} gone without a farewell"
+    if alive >= least:
+        return Finding("workers", "green", found)
+    return Finding("workers", "red", f"{found}, wanted {least}", "start workers, or look into their logs")
+
+
+def failed(stats: Stats, most: int) -> Finding:
+    """No more tasks than that have failed."""
+    if stats.failed <= most:
+        return Finding("failed", "green", f"{stats.failed:,} tasks")
+    return Finding(
+        "failed", "red", f"{stats.failed:,} tasks, allowed {most:,}",
+        "timeoutq list QUEUE failed; timeoutq retry QUEUE --all",
+    )  # fmt: skip
+
+
+def ready(stats: Stats, history: Sequence[Sample], longest: float) -> Finding:
+    """No ready task waits for longer than that, as far as that can be known.
+
+    When each task became ready is not kept. Certain is that none has waited for longer than there have been ready tasks
+    without a break. Where that is longer than the limit, the pace of the last while decides: at that pace the tasks
+    that are ready now are all claimed within the limit, or they are not.
+    """
+    if not stats.todos or stats.todos_since is None:
+        return Finding("ready", "green", "no ready tasks")
+    since = max(0.0, stats.now - stats.todos_since)
+    found = f"{stats.todos:,} ready tasks; there have been some for {age(since)}"
+    if since <= longest:
+        return Finding("ready", "green", found)
+    pace = _pace(history, longest)
+    if pace > 0:
+        wait = stats.todos / pace
+        found += f"; at the present pace they are all claimed in {age(wait)}"
+        if wait <= longest:
+            return Finding("ready", "green", found)
+    else:
+        found += ", and none is being claimed"
+    return Finding("ready", "red", f"{found}, wanted {age(longest)}", "start more workers, or see why they are slow")
+
+
+def _pace(history: Sequence[Sample], over: float) -> float:
+    """Give the claims a second over the last `over` seconds, or over as much as is known of them."""
+    last = history[-1]
+    first = next((one for one in reversed(history[:-1]) if last.at - one.at >= over), history[0])
+    span = last.at - first.at
+    return max(0.0, (last.claimed - first.claimed) / span) if span > 0 else 0.0
