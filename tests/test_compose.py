@@ -94,12 +94,13 @@ def test_every_command_runs_as_a_plain_process_and_the_crawl_finishes(tmp_path: 
             start("site")
             wait_until(lambda: healthy("site"), timeout=20)
             assert start("seeder").wait(20) == 0
+            assert not healthy("worker")
             workers = [start("worker", i) for i in range(SERVICES["worker"]["deploy"]["replicas"])]
             cleaners = [start("cleaner", i) for i in range(SERVICES["cleaner"]["deploy"]["replicas"])]
             shown = start("dashboard")
             assert shown.wait(20) == 0  # without a terminal it shows the queue once
             assert "known" in (tmp_path / "dashboard-0.log").read_text("utf-8")
-            assert healthy("worker")
+            wait_until(lambda: healthy("worker"), timeout=20)
             with Queue("crawl", server.url) as queue:
                 wait_until(lambda: queue.drained() and queue.stats().known > 1, timeout=60)
                 done, failed = expected(f"http://127.0.0.1:{port}/")
@@ -108,6 +109,7 @@ def test_every_command_runs_as_a_plain_process_and_the_crawl_finishes(tmp_path: 
             for process in (*workers, *cleaners):
                 process.send_signal(signal.SIGTERM)
             assert {process.wait(30) for process in (*workers, *cleaners)} == {0}
+            assert not healthy("worker")
         finally:
             for process in started:
                 if process.poll() is None:
