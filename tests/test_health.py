@@ -37,6 +37,18 @@ def test_fewer_living_workers_than_wanted_are_red(beats: list[float], least: int
     assert (said.verdict, said.found) == (verdict, found)
 
 
+def test_a_container_counts_its_own_workers_and_not_those_of_others() -> None:
+    other = replace(worker(NOW, 2), host="other")
+    assert health.workers(NOW, [worker(NOW), other], 2).verdict == "green"
+    assert health.workers(NOW, [worker(NOW), other], 1, "h").found == "1 alive on h"
+    said = health.workers(NOW, [worker(NOW - 60), other], 1, "h")
+    assert (said.verdict, said.found) == ("red", "0 alive on h, 1 gone without a farewell, wanted 1")
+
+
+def test_only_here_needs_a_number_of_workers(say: Say) -> None:
+    assert say("doctor", "q", "--here").code == 2
+
+
 @pytest.mark.parametrize(("most", "verdict"), [(2, "red"), (3, "green"), (0, "red")])
 def test_more_failed_tasks_than_allowed_are_red(most: int, verdict: str) -> None:
     assert health.failed(STATS, most).verdict == verdict

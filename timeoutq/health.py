@@ -1,6 +1,6 @@
 """Is the queue served as it should be? The checks of `timeoutq doctor` that have a limit, for probes of containers.
 
-`timeoutq doctor QUEUE --workers N --max-failed N --max-age TIME` calls it; what has no limit is not checked.
+`timeoutq doctor QUEUE --workers N --here --max-failed N --max-age TIME` calls it; what has no limit is not checked.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ class Limits:
     failed: int | None = None
     age: float | None = None
     """Seconds."""
+    here: bool = False
+    """Whether only workers of this machine, or container, count."""
 
     def __bool__(self) -> bool:
         return (self.workers, self.failed, self.age) != (None, None, None)
@@ -33,7 +35,8 @@ def check(queue: Queue, limits: Limits) -> list[Finding]:
     stats = queue.stats()
     findings: list[Finding] = []
     if limits.workers is not None:
-        findings.append(workers(stats.now, queue.workers(), limits.workers))
+        here = queue.worker.partition(":")[0] if limits.here else None
+        findings.append(workers(stats.now, queue.workers(), limits.workers, here))
     if limits.failed is not None:
         findings.append(failed(stats, limits.failed))
     if limits.age is not None:
@@ -41,10 +44,11 @@ def check(queue: Queue, limits: Limits) -> list[Finding]:
     return findings
 
 
-def workers(now: float, known: Sequence[WorkerInfo], least: int) -> Finding:
-    """As many workers as that have given a sign of life within the last half minute."""
+def workers(now: float, known: Sequence[WorkerInfo], least: int, host: str | None = None) -> Finding:
+    """As many workers as that, of one host if one is given, have given a sign of life within the last half minute."""
+    known = [worker for worker in known if host in (None, worker.host)]
     alive = sum(now - worker.beat <= SILENT for worker in known)
-    found = f"{alive} alive"
+    found = f"{alive} alive" if host is None else f"{alive} alive on {host}"
     if len(known) > alive:
         found += f", {len(known) - alive} gone without a farewell"
     if alive >= least:

@@ -252,6 +252,9 @@ def doctor(
     workers: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Red when fewer workers are alive.", show_default=False)
     ] = None,
+    here: Annotated[
+        bool, typer.Option("--here", help="Let --workers count those of this machine, or container, alone.")
+    ] = False,
     max_failed: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Red when more tasks have failed.", show_default=False)
     ] = None,
@@ -267,7 +270,9 @@ def doctor(
     from timeoutq import doctor as examine
     from timeoutq import health
 
-    limits = health.Limits(workers, max_failed, max_age)
+    limits = health.Limits(workers, max_failed, max_age, here)
+    if here and workers is None:
+        raise InvalidInput("--here is about --workers: give --workers 1 as well")
     if limits and queue is None:
         raise InvalidInput("--workers, --max-failed and --max-age are about a queue: name one")
 
