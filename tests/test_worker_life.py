@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from timeoutq import AccessDenied, AsyncQueue, InvalidInput, Lease, Queue, State, Worker
+from timeoutq import AccessDenied, AsyncQueue, InvalidInput, Lease, Politeness, Queue, Retry, State, Worker
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
 from timeoutq.worker import Tally
@@ -468,6 +468,39 @@ async def test_what_is_worked_on_is_never_taken_for_forgotten(url: str, queue: Q
     async with AsyncQueue(queue.name, url, timeout=0.3) as mine:
         tally = await drained(Worker(mine, handler, concurrency=4, prefetch=4, burst=True))
     assert (tally.acked, tally.released) == (12, 0)
+
+
+# ---- Retry(block_host=)
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_a_retry_that_blocks_its_host_fails_the_attempt_and_keeps_everybody_away(
+    url: str, queue: Queue, threads: bool
+) -> None:
+    async def handler(lease: Lease) -> None:
+        if "//slow." in lease.task:
+            raise Retry(after=1, reason="HTTP 503", block_host=60)
+        if "//broken." in lease.task:
+            raise ValueError
+
+    def handler_in_thread(lease: Lease) -> Any:
+        return Retry(after=1, reason="HTTP 503", block_host=60) if "//slow." in lease.task else handler(lease)
+
+    queue.configure(politeness=Politeness(delay=0, per_host=1))
+    queue.put("https://slow.example/1", "https://slow.example/2", "https://good.example/1", "https://broken.example/1")
+    async with AsyncQueue(queue.name, url, timeout=5, retry=[60]) as mine:
+        worker = Worker(mine, handler_in_thread if threads else handler, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: worker.tally.acked + worker.tally.failed == 3)
+        worker.stop()
+        assert (await running).failed == 2
+    (failed,) = [one for one in ("https://slow.example/1", "https://slow.example/2") if queue.inspect(one).failures]
+    assert queue.inspect(failed).state == State.SCHEDULED
+    assert queue.inspect(failed).error == "Retry: HTTP 503"
+    blocked = {host.host: host.blocked_until for host in queue.hosts().hosts}
+    assert 50 < (blocked["slow.example"] or 0) - time.time() < 70
+    assert not blocked["broken.example"]
+    assert queue.stats().waiting == 1
 
 
 # ---- who may be its queue

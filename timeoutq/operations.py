@@ -388,23 +388,28 @@ class Operations:
         retries_ms: Sequence[int],
         errors: Sequence[bytes],
         tracebacks: Sequence[bytes] = (),
+        blocks_ms: Mapping[int, int] | None = None,
     ) -> list[Call[Outcome]]:
         """Build the calls that fail leases: for each the delay before the next attempt, or -1, and the error.
 
         `tracebacks` are as `tracebacks.trace` gives them, empty for an error that has none. Each is sent once a call,
-        however many leases it belongs to.
+        however many leases it belongs to. `blocks_ms` says, by the position of a lease, for how long its host is
+        blocked.
         """
         calls: list[Call[Outcome]] = []
         traces = tracebacks or [b""] * len(leases)
+        retries: list[Argument] = list(retries_ms)
+        for at, block_ms in (blocks_ms or {}).items():
+            retries[at] = f"{retries_ms[at]} {block_ms}"
         for part, weight in cut([len(error) + len(trace) for error, trace in zip(errors, traces, strict=True)]):
             ids, words = _leases(leases[part])
             ends: list[Argument] = []
             texts: dict[bytes, bytes] = {}
-            for retry_ms, error, trace in zip(retries_ms[part], errors[part], traces[part], strict=True):
+            for retry, error, trace in zip(retries[part], errors[part], traces[part], strict=True):
                 name = digest(trace) if trace else b""
                 if name:
                     texts[name] = trace
-                ends += (retry_ms, error, name)
+                ends += (retry, error, name)
             for pair in texts.items():
                 ends += pair
             calls.append(self.call("fail", [*words, *ends], _outcome(ids), id=_digest(b"f", words), weight=weight))

@@ -112,6 +112,8 @@ class _Gathered:
     acks: list[Lease] = field(default_factory=list[Lease])
     errands: list[_Errand] = field(default_factory=list[_Errand])
     fails: list[tuple[Lease, int, bytes]] = field(default_factory=list[tuple[Lease, int, bytes]])
+    blocks_ms: dict[int, int] = field(default_factory=dict[int, int])
+    """For how long the host of a failed task is blocked, by the position in `fails`."""
     releases: list[Lease] = field(default_factory=list[Lease])
 
     def __len__(self) -> int:
@@ -424,7 +426,8 @@ class Worker:
         for call, part in zip(ops.ack(gathered.acks), _parts(gathered.acks), strict=True):
             errands.append(_Errand("ack", part, call))
         leases = [lease for lease, _, _ in gathered.fails]
-        calls = ops.fail(leases, [retry for _, retry, _ in gathered.fails], [text for _, _, text in gathered.fails])
+        retries, texts = [retry for _, retry, _ in gathered.fails], [text for _, _, text in gathered.fails]
+        calls = ops.fail(leases, retries, texts, blocks_ms=gathered.blocks_ms)
         for call in calls:
             n = cast("int", call.args[0])  # as many as fit into one call
             errands.append(_Errand("fail", leases[:n], call))
@@ -761,9 +764,12 @@ class Worker:
     def _fail(self, lease: Lease, error: BaseException) -> None:
         """End the lease as a failed attempt; whatever the error and the retry policy do, this does not raise."""
         retry_ms, text = self._retry_ms(lease, error), arguments.error_text(error)
+        block_ms = _block_ms(error)
+        if block_ms:
+            self._gathered.blocks_ms[len(self._gathered.fails)] = block_ms
         self._gathered.fails.append((lease, retry_ms, text))
         _say(
-            logging.INFO, "queue %s: task %a failed on attempt %d, %s: %a",
+            logging.WARNING if retry_ms < 0 else logging.INFO, "queue %s: task %a failed on attempt %d, %s: %a",
             self.queue.name, lease.task, lease.attempt,
             "given up" if retry_ms < 0 else f"again in {retry_ms / 1000:g} s", text.decode("utf-8", "replace"),
             exc_info=error if log.isEnabledFor(logging.DEBUG) else None,
@@ -932,6 +938,13 @@ def _say(level: int, message: str, *words: object, exc_info: BaseException | Non
     """Log a line where an exception would do harm: whoever listens to logs may raise."""
     with suppress(BaseException):
         log.log(level, message, *words, exc_info=exc_info)
+
+
+def _block_ms(error: BaseException) -> int:
+    if issubclass(type(error), Retry):
+        with suppress(Exception):  # a Retry that somebody has tampered with
+            return arguments.delay_ms(cast("Retry", error).block_host, "block_host")
+    return 0
 
 
 def _with_state(handler: Callable[[Lease, Any], Any], state: Any, lease: Lease) -> Any:

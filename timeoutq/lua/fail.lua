@@ -3,8 +3,8 @@
 -- PARTS open items drop calls replay wake log hostname polite
 -- SOUND stats leases calls alarm failed scheduled; runtime errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length)
---       then for each lease: retry in ms, or -1 to give up; error text; digest of its traceback, or ''
---       then the tracebacks: (digest, text) *
+--       then for each lease: retry in ms, or -1 to give up, and behind a space the ms to block its host for; error text;
+--       digest of its traceback, or ''; then the tracebacks: (digest, text) *
 -- Reply letters, one a lease: O failed; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
@@ -12,15 +12,20 @@ local yes, codes, ended, lost, gave_up = mine(ids, tokens), {}, {}, 0, 0
 local texts = {}
 for i = at + 3 * #ids, #ARGV, 2 do texts[ARGV[i]] = ARGV[i + 1] end
 local counts = redis.call('HMGET', attempts, unpack(ids))
-local held, seen = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}
+local held, seen, blocks = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}, {}
 sound()
 redis.call('SREM', in_progress, '') -- goes first: a full server allows it, and all that follows it
 for i = 1, #ids do
-  local retry, message = tonumber(ARGV[at + 3 * i - 3]), ARGV[at + 3 * i - 2]
+  local retry, message, blocked = tonumber(ARGV[at + 3 * i - 3]), ARGV[at + 3 * i - 2], nil
+  if not retry then
+    retry, blocked = string.match(ARGV[at + 3 * i - 3], '^(%S+) (%d+)$')
+    retry = tonumber(retry)
+  end
   codes[i] = 'L'
   if yes[i] and held[i] == 1 and not seen[ids[i]] then
     -- what comes of a lease is written before the lease ends: a script that is refused half-way then loses nothing
     seen[ids[i]], codes[i], ended[#ended + 1] = true, 'O', ids[i]
+    if blocked then blocks[#ended] = now + tonumber(blocked) end
     redis.call('HSET', attempts, ids[i], tonumber(counts[i] or 0) + 1)
     log_error(ids[i], message, ARGV[at + 3 * i - 1], texts)
     if retry < 0 then
@@ -39,7 +44,11 @@ if #ended > 0 then
   if ARGV[at + 3 * #ids] then trim_traces() end
   redis.call('HINCRBY', stats, 'failed', #ended)
   if polite then
-    depart(ended, hosts_of(ended), 1, 1)
+    local names = hosts_of(ended)
+    depart(ended, names, 1, 1)
+    for i, until_ms in pairs(blocks) do
+      if names[i] then block(names[i], until_ms, string.match(tokens[1], '^[^#]*')) end
+    end
     turn()
   end
   if gave_up > 0 then redis.call('HINCRBY', stats, 'gave_up', gave_up) end
