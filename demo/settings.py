@@ -41,7 +41,7 @@ class Settings:
     """How long to wait for a connection, and for the next bytes."""
     total: float = 60.0
     """How long one page may take to come, in all."""
-    parsing: float = 3.0
+    parsing: float = 2.0
     """How long the processor may work on reading one page. On the clock three times as long: it serves others too."""
     delay: float = 0.0
     """What the queue keeps between two visits of a host: a shorter Crawl-delay does not make it less."""
