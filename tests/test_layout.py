@@ -19,6 +19,7 @@ ORDER = [
     "health", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
+    "testing": ["fake", "running", "__init__", "fixtures"],
     "bench": ["__init__", "terms", "handlers", "ground", "limits", "clients", "workers", "hosts", "latency", "report"],
     "cli": [
         "completion",

@@ -1,4 +1,4 @@
-"""For users' own tests: a queue on fakeredis, in memory, with a clock that the test advances and nothing else does.
+"""Queues on fakeredis, in memory, with a clock that the test advances and nothing else does.
 
 `fake_queue()` and `fake_async_queue()` give real queues: the same scripts run as on a server. Only this module's
 servers follow the clock; the process's `time`, and other fakeredis servers in it, go on as they were.
@@ -14,11 +14,13 @@ servers follow the clock; the process's `time`, and other fakeredis servers in i
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import defaultdict
 from importlib import import_module
 from typing import Any
 
+from timeoutq import arguments
 from timeoutq.client import AsyncQueue, Queue
 from timeoutq.errors import InvalidInput, MissingExtra
 from timeoutq.flows import ServerClock
@@ -32,8 +34,12 @@ _MARK = "timeoutq_clock"
 class Clock:
     """The time of a fake server, which stands still until it is advanced. Queues with one clock share a server."""
 
-    def __init__(self, start: float = START) -> None:
-        """Make a clock, and the fake server that shows it. Raises `MissingExtra` without fakeredis."""
+    def __init__(self, start: float = START, *, replicas: int = 0) -> None:
+        """Make a clock, and the fake server that shows it. Raises `MissingExtra` without fakeredis.
+
+        `replicas` is how many replicas the server says have confirmed what a `durable=` put waits for.
+        """
+        self.replicas = arguments.count(replicas, "replicas", low=0)
         self._micros = round(_seconds(start, "start") * 1e6)
         self.server = _fake_server(self)
 
@@ -115,7 +121,10 @@ def _fake_server(clock: Clock) -> Any:
         raise MissingExtra(
             f"timeoutq.testing needs fakeredis with Lua ({error.name} is missing): pip install 'timeoutq[testing]'"
         ) from error
-    _teach_time(import_module("fakeredis.commands_mixins.server_mixin").ServerCommandsMixin)
+    servers = import_module("fakeredis.commands_mixins.server_mixin").ServerCommandsMixin
+    _teach_time(servers)
+    _teach_wait(servers, import_module("fakeredis._command_args_parsing").Int)
+    _teach_sha1hex(import_module("fakeredis.commands_mixins.scripting_mixin").ScriptingCommandsMixin)
     server = fakeredis.FakeServer()
     plain: Any = server.dbs[0].__class__
 
@@ -150,6 +159,45 @@ def _teach_time(commands: Any) -> None:
 
     setattr(time, _MARK, True)
     commands.time = time
+
+
+def _teach_wait(servers: Any, number: Any) -> None:
+    # fakeredis knows no WAIT: a server without a clock of ours goes on refusing it by its name
+    words = import_module("fakeredis._commands")
+    if "wait" in words.SUPPORTED_COMMANDS:
+        return
+
+    @words.command(name="WAIT", fixed=(number, number))  # type: ignore[untyped-decorator]  # fakeredis' own
+    def timeoutq_wait(socket: Any, replicas: int, ms: int) -> int:
+        clock: Clock | None = getattr(socket._server, _MARK, None)
+        if clock is None:
+            raise import_module("fakeredis._helpers").SimpleError(
+                "ERR unknown command 'WAIT', with args beginning with: "
+            )
+        return clock.replicas
+
+    servers.timeoutq_wait = timeoutq_wait
+
+
+def _teach_sha1hex(scripting: Any) -> None:
+    # Lua of a real server has redis.sha1hex; that of fakeredis gets it on servers with a clock of ours
+    plain = scripting._get_server_runtime
+    if getattr(plain, _MARK, False):
+        return
+
+    def runtime(socket: Any, server: Any) -> Any:
+        lua = plain(socket, server)
+        if getattr(server, _MARK, None) is not None and lua.globals()[b"redis"][b"sha1hex"] is None:
+            lua.globals()[b"redis"][b"sha1hex"] = _sha1hex
+        return lua
+
+    setattr(runtime, _MARK, True)
+    scripting._get_server_runtime = runtime
+
+
+def _sha1hex(text: Any) -> bytes:
+    data = text if isinstance(text, bytes) else f"{text:.14g}".encode()
+    return hashlib.sha1(data, usedforsecurity=False).hexdigest().encode()
 
 
 def _seconds(value: object, name: str) -> float:

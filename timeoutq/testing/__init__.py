@@ -1,0 +1,36 @@
+"""For users' own tests: queues in memory with a clock that the test advances, handlers run until they are drained.
+
+    def test_a_page_that_is_busy_is_fetched_again() -> None:
+        with fake_queue(retry=[60]) as queue:
+            queue.put("https://example.com/busy")
+            ran = run(fetch, queue)
+            assert ran.states == {"https://example.com/busy": "done"}
+            assert (ran.runs["https://example.com/busy"], ran.seconds) == (2, 60)
+
+`run` works the handler in a real `Worker`; `lease` makes a `Lease` to call a handler with. Fixtures for pytest:
+`pytest_plugins = ["timeoutq.testing.fixtures"]` in a conftest.py. Nothing is loaded by pytest on its own.
+"""
+
+from timeoutq.testing.fake import START as START
+from timeoutq.testing.fake import Clock as Clock
+from timeoutq.testing.fake import FakeAsyncQueue as FakeAsyncQueue
+from timeoutq.testing.fake import FakeQueue as FakeQueue
+from timeoutq.testing.fake import fake_async_queue as fake_async_queue
+from timeoutq.testing.fake import fake_queue as fake_queue
+from timeoutq.testing.running import NotDrained as NotDrained
+from timeoutq.testing.running import Ran as Ran
+from timeoutq.testing.running import lease as lease
+from timeoutq.testing.running import run as run
+
+__all__ = [
+    "START",
+    "Clock",
+    "FakeAsyncQueue",
+    "FakeQueue",
+    "NotDrained",
+    "Ran",
+    "fake_async_queue",
+    "fake_queue",
+    "lease",
+    "run",
+]

@@ -1,0 +1,34 @@
+"""Fixtures for pytest: `pytest_plugins = ["timeoutq.testing.fixtures"]` in a conftest.py, or import them by name.
+
+    def test_it(timeoutq_queue):
+        timeoutq_queue.put("a")
+
+Their names begin with `timeoutq_`, so that they hide none of yours. All of one test share one clock and one server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from timeoutq.testing.fake import Clock, FakeAsyncQueue, FakeQueue, fake_async_queue, fake_queue
+
+
+@pytest.fixture
+def timeoutq_clock() -> Clock:
+    """The time of this test's queues, which stands still until `advance` is called or `run` works."""
+    return Clock()
+
+
+@pytest.fixture
+def timeoutq_queue(timeoutq_clock: Clock) -> Iterator[FakeQueue]:
+    """A queue in memory, empty."""
+    with fake_queue(clock=timeoutq_clock) as queue:
+        yield queue
+
+
+@pytest.fixture
+def timeoutq_async_queue(timeoutq_clock: Clock) -> FakeAsyncQueue:
+    """The same queue for asyncio."""
+    return fake_async_queue(clock=timeoutq_clock)

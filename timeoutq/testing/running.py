@@ -1,0 +1,233 @@
+"""Runs a handler on a fake queue until it is drained, advancing the clock whenever nothing else can happen.
+
+The handler runs in a real `Worker`. While a handler is at work, a task is ready, or an answer is on its way, the clock
+stands still; else it goes to the next moment at which something happens: a task is due, a lease runs out, a host has
+its turn. So retries of an hour take no time, and a test sees the order of things that a server would show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+from typing import Any, overload
+
+from timeoutq.errors import InvalidInput
+from timeoutq.handlers import Handler
+from timeoutq.model import Lease, Payload, State
+from timeoutq.retry import Retries
+from timeoutq.testing.fake import START, FakeAsyncQueue, FakeQueue
+from timeoutq.worker import Tally, Worker
+
+PATIENCE = 20.0
+"""Seconds of yours after which a handler that does not end, or a queue in which nothing moves, ends the run."""
+
+NAMED = 5
+"""How many tasks an error names."""
+
+
+class NotDrained(AssertionError):
+    """The queue would never drain, or not within the limits: the message names the tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run did."""
+
+    tally: Tally
+    """What the worker counted."""
+    states: Mapping[str, State]
+    """Where each task of the queue is now."""
+    runs: Mapping[str, int]
+    """How often the handler ran on each task."""
+    errors: Mapping[str, str]
+    """The last error of each failed task."""
+    seconds: float
+    """How far the clock went."""
+
+
+@overload
+def run(
+    handler: Handler | str,
+    queue: FakeQueue,
+    *,
+    retry: Retries = None,
+    max_runtime: float | None = None,
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+    concurrency: int = 10,
+    runs_each: int = 100,
+    runs: int = 10_000,
+) -> Ran: ...
+@overload
+def run(
+    handler: Handler | str,
+    queue: FakeAsyncQueue,
+    *,
+    retry: Retries = None,
+    max_runtime: float | None = None,
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+    concurrency: int = 10,
+    runs_each: int = 100,
+    runs: int = 10_000,
+) -> Awaitable[Ran]: ...
+def run(
+    handler: Handler | str,
+    queue: FakeQueue | FakeAsyncQueue,
+    *,
+    retry: Retries = None,
+    max_runtime: float | None = None,
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+    concurrency: int = 10,
+    runs_each: int = 100,
+    runs: int = 10_000,
+) -> Ran | Awaitable[Ran]:
+    """Run a handler until the queue is drained; of a `FakeAsyncQueue`, await it.
+
+    `retry`, `max_runtime`, `lifespan` and `concurrency` are those of `Worker`; what is not given is the queue's. A task
+    may run `runs_each` times, all tasks `runs` times. What waits for a used-up budget is left, as `drained()` says.
+    Raises `NotDrained`, with the tasks, when a limit is reached, when the queue is paused, or when nothing moves for
+    twenty seconds; `InvalidInput` for a `FakeQueue` in a coroutine; and what the lifespan raises.
+    """
+    settings: dict[str, Any] = {"concurrency": concurrency, "retry": retry, "max_runtime": max_runtime}
+    if lifespan is not None:
+        settings["lifespan"] = lifespan
+    limits = _Limits(runs_each, runs)
+    if isinstance(queue, FakeAsyncQueue):
+        return _run(handler, queue, settings, limits)
+    if not isinstance(queue, FakeQueue):
+        raise InvalidInput(f"run() takes a queue of fake_queue() or fake_async_queue(), not {type(queue).__name__}")
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise InvalidInput("a FakeQueue cannot be run inside of asyncio: use fake_async_queue(), and await run(…)")
+    return asyncio.run(_run(handler, queue, settings, limits))
+
+
+def lease(
+    task: str = "https://example.com/",
+    *,
+    payload: Payload = None,
+    attempt: int = 1,
+    crashes: int = 0,
+    deadline: float = START + 30,
+    fence: int = 1,
+    token: str = "test#1",  # noqa: S107  # it names a claim, and is no secret
+) -> Lease:
+    """Make a lease to call a handler with, as if the task had been claimed; no queue knows of it."""
+    return Lease(task, token, deadline, attempt, crashes, fence, payload)
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    each: int
+    all: int
+
+
+class _Watch:
+    """What the worker says to its ledger: which handlers are at work, and how often each task ran."""
+
+    def __init__(self, limits: _Limits) -> None:
+        self.runs: Counter[str] = Counter()
+        self.running: dict[int, Lease] = {}
+        self.too_often: str | None = None
+        self._limits = limits
+        self._lock = threading.Lock()
+
+    def hold(self, leases: Iterable[Lease]) -> None:
+        pass
+
+    def start(self, lease: Lease) -> None:
+        with self._lock:
+            self.running[lease.fence] = lease
+            self.runs[lease.task] += 1
+            if self.runs[lease.task] > self._limits.each:
+                self.too_often = f"task {lease.task!r:.200} ran {self._limits.each} times (runs_each=) and is not done"
+            elif self.runs.total() > self._limits.all:
+                most = ", ".join(f"{task!r:.80} {count} times" for task, count in self.runs.most_common(NAMED))
+                self.too_often = f"handlers ran {self._limits.all} times (runs=), and there is more to do; {most}"
+
+    def finish(self, lease: Lease) -> None:
+        with self._lock:
+            self.running.pop(lease.fence, None)
+
+    def end(self, leases: Iterable[Lease]) -> None:
+        pass
+
+
+async def _run(
+    handler: Handler | str, given: FakeQueue | FakeAsyncQueue, settings: dict[str, Any], limits: _Limits
+) -> Ran:
+    began = given.clock.now_us
+    # a client of its own: a lease that the test holds, and lets run out, is not the worker's
+    queue = FakeAsyncQueue(
+        given.name, given.clock, timeout=given.timeout, max_runtime=given.max_runtime, retry=given.retry
+    )
+    watch = _Watch(limits)
+    worker = Worker(queue, handler, burst=True, signals=False, ledger=watch, drain_deadline=0.0, **settings)
+    working = asyncio.create_task(worker.run())
+    try:
+        await _drive(queue, worker, working, watch)
+        tally = await working
+        states = {entry.task: state for state in State async for entry in queue.each(state)}
+        errors = {entry.task: entry.error or "" async for entry in queue.each(State.FAILED)}
+    finally:
+        if not working.done():
+            worker.stop(now=True)
+            await asyncio.gather(working, return_exceptions=True)
+        await queue.close()
+    return Ran(tally, states, dict(watch.runs), errors, (given.clock.now_us - began) / 1e6)
+
+
+async def _drive(queue: FakeAsyncQueue, worker: Worker, working: asyncio.Task[Tally], watch: _Watch) -> None:
+    moved, since = None, time.monotonic()
+    while not working.done():
+        await asyncio.sleep(0.001)
+        if watch.too_often is not None:
+            raise NotDrained(watch.too_often)
+        now = (queue.clock.now_us, watch.runs.total(), len(watch.running), worker.tally.acked, worker.tally.failed)
+        if now != moved:
+            moved, since = now, time.monotonic()
+        elif time.monotonic() - since > PATIENCE:
+            raise NotDrained(await _stuck(queue, watch))
+        if not watch.running and not worker.held:
+            await _advance(queue, working)
+
+
+async def _advance(queue: FakeAsyncQueue, working: asyncio.Task[Tally]) -> None:
+    """Let the clock go to the next moment at which something happens, if nothing can happen before."""
+    stats = await queue.stats()
+    if stats.paused and not stats.drained:
+        raise NotDrained(f"queue {queue.name} is paused, and {stats.known - stats.done - stats.failed} tasks wait")
+    moments = [at for at in (stats.next_due, stats.next_deadline, stats.next_turn) if at is not None]
+    if stats.todos or not moments or working.done():
+        return
+    if stats.in_progress and await _has_leases(queue):
+        return  # a claim or an ack of the worker is on its way
+    ahead = min(moments) - queue.clock.now
+    if ahead > 0:
+        queue.clock.advance(ahead)
+    # what is ready now rings for the worker
+    await queue.requeue_expired()
+    await queue.promote_due()
+
+
+async def _has_leases(queue: FakeAsyncQueue) -> bool:
+    async for entry in queue.each(State.IN_PROGRESS):
+        if entry.holder == queue.worker:
+            return True
+    return False
+
+
+async def _stuck(queue: FakeAsyncQueue, watch: _Watch) -> str:
+    if watch.running:
+        names = ", ".join(f"{lease.task!r:.80}" for lease in list(watch.running.values())[:NAMED])
+        return f"the handler has been at work for {PATIENCE:g} s of yours on {names}, and does not end"
+    left = [
+        f"{entry.task!r:.80} ({state})"
+        for state in (State.TODOS, State.WAITING, State.SCHEDULED, State.IN_PROGRESS)
+        for entry in await queue.list(state, n=NAMED)
+    ]
+    return f"nothing has moved for {PATIENCE:g} s of yours; left are {', '.join(left[:NAMED]) or 'no tasks'}"
