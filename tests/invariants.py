@@ -22,8 +22,11 @@ def check(url: str, name: str) -> None:
         check_keys(client, name)
 
 
-def check_keys(client: Any, name: str) -> None:
-    """Check one queue through a client that gives bytes; nobody else may be at work on it."""
+def check_keys(client: Any, name: str, *, counters: bool = True) -> None:
+    """Check one queue through a client that gives bytes; nobody else may be at work on it.
+
+    Without `counters` it may be one that a foreign hand has touched, of which they know nothing.
+    """
     key = f"timeoutq:{{{name}}}:"
     held: dict[bytes, list[str]] = {}
     for state in STATES:
@@ -53,8 +56,9 @@ def check_keys(client: Any, name: str) -> None:
         assert not extra, f"I10: {what} of tasks that are in no state: {extra}"
         left = set(client.hkeys(key + what)) & done
         assert not left, f"{what} of done tasks: {left}"
-    check_traces(client, key)
-    check_counters(client, key, len(held), len(working))
+    if counters:
+        check_traces(client, key)
+        check_counters(client, key, len(held), len(working))
     check_hosts(client, key, within)
 
 

@@ -40,6 +40,7 @@ def calls() -> dict[str, Call[Any]]:
         ops.requeue_expired(),
         ops.promote_due(),
         ops.prune(),
+        ops.repair(),
         ops.plan(1000),
         ops.beat("w", {"pid": 1}, Delta(1, {0: 1})),
         ops.inspect("a"),

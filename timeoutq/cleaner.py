@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
-from timeoutq import flows
+from timeoutq import flows, repairs
 from timeoutq.client import AsyncQueue
 from timeoutq.connection import LINK_ERRORS
 from timeoutq.errors import TimeoutqError
@@ -26,6 +26,8 @@ from timeoutq.operations import Plan
 log = logging.getLogger(__name__)
 
 PRUNE_EVERY = 30.0
+WALK_EVERY = 0.35
+"""Between two parts of a walk through a queue, seconds: a queue of 10,000 tasks is walked through in half a minute."""
 ALARM_WAIT = 30.0
 
 
@@ -62,7 +64,7 @@ class Cleaner:
         self.promoted = 0
         self._alarm = asyncio.Event()
         self._cursor = b"0"
-        self._prune_at = 0.0
+        self._prune_at = self._repair_at = 0.0
 
     async def run(self) -> None:
         """Clean until cancelled. A server that is away is waited for, without end."""
@@ -107,19 +109,28 @@ class Cleaner:
                 return 0.05
         if time.monotonic() >= self._prune_at:
             await self._prune()
+        if time.monotonic() >= self._repair_at:
+            await self._repair()
         # whole ms were rounded down on the way: one more, and the next look finds it due
-        return (plan.at_ms - plan.now_ms) / 1000 + 0.001
+        pause = (plan.at_ms - plan.now_ms) / 1000 + 0.001
+        return min(pause, max(0.0, min(self._prune_at, self._repair_at) - time.monotonic()))
 
     async def _prune(self) -> None:
         while True:
             call = self.queue.operations.prune(cursor=self._cursor)
             found = await self.queue.run(flows.answer(self.queue.talk, call))
             self._cursor = found.cursor
-            if found.adopted:
-                log.warning("queue %s: %d tasks in progress had no lease", self.queue.name, found.adopted)
             if not found.more:
                 break
-        self._prune_at = time.monotonic() + (PRUNE_EVERY if self._cursor == b"0" else 1.0)
+        self._prune_at = time.monotonic() + PRUNE_EVERY
+
+    async def _repair(self) -> None:
+        # all cleaners of a queue share one walk, so that together they look no more often than one would
+        found = await self.queue.run(flows.answer(self.queue.talk, self.queue.operations.repair()))
+        if found.found:
+            log.warning("queue %s: %s", self.queue.name, repairs.told(found.found))
+        pause = WALK_EVERY * max(1, self.peers) * random.uniform(0.5, 1.5) if found.cursor else PRUNE_EVERY  # noqa: S311  # jitter
+        self._repair_at = time.monotonic() + pause
 
     async def _listen(self) -> None:
         link, key = self.queue.link, self.queue.operations.key("alarm")

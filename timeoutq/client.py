@@ -236,6 +236,7 @@ class _Face:
 
     def _prune(self, n: int) -> Flow[int]:
         found = yield from flows.answer(self.talk, self.operations.prune(arguments.count(n, high=BATCH)))
+        yield from flows.answer(self.talk, self.operations.repair())
         return found.pruned
 
     def _server(self) -> Flow[dict[str, Any]]:
@@ -310,8 +311,8 @@ class _Face:
 
     def _drained(self, before: float | datetime | None) -> Flow[bool]:
         if before is None:
-            return flows.answer(self.talk, self.operations.drained())
-        return flows.answer(self.talk, self.operations.drained(int(arguments.due(before, None))))
+            return flows.drained(self.talk)
+        return flows.drained(self.talk, int(arguments.due(before, None)))
 
 
 class Queue(_Face):

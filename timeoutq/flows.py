@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
@@ -319,6 +320,29 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
     cursor = b"p0" if changed == 2 else b"end"
     while cursor != b"end":
         cursor = yield from answer(talk, talk.operations.convert(cursor))
+
+
+def drained(talk: Talk, before_ms: int | None = None) -> Flow[bool]:
+    """Say whether the queue is drained; what waits while no host will have a turn is walked through first."""
+    cursor = b"0"
+    while True:
+        done, cursor = yield from answer(talk, talk.operations.drained(before_ms, cursor))
+        if not done or cursor == b"0":
+            return done
+
+
+def repair(talk: Talk, *, mend: bool = True, calls: int = 0) -> Flow[tuple[Counter[str], bool]]:
+    """Walk through the queue and mend it, or count what is wrong; at most so many calls, 0 for all.
+
+    Gives what was found, by its word in `repair.lua`, and whether the walk came to its end.
+    """
+    found, cursor, sent = Counter[str](), b"", 0
+    while True:
+        part = yield from answer(talk, talk.operations.repair(cursor=cursor, mend=mend))
+        found.update(part.found)
+        cursor, sent = part.cursor, sent + 1
+        if not cursor or sent == calls:
+            return found, not cursor
 
 
 def wait_drained(talk: Talk, timeout: float | None, drained: Callable[[], Flow[bool]]) -> Flow[bool]:

@@ -230,16 +230,28 @@ class Why:
     paused: bool
     todos: int
     workers: int
+    states: tuple[State, ...] = ()
+    """All that hold it: one, unless a foreign hand was at work."""
+    stranded: bool = False
+    """It waits where nobody will hand it over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a prune did, and where its walk through in_progress goes on."""
+    """What a prune did, and where the next one goes on."""
 
     pruned: int
     cursor: bytes
-    adopted: int
     more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What a part of the walk through a queue found, and where the walk goes on; empty at its end."""
+
+    cursor: bytes
+    looked: int
+    found: Mapping[str, int]
 
 
 class Operations:
@@ -452,8 +464,16 @@ class Operations:
         return self.call("promote_due", [min(n, BATCH)], lambda reply: Swept(reply[0], reply[1], 0, bool(reply[2])))
 
     def prune(self, n: int = BATCH, cursor: bytes = b"0") -> Call[Pruned]:
-        """Build a round of dropping done tasks that need not be kept, and of adopting tasks without a lease."""
-        return self.call("prune", [min(n, BATCH), cursor], lambda r: Pruned(r[0], r[1], r[2], bool(r[3])))
+        """Build a round of dropping done tasks that need not be kept."""
+        return self.call("prune", [min(n, BATCH), cursor], lambda r: Pruned(r[0], r[1], bool(r[2])))
+
+    def repair(self, n: int = BATCH, cursor: bytes = b"+", *, mend: bool = True) -> Call[Repaired]:
+        """Build a part of the walk that mends, or counts, what is wrong; `b"+"` goes on where any walk ended."""
+        return self.call(
+            "repair",
+            [min(n, BATCH), cursor, int(mend)],
+            lambda r: Repaired(r[0], r[1], {r[i].decode(): r[i + 1] for i in range(2, len(r), 2)}),
+        )
 
     def plan(self, longest_ms: int) -> Call[Plan]:
         """Build a cleaner's question: how long may I sleep?"""
@@ -504,9 +524,10 @@ class Operations:
         id = arguments.task_id(task)
         return self.call("why", [id], lambda reply: _why(text(id), reply))
 
-    def drained(self, before_ms: int | None = None) -> Call[bool]:
-        """Build the call that says whether nothing is ready, held or scheduled (before a time)."""
-        return self.call("drained", ["+inf" if before_ms is None else before_ms], bool)
+    def drained(self, before_ms: int | None = None, cursor: bytes = b"0") -> Call[tuple[bool, bytes]]:
+        """Build the call that says whether nothing is ready, held or scheduled (before a time); `b"0"`: that is all."""
+        before = "+inf" if before_ms is None else before_ms
+        return self.call("drained", [before, cursor], lambda reply: (bool(reply[0]), reply[1]))
 
     def configure(self, settings: Mapping[str, bytes]) -> Call[int]:
         """Build the call that writes settings; it answers 2 when `convert` is to be called until it ends."""
@@ -694,8 +715,11 @@ def _info(task: str, reply: Any) -> TaskInfo:
 
 
 def _why(task: str, reply: Any) -> Why:
-    found, row, paused, todos, workers = reply
-    return Why(_info(task, found), found[0] / 1000, _host(row) if row else None, bool(paused), todos, workers)
+    found, row, paused, todos, workers, letters, stranded = reply
+    return Why(
+        _info(task, found), found[0] / 1000, _host(row) if row else None, bool(paused), todos, workers,
+        tuple(STATES[bytes((letter,))] for letter in letters), bool(stranded),
+    )  # fmt: skip
 
 
 def _host(row: Any) -> HostInfo:

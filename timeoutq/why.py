@@ -28,8 +28,8 @@ class Reason:
     """The one reason, and what it was found in."""
 
     code: str
-    """One of: unknown, done, failed, banned, running, expired, due, overdue, paused, no_worker, queued, suspect; or of
-    its host: blocked, delay, host_busy, budget, turn."""
+    """One of: unknown, crooked, done, failed, banned, running, expired, due, overdue, paused, no_worker, queued,
+    suspect; or of its host: blocked, delay, host_busy, budget, turn."""
     message: str
     info: TaskInfo
     host: HostInfo | None = None
@@ -40,6 +40,9 @@ class Reason:
 def explain(talk: Talk, task: TaskId) -> Flow[Reason]:
     """Ask for all that decides, and say what does."""
     found = yield from flows.answer(talk, talk.operations.why(task))
+    said = crooked(found)
+    if said is not None:
+        return _reason(found, "crooked", said)
     if found.info.state is None:
         for other in forms(found.info.task):
             if (yield from flows.answer(talk, talk.operations.inspect(other))).state is not None:
@@ -51,6 +54,26 @@ def explain(talk: Talk, task: TaskId) -> Flow[Reason]:
 
 def _reason(found: Why, code: str, message: str, near: str | None = None) -> Reason:
     return Reason(code, message, found.info, found.host, near)
+
+
+def crooked(found: Why) -> str | None:
+    """Say what a foreign hand, or a script that was refused half-way, has left of a task; None if all fits together."""
+    info, states = found.info, found.states
+    cure = "; the next prune of any worker or cleaner mends that, or `timeoutq doctor --repair` at once"
+    if len(states) > 1:
+        return f"a foreign hand has put it into {' and '.join(states)} at once{cure}"
+    if not states and info.deadline is not None:
+        return f"it has a lease, but a foreign hand has taken it out of in_progress{cure}"
+    if states == (State.IN_PROGRESS,) and info.deadline is None:
+        return f"it is in progress without a lease: a foreign hand put it there, or took the lease away{cure}"
+    if not found.stranded:
+        return None
+    if found.host is None and info.host is None:
+        return (
+            "it waits for its host's turn, and the queue is not polite: a foreign hand has deleted its settings; give "
+            "it politeness again (timeoutq configure --delay), or let go what waits (timeoutq configure --impolite)"
+        )
+    return f"it waits for its host's turn, and a foreign hand has deleted the host's lane or its turn{cure}"
 
 
 def judge(found: Why) -> tuple[str, str]:

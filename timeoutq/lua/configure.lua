@@ -12,6 +12,9 @@ for i = 3, #ARGV, 2 do
     -- rules that change keep everything where it is; who has just begun, or ended, waits for the conversion
     if value == 'off' and was then
       value, reply = '0 1000000 off', 2
+    elseif value == 'off' and redis.call('EXISTS', string.sub(meta, 1, -5) .. 'waiting') == 1 then
+      -- a foreign hand has deleted the settings of a polite queue: what waits is let go
+      value, reply = '0 1000000 off', 2
     elseif value == 'off' then
       value = nil
     elseif was == value then

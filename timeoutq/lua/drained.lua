@@ -1,11 +1,31 @@
--- drained: is nothing ready, held, scheduled (before a time), or waiting for its host's turn? One atomic answer.
--- KEYS  todos in_progress scheduled meta
--- PARTS open
+-- drained: is nothing ready, held, scheduled (before a time), or waiting for its host's turn?
+-- KEYS  todos in_progress scheduled leases meta stats bell alarm
+-- PARTS open wake log hostname polite
 -- ARGV  1 call id   2 age of the call, ms   3 before: due time, ms, or +inf
--- Reply 1 or 0
+--       4 where the walk through what waits goes on, 0 at first
+-- Reply {1 or 0, where to go on before it is true that all is done, or 0}. Usually one atomic answer; only when tasks wait,
+--       and no host will have a turn, each is asked for its reason, which may take several calls
 local busy = redis.call('SCARD', todos) + redis.call('SCARD', in_progress)
-if settings[7] then
-  -- what waits for no time, since its host's budget is used up, will not run by itself
-  busy = busy + redis.call('ZCOUNT', string.sub(meta, 1, -5) .. 'hosts', '-inf', '(' .. ARGV[3])
+  -- a lease without a task in progress is one that a foreign hand took away: it comes back
+  + redis.call('ZCARD', leases) + redis.call('ZCOUNT', scheduled, '-inf', '(' .. ARGV[3])
+local prefix = string.sub(meta, 1, -5)
+if polite then busy = busy + redis.call('ZCOUNT', prefix .. 'hosts', '-inf', '(' .. ARGV[3]) end
+if busy > 0 then return {0, '0'} end
+if redis.call('EXISTS', prefix .. 'waiting') == 0 then return {1, '0'} end
+-- nobody hands over what waits on a queue that is polite no more
+if not polite then return {0, '0'} end
+local page = redis.call('SSCAN', waiting, ARGV[4], 'COUNT', 500)
+local ids = page[2]
+local names = #ids > 0 and hosts_of(ids) or {}
+local known = load_hosts(names)
+for i = 1, #ids do
+  local one = names[i] and known[names[i]]
+  -- what waits for no time, since its host's budget is used up, will not run by itself; or it has a turn after `before`
+  local turn_at = one and redis.call('ZSCORE', prefix .. 'hosts', one.name)
+  local later = turn_at and turn_at ~= 'inf'
+  local spent = one and one.budget and one.visits >= one.budget
+  if not (turn_at and (later or spent) and redis.call('ZSCORE', prefix .. 'host:' .. one.name, ids[i])) then
+    return {0, '0'}
+  end
 end
-return busy + redis.call('ZCOUNT', scheduled, '-inf', '(' .. ARGV[3]) == 0 and 1 or 0
+return {1, page[1]}

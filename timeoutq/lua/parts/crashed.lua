@@ -1,3 +1,12 @@
+-- nowhere: a foreign hand has taken a task out of in_progress, and no other state holds it
+local function nowhere(id)
+  local prefix = string.sub(meta, 1, -5)
+  for _, state in ipairs({'todos', 'waiting', 'done', 'failed'}) do
+    if redis.call('SISMEMBER', prefix .. state, id) == 1 then return false end
+  end
+  return not redis.call('ZSCORE', prefix .. 'scheduled', id)
+end
+
 -- crash: leases on `ids` ran out (`was` their owners). Back to todos, or to failed for those that did it too often.
 local function crash(ids, was, reason)
   local limit = tonumber(settings[6] or 5)
@@ -12,7 +21,9 @@ local function crash(ids, was, reason)
     local count = tonumber(counts[i] or 0) + 1
     gone[#gone + 1] = id
     local into = count >= limit and failed or names and names[i] and waiting or todos
-    if redis.call('SMOVE', in_progress, into, id) == 1 then
+    local moved = redis.call('SMOVE', in_progress, into, id)
+    if moved == 0 and nowhere(id) then moved = redis.call('SADD', into, id) end
+    if moved == 1 then
       fields[#fields + 1] = id
       fields[#fields + 1] = count
       local line = reason .. ' (crash ' .. count .. ' of ' .. limit .. '; it was leased to ' .. (was[i] or '?') .. ')'

@@ -1,0 +1,80 @@
+-- walk: how `repair` reads a queue
+-- best: which of several states stays: the one that loses nothing. Work under way comes first, then what is ready, then
+-- what will be; done comes last, for a task may be done twice but not be left out
+local function best(state, live)
+  for letter in string.gmatch(live and 'ptwsfd' or 'twpsfd', '.') do
+    if string.find(state, letter, 1, true) then return letter end
+  end
+end
+
+-- take_out: remove an id from one state
+local function take_out(state, id)
+  if state == 's' then return redis.call('ZREM', scheduled, id) end
+  local prefix = string.sub(meta, 1, -5)
+  redis.call('SREM', ({p = in_progress, t = todos, w = prefix .. 'waiting', d = done, f = failed})[state], id)
+  if state == 'd' then redis.call('ZREM', done_at, id) end
+end
+
+-- haunts: places of their hosts that the ids have, though nobody is about to visit or visiting; `words` as `places` has them
+local function haunts(ids, names, wrong, words)
+  local states, given = where_all(ids), hosts_of(ids)
+  load_hosts(names)
+  for i = 1, #ids do
+    -- a place is all that is left of a task whose state a foreign hand has deleted
+    if states[i] == '' and wrong('astray') then
+      redis.call('SADD', todos, ids[i])
+      states[i] = 't'
+    end
+    local out = states[i] == '' or string.find(states[i], '[pt]') and given[i] == names[i]
+    local has = holds(names[i], ids[i])
+    if not (out and has) and wrong('haunted') then
+      if has then
+        depart({ids[i]}, {names[i]}, 0, 0)
+      elseif words then
+        redis.call('ZREM', string.sub(meta, 1, -5) .. 'places', words[i])
+      end
+    end
+  end
+end
+
+-- fields: some fields of a hash whose values may be long, and where to go on. Servers that cannot leave the values out give
+-- any fields instead: all of them, if they are not many
+local function fields(key, at, count)
+  local page = redis.pcall('HSCAN', key, at, 'COUNT', count, 'NOVALUES')
+  if not page.err then return page[2], page[1] end
+  return redis.call('HRANDFIELD', key, count), '0'
+end
+
+-- lanes: a page of what waits for a host; `at` is where the scan of the hosts stands, the scan of the lane, and the host
+local hosts_page
+local function lanes(hosts, at, count)
+  local from, inner, last = string.match(at, '^(%d+) (%d+) (.*)$')
+  from, inner = from or at, inner or '0'
+  if not hosts_page or hosts_page.from ~= from then
+    local page, names = redis.call('ZSCAN', hosts, from, 'COUNT', 50), {}
+    for i = 1, #page[2], 2 do names[#names + 1] = page[2][i] end
+    table.sort(names)
+    hosts_page = {from = from, names = names, next = page[1]}
+  end
+  -- the hosts of a page are seen in the order of their names, so that the walk knows where it was
+  local names, i = hosts_page.names, 1
+  while last and names[i] and (names[i] < last or names[i] == last and inner == '0') do i = i + 1 end
+  local name = names[i]
+  if not name then return {}, hosts_page.next end
+  local lane = redis.call('ZSCAN', string.sub(meta, 1, -5) .. 'host:' .. name, name == last and inner or '0', 'COUNT', count)
+  local ids = {}
+  for k = 1, #lane[2], 2 do ids[#ids + 1] = lane[2][k] end
+  if lane[1] == '0' and not names[i + 1] then return ids, hosts_page.next, name end
+  return ids, from .. ' ' .. lane[1] .. ' ' .. name, name
+end
+
+-- page_of: the next ids of a stage, where it goes on, and the host whose lane they stand in
+local function page_of(how, key, at, count)
+  if how == 'LANES' then return lanes(key, at, count) end
+  if how == 'FIELDS' then return fields(key, at, count) end
+  local page = redis.call(how, key, at, 'COUNT', count)
+  if how == 'SSCAN' then return page[2], page[1] end
+  local ids = {}
+  for i = 1, #page[2], 2 do ids[#ids + 1] = page[2][i] end
+  return ids, page[1]
+end

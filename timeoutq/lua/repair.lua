@@ -1,0 +1,203 @@
+-- repair: walk through the queue, a part a call, and mend what a foreign hand has deleted or added, and what a script that
+-- was refused half-way has left. Of a task in two states the one stays that loses nothing; one in no state comes back.
+-- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime workers worker_info meta stats bell alarm
+-- PARTS open wake log hostname polite where walk
+-- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at
+-- ARGV  1 call id   2 age of the call, ms   3 at most, ids   4 where the walk goes on, '' at first; + to go on where whoever
+--       called last ended   5 mend: 1, or 0 to count only
+-- Reply {where the walk goes on, or '' at its end; ids looked at; (what was found, how often) *}
+-- What: twice in two states; unleased in progress without a lease; astray a lease, or a place in a lane, and no state; stale a
+--       lease or an owner without a task in progress; unqueued waits, and in no lane or of a host that has no turn; placeless
+--       ready without its host's leave; unlocked the lock does not say what the lease does; haunted a place that nobody has; leftover what is known of no task; impolite waits
+--       for a host on a queue that is not polite, which is not mended
+local n, cursor, mends, shared = tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1', false
+if cursor == '+' then
+  shared, cursor = true, redis.call('HGET', meta, 'walk') or ''
+end
+sound()
+-- while the politeness of the queue changes, what stands in todos has no place yet
+local placed = redis.call('HEXISTS', meta, 'converting') == 0
+local found, looked, changed = {}, 0, false
+local function wrong(what)
+  found[what] = (found[what] or 0) + 1
+  if mends and not changed then
+    changed = true
+    redis.call('SREM', todos, '') -- goes first: a full server allows it, and all that follows it
+  end
+  return mends
+end
+local prefix = string.sub(meta, 1, -5)
+
+-- settle: see to it that each of the ids is in one state, and that its lease, its place and its lane agree with it. `missing`
+-- says of those in no state what to do: put back into it, or forget what is known
+local function settle(ids, missing, lane)
+  local states, deadlines, held = where_all(ids)
+  local names = polite and hosts_of(ids) or {}
+  if polite then load_hosts(names) end
+  local waits, wait_names, free = {}, {}, {}
+  for i = 1, #ids do
+    local id, state, deadline = ids[i], states[i], deadlines[i] and tonumber(deadlines[i])
+    if #state > 1 then
+      local keep = best(state, deadline and deadline > now)
+      if wrong('twice') then
+        for other in string.gmatch(state, '.') do
+          if other ~= keep then take_out(other, id) end
+        end
+      end
+      state = keep
+    elseif state == '' and missing then
+      if wrong('astray') then redis.call('SADD', missing, id) end
+      state = missing == in_progress and 'p' or 'w'
+    end
+    local name = names[i]
+    if state == 'p' then
+      if not deadline then
+        if wrong('unleased') then
+          -- its lease is what its lock still says; without a lock it gets one that nobody owns, of a minute at most: the
+          -- longest lease that the queue ever gave may be one of days. Then it comes back like any other
+          local left = redis.call('PTTL', lock .. id)
+          deadline = now + (left > 0 and left or math.min(tonumber(settings[3] or 30000), 60000))
+          redis.call('ZADD', leases, deadline, id)
+          redis.call('HINCRBY', stats, 'adopted', 1)
+          rouse(deadline)
+        end
+      end
+      local token = redis.pcall('GET', lock .. id)
+      if not held[i] and (not deadlines[i] or wrong('unleased')) and mends then
+        redis.call('HSET', owners, id, type(token) == 'string' and token or '?')
+      elseif held[i] and held[i] ~= '?' and token ~= held[i] and deadlines[i] and deadline > now + 100 then
+        -- the lock is for others to see; it may end a moment before the lease
+        if wrong('unlocked') then redis.call('PSETEX', lock .. id, deadline - now, held[i]) end
+      end
+      if placed and name and not holds(name, id) and wrong('placeless') then
+        occupy(name, id)
+        local one = load_hosts({name})[name]
+        if crowded(one) then recall(one) end
+      end
+    elseif deadline or held[i] then
+      if wrong('stale') then
+        redis.call('DEL', lock .. id)
+        redis.call('ZREM', leases, id)
+        redis.call('HDEL', owners, id)
+        redis.call('HDEL', runtime, id)
+      end
+    end
+    if state ~= 'p' then free[#free + 1] = lock .. id end
+    if placed and state == 't' and name and not holds(name, id) and wrong('placeless') then
+      redis.call('SMOVE', todos, waiting, id)
+      waits[#waits + 1], wait_names[#waits + 1] = id, name
+    elseif state == 'w' and not polite then
+      wrong('impolite')
+    elseif state == 'w' and not name then
+      if wrong('unqueued') then redis.call('SMOVE', waiting, todos, id) end
+    elseif state == 'w' then
+      local turn_at = redis.call('ZSCORE', prefix .. 'hosts', name)
+      if not turn_at or not redis.call('ZSCORE', prefix .. 'host:' .. name, id) then
+        if wrong('unqueued') then waits[#waits + 1], wait_names[#waits + 1] = id, name end
+      end
+    end
+    if lane and (state ~= 'w' or name ~= lane) and wrong('unqueued') then
+      redis.call('ZREM', prefix .. 'host:' .. lane, id)
+    end
+    states[i] = state
+  end
+  if #free > 0 and redis.call('EXISTS', unpack(free)) > 0 and wrong('unlocked') then redis.call('DEL', unpack(free)) end
+  if #waits > 0 then arrive(waits, wait_names) end
+  return states, names
+end
+
+-- what each stage of the walk does with a page
+local function of_states(ids) settle(ids, false) end
+local function of_leases(ids) settle(ids, in_progress) end
+local function of_owners(ids) settle(ids, false) end
+local function of_lane(ids, name)
+  if not polite then return end
+  local given, named, bare = hosts_of(ids), redis.call('HMGET', prefix .. 'groups', unpack(ids)), {}
+  local states = where_all(ids)
+  for i = 1, #ids do
+    -- the lane is the last to know with which host a task was put
+    if given[i] ~= name and not named[i] and (states[i] == '' or states[i] == 'w') then bare[#bare + 1] = ids[i] end
+  end
+  if #bare > 0 and wrong('unqueued') then regroup(bare, name) end
+  settle(ids, waiting, name)
+end
+local function of_records(key, kept_in, forget)
+  return function(ids)
+    local states, old = where_all(ids), {}
+    for i = 1, #ids do
+      if not string.find(states[i], kept_in or '[ptwsf]') then
+        wrong('leftover')
+        old[#old + 1] = ids[i]
+      end
+    end
+    if #old == 0 or not mends then return end
+    if forget then return forget(old) end
+    redis.call('HDEL', key, unpack(old))
+  end
+end
+local function of_times(ids)
+  local kept = redis.call('SMISMEMBER', done, unpack(ids))
+  for i = 1, #ids do
+    if kept[i] == 0 and wrong('leftover') then redis.call('ZREM', done_at, ids[i]) end
+  end
+end
+local function of_workers(ids)
+  local beats = redis.call('ZMSCORE', workers, unpack(ids))
+  for i = 1, #ids do
+    if not beats[i] and wrong('leftover') then redis.call('HDEL', worker_info, ids[i]) end
+  end
+end
+local function of_slots(names)
+  if not polite then return end
+  load_hosts(names)
+  for i = 1, #names do
+    local one = load_hosts(names)[names[i]]
+    if one.held then haunts({one.held}, {names[i]}, wrong) end
+  end
+end
+local function of_places(words)
+  if not polite then return end
+  local ids, names = {}, {}
+  for i = 1, #words do
+    local size, rest = string.match(words[i], '^(%d+):(.*)$')
+    names[i], ids[i] = string.sub(rest or '', 1, size or 0), string.sub(rest or words[i], (size or 0) + 1)
+  end
+  haunts(ids, names, wrong, words)
+end
+
+local stages = {
+  {'SSCAN', in_progress, of_states}, {'LANES', prefix .. 'hosts', of_lane}, {'SSCAN', prefix .. 'waiting', of_states},
+  {'SSCAN', todos, of_states}, {'ZSCAN', scheduled, of_states}, {'SSCAN', failed, of_states}, {'ZSCAN', leases, of_leases},
+  {'HSCAN', owners, of_owners}, {'HSCAN', runtime, of_records(runtime, 'p')}, {'HSCAN', prefix .. 'slots', of_slots},
+  {'ZSCAN', prefix .. 'places', of_places}, {'HSCAN', prefix .. 'groups', of_records(prefix .. 'groups')},
+  {'FIELDS', payload, of_records(payload)}, {'HSCAN', attempts, of_records(attempts, nil, clear)},
+  {'HSCAN', crashes, of_records(crashes, nil, clear)}, {'FIELDS', errors, of_records(errors, nil, clear)},
+  {'HSCAN', prefix .. 'releases', of_records('releases', nil, clear)},
+  {'HSCAN', prefix .. 'traces', of_records('traces', nil, untrace)}, {'ZSCAN', done_at, of_times},
+  {'HSCAN', worker_info, of_workers},
+}
+local stage, at = string.match(cursor, '^(%d+) (.*)$')
+stage, at = tonumber(stage or 1), at or '0'
+while looked < n and stage <= #stages do
+  local how, key, see = unpack(stages[stage])
+  local ids, lane
+  ids, at, lane = page_of(how, key, at, n - looked)
+  -- one that looks at nothing is not free either
+  looked = looked + math.max(1, #ids)
+  if #ids > 0 then see(ids, lane) end
+  if at == '0' then stage = stage + 1 end
+end
+local on = stage <= #stages and stage .. ' ' .. at or ''
+if mends then
+  if polite and changed then turn() end
+  if settings[2] ~= '1' and redis.call('EXISTS', todos) == 1 then ring() end
+end
+if shared and on ~= cursor then
+  redis.call('HDEL', meta, 'walk') -- goes first: a full server allows it, and all that follows it
+  if on ~= '' then redis.call('HSET', meta, 'walk', on) end
+end
+local reply = {on, looked}
+for what, count in pairs(found) do
+  reply[#reply + 1], reply[#reply + 2] = what, count
+end
+return reply

@@ -1,0 +1,27 @@
+"""What a walk through a queue may find wrong, in words; `lua/repair.lua` finds it, the cleaner and doctor tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+WORDS = {
+    "twice": "in two states at once",
+    "unleased": "in progress without a lease or an owner",
+    "astray": "with a lease or a place in a lane, but in no state",
+    "unlocked": "whose lock does not say what their lease does",
+    "stale": "leased, but not in progress",
+    "unqueued": "waiting where no host would hand them over",
+    "placeless": "ready or in progress without a place of their host",
+    "haunted": "with a place of a host that they do not use",
+    "leftover": "known by a record only",
+    "impolite": "waiting for hosts on a queue that is not polite",
+}
+"""What is wrong with a task, by the word that the script uses."""
+
+UNMENDED = ("impolite",)
+"""What no walk mends: somebody has to decide."""
+
+
+def told(found: Mapping[str, int]) -> str:
+    """Say what was found, as in `2 tasks in two states at once, 1 task in progress without a lease or an owner`."""
+    return ", ".join(f"{n:,} task{'' if n == 1 else 's'} {WORDS.get(what, what)}" for what, n in found.items())
