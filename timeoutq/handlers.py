@@ -204,7 +204,8 @@ class Surroundings:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._values = list(context.values())
-        self._count = len(self._values)
+        self.bare = not self._values
+        """Whether there are no variables at all: then `len(copy_context()) > 0` is all that has to be asked."""
 
     def fresh(self) -> Context:
         """Give a context that no handler has touched."""
@@ -213,4 +214,4 @@ class Surroundings:
     def changed(self) -> bool:
         """Say whether the context of the caller differs from a fresh one; by identity, so no value's code runs."""
         now = copy_context()
-        return len(now) != self._count or (self._count > 0 and not all(map(is_, now.values(), self._values)))
+        return len(now) != len(self._values) or not all(map(is_, now.values(), self._values))
