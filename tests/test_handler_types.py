@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-SAMPLE = '''
+SAMPLE = """
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -97,7 +97,7 @@ wrong: Handler = links  # refused
 also_wrong: Handler = no_lease  # refused
 Ack(put=3)  # refused
 Retry(after="soon")  # refused
-'''
+"""
 REFUSED = {number for number, line in enumerate(SAMPLE.splitlines(), 1) if line.endswith("# refused")}
 
 
