@@ -32,11 +32,11 @@ LEVELS: Mapping[str, Level] = {
     "mutants": Level(["test_mutants.py"], ["gcc", "redis-server"], breaking=True),
     "faults": Level(["test_faults.py"]),
     "storms": Level(["test_storms.py"], breaking=True),
-    "server faults": Level(["test_server_faults.py"], ["redis-server"]),
+    "server faults": Level(["test_server_faults.py"], ["redis-server"], breaking=True),
     "power cuts": Level(["test_power_cuts.py"], ["gcc", "redis-server"], breaking=True),
     "failovers": Level(["test_failovers.py"], ["redis-server"], breaking=True),
     "hosts": Level(["test_polite_walk.py"], ["redis-server"]),
-    "clocks": Level(["test_clocks.py"], ["gcc", "redis-server"]),
+    "clocks": Level(["test_clocks.py"], ["gcc", "redis-server"], breaking=True),
     "hostile text": Level(["test_hostile_text.py"]),
     "soak": Level(["test_soak.py"], breaking=True),
 }
