@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import threading
 import time
@@ -257,6 +258,80 @@ async def test_a_handler_that_finds_what_cannot_be_put_fails(jobs: AsyncQueue, q
     await burst(jobs, handler_thread if threads else handler)
     assert "InvalidInput: " in (queue.inspect("a").error or "")
     assert queue.stats().known == 1
+
+
+@pytest.mark.parametrize("count", [3, 1200])
+@pytest.mark.parametrize("threads", [False, True])
+async def test_links_that_can_be_gone_through_only_once_are_all_put(
+    jobs: AsyncQueue, queue: Queue, count: int, threads: bool
+) -> None:
+    def links(lease: Lease) -> Ack | None:
+        return Ack(put=(f"x{i}" for i in range(count))) if lease.task == "page" else None
+
+    async def links_async(lease: Lease) -> Ack | None:
+        return links(lease)
+
+    queue.put("page")
+    await burst(jobs, links if threads else links_async)
+    assert queue.stats().done == count + 1
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_a_lost_lease_that_has_not_begun_is_not_run(
+    jobs: AsyncQueue, queue: Queue, threads: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun: list[str] = []
+    release = threading.Event()
+
+    async def handler(lease: Lease) -> None:
+        begun.append(lease.task)
+        await until(release.is_set)
+
+    def handler_thread(lease: Lease) -> None:
+        begun.append(lease.task)
+        release.wait(60)
+
+    queue.put("a", "b", "c")
+    worker = Worker(jobs, handler_thread if threads else handler, concurrency=1, prefetch=2, signals=False)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: len(begun) == 1 and len(worker.held) == 3)
+    (lost, kept) = sorted({"a", "b", "c"} - {*begun})
+    queue.forget(lost)
+    await until(lambda: len(worker.held) == 2)
+    release.set()
+    await until(lambda: queue.stats().done == 2)
+    worker.stop()
+    assert (await running).lost == 1
+    assert begun[1:] == [kept]
+    assert f"{lost!r} " in caplog.text
+
+
+async def test_a_thread_that_is_ended_from_outside_is_replaced_and_its_task_given_back(
+    jobs: AsyncQueue, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Ended(BaseException):
+        pass
+
+    ran: list[str] = []
+
+    def handler(lease: Lease) -> None:
+        ran.append(lease.task)
+
+    queue.put("a")
+    worker = Worker(jobs, handler, concurrency=1, signals=False)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: queue.stats().done == 1)
+    (thread,) = [one for one in threading.enumerate() if one.name.startswith(f"handler-{queue.name}")]
+    assert thread.ident is not None
+    # it strikes as soon as the thread has taken the next lease
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Ended)) == 1
+    queue.put("b", "c")
+    await until(lambda: queue.stats().done == 3)
+    assert sorted(ran) == ["a", "b", "c"]
+    assert "a thread ended" in caplog.text
+    assert "no handler works on it: it is given back" in caplog.text
+    worker.stop()
+    assert (await running).released == 1
 
 
 async def test_a_retry_policy_that_raises_does_not_hold_the_task(jobs: AsyncQueue, queue: Queue) -> None:

@@ -210,6 +210,21 @@ def test_a_worker_that_waits_for_its_server_ends_at_once_when_asked(tmp_path: Pa
         assert time.monotonic() - began < 2
 
 
+@pytest.mark.parametrize("handler", ["nasty", "nasty_in_thread"])
+def test_no_exception_of_a_handler_ends_a_worker_or_keeps_it_from_ending(
+    queue: Queue, run: Processes, handler: str
+) -> None:
+    queue.put([f"t-{i}" for i in range(60)])
+    worker = run.worker(queue.name, handler, "--concurrency", "3", "--timeout", "5", "--retry", "600")
+    wait_until(lambda: queue.stats().done + queue.stats().scheduled == 60, timeout=20)
+    assert queue.stats().done == 10
+    worker.terminate()
+    assert worker.wait(10) == 0
+    assert queue.stats().in_progress == 0
+    assert queue.stats().counters.get("expired", 0) == 0
+    assert run.log(worker).count("failed on attempt 1") == 50
+
+
 def test_a_worker_whose_supervisor_was_killed_drains(queue: Queue, run: Processes) -> None:
     queue.put([f"t{i}" for i in range(200)])
     words = ("--processes", "2", "--concurrency", "2", "--timeout", "5")

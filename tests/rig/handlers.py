@@ -93,3 +93,30 @@ def die_in_thread(lease: Lease) -> None:
     note("start", lease)
     os.kill(os.getpid(), signal.SIGSEGV)
     time.sleep(60)
+
+
+class Unspeakable(BaseException):
+    """An exception that is none, and whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise GeneratorExit
+
+    __repr__ = __str__
+
+
+def _raise_by_turns(lease: Lease) -> None:
+    number = int(lease.task.rpartition("-")[2])
+    kinds = (Unspeakable, GeneratorExit, KeyboardInterrupt, SystemExit, asyncio.CancelledError, None)
+    kind = kinds[number % len(kinds)]
+    if kind is not None:
+        raise kind
+
+
+async def nasty(lease: Lease) -> None:
+    """Raise by turns what ends careless workers; each sixth task is done."""
+    _raise_by_turns(lease)
+
+
+def nasty_in_thread(lease: Lease) -> None:
+    """The same in a thread."""
+    _raise_by_turns(lease)
