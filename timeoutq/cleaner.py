@@ -31,15 +31,17 @@ WALK_EVERY = 0.35
 ALARM_WAIT = 30.0
 
 
-def waiting_for(what: str, mends: Callable[[BaseException], bool]) -> AsyncRetrying:
-    """Give the loop that waits for a server which is away, restarting or in failover: full jitter, without end.
+def waiting_for(queue: str, mends: Callable[[BaseException], bool]) -> AsyncRetrying:
+    """Give the loop in which the cleaner of a queue waits for a server that is away, restarting or in failover.
 
-    `mends` says of an error whether waiting may mend it; others are raised.
+    It waits with full jitter, without end. `mends` says of an error whether waiting may mend it; others are raised.
     """
 
     def tell(state: RetryCallState) -> None:
         if state.attempt_number == 1 and state.outcome is not None:
-            log.warning("%s waits for the server: %s", what, state.outcome.exception())
+            error = state.outcome.exception()
+            fields = {"queue": queue, "error": str(error)}
+            log.warning("cleaner of queue %s waits for the server: %s", queue, error, extra=fields)
 
     return AsyncRetrying(
         retry=retry_if_exception(mends),
@@ -73,7 +75,7 @@ class Cleaner:
             while True:
                 self._alarm.clear()
                 pause = 0.0
-                async for attempt in waiting_for(f"cleaner of queue {self.queue.name}", self._mends):
+                async for attempt in waiting_for(self.queue.name, self._mends):
                     with attempt:
                         pause = await self._round()
                 with suppress(TimeoutError):
@@ -102,7 +104,7 @@ class Cleaner:
             if requeued.moved:
                 log.info(
                     "queue %s: took back %d expired leases, %d of them to failed",
-                    queue.name, requeued.moved, requeued.failed,
+                    queue.name, requeued.moved, requeued.failed, extra={"queue": queue.name},
                 )  # fmt: skip
             if not requeued.moved and not promoted.moved:
                 # somebody else did it, or a grace holds it back: look again soon
@@ -128,7 +130,8 @@ class Cleaner:
         # all cleaners of a queue share one walk, so that together they look no more often than one would
         found = await self.queue.run(flows.answer(self.queue.talk, self.queue.operations.repair()))
         if found.found:
-            log.warning("queue %s: %s", self.queue.name, repairs.told(found.found))
+            fields = {"queue": self.queue.name}
+            log.warning("queue %s: %s", self.queue.name, repairs.told(found.found), extra=fields)
         pause = WALK_EVERY * max(1, self.peers) * random.uniform(0.5, 1.5) if found.cursor else PRUNE_EVERY  # noqa: S311  # jitter
         self._repair_at = time.monotonic() + pause
 

@@ -68,6 +68,7 @@ class Heartbeat:
         period = self.queue.timeout / 3
         extend_at, beat_at, news_at = time.monotonic() + period, time.monotonic(), 0.0
         said: Mapping[str, object] = {}
+        fields = {"queue": self.queue.name, "worker": self.queue.worker}
         while not self._stop.is_set():
             now, spoke = time.monotonic(), False
             try:
@@ -82,14 +83,17 @@ class Heartbeat:
                     spoke = self._extend() or spoke
             except TimeoutqError as error:
                 if not self._down:
-                    log.warning("heartbeat of queue %s cannot reach the server: %s", self.queue.name, error)
+                    log.warning(
+                        "heartbeat of queue %s cannot reach the server: %s", self.queue.name, error,
+                        extra={**fields, "error": str(error)},
+                    )  # fmt: skip
                 self._down = True
                 # leases are running out meanwhile: try again soon, but not all workers at once
                 pause = random.uniform(0, min(1.0, period))  # noqa: S311  # jitter, not a secret
                 extend_at = beat_at = time.monotonic() + pause  # the call that failed may have taken long
             else:
                 if self._down and spoke:
-                    log.info("heartbeat of queue %s reaches the server again", self.queue.name)
+                    log.info("heartbeat of queue %s reaches the server again", self.queue.name, extra=fields)
                 self._down = self._down and not spoke
             self._stop.wait(max(0.0, min(extend_at, beat_at, news_at) - time.monotonic()))
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 
 from timeoutq.errors import InvalidInput
 from timeoutq.text import safe
@@ -21,19 +22,36 @@ class SafeFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One event, one line of JSON in ASCII."""
+    """One event, one line of JSON in ASCII; what a call gave as `extra=` stands in fields of its own.
+
+    The lines of timeoutq give `queue`, `worker`, `task`, `attempt` and `error`, where there is one. All text is
+    printable: whoever writes a field to a terminal is as safe as with the lines of text.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format the record as an object with time, level, logger and message."""
+        """Format the record as an object with time, level, logger, pid, message, and its fields."""
         found: dict[str, object] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "pid": record.process,
+            "message": _lines(record.getMessage()),
         }
         if record.exc_info:
-            found["traceback"] = self.formatException(record.exc_info)
+            found["traceback"] = _lines(self.formatException(record.exc_info))
+        for name, value in vars(record).items():
+            if name not in _USUAL and value is not None:
+                plain = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
+                found.setdefault(safe(name), value if plain else _lines(value))
         return json.dumps(found)
+
+
+_USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+"""What every record has; anything else was given by the call."""
+
+
+def _lines(value: object) -> str:
+    return "\n".join(map(safe, value.split("\n"))) if isinstance(value, str) else safe(value)
 
 
 def configure(level: str, *, as_json: bool = False) -> None:

@@ -94,7 +94,11 @@ class Orders:
         found = os.read(self._lifeline, 64)
         if not found:
             asyncio.get_running_loop().remove_reader(self._lifeline)
-            log.warning("the supervisor of process %d is gone: the process drains", os.getpid())
+            name = self._worker.queue.name if self._worker is not None else ""
+            log.warning(
+                "queue %s: the supervisor of process %d is gone: the process drains", name, os.getpid(),
+                extra={"queue": name},
+            )  # fmt: skip
         if Order.NOW in found and self._worker is not None:
             self.asked = True
             self._worker.stop(now=True)

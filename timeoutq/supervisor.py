@@ -139,6 +139,7 @@ class _Supervisor:
         self._kill_at: float | None = None
         self._killed: set[int] = set()
         self._young = 0
+        self._fields = {"queue": self._queue.name}
         self._code = exit_codes.DONE
         self._words = ""
 
@@ -171,7 +172,10 @@ class _Supervisor:
             try:
                 self._start()
             except OSError as error:
-                log.error("queue %s: cannot start a worker process: %s", self._queue.name, error)
+                log.error(
+                    "queue %s: cannot start a worker process: %s", self._queue.name, error,
+                    extra={**self._fields, "error": str(error)},
+                )  # fmt: skip
                 self._due[0] = now + LOOK_EVERY
                 self._due.sort()
                 return
@@ -197,7 +201,7 @@ class _Supervisor:
             undo.pop_all()
         os.close(reading)
         self._children[pid] = _Child(pid, ledger, writing)
-        log.info("worker process %d started", pid)
+        log.info("worker process %d started", pid, extra={**self._fields, "child": pid})
 
     def _be_child(self, ledger: SharedLedger, reading: int, writing: int, mask: set[int | signal.Signals]) -> NoReturn:
         code = exit_codes.DIED
@@ -248,7 +252,7 @@ class _Supervisor:
             return
         self._kill_at = None
         for pid in self._children:
-            log.error("worker process %d does not end: it is killed", pid)
+            log.error("worker process %d does not end: it is killed", pid, extra={**self._fields, "child": pid})
             self._killed.add(pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -268,10 +272,11 @@ class _Supervisor:
     def _ended(self, child: _Child, code: int) -> None:
         told, words = child.ledger.told()
         ending = Ending(told, code, time.monotonic() - child.started)
+        fields = {**self._fields, "child": child.pid, "code": code}
         if ending.died:
-            log.error("worker process %d died: %s", child.pid, ending.words)
+            log.error("worker process %d died: %s", child.pid, ending.words, extra={**fields, "error": ending.words})
         else:
-            log.info("worker process %d ended: %s", child.pid, told.name.lower().replace("_", " "))
+            log.info("worker process %d ended: %s", child.pid, told.name.lower().replace("_", " "), extra=fields)
         self._young = young_deaths(ending, self._young)
         match judge(ending, stopping=self._stopping_since is not None, young=self._young):
             case Replace(pause):
@@ -302,9 +307,12 @@ class _Supervisor:
                 queue.run(flows.answers(queue.talk, queue.operations.crash(started, reason)))
             log.warning(
                 "queue %s: %d tasks were running in process %d, %d more were held",
-                queue.name, len(started), child.pid, len(held),
+                queue.name, len(started), child.pid, len(held), extra={**self._fields, "child": child.pid},
             )  # fmt: skip
         except TimeoutqError as error:
-            log.warning("queue %s: the leases of process %d must run out: %s", queue.name, child.pid, error)
+            log.warning(
+                "queue %s: the leases of process %d must run out: %s", queue.name, child.pid, error,
+                extra={**self._fields, "child": child.pid, "error": str(error)},
+            )  # fmt: skip
         finally:
             queue.close()

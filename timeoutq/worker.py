@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
@@ -236,7 +236,7 @@ class Worker:
                         await self._serve(self._span)
         if self._stop_level and not self.tally.end:
             self.tally.end = "stopped"
-        log.info("worker %s ends: %s", self.queue.worker, self.tally)
+        log.info("worker %s ends: %s", self.queue.worker, self.tally, extra=self._fields())
         return self.tally
 
     async def _serve(self, span: Span) -> None:
@@ -258,7 +258,7 @@ class Worker:
                 self._crew = _Crew(self, min(self.concurrency, THREAD_LIMIT))
             log.info(
                 "worker %s starts on queue %s: concurrency %d, timeout %g s",
-                self.queue.worker, self.queue.name, self.concurrency, self.queue.timeout,
+                self.queue.worker, self.queue.name, self.concurrency, self.queue.timeout, extra=self._fields(),
             )  # fmt: skip
             self._pumping = asyncio.create_task(self._pump(background[0]), name=f"pump-{self.queue.name}")
             try:
@@ -284,7 +284,8 @@ class Worker:
         """Claim no more and finish what runs; with `now`, or when called again, give everything back at once."""
         self._stop_level = 2 if now or self._stop_level else 1
         at_once = self._stop_level == 2
-        log.info("worker %s %s", self.queue.worker, "stops at once, giving its tasks back" if at_once else "drains")
+        what = "stops at once, giving its tasks back" if at_once else "drains"
+        log.info("worker %s %s", self.queue.worker, what, extra=self._fields())
         if not self._span.entered or at_once:
             self._span.give_up()
         self._wake.set()
@@ -303,6 +304,15 @@ class Worker:
             "failed": self.tally.failed,
             "started": self._started,
         }
+
+    def _fields(self, lease: Lease | None = None, error: object = None) -> dict[str, object]:
+        """Give what a line of the log tells in fields of its own, see `logs.JsonFormatter`."""
+        fields: dict[str, object] = {"queue": self.queue.name, "worker": self.queue.worker}
+        if lease is not None:
+            fields |= {"task": lease.task, "attempt": lease.attempt}
+        if error is not None:
+            fields["error"] = error if isinstance(error, str) else str(error)
+        return fields
 
     # ---- the pump: all exchanges with the queue
 
@@ -329,7 +339,10 @@ class Worker:
                 raise self._broken
             self._wake.clear()
             if self._max_tasks is not None and self._runs >= self._max_tasks and not self._stop_level:
-                log.info("worker %s has run %d tasks, the most that it may", self.queue.worker, self._runs)
+                log.info(
+                    "worker %s has run %d tasks, the most that it may", self.queue.worker, self._runs,
+                    extra=self._fields(),
+                )  # fmt: skip
                 self.tally.end = "max_tasks"
                 self.stop()
             if self._stop_level:
@@ -493,7 +506,7 @@ class Worker:
         else:
             self._met = self._cleaner.met = True
             if self._failures:
-                log.info("worker %s: the server answers again", self.queue.worker)
+                log.info("worker %s: the server answers again", self.queue.worker, extra=self._fields())
             self._failures = 0
 
     async def _wait_out(self, trouble: TimeoutqError) -> None:
@@ -501,7 +514,8 @@ class Worker:
             raise trouble
         self._failures += 1
         if self._failures == 1:
-            log.warning("worker %s waits for the server: %s", self.queue.worker, trouble)
+            fields = self._fields(error=trouble)
+            log.warning("worker %s waits for the server: %s", self.queue.worker, trouble, extra=fields)
         state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]  # only its number is read
         state.attempt_number = self._failures
         pause = wait_random_exponential(multiplier=0.1, max=3)(state)
@@ -542,7 +556,8 @@ class Worker:
                 loss: object = await self.queue.run(flows.lost(self.queue.talk, lease))
         except TimeoutqError as error:
             loss = f"lease on {lease.task!a} is lost; why cannot be asked: {error}"
-        log.warning("queue %s: the %s of a task came too late: %s", self.queue.name, verb, loss)
+        fields = self._fields(lease, loss)
+        log.warning("queue %s: the %s of a task came too late: %s", self.queue.name, verb, loss, extra=fields)
 
     def _receive(self, found: Claimed, n: int, asked: float, strokes: int) -> None:
         self.queue.talk.clock.seen(found.now_ms, asked)
@@ -636,7 +651,10 @@ class Worker:
     def _replace_consumer(self, task: asyncio.Task[None]) -> None:
         self._consumers.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _say(logging.ERROR, "worker %s: a consumer ended", self.queue.worker, exc_info=task.exception())
+            _say(
+                logging.ERROR, "worker %s: a consumer ended", self.queue.worker,
+                exc_info=task.exception(), fields=self._fields(),
+            )  # fmt: skip
         if not self._closing:
             self._start_consumer()
 
@@ -754,12 +772,18 @@ class Worker:
             except TimeoutqError as error:
                 if isinstance(error, LeaseLost):
                     self.tally.lost += 1
-                    log.warning("queue %s: the ack of a task came too late: %s", self.queue.name, error)
+                    log.warning(
+                        "queue %s: the ack of a task came too late: %s", self.queue.name, error,
+                        extra=self._fields(lease, error),
+                    )  # fmt: skip
                 elif self._stop_level < 2:
                     await self._wait_out(error)
                     continue
                 else:
-                    log.error("queue %s: the ack of %a failed: %s", self.queue.name, lease.task, error)
+                    log.error(
+                        "queue %s: the ack of %a failed: %s", self.queue.name, lease.task, error,
+                        extra=self._fields(lease, error),
+                    )  # fmt: skip
             except Exception as error:
                 self._fail(lease, error)
                 self._wake.set()
@@ -782,6 +806,7 @@ class Worker:
             self.queue.name, lease.task, lease.attempt,
             "given up" if retry_ms < 0 else f"again in {retry_ms / 1000:g} s", text.decode("utf-8", "replace"),
             exc_info=error if log.isEnabledFor(logging.DEBUG) else None,
+            fields=self._fields(lease, text.decode("utf-8", "replace")),
         )  # fmt: skip
 
     def _retry_ms(self, lease: Lease, error: BaseException) -> int:
@@ -790,7 +815,7 @@ class Worker:
         except BaseException as problem:  # a policy of the user's may raise anything
             _say(
                 logging.ERROR, "queue %s: the retry policy failed; the usual one decides", self.queue.name,
-                exc_info=problem,
+                exc_info=problem, fields=self._fields(lease),
             )  # fmt: skip
             try:
                 wait = RetryPolicy.of(None).decide(lease.attempt, error)
@@ -810,7 +835,7 @@ class Worker:
                 lease = self.held[fence]
                 _say(
                     logging.WARNING, "queue %s: task %a is held, but no handler works on it: it is given back",
-                    self.queue.name, lease.task,
+                    self.queue.name, lease.task, fields=self._fields(lease),
                 )  # fmt: skip
                 self._running.pop(fence, None)
                 self._gathered.releases.append(lease)
@@ -939,14 +964,23 @@ class Worker:
                         if self._failures:
                             break
         except (TimeoutqError, TimeoutError) as error:
-            log.warning("worker %s could not give back %d leases: %s", self.queue.worker, len(self.held), error)
+            log.warning(
+                "worker %s could not give back %d leases: %s", self.queue.worker, len(self.held), error,
+                extra=self._fields(error=error),
+            )  # fmt: skip
         await asyncio.get_running_loop().run_in_executor(None, self._heartbeat.stop)
 
 
-def _say(level: int, message: str, *words: object, exc_info: BaseException | None = None) -> None:
+def _say(
+    level: int,
+    message: str,
+    *words: object,
+    exc_info: BaseException | None = None,
+    fields: Mapping[str, object] | None = None,
+) -> None:
     """Log a line where an exception would do harm: whoever listens to logs may raise."""
     with suppress(BaseException):
-        log.log(level, message, *words, exc_info=exc_info)
+        log.log(level, message, *words, exc_info=exc_info, extra=fields)
 
 
 def _block_ms(error: BaseException) -> int:
@@ -1062,7 +1096,11 @@ class _Crew:
             while self._worker._around.fresh().run(self._serve):
                 pass
         except BaseException as error:  # no handler's: somebody raised it in this thread from outside
-            _say(logging.ERROR, "worker %s: a thread ended", self._worker.queue.worker, exc_info=error)
+            worker = self._worker
+            _say(
+                logging.ERROR, "worker %s: a thread ended", worker.queue.worker,
+                exc_info=error, fields=worker._fields(),
+            )  # fmt: skip
             with suppress(RuntimeError):  # the loop is closed already
                 self._worker._loop.call_soon_threadsafe(self._make_up)
 

@@ -1,0 +1,122 @@
+"""Lines of JSON: what happened to which task of which queue can be asked without reading prose."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.rig.processes import processes
+from tests.rig.waiting import wait_until
+from timeoutq import Lease, Queue, Worker
+from timeoutq.logs import JsonFormatter
+from timeoutq.testing import FakeAsyncQueue, fake_async_queue
+
+
+@contextmanager
+def as_json() -> Iterator[list[dict[str, Any]]]:
+    """Keep the lines of timeoutq as `--log-json` writes them."""
+    written, found = io.StringIO(), list[dict[str, Any]]()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger("timeoutq")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        found += map(json.loads, written.getvalue().splitlines())
+
+
+def written(**fields: object) -> dict[str, Any]:
+    with as_json() as lines:
+        logging.getLogger("timeoutq.test").warning("told %s", "so", extra=fields)
+    (line,) = lines
+    return line
+
+
+def test_what_a_call_gives_as_extra_is_a_field() -> None:
+    line = written(queue="web", task="https://a.example/", attempt=2, share=0.5, last=True, none=None)
+    assert {name: line[name] for name in ("queue", "task", "attempt", "share", "last")} == {
+        "queue": "web", "task": "https://a.example/", "attempt": 2, "share": 0.5, "last": True,
+    }  # fmt: skip
+    assert (line["message"], line["level"], line["logger"]) == ("told so", "WARNING", "timeoutq.test")
+    assert "none" not in line
+    assert not line.keys() & {"args", "levelno", "lineno", "processName", "taskName"}
+
+
+class Odd:
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_no_field_steers_a_terminal_or_breaks_the_line() -> None:
+    line = written(task="\x1b[2J\x07a\udcff\u202e", error="one\ntwo\r", odd=Odd(), much=float("inf"), level="mine")
+    assert line["task"] == r"\x1b[2J\x07a\xff\u202e"
+    assert line["error"] == "one\ntwo\\x0d"
+    assert "without text" in line["odd"]
+    assert line["much"] == "inf"
+    assert line["level"] == "WARNING"
+
+
+def test_a_traceback_keeps_its_lines_and_nothing_else() -> None:
+    with as_json() as lines:
+        try:
+            raise ValueError("\x1b[31mred")
+        except ValueError:
+            logging.getLogger("timeoutq.test").exception("failed")
+    trace = lines[0]["traceback"].splitlines()
+    assert trace[0].startswith("Traceback")
+    assert trace[-1] == r"ValueError: \x1b[31mred"
+
+
+async def fail(lease: Lease) -> None:
+    raise KeyError("title")
+
+
+async def test_a_failed_task_is_told_with_its_fields() -> None:
+    queue: FakeAsyncQueue = fake_async_queue("pages")
+    await queue.put("https://a.example/")
+    with as_json() as lines:
+        await Worker(queue, fail, retry=[], burst=True, signals=False).run()
+    (line,) = [line for line in lines if "failed on attempt" in line["message"]]
+    assert {name: line[name] for name in ("queue", "task", "attempt", "worker", "error")} == {
+        "queue": "pages",
+        "task": "https://a.example/",
+        "attempt": 1,
+        "worker": queue.worker,
+        "error": "KeyError: 'title'",
+    }
+    await queue.close()
+
+
+async def test_every_line_of_a_worker_names_its_queue() -> None:
+    queue: FakeAsyncQueue = fake_async_queue("pages")
+    await queue.put("a", "b")
+    with as_json() as lines:
+        await Worker(queue, fail, burst=True, signals=False, max_tasks=2).run()
+    assert len(lines) >= 4
+    assert {line.get("queue") for line in lines} == {"pages"}
+    assert {line.get("worker") for line in lines if line["logger"] == "timeoutq.worker"} == {queue.worker}
+    await queue.close()
+
+
+def test_a_process_that_died_is_told_with_its_fields(queue: Queue, url: str, tmp_path: Path) -> None:
+    queue.put("leave", "other")
+    with processes(url, tmp_path) as run:
+        worker = run.start("worker", queue.name, "tests.rig.handlers:leave", "--burst", "--log-json", CODE="7")
+        assert worker.wait(30) == 0
+        wait_until(lambda: queue.drained())
+        lines = [json.loads(line) for line in run.log(worker).splitlines()]
+    assert {line["queue"] for line in lines} == {queue.name}
+    (died,) = [line for line in lines if "died" in line["message"]]
+    assert (died["level"], died["code"], died["error"], died["pid"]) == ("ERROR", 7, "exit code 7", worker.pid)
+    (reported,) = [line for line in lines if "were running in process" in line["message"]]
+    assert reported["child"] == died["child"]
