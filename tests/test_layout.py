@@ -20,7 +20,19 @@ ORDER = [
 ]  # fmt: skip
 ROOMS = {
     "testing": ["fake", "running", "__init__", "fixtures"],
-    "bench": ["__init__", "terms", "handlers", "ground", "limits", "clients", "workers", "hosts", "latency", "report"],
+    "bench": [
+        "__init__",
+        "terms",
+        "handlers",
+        "ground",
+        "limits",
+        "clients",
+        "workers",
+        "hosts",
+        "latency",
+        "pauses",
+        "report",
+    ],
     "cli": [
         "completion",
         "app",

@@ -63,6 +63,8 @@ class Ground:
     def __init__(self, url: str | None, sizes: Sizes) -> None:
         """Describe it: the server at `url`, or with None an embedded one."""
         self.sizes = sizes
+        self.tell: Callable[[str], None] = lambda words: None
+        """Shows what a measurement that takes minutes is at."""
         self._given = url
         self._embedded: EmbeddedServer | None = None
         self._made: list[str] = []

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Any
 
 from timeoutq import address
-from timeoutq.bench import clients, hosts, latency, limits, workers
+from timeoutq.bench import clients, hosts, latency, limits, pauses, workers
 from timeoutq.bench.ground import Ground, Measure, told
 from timeoutq.bench.terms import FULL, QUICK, Figure, Readings, Sizes, Target
 from timeoutq.errors import InvalidInput
@@ -32,7 +33,8 @@ MEASURES: Sequence[Measure] = (
     limits.BARE_100_APART, limits.BARE_500, clients.CLAIM_500,
     limits.BARE_100, clients.CLAIM_100, workers.WORKER, workers.WORKER_2, workers.WORKER_DEF, workers.WORKER_DEF_2,
     workers.PICKUP, workers.COLD, workers.LATE, workers.KILLED, workers.IDLE, clients.REQUEUE, clients.MEMORY,
-    clients.STARTS, hosts.POLITE, hosts.FAIR, workers.BURST, clients.GROWTH, hosts.CLAIMS, latency.LATENCY,
+    clients.STARTS, hosts.POLITE, hosts.FAIR, workers.BURST, clients.GROWTH, hosts.CLAIMS, pauses.PAUSES,
+    latency.LATENCY,
 )  # fmt: skip
 
 
@@ -120,6 +122,7 @@ def measure(
     with _ending(), Ground(url, sizes or (QUICK if quick else FULL)) as ground, told(ground), _progress() as tell:
         for at, (number, one) in enumerate(steps):
             tell(at, len(steps), f"round {number} of {rounds}: {one.name}")
+            ground.tell = partial(tell, at, len(steps))
             found: Readings = one.take(ground)
             for figure in one.figures:
                 taken[figure.name].append(found.get(figure.name))

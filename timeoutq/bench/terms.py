@@ -78,6 +78,8 @@ class Sizes:
     hosts: Sequence[int] = (10, 1_000, 1_000_000)
     fair: tuple[int, int, int] = (200_000, 200, 50)
     """Tasks of one huge host; small hosts beside it, and tasks of each."""
+    pauses: tuple[int, int, int, int] = (500_000, 100_000, 300_000, 6_000)
+    """Tasks of a huge host; small hosts, of two tasks each; leases; and how many of the huge host are held."""
     handlers: int = 160
     delay: float = 0.2
     """The longest delay of a round trip, seconds."""

@@ -314,7 +314,8 @@ def bench(
 ) -> None:  # fmt: skip
     """Measure timeoutq beside the raw limits of a server: an embedded one, or that at --url, which will be busy.
 
-    It works on queues of its own, named bench-…, and removes them.
+    It works on queues of its own, named bench-…, and removes them. `--only pauses` tells how long the longest script of
+    each verb takes on a queue of a million tasks, in minutes.
     """
     from timeoutq.bench import report
 

@@ -1,0 +1,389 @@
+"""The longest script of each verb on a queue of a million tasks: for so long everybody else waits for the server.
+
+`report.py` takes this measurement. The queue is polite and has one huge host of ten thousand places, a hundred thousand
+small hosts, and three hundred thousand leases; another client claims and acks meanwhile. What counts is the CPU time of
+the server's main thread, since a machine that is shared takes its time from any script; and of three tries of all that
+is done with a verb the one with the least longest script.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.resources import files
+from itertools import count
+from typing import Any
+
+from timeoutq import flows
+from timeoutq.bench.ground import Ground, Measure
+from timeoutq.bench.terms import Figure, Readings, Target
+from timeoutq.client import Queue
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.errors import TimeoutqError
+from timeoutq.model import Lease, Politeness, Record, State
+from timeoutq.operations import BATCH, Argument, Call, Command, script
+
+HOUR_MS = 3_600_000
+REPLAY = "claim-again"
+"""A claim that is sent again, and looks for its leases among all."""
+TRIES = 3
+LONGEST = 50.0
+"""The most that a script may take, ms."""
+
+VERBS = sorted(path.name[:-4] for path in (files("timeoutq") / "lua").iterdir() if path.name.endswith(".lua"))
+
+
+class Scene:
+    """A queue of that size, and what is done on it."""
+
+    def __init__(self, ground: Ground, queue: Queue) -> None:
+        self.ground = ground
+        self.queue = queue
+        self.big, self.hosts, self.leased, self.flying = ground.sizes.pauses
+        self.held: list[Lease] = []
+        self.flown: list[Lease] = []
+        self._numbers = count()
+        self.ops = queue.operations
+        self.longest: dict[str, float] = {}
+        """Of each verb, what its longest script took, ms of the server's CPU."""
+
+    # ---- what it is made of
+
+    def urls(self, n: int) -> list[str]:
+        """Give new URLs of the huge host."""
+        return [f"https://big.example.com/articles/2026/{next(self._numbers):09d}.html" for _ in range(n)]
+
+    def strangers(self, n: int) -> list[str]:
+        """Give new URLs, each of a host of its own."""
+        return [f"https://small{next(self._numbers)}.example.com/articles/2026.html" for _ in range(n)]
+
+    def run(self, *calls: Call[Any]) -> Any:
+        """Run scripts one by one, note what each took, and give what the last one gave."""
+        found = None
+        for call in calls:
+            pipe = self.ground.bare.pipeline(transaction=False)
+            pipe.execute_command("INFO", "cpu")
+            pipe.execute_command(*call.command())
+            pipe.execute_command("INFO", "cpu")
+            before, reply, after = pipe.execute()
+            took = _cpu_ms(after) - _cpu_ms(before)
+            self.longest[call.name] = max(self.longest.get(call.name, 0.0), took)
+            found = call.read(reply)
+        return found
+
+    def promote(self, most: int) -> None:
+        """Let hosts have their turns, in so many rounds at most."""
+        for _ in range(most):
+            if not self.run(self.queue.operations.promote_due()).moved:
+                break
+
+    def rule(self, *rules: tuple[str, Argument]) -> None:
+        """Set rules of the huge host, as `set_host` does."""
+        host = self.run(self.queue.operations.host("big.example.com", rules))
+        while host.recalling:
+            host = self.run(self.queue.operations.host("big.example.com", [("recall", "")]))
+
+    def claim(self, n: int) -> list[Lease]:
+        """Claim so many, or as many as there are."""
+        found: list[Lease] = []
+        while len(found) < n:
+            some = self.queue.claim(min(BATCH, n - len(found)))
+            if not some:
+                break
+            found += some
+        return found
+
+    def build(self, tell: Callable[[str], None]) -> None:
+        """Make the queue: leases first, so that they are of tasks without a host."""
+        queue, chunk = self.queue, 10_000
+        for at in range(0, self.leased, chunk):
+            tell(f"{at:,} of {self.leased:,} leases")
+            queue.put([f"no host at all, {number:09d}" for number in range(at, min(at + chunk, self.leased))])
+            self.held += self.claim(chunk)
+        for _ in range(0, self.big, chunk):
+            queue.put(self.urls(min(chunk, self.big)))
+        queue.set_host("big.example.com", per_host=10_000)
+        while queue.promote_due():
+            pass
+        tell(f"{self.hosts:,} hosts")
+        for _ in range(0, self.hosts, chunk):
+            some = self.strangers(min(chunk, self.hosts))
+            queue.put(some)
+            queue.put([f"{url}?again" for url in some])
+        queue.put(self.urls(BATCH), again=True)
+
+    def fly(self) -> None:
+        """Hold as many tasks of hosts as the size says."""
+        for _ in range(3):
+            if len(self.flown) >= self.flying:
+                break
+            self.flown += self.claim(self.flying - len(self.flown))
+            self.promote(20)
+
+    # ---- what is done, three times each
+
+    def acts(self) -> Iterator[Callable[[], object]]:
+        """Give what is done, in order."""
+        yield from (self.put, self.schedule, self.claims, self.replay, self.extend, self.ack, self.fail, self.release)
+        yield from (self.crash, self.pull, self.forget, self.clean, self.prune, self.repair, self.look, self.transfer)
+        yield from (self.rules, self.block, self.ban, self.end_politeness, self.begin_politeness)
+
+    def put(self) -> None:
+        """Put tasks of one host, of many, and of none; then the same again."""
+        for some in (self.urls(BATCH), self.strangers(BATCH), [f"x{next(self._numbers)}" for _ in range(BATCH)]):
+            for _ in range(2):
+                self.run(*self.ops.put((some,), self.queue.talk.nonce))
+
+    def schedule(self) -> None:
+        """Schedule tasks that are due at once, and make them ready."""
+        for some in (self.urls(BATCH), self.strangers(BATCH)):
+            for _ in range(2):
+                self.run(*self.ops.schedule((some,), self.queue.talk.nonce, after=0))
+        self.promote(5)
+
+    def claims(self) -> None:
+        """Claim, and put tasks in the place of those."""
+        for _ in range(4):
+            self.flown += self.run(self.ops.claim(self.queue.token(), BATCH, HOUR_MS)).leases
+            self.run(*self.ops.put((self.strangers(BATCH),), self.queue.talk.nonce))
+
+    def replay(self) -> None:
+        """Claim; then send the claim again, after a time in which all leases were given."""
+        call = self.ops.claim(self.queue.token(), BATCH, HOUR_MS)
+        self.flown += self.queue.run(flows.answer(self.queue.talk, call)).leases
+        found = self.run(_Aged(call))
+        while found.rest is not None:
+            found = self.run(found.rest)
+
+    def extend(self) -> None:
+        """Extend leases."""
+        for leases in (self.held, self.flown):
+            self.run(*self.ops.extend(leases[-BATCH:], HOUR_MS))
+
+    def ack(self) -> None:
+        """Ack tasks of hosts and of none, for good and for a time, and some with what they found."""
+        for leases in (self.flown, self.held):
+            self.run(*self.ops.ack(_taken(leases, BATCH)))
+            self.run(*self.ops.ack(_taken(leases, BATCH), HOUR_MS))
+            for lease in _taken(leases, 2):
+                for some in (self.urls(BATCH - 1), self.strangers(BATCH - 1))[leases is self.held :]:
+                    self.run(self.ops.ack_put(lease, [url.encode() for url in some], {}))
+
+    def fail(self) -> None:
+        """Fail tasks, for another attempt and for good, and try them again."""
+        for leases in (self.flown, self.held):
+            for retry_ms in (0, -1):
+                some = _taken(leases, BATCH)
+                self.run(*self.ops.fail(some, [retry_ms] * len(some), [b"no" * 1000] * len(some)))
+        for _ in range(3):
+            self.run(self.ops.retry_failed([]))
+        self.promote(5)
+
+    def release(self) -> None:
+        """Release tasks, at once, for later, and with a block of their hosts."""
+        self.run(*self.ops.release(_taken(self.flown, BATCH)))
+        self.run(*self.ops.release(_taken(self.held, BATCH), HOUR_MS))
+        self.run(*self.ops.release(_taken(self.flown, BATCH), 0, 20))
+        self.promote(30)
+
+    def crash(self) -> None:
+        """Say that the process of tasks is dead."""
+        for leases in (self.flown, self.held):
+            self.run(*self.ops.crash(_taken(leases, BATCH), "it died"))
+
+    def pull(self) -> None:
+        """Take tasks for good."""
+        self.run(*[self.ops.pull(BATCH) for _ in range(3)])
+
+    def forget(self) -> None:
+        """Forget tasks that are held, and that wait."""
+        some = self.urls(BATCH)
+        self.run(*self.ops.put((some,), self.queue.talk.nonce))
+        for tasks in (some, *([lease.task for lease in _taken(leases, BATCH)] for leases in (self.flown, self.held))):
+            self.run(*self.ops.forget((tasks,)))
+
+    def clean(self) -> None:
+        """Do what a cleaner does, with leases that ran out."""
+        for _ in range(3):
+            self.run(self.ops.claim(self.queue.token(), BATCH, 10))
+        time.sleep(0.02)
+        for _ in range(10):
+            self.run(self.ops.requeue_expired(BATCH), self.ops.promote_due(), self.ops.plan(10_000))
+        self.run(self.ops.beat("bench", {"pid": 1}))
+
+    def prune(self) -> None:
+        """Drop done tasks by number, and look for tasks without a lease."""
+        for keep in (b"n100", b"forever"):
+            self.run(self.ops.configure({"keep_done": keep}))
+            cursor = b"0"
+            for _ in range(10):
+                cursor = self.run(self.ops.prune(cursor=cursor)).cursor
+
+    def repair(self) -> None:
+        """Walk through a part of each state, hash and lane, and mend what is wrong."""
+        for stage in range(1, 25):
+            cursor = b"%d 0" % stage
+            for _ in range(15):
+                if cursor.startswith(b"%d " % stage):
+                    cursor = self.run(self.ops.repair(cursor=cursor)).cursor
+
+    def look(self) -> None:
+        """Ask about tasks, hosts and the whole."""
+        task = self.urls(1)[0]
+        self.run(self.ops.stats(), self.ops.drained(), self.ops.inspect(task), self.ops.why(task))
+        self.run(self.ops.host("big.example.com"), self.ops.hosts(0, 500), self.ops.hosts(self.hosts // 2, 500))
+        self.run(*self.ops.states((self.urls(BATCH),)))
+
+    def transfer(self) -> None:
+        """Export and import tasks."""
+        self.run(self.ops.describe([lease.task.encode() for lease in self.flown[:BATCH]] or [b"x"]))
+        for urls in (self.urls(BATCH), self.strangers(BATCH)):
+            records = [Record(url.encode(), State.TODOS, payload=1) for url in urls]
+            self.run(self.ops.restore(records, self.queue.talk.nonce))
+
+    def rules(self) -> None:
+        """Give the huge host other rules."""
+        for per_host in (9_000, 1, 10_000):
+            self.rule(("per_host", per_host))
+            self.promote(25)
+
+    def block(self) -> None:
+        """Block the huge host, and end that."""
+        self.rule(("block", HOUR_MS), ("by", "bench"))
+        self.rule(("unblock", ""))
+        self.promote(25)
+
+    def ban(self) -> None:
+        """Ban the huge host for a moment, so that a part of what waits fails."""
+        self.rule(("ban", "they asked"))
+        self.promote(10)
+        self.rule(("unblock", ""))
+
+    def end_politeness(self) -> None:
+        """Let politeness end for a part of the tasks."""
+        self.run(self.ops.configure({"politeness": b"off"}))
+        for lease in _taken(self.flown, 100):
+            self.run(self.ops.convert(b"p0"), *self.ops.ack([lease]))
+
+    def begin_politeness(self) -> None:
+        """Let politeness begin again, a part of each of its four walks."""
+        self.run(self.ops.configure({"politeness": b"0 1"}))
+        for state in (b"p", b"t", b"q", b"h"):
+            cursor = state + b"0"
+            for _ in range(100):
+                if cursor[:1] == state:
+                    cursor = self.run(self.ops.convert(cursor))
+
+    def purge(self) -> None:
+        """Remove a part of it."""
+        self.run(*[self.ops.purge() for _ in range(300)])
+
+
+class _Aged(Call[Any]):
+    """A call that is sent again, after ten minutes."""
+
+    def __init__(self, call: Call[Any]) -> None:
+        super().__init__(REPLAY, call.head, call.id, call.args, call.read, dated=call.dated)
+
+    def command(self, age_ms: int = 0, *, not_after: int = 0, expected: int = 0) -> Command:
+        return super().command(age_ms or 600_000, not_after=not_after, expected=expected)
+
+
+def _taken(leases: list[Lease], n: int) -> list[Lease]:
+    found = leases[-n:]
+    del leases[-n:]
+    return found
+
+
+def _cpu_ms(info: Any) -> float:
+    return 1000 * (float(info["used_cpu_user_main_thread"]) + float(info["used_cpu_sys_main_thread"]))
+
+
+# ---- on a server
+
+
+@contextmanager
+def busy(ground: Ground, queue: Queue) -> Iterator[None]:
+    """Claim and ack from another thread, as workers do."""
+    ended = threading.Event()
+
+    def work() -> None:
+        with Queue(queue.name, ground.url, timeout=HOUR_MS / 1000) as mine:
+            while not ended.wait(0.01):
+                with suppress(TimeoutqError):
+                    mine.ack(mine.claim(10))
+
+    thread = threading.Thread(target=work, name="busy")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def measured(ground: Ground, tell: Callable[[str], None]) -> dict[str, float]:
+    """Do all of it on one server; give the longest script of each verb, ms."""
+    found: dict[str, float] = {}
+    for verb in VERBS:
+        ground.bare.script_load(script(verb).text)
+    with ground.queue(timeout=HOUR_MS / 1000, politeness=Politeness(0, 1)) as queue:
+        scene = Scene(ground, queue)
+        scene.build(tell)
+
+        def tried(act: Callable[[], object]) -> None:
+            tries: list[dict[str, float]] = []
+            for _ in range(TRIES):
+                if act != scene.purge:
+                    scene.fly()
+                scene.longest = {}
+                act()
+                tries.append(scene.longest)
+            for verb in tries[0].keys() & tries[1].keys() & tries[2].keys():
+                found[verb] = max(found.get(verb, 0.0), min(longest[verb] for longest in tries))
+
+        with busy(ground, queue):
+            for act in scene.acts():
+                tell(act.__name__)
+                tried(act)
+        tell("purge")
+        tried(scene.purge)
+    return found
+
+
+# ---- the table
+
+
+OTHER = "redis-server"
+"""The second server, where there is one on PATH."""
+
+
+def _pauses(ground: Ground) -> Readings:
+    taken: dict[str, float | None] = {}
+    here = measured(ground, lambda words: ground.tell(f"pauses: {words}"))
+    taken |= {f"pauses-{name}": value for name, value in here.items()}
+    if ground.embedded and shutil.which(OTHER):
+        with EmbeddedServer(binary=OTHER) as server, Ground(server.url, ground.sizes) as other:
+            there = measured(other, lambda words: ground.tell(f"pauses on {OTHER}: {words}"))
+        taken |= {f"pauses-{name}-redis": value for name, value in there.items()}
+    return taken
+
+
+def _figures() -> list[Figure]:
+    return [
+        Figure(
+            f"pauses-{name}{end}",
+            f"the longest script of {about}{where}, CPU time",
+            "ms",
+            None,
+            Target("value", "≤", LONGEST),
+        )
+        for end, where in (("", ""), ("-redis", ", on redis-server"))
+        for name, about in [*((verb, verb) for verb in VERBS), (REPLAY, "a claim that is sent again")]
+    ]
+
+
+PAUSES = Measure("pauses", _figures(), _pauses, once=True, heavy=True, asked=True)
