@@ -145,6 +145,62 @@ def test_the_password_of_a_url_that_does_not_parse_is_not_told(url: str) -> None
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis://h/0?bogus=1", "'bogus' is not an option; of those it takes db, username, password, client_name"),
+        ("redis://h/?db=x", "db is the number of a database, not 'x'"),
+        ("redis://h/?db=-1", "db is the number of a database, not '-1'"),
+        ("redis://h/?db=", "db is the number of a database, not ''"),
+        ("redis://h/?db", "db is the number of a database, not ''"),
+        ("redis://h/1?db=2", "it names two databases: /1 and db=2"),
+        ("redis://h/?db=1&db=2", "db stands there twice"),
+        ("redis://h/\u00b2", "the path is a database number"),
+        ("redis://h:0/0", "a port is 1 to 65535"),
+        ("redis://h:65536/0", "its host or port cannot be read"),
+        ("redis://h/0#part", "nothing stands behind a #"),
+        ("redis://h/0?socket_timeout=5", "'socket_timeout' is for timeoutq to decide (deadline="),
+        ("redis://h/0?protocol=3", "'protocol' is for timeoutq to decide"),
+        ("redis://h/0?ssl_ca_certs=/ca.pem", "'ssl_ca_certs' is for TLS: write rediss://"),
+        ("unix:///s?bogus=1", "'bogus' is not an option"),
+        ("unix:///s?ssl_certfile=x", "'ssl_certfile' is for TLS"),
+        ("rediss://h/0?ssl_cert_reqs=maybe", "ssl_cert_reqs is required, optional or none, not 'maybe'"),
+        ("rediss://h/0?ssl_check_hostname=perhaps", "ssl_check_hostname is true or false, not 'perhaps'"),
+        ("rediss://h/0?ssl_min_version=1.0", "ssl_min_version is 1.2 or 1.3, not '1.0'"),
+        ("rediss://h/0?ssl_ca_cert=/ca.pem", "'ssl_ca_cert' is not an option; of those it takes db, "),
+        ("redis+sentinel://h/s/0?bogus=1", "'bogus' is not an option; of those it takes sentinel_username, "),
+        ("redis+sentinel://h/s/0?ssl_ca_certs=/x", "is for TLS: write rediss:// (redis+sentinel: rediss+sentinel://)"),
+        ("redis+sentinel://h:0/s/0", "its sentinels are host:port"),
+        ("redis+sentinel://h/s/\u00b2", "the path is the name of the service"),
+        ("redis://h/0?password=", "password is a password, not that"),
+    ],
+)
+@pytest.mark.parametrize("kind", FACES)
+def test_a_bad_option_of_a_url_is_named_with_what_would_be_right(kind: Any, url: str, message: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        kind("q", url)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["redis://:12?c4n4ry@host/0", "redis://h/0?c4n4ry-x=1", "redis://h/0?x=c4n4ry@h"])
+def test_what_may_be_the_rest_of_a_password_is_not_quoted(url: str) -> None:
+    with pytest.raises(InvalidInput, match="does not parse") as caught:
+        Queue("q", url)
+    assert "c4n4ry" not in str(caught.value).partition("does not parse")[2]
+
+
+def test_the_options_of_a_url_are_used(server: EmbeddedServer, name: str) -> None:
+    password = server.url.partition("//:")[2].partition("@")[0]
+    bare = f"redis://127.0.0.1:{server.port}"
+    with Queue(name, f"{bare}?db=3&username=default&password={password}&client_name=me") as queue:
+        queue.put("a")
+        with redis.Redis.from_url(server.url) as raw:
+            assert "me" in {client["name"] for client in raw.client_list()}
+            assert {client["db"] for client in raw.client_list() if client["name"] == "me"} == {"3"}
+        assert Queue(name, f"redis://:{password}@127.0.0.1:{server.port}/3").stats().todos == 1
+        queue.purge()
+
+
 @pytest.mark.parametrize("settings", [{"url": 5}, {"url": b"redis://h"}, {"client": 5}, {"retry": "x"}])
 @pytest.mark.parametrize("kind", FACES)
 def test_settings_of_the_wrong_type_are_refused(kind: Any, settings: dict[str, Any]) -> None:

@@ -23,10 +23,10 @@ from tests.invariants import check
 from tests.rig.faces import Blocking
 from tests.rig.waiting import wait_until
 from timeoutq import AccessDenied, AsyncQueue, Cleaner, Queue, ServerFull, State, Unavailable, UnsafeServer, flows
-from timeoutq.connection import explain, is_transient
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import ServerError
 from timeoutq.heartbeat import Heartbeat
+from timeoutq.troubles import explain, is_transient
 
 FACES: list[Any] = [Queue, Blocking]
 REDIS = shutil.which("redis-server")

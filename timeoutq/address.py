@@ -1,15 +1,19 @@
 """Where the server is: a URL from the caller or the environment, parsed, checked, and shown without its password.
 
-`connection.py` connects to what is described here.
+`connection.py` connects to what is described here. An option of a URL that is unknown, or has a value that cannot be
+used, is refused with its name and with what would be right; so are certificates that cannot be read.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qs, unquote, urlsplit
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from timeoutq.errors import InvalidInput
 
@@ -17,7 +21,6 @@ DEFAULT_URL = "redis://localhost:6379/0"
 SENTINEL_PORT = 26379
 _SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
 _SENTINEL_SCHEME = re.compile(r"(redis|valkey)(s?)\+sentinel")
-_SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]@/?#,]+)(?::(?P<port>[0-9]{1,5}))?")
 _SHAPES = (
     "redis://[user:password@]host:port/db, rediss:// for TLS, unix:///path, or "
@@ -37,6 +40,108 @@ class Sentinels:
     """The same for those to the sentinels."""
 
 
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server: the class of redis-py's connections to it, and their settings; or the sentinels that know it."""
+
+    url: str
+    """As it may be shown."""
+    tls: bool
+    connection: str
+    settings: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
+    sentinels: Sentinels | None = None
+
+
+# ---- options
+
+
+def _whole(word: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", word):
+        raise ValueError
+    return int(word)
+
+
+def _yes(word: str) -> bool:
+    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[word.lower()]
+
+
+def _requirement(word: str) -> str:
+    if word not in ("required", "optional", "none"):
+        raise ValueError
+    return word
+
+
+def _version(word: str) -> ssl.TLSVersion:
+    return {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}[word.lower().removeprefix("tlsv")]
+
+
+def _word(word: str) -> str:
+    if not word:
+        raise ValueError
+    return word
+
+
+_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {
+    "db": (_whole, "the number of a database"),
+    "username": (_word, "a name"),
+    "password": (_word, "a password"),
+    "client_name": (_word, "a name"),
+}
+_TLS_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {
+    "ssl_ca_certs": (_word, "the path of a file of CA certificates"),
+    "ssl_ca_path": (_word, "the path of a folder of CA certificates"),
+    "ssl_certfile": (_word, "the path of a client certificate"),
+    "ssl_keyfile": (_word, "the path of its key"),
+    "ssl_password": (_word, "the password of that key"),
+    "ssl_check_hostname": (_yes, "true or false"),
+    "ssl_cert_reqs": (_requirement, "required, optional or none"),
+    "ssl_min_version": (_version, "1.2 or 1.3"),
+    "ssl_ciphers": (_word, "a list of ciphers as OpenSSL writes it"),
+}
+_SENTINEL_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {
+    "sentinel_username": (_word, "a name"),
+    "sentinel_password": (_word, "a password"),
+}
+_OURS = frozenset({
+    "socket_timeout", "socket_connect_timeout", "timeout", "retry_on_timeout", "retry_on_error", "max_connections",
+    "health_check_interval", "protocol", "decode_responses", "encoding", "encoding_errors", "socket_keepalive",
+    "socket_read_size", "legacy_responses",
+})  # fmt: skip
+"""What redis-py takes in a URL and timeoutq decides by itself."""
+
+CA, CERT, KEY = "TIMEOUTQ_CA", "TIMEOUTQ_CERT", "TIMEOUTQ_KEY"
+"""Environment: a file or folder of CA certificates, a client certificate and its key, where the URL names none."""
+
+
+def _options(parts: Any, known: Mapping[str, tuple[Callable[[str], object], str]]) -> tuple[dict[str, object], str]:
+    found: dict[str, object] = {}
+    if "@" in parts.query:
+        # it may be the rest of a password: none of it is shown
+        return {}, "it has an @ behind its ?; in a password write ? as %3F, / as %2F, # as %23 and @ as %40"
+    for name, word in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in known:
+            shown = repr(name) if re.fullmatch("[A-Za-z_]{1,40}", name) else "one"
+            if name in _OURS:
+                return {}, f"{shown} is for timeoutq to decide (deadline= bounds how long a call takes): leave it out"
+            if name in _TLS_OPTIONS:
+                return {}, f"{shown} is for TLS: write rediss:// (redis+sentinel: rediss+sentinel://), or leave it out"
+            return {}, f"{shown} is not an option; of those it takes {', '.join(known)}"
+        if name in found:
+            return {}, f"{name} stands there twice"
+        try:
+            found[name] = known[name][0](word)
+        except (ValueError, KeyError):
+            return {}, f"{name} is {known[name][1]}, not {_shown(name, word)}"
+    return found, ""
+
+
+def _shown(name: str, word: str) -> str:
+    return "that" if "password" in name else repr(word[:60])
+
+
+# ---- the URL
+
+
 def find_url(url: str | None) -> str:
     """Give the URL, else `TIMEOUTQ_URL`, else `REDIS_URL`, else redis://localhost:6379/0; checked."""
     found = url or os.environ.get("TIMEOUTQ_URL") or os.environ.get("REDIS_URL") or DEFAULT_URL
@@ -53,8 +158,8 @@ def _problem(url: str) -> str:
     try:
         parts = urlsplit(url)
         if _SENTINEL_SCHEME.fullmatch(parts.scheme):
-            return _sentinel_problem(url)
-        parts.port  # noqa: B018  # reading it is the check
+            return _sentinel_problem(url) or _options(parts, _known(parts.scheme))[1]
+        port = parts.port
     except ValueError:
         return (
             "its host or port cannot be read; in a password write / as %2F, ? as %3F, # as %23 and @ as %40; "
@@ -62,30 +167,63 @@ def _problem(url: str) -> str:
         )
     if parts.scheme not in _SCHEMES or (parts.scheme == "unix" and not parts.path):
         return f"write {_SHAPES}"
-    if parts.path.strip("/") and parts.scheme != "unix" and not parts.path.strip("/").isdigit():
+    if port == 0:
+        return "a port is 1 to 65535"
+    path = parts.path.strip("/")
+    if path and parts.scheme != "unix" and not re.fullmatch("[0-9]{1,9}", path):
         return "the path is a database number, like /0"
-    return ""
+    if "#" in url:
+        return "nothing stands behind a #; in a password write # as %23"
+    options, problem = _options(parts, _known(parts.scheme))
+    if not problem and path and parts.scheme != "unix" and options.get("db", int(path)) != int(path):
+        return f"it names two databases: /{path} and db={options['db']}"
+    return problem
 
 
 def _sentinel_problem(url: str) -> str:
     parts = urlsplit(url)
     names = parts.netloc.rpartition("@")[2].split(",")
-    if not all(_HOST.fullmatch(name) for name in names):
+    hosts = [_HOST.fullmatch(name) for name in names]
+    if not all(host and 1 <= int(host["port"] or SENTINEL_PORT) <= 65535 for host in hosts):
         return "its sentinels are host:port, with commas between them"
-    if not re.fullmatch(r"/[^/]+(/[0-9]*)?/?", parts.path):
+    if not re.fullmatch(r"/[^/]+(/[0-9]{0,9})?/?", parts.path, re.ASCII):
         return "the path is the name of the service that the sentinels watch, and a database number: /mymaster/0"
-    unknown = set(parse_qs(parts.query, keep_blank_values=True)) - set(_SENTINEL_OPTIONS)
-    if unknown:
-        return f"of options it takes {' and '.join(_SENTINEL_OPTIONS)}"
-    return ""
+    return "nothing stands behind a #; in a password write # as %23" if "#" in url else ""
 
 
-def sentinels(url: str) -> Sentinels | None:
-    """Read a URL that names sentinels (one that `find_url` gave); None for any other."""
+def _known(scheme: str) -> dict[str, tuple[Callable[[str], object], str]]:
+    sentinel = _SENTINEL_SCHEME.fullmatch(scheme)
+    if sentinel is not None:
+        return {**_SENTINEL_OPTIONS, "client_name": _OPTIONS["client_name"], **(_TLS_OPTIONS if sentinel[2] else {})}
+    return {**_OPTIONS, **(_TLS_OPTIONS if scheme in ("rediss", "valkeys") else {})}
+
+
+def read(url: str) -> Address:
+    """Read a URL that `find_url` gave, and what the environment adds to it; certificates are read, too.
+
+    Raises `InvalidInput` for certificates and keys that cannot be used.
+    """
     parts = urlsplit(url)
-    scheme = _SENTINEL_SCHEME.fullmatch(parts.scheme)
-    if scheme is None:
-        return None
+    options, _ = _options(parts, _known(parts.scheme))
+    tls = parts.scheme in ("rediss", "valkeys", "rediss+sentinel", "valkeys+sentinel")
+    if tls:
+        options = _with_certificates(options)
+    if _SENTINEL_SCHEME.fullmatch(parts.scheme):
+        return Address(redact(url), tls, "", sentinels=_sentinels(url, options, tls))
+    for name, value in (("username", parts.username), ("password", parts.password)):
+        if value:
+            options[name] = unquote(value)
+    if parts.scheme == "unix":
+        return Address(redact(url), False, "UnixDomainSocketConnection", {"path": unquote(parts.path), **options})
+    options |= {"host": unquote(parts.hostname or "localhost"), "port": parts.port or 6379}
+    path = parts.path.strip("/")
+    if path:
+        options["db"] = int(path)
+    return Address(redact(url), tls, "SSLConnection" if tls else "Connection", options)
+
+
+def _sentinels(url: str, options: Mapping[str, object], tls: bool) -> Sentinels:
+    parts = urlsplit(url)
     credentials, _, names = parts.netloc.rpartition("@")
     hosts: list[tuple[str, int]] = []
     for name in names.split(","):
@@ -94,14 +232,79 @@ def sentinels(url: str) -> Sentinels | None:
         hosts.append((host["host"].strip("[]"), int(host["port"] or SENTINEL_PORT)))
     user, _, password = credentials.partition(":")
     service, _, db = parts.path.strip("/").partition("/")
-    options = parse_qs(parts.query)
-    tls: dict[str, object] = {"ssl": True} if scheme[2] else {}
-    server: dict[str, object] = {"db": int(db or 0), **tls}
+    shared: dict[str, object] = {name: value for name, value in options.items() if name not in _SENTINEL_OPTIONS}
+    if tls:
+        shared["ssl"] = True
+    server: dict[str, object] = {"db": int(db or 0), **shared}
     for name, value in (("username", user), ("password", password)):
         if value:
             server[name] = unquote(value)
-    sentinel = {name.removeprefix("sentinel_"): options[name][0] for name in _SENTINEL_OPTIONS if name in options}
-    return Sentinels(tuple(hosts), unquote(service), server, {**sentinel, **tls})
+    sentinel = {name.removeprefix("sentinel_"): options[name] for name in _SENTINEL_OPTIONS if name in options}
+    return Sentinels(tuple(hosts), unquote(service), server, {**shared, **sentinel})
+
+
+# ---- certificates
+
+
+def _with_certificates(options: dict[str, object]) -> dict[str, object]:
+    found = dict(options)
+    ca = os.environ.get(CA)
+    if ca and not {"ssl_ca_certs", "ssl_ca_path"} & found.keys():
+        found["ssl_ca_path" if Path(ca).is_dir() else "ssl_ca_certs"] = ca
+    cert, key = os.environ.get(CERT), os.environ.get(KEY)
+    if "ssl_certfile" not in found and cert:
+        found["ssl_certfile"] = cert
+        if key and "ssl_keyfile" not in found:
+            found["ssl_keyfile"] = key
+    if found.get("ssl_keyfile") and not found.get("ssl_certfile"):
+        raise InvalidInput(f"ssl_keyfile goes with the certificate that it is the key of: name it, too (or by {CERT})")
+    if found.get("ssl_cert_reqs") == "none":
+        found["ssl_check_hostname"] = False
+    _check_certificates(found)
+    return found
+
+
+def _check_certificates(options: Mapping[str, Any]) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    file, folder = options.get("ssl_ca_certs"), options.get("ssl_ca_path")
+    if folder is not None and not Path(folder).is_dir():
+        raise InvalidInput(f"the CA certificates in {folder!r} cannot be read: it is not a folder")
+    if file is not None:
+        try:
+            context.load_verify_locations(cafile=file)
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"the CA certificates in {file!r} cannot be read: {_why_not(error, file)}") from None
+    cert, key = options.get("ssl_certfile"), options.get("ssl_keyfile")
+    if cert is not None:
+        password = options.get("ssl_password")
+        try:
+            # without a password, nobody is asked for one on a terminal
+            context.load_cert_chain(cert, key, (lambda: "") if password is None else password)
+        except (OSError, ValueError) as error:
+            names = repr(cert) if key is None else f"{cert!r} with the key {key!r}"
+            raise InvalidInput(f"the client certificate {names} cannot be used: {_why_not(error, cert, key)}") from None
+    if options.get("ssl_ciphers") is not None:
+        try:
+            context.set_ciphers(options["ssl_ciphers"])
+        except ssl.SSLError:
+            raise InvalidInput(f"ssl_ciphers={options['ssl_ciphers'][:60]!r} names no cipher of this OpenSSL") from None
+
+
+def _why_not(error: Exception, *files: str | None) -> str:
+    missing = [name for name in files if name is not None and not os.access(name, os.R_OK)]
+    if missing:
+        return f"{missing[0]!r} is missing, or not for this user to read"
+    said = str(error)
+    if "KEY_VALUES_MISMATCH" in said:
+        return "the key is that of another certificate"
+    if "NO_CERTIFICATE_OR_CRL_FOUND" in said or "PEM lib" in said or "NO_START_LINE" in said:
+        return (
+            "it holds no certificate in PEM, or no key, or the key has a password (ssl_password) that is not this one"
+        )
+    return said
+
+
+# ---- secrets
 
 
 def redact(url: str) -> str:
@@ -116,7 +319,7 @@ def secrets(url: str) -> list[str]:
     """Give the words of a URL (one that `find_url` gave) that nothing may show."""
     parts = urlsplit(url)
     found = [parts.password or ""]
-    for name, values in parse_qs(parts.query).items():
+    for name, word in parse_qsl(parts.query):
         if name.lower().endswith("password"):
-            found += values
+            found.append(word)
     return [word for secret in found for word in {secret, unquote(secret)} if word]

@@ -19,9 +19,9 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_ran
 
 from timeoutq import flows, repairs
 from timeoutq.client import AsyncQueue
-from timeoutq.connection import LINK_ERRORS
 from timeoutq.errors import TimeoutqError
 from timeoutq.operations import Plan
+from timeoutq.troubles import LINK_ERRORS
 
 log = logging.getLogger(__name__)
 

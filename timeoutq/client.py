@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
 from timeoutq import arguments, flows, operations, tracebacks, why
-from timeoutq.connection import LINK_ERRORS, AsyncLink, Link, Server
+from timeoutq.connection import AsyncLink, Link, Server
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.flows import BELL_WAIT, Bell, Flow, Send, ServerClock, Talk
 from timeoutq.model import (
@@ -44,6 +44,7 @@ from timeoutq.model import (
 )
 from timeoutq.operations import BATCH, Call, Operations
 from timeoutq.retry import Retries, RetryPolicy
+from timeoutq.troubles import LINK_ERRORS
 from timeoutq.why import Reason
 
 T = TypeVar("T")
@@ -73,13 +74,15 @@ class _Face:
 
         `name` is 1 to 64 of `A-Z a-z 0-9 . _ -`. The server is `url` (`redis://`, `rediss://`, `unix://`, `valkey://`),
         else `TIMEOUTQ_URL`, else `REDIS_URL`, else `redis://localhost:6379/0`; or that of `client`, a redis-py client
-        whose address and credentials are used with connections of our own.
+        whose address and credentials are used with connections of our own. TLS is `rediss://`, with `?ssl_ca_certs=`,
+        `ssl_certfile=` and `ssl_keyfile=` in the URL, or `TIMEOUTQ_CA`, `TIMEOUTQ_CERT` and `TIMEOUTQ_KEY`.
 
         `timeout` is the length of a lease and `max_runtime` the most that a task may be held in all, both in seconds.
         `retry` says when a failed task is tried again: tenacity's `wait_*` and `stop_*` objects or a list of delays.
         `keep_done` ("forever", 0, a count or a timedelta) and `max_crashes` (lost leases until a task goes to failed,
         5 at first) belong to the queue, and so does `politeness` (how often hosts may be visited, see `Politeness`):
-        who gives them sets them for all its clients. No call takes longer than `deadline` seconds, waiting apart.
+        who gives them sets them for all its clients. No call takes longer than `deadline` seconds, waiting apart, and a
+        second more for each 128 KiB that it carries.
         `allow_eviction` accepts a server that may throw tasks away.
 
         Raises `InvalidInput` for an argument that cannot be used.
@@ -372,7 +375,8 @@ class Queue(_Face):
         """Put tasks: ids, mappings of ids to payloads, or iterables of ids, any number.
 
         Gives for each id, in order, `ADDED` or the state it already is in; `again=True` puts done and failed ones back
-        with a clean record. 500 ids at a time are one atomic step; a bad id among them all means that none is put.
+        with a clean record. 500 ids at a time (or a MiB of payloads) are one atomic step; a bad id among them all means
+        that none is put.
         On a polite queue `group` is the host that they count for, instead of that of their URL. `durable` replicas must
         have confirmed it (WAIT), so that a failover to one of them does not lose it.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
@@ -437,6 +441,8 @@ class Queue(_Face):
         payload: Payload = None,
     ) -> Answer | Outcome:
         """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
+
+        The step takes 499 tasks, and a MiB of their payloads; what is beyond is put before, never after.
 
         With `again_in`, their tasks are scheduled for so many seconds from now instead of done, with a clean record;
         one may get a new `payload` for then.
@@ -753,7 +759,8 @@ class AsyncQueue(_Face):
         """Put tasks: ids, mappings of ids to payloads, or iterables of ids, any number.
 
         Gives for each id, in order, `ADDED` or the state it already is in; `again=True` puts done and failed ones back
-        with a clean record. 500 ids at a time are one atomic step; a bad id among them all means that none is put.
+        with a clean record. 500 ids at a time (or a MiB of payloads) are one atomic step; a bad id among them all means
+        that none is put.
         On a polite queue `group` is the host that they count for, instead of that of their URL. `durable` replicas must
         have confirmed it (WAIT), so that a failover to one of them does not lose it.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
@@ -818,6 +825,8 @@ class AsyncQueue(_Face):
         payload: Payload = None,
     ) -> Answer | Outcome:
         """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
+
+        The step takes 499 tasks, and a MiB of their payloads; what is beyond is put before, never after.
 
         With `again_in`, their tasks are scheduled for so many seconds from now instead of done, with a clean record;
         one may get a new `payload` for then.

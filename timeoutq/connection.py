@@ -1,4 +1,4 @@
-"""From a URL, the environment or a client of the caller's to links that carry commands; and what server errors mean.
+"""From a URL, the environment or a client of the caller's to links that carry commands.
 
 `client.py` calls it, and is called back by nobody else. A link sends a list of commands and gives a list of replies, in
 which an error of the server stands in the place of its reply; an error of the network is raised. redis-py's own retries
@@ -8,10 +8,9 @@ are off: what may be sent again, and for how long, is decided in `flows.py` alon
 from __future__ import annotations
 
 import asyncio
-import re
-import ssl
+import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypeVar, cast
 
@@ -23,40 +22,16 @@ import redis.connection
 import redis.sentinel
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ClusterDownError,
-    InvalidResponse,
-    NoPermissionError,
-    NoScriptError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
+from redis.exceptions import ReadOnlyError, ResponseError
 from redis.retry import Retry
 
 from timeoutq import address
-from timeoutq.address import Sentinels
-from timeoutq.errors import (
-    AccessDenied,
-    InvalidInput,
-    NotRedis,
-    ReadOnly,
-    SchemaMismatch,
-    ServerError,
-    ServerFull,
-    TimeoutqError,
-    Unavailable,
-)
+from timeoutq.address import Address, Sentinels
+from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.operations import Command
+from timeoutq.troubles import explain, is_denied
 
 T = TypeVar("T")
-
-NETWORK_ERRORS = (redis.ConnectionError, redis.TimeoutError, OSError, asyncio.TimeoutError, InvalidResponse)
-"""The connection broke or nobody answered: the command may have run or not."""
 
 ATTEMPT = 0.3
 """The part of the deadline that one attempt waits for its reply: so short that a silent one leaves time for another."""
@@ -70,24 +45,14 @@ SLICE = 64 * 1024
 SLOWEST = 128 * 1024
 """The slowest link that is waited for, bytes a second: what is heavy is given the time that it takes over this one."""
 
-LINK_ERRORS = (*NETWORK_ERRORS, RedisError)
-"""The same, or the server said no: for a wait that is simply done again later."""
 
-SCHEMA = 2
-"""The layout of the keys that this timeoutq knows, as the scripts note it in `meta` (`lua/parts/open.lua`)."""
+def _unnamed() -> dict[str, Any]:
+    known = inspect.signature(redis.connection.AbstractConnection.__init__).parameters
+    return {"driver_info": None} if "driver_info" in known else {"lib_name": None, "lib_version": None}
 
-_TRANSIENT = (
-    "LOADING",
-    "BUSY",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "NOREPLICAS",
-    "MISCONF",
-    "LATE",
-    "NOGOODSLAVE",
-    "READONLY",
-)
+
+_UNNAMED = _unnamed()
+"""A connection does not tell which library it belongs to: that costs two round trips, and swallows what is refused."""
 
 
 class Server:
@@ -98,6 +63,7 @@ class Server:
         self._kwargs: dict[str, Any] = {}
         self._pool: Any = None
         self._sentinels: Sentinels | None = None
+        self._given: Address | None = None
         if client is not None:
             pool = getattr(client, "connection_pool", None)
             if pool is None or not hasattr(pool, "connection_kwargs"):
@@ -105,19 +71,19 @@ class Server:
             self._pool = pool
             self._kwargs = dict(pool.connection_kwargs)
             host = self._kwargs.get("host") or self._kwargs.get("path") or "client"
-            self.url = f"redis://{host}:{self._kwargs.get('port', '')}/{self._kwargs.get('db') or 0}"
+            scheme = "rediss" if "SSL" in pool.connection_class.__name__ else "redis"
+            self.url = f"{scheme}://{host}:{self._kwargs.get('port', '')}/{self._kwargs.get('db') or 0}"
             if hasattr(pool, "service_name"):
                 self._sentinels = _given_sentinels(pool, self._plain())
-                self.url = f"redis+sentinel://{','.join(f'{h}:{p}' for h, p in self._sentinels.hosts)}"
+                self.url = f"{scheme}+sentinel://{','.join(f'{h}:{p}' for h, p in self._sentinels.hosts)}"
                 self.url += f"/{self._sentinels.service}/{self._kwargs.get('db') or 0}"
-            password = self._kwargs.get("password")
-            self._secrets = [str(password)] if password else []
-            self._given = None
+            self._secrets = [str(self._kwargs[name]) for name in ("password", "ssl_password") if self._kwargs.get(name)]
         else:
-            self._given = address.find_url(url)
-            self.url = address.redact(self._given)
-            self._secrets = address.secrets(self._given)
-            self._sentinels = address.sentinels(self._given)
+            found = address.find_url(url)
+            self._given = address.read(found)
+            self.url = self._given.url
+            self._secrets = address.secrets(found)
+            self._sentinels = self._given.sentinels
 
     def __repr__(self) -> str:
         return f"Server({self.url!r})"
@@ -132,6 +98,7 @@ class Server:
             "socket_connect_timeout": min(2.0, self.deadline * CONNECT),
             "socket_keepalive": True,
             "socket_timeout": read_timeout,
+            **_UNNAMED,
         }
 
     def client(self, *, asynchronous: bool, read_timeout: float) -> Any:
@@ -145,20 +112,19 @@ class Server:
         kind: Any = redis.asyncio.Redis if asynchronous else redis.Redis
         if self._sentinels is not None:
             return kind(connection_pool=self._watched(self._sentinels, asynchronous, options))
-        if self._given is not None:
-            url = re.sub(r"^valkey", "redis", self._given)
-            if url.startswith("unix:"):
-                options.pop("socket_keepalive")
-            return kind.from_url(url, **options)
-        given = self._pool.connection_class
-        if "fakeredis" in given.__module__:
-            return self._fake(asynchronous)
         module: Any = redis.asyncio.connection if asynchronous else redis.connection
-        connection: Any = getattr(module, given.__name__, given)
-        if "path" in self._kwargs:
+        if self._given is not None:
+            connection: Any = getattr(module, self._given.connection)
+            settings: Mapping[str, Any] = self._given.settings
+        else:
+            given = self._pool.connection_class
+            if "fakeredis" in given.__module__:
+                return self._fake(asynchronous)
+            connection = getattr(module, given.__name__, given)
+            settings = self._plain()
+        if "path" in settings:
             options.pop("socket_keepalive")
-        pool = module.ConnectionPool(connection_class=connection, **self._plain(), **options)
-        return kind(connection_pool=pool)
+        return kind(connection_pool=module.ConnectionPool(connection_class=connection, **settings, **options))
 
     def _watched(self, where: Sentinels, asynchronous: bool, options: dict[str, Any]) -> Any:
         # each new connection asks the sentinels for the primary; one that finds itself at a replica is closed
@@ -168,7 +134,10 @@ class Server:
             **where.sentinel, "protocol": 2, "retry": options["retry"], "retry_on_error": [],
             "socket_connect_timeout": patience, "socket_timeout": patience,
         }  # fmt: skip
-        manager = module.Sentinel(where.hosts, sentinel_kwargs=asking)
+        kind: Any = module.Sentinel
+        if where.sentinel.get("ssl"):
+            kind = _AsyncSentinelsOverTls if asynchronous else _SentinelsOverTls
+        manager = kind(where.hosts, sentinel_kwargs=asking)
         return module.SentinelConnectionPool(where.service, manager, **where.server, **options)
 
     def _plain(self) -> dict[str, Any]:
@@ -177,7 +146,7 @@ class Server:
             name: value
             for name, value in self._kwargs.items()
             if name in ("host", "port", "path", "db", "username", "password", "credential_provider", "client_name")
-            or name.startswith("ssl_")
+            or (name.startswith("ssl_") and (value or "ocsp" not in name))
         }
 
     def _fake(self, asynchronous: bool) -> Any:
@@ -196,83 +165,53 @@ class Server:
         return explain(error, self.url, self._secrets, self.deadline)
 
 
+_Sentinels: Any = redis.sentinel.Sentinel
+_AsyncSentinels: Any = redis.asyncio.sentinel.Sentinel
+
+
+class _SentinelsOverTls(_Sentinels):  # type: ignore[misc]  # redis-py gives it no types
+    """Sentinels that say why they cannot be asked: redis-py keeps nothing of what TLS said."""
+
+    def discover_master(self, service_name: str) -> Any:
+        sentinel: Any = self.sentinels[0]
+        try:
+            return _Sentinels.discover_master(self, service_name)
+        except redis.sentinel.MasterNotFoundError as error:
+            try:
+                sentinel.ping()
+            except (redis.ConnectionError, redis.TimeoutError) as why:
+                raise error from why
+            raise
+
+
+class _AsyncSentinelsOverTls(_AsyncSentinels):  # type: ignore[misc]  # same
+    """The same for asyncio."""
+
+    async def discover_master(self, service_name: str) -> Any:
+        sentinel: Any = self.sentinels[0]
+        try:
+            return await _AsyncSentinels.discover_master(self, service_name)
+        except redis.asyncio.sentinel.MasterNotFoundError as error:
+            try:
+                await sentinel.ping()
+            except (redis.ConnectionError, redis.TimeoutError) as why:
+                raise error from why
+            raise
+
+
 def _given_sentinels(pool: Any, plain: dict[str, Any]) -> Sentinels:
     manager = pool.sentinel_manager
     kwargs = [sentinel.connection_pool.connection_kwargs for sentinel in manager.sentinels]
     hosts = tuple((str(words["host"]), int(words["port"])) for words in kwargs)
     server = {name: value for name, value in plain.items() if name not in ("host", "port")}
     tls = {"ssl": True} if "SSL" in pool.connection_class.__name__ else {}
-    return Sentinels(hosts, str(pool.service_name), {**server, **tls}, {
-        name: kwargs[0][name] for name in ("username", "password") if kwargs and kwargs[0].get(name)
-    })  # fmt: skip
-
-
-def is_script_missing(error: object) -> bool:
-    """Say whether the server does not know the script (it restarted, or never saw it)."""
-    return isinstance(error, NoScriptError) or (isinstance(error, ResponseError) and str(error).startswith("NOSCRIPT"))
-
-
-def is_transient(error: object) -> bool:
-    """Say whether the server refused to run a command now, but may run it soon: it did not run."""
-    return isinstance(error, BusyLoadingError | ReadOnlyError | ClusterDownError | TryAgainError) or (
-        isinstance(error, ResponseError) and str(error).startswith(_TRANSIENT)
-    )
-
-
-def refusal_of(replies: object) -> ResponseError | None:
-    """Find the error that will be the same next time, as when a user may not load scripts, among the replies."""
-    if not isinstance(replies, list):
-        return None  # the network broke meanwhile
-    errors = [reply for reply in cast("list[object]", replies) if isinstance(reply, ResponseError)]
-    return next((error for error in errors if not is_transient(error)), None)
-
-
-def is_hopeless(error: BaseException) -> bool:
-    """Say whether a network-like error will be the same next time: a wrong password, or not a Redis at all."""
-    return isinstance(error, AuthenticationError | AuthorizationError | InvalidResponse | ssl.SSLCertVerificationError)
-
-
-def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadline: float = 0.0) -> TimeoutqError:
-    """Translate an error of redis-py, of the network or of the server into one of `errors.py`."""
-    if isinstance(error, TimeoutqError):
-        return error
-    said = str(error) or type(error).__name__
-    for secret in secrets:
-        said = said.replace(secret, "***")
-    if isinstance(error, InvalidResponse) or "Protocol Error" in said:
-        return NotRedis(f"what answers at {url} is not Redis: {said[:200]}; check host and port")
-    if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or said.startswith(
-        ("NOAUTH", "WRONGPASS", "NOPERM", "ACL failure in script", "The user executing the script can't")
-    ):
-        return AccessDenied(f"{url} refuses access: {said[:300]}; check user, password and ACL")
-    if isinstance(error, ReadOnlyError) or said.startswith("READONLY"):
-        return ReadOnly(f"{url} is a read-only replica: connect to the primary")
-    if type(error).__name__ == "OutOfMemoryError" or "OOM" in said[:80] or "maxmemory" in said:
-        return ServerFull(
-            f"{url} is out of memory and takes no new tasks: raise maxmemory, or let workers drain it "
-            f"(claims and acks still work); it said: {said[:200]}"
-        )
-    if said.startswith("MISCONF"):
-        return ServerFull(f"{url} cannot write to its disk and takes nothing: free space there; it said: {said[:200]}")
-    if said.startswith("SCHEMA"):
-        older = said.rpartition(" ")[2] < str(SCHEMA)
-        cure = "export it with the timeoutq that made it, and import it with this one" if older else "upgrade timeoutq"
-        return SchemaMismatch(f"{said.removeprefix('SCHEMA ')}, and this timeoutq knows schema {SCHEMA}: {cure}")
-    if is_transient(error):
-        return Unavailable(f"{url} did not take the command for {deadline:g} s: {said[:200]}")
-    if said.startswith("WRONGTYPE"):
-        return ServerError(f"a key of the queue at {url} is of a foreign type: {said[:200]}; what else uses its names?")
-    if type(error).__name__ == "MasterNotFoundError":
-        found, _, silent = said.partition(" : ")
-        return Unavailable(
-            f"the sentinels of {url} name no primary that is up: {found}{', and not all answer' * bool(silent)}; "
-            "check the service name, and that a majority of them runs"
-        )
-    if isinstance(error, NETWORK_ERRORS):
-        return Unavailable(f"no answer from {url}: {said[:200].rstrip('.')}; is the server up?")
-    if isinstance(error, RedisError):
-        return ServerError(f"{url} answered with an error: {said[:300]}")
-    return ServerError(f"unexpected {type(error).__name__} while talking to {url}: {said[:300]}")
+    asked = {} if not kwargs else {
+        name: value for name, value in kwargs[0].items()
+        if value and (name in ("username", "password") or name.startswith("ssl_"))
+    }  # fmt: skip
+    if kwargs and "SSL" in manager.sentinels[0].connection_pool.connection_class.__name__:
+        asked["ssl"] = True
+    return Sentinels(hosts, str(pool.service_name), {**server, **tls}, asked)
 
 
 def _keeps(pool: Any, module: Any) -> bool:
@@ -349,6 +288,8 @@ class Link:
                 try:
                     reply = connection.read_response()
                 except ResponseError as error:
+                    if is_denied(error):
+                        raise
                     demoted = demoted or isinstance(error, ReadOnlyError)
                     reply = error
                 else:
@@ -523,6 +464,8 @@ class AsyncLink:
                     try:
                         reply = await connection.read_response()
                     except ResponseError as error:
+                        if is_denied(error):
+                            raise
                         demoted = demoted or isinstance(error, ReadOnlyError)
                         reply = error
                     else:

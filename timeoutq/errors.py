@@ -59,7 +59,10 @@ class NotReplicated(Unavailable):
 
 
 class AccessDenied(TimeoutqError):
-    """The server refuses the user, the password or a command: mend the credentials or the ACL."""
+    """The server refuses the user, the password, a command or the certificate, or shows one that is not trusted.
+
+    Mend the credentials, the ACL or the certificates.
+    """
 
 
 class NotRedis(TimeoutqError):

@@ -16,16 +16,7 @@ from typing import Any, TypeVar, cast
 
 from timeoutq import arguments, operations
 from timeoutq.arguments import Bodies
-from timeoutq.connection import (
-    ATTEMPT,
-    CONNECT,
-    SLOWEST,
-    Server,
-    is_hopeless,
-    is_script_missing,
-    is_transient,
-    refusal_of,
-)
+from timeoutq.connection import ATTEMPT, CONNECT, SLOWEST, Server
 from timeoutq.errors import (
     AccessDenied,
     InvalidInput,
@@ -39,6 +30,7 @@ from timeoutq.errors import (
 )
 from timeoutq.model import Answer, Entry, HostInfo, Lease, Outcome, State, TaskInfo, Tasks
 from timeoutq.operations import BATCH, Call, Claimed, Command, Operations, Swept
+from timeoutq.troubles import is_hopeless, is_script_missing, is_transient, refusal_of
 
 T = TypeVar("T")
 

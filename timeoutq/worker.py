@@ -28,7 +28,6 @@ from timeoutq import arguments, flows, handlers, signals
 from timeoutq.arguments import Bodies
 from timeoutq.cleaner import Cleaner
 from timeoutq.client import AsyncQueue, Queue, twin
-from timeoutq.connection import LINK_ERRORS
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
 from timeoutq.handlers import Handler, Lifespan, Returned, Surroundings
 from timeoutq.heartbeat import Heartbeat
@@ -36,6 +35,7 @@ from timeoutq.lifespan import Span, is_manager
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.operations import BATCH, Call, Claimed, fitting, flushes
 from timeoutq.retry import GiveUp, Retries, Retry, RetryPolicy
+from timeoutq.troubles import LINK_ERRORS
 
 log = logging.getLogger(__name__)
 

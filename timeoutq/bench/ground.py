@@ -24,11 +24,12 @@ from typing import Any, Self, TypeVar
 from timeoutq.bench import handlers
 from timeoutq.bench.terms import Figure, Readings, Sizes
 from timeoutq.client import Queue
-from timeoutq.connection import LINK_ERRORS, Server
+from timeoutq.connection import Server
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
 from timeoutq.model import Politeness
 from timeoutq.operations import Argument, script
+from timeoutq.troubles import LINK_ERRORS
 
 T = TypeVar("T")
 

@@ -1,0 +1,201 @@
+"""What errors of the network, of TLS and of the server mean: whether to ask again, and what a caller is told.
+
+`connection.py` and `flows.py` ask it. No message holds a password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import redis
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterDownError,
+    InvalidResponse,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+
+from timeoutq.errors import (
+    AccessDenied,
+    NotRedis,
+    ReadOnly,
+    SchemaMismatch,
+    ServerError,
+    ServerFull,
+    TimeoutqError,
+    Unavailable,
+)
+
+NETWORK_ERRORS = (redis.ConnectionError, redis.TimeoutError, OSError, asyncio.TimeoutError, InvalidResponse)
+"""The connection broke or nobody answered: the command may have run or not."""
+
+LINK_ERRORS = (*NETWORK_ERRORS, RedisError)
+"""The same, or the server said no: for a wait that is simply done again later."""
+
+SCHEMA = 2
+"""The layout of the keys that this timeoutq knows, as the scripts note it in `meta` (`lua/parts/open.lua`)."""
+
+_TRANSIENT = (
+    "LOADING",
+    "BUSY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "NOREPLICAS",
+    "MISCONF",
+    "LATE",
+    "NOGOODSLAVE",
+    "READONLY",
+)
+
+
+def is_script_missing(error: object) -> bool:
+    """Say whether the server does not know the script (it restarted, or never saw it)."""
+    return isinstance(error, NoScriptError) or (isinstance(error, ResponseError) and str(error).startswith("NOSCRIPT"))
+
+
+def is_transient(error: object) -> bool:
+    """Say whether the server refused to run a command now, but may run it soon: it did not run."""
+    return isinstance(error, BusyLoadingError | ReadOnlyError | ClusterDownError | TryAgainError) or (
+        isinstance(error, ResponseError) and str(error).startswith(_TRANSIENT)
+    )
+
+
+def refusal_of(replies: object) -> ResponseError | None:
+    """Find the error that will be the same next time, as when a user may not load scripts, among the replies."""
+    if not isinstance(replies, list):
+        return None  # the network broke meanwhile
+    errors = [reply for reply in cast("list[object]", replies) if isinstance(reply, ResponseError)]
+    return next((error for error in errors if not is_transient(error)), None)
+
+
+def is_hopeless(error: BaseException) -> bool:
+    """Say whether a network-like error will be the same next time: a wrong password or certificate, or not a Redis."""
+    if isinstance(error, AuthenticationError | AuthorizationError | InvalidResponse) or is_denied(error):
+        return True
+    return _distrust(error, "", "") is not None
+
+
+def is_denied(error: object) -> bool:
+    """Say whether a server in protected mode has turned a client away: it says so, and hangs up."""
+    return isinstance(error, ResponseError) and str(error).startswith("DENIED")
+
+
+def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadline: float = 0.0) -> TimeoutqError:
+    """Translate an error of redis-py, of the network or of the server into one of `errors.py`."""
+    if isinstance(error, TimeoutqError):
+        return error
+    said = str(error) or type(error).__name__
+    for secret in secrets:
+        said = said.replace(secret, "***")
+    if isinstance(error, InvalidResponse) or "Protocol Error" in said:
+        # a TLS server answers a plain client with an alert, which begins so
+        cure = "it seems to speak TLS: write rediss://" if r'"\x15"' in said else "check host and port"
+        return NotRedis(f"what answers at {url} is not Redis: {said[:200]}; {cure}")
+    if is_denied(error):
+        return AccessDenied(
+            f"{url} is in protected mode and takes local clients only: give it a password (requirepass, or an ACL "
+            "user) and put that into the URL"
+        )
+    if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or said.startswith(
+        ("NOAUTH", "WRONGPASS", "NOPERM", "ACL failure in script", "The user executing the script can't")
+    ):
+        return AccessDenied(f"{url} refuses access: {said[:300]}; check user, password and ACL")
+    if isinstance(error, ReadOnlyError) or said.startswith("READONLY"):
+        return ReadOnly(f"{url} is a read-only replica: connect to the primary")
+    if type(error).__name__ == "OutOfMemoryError" or "OOM" in said[:80] or "maxmemory" in said:
+        return ServerFull(
+            f"{url} is out of memory and takes no new tasks: raise maxmemory, or let workers drain it "
+            f"(claims and acks still work); it said: {said[:200]}"
+        )
+    if said.startswith("MISCONF"):
+        return ServerFull(f"{url} cannot write to its disk and takes nothing: free space there; it said: {said[:200]}")
+    if said.startswith("SCHEMA"):
+        older = said.rpartition(" ")[2] < str(SCHEMA)
+        cure = "export it with the timeoutq that made it, and import it with this one" if older else "upgrade timeoutq"
+        return SchemaMismatch(f"{said.removeprefix('SCHEMA ')}, and this timeoutq knows schema {SCHEMA}: {cure}")
+    if is_transient(error):
+        return Unavailable(f"{url} did not take the command for {deadline:g} s: {said[:200]}")
+    if said.startswith("WRONGTYPE"):
+        return ServerError(f"a key of the queue at {url} is of a foreign type: {said[:200]}; what else uses its names?")
+    if isinstance(error, NETWORK_ERRORS):
+        return _distrust(error, url, said) or _silence(error, url, said)
+    if isinstance(error, RedisError):
+        return ServerError(f"{url} answered with an error: {said[:300]}")
+    return ServerError(f"unexpected {type(error).__name__} while talking to {url}: {said[:300]}")
+
+
+_CERTIFICATES = (
+    ("has expired", "renew it"),
+    ("not yet valid", "is the clock of this machine right?"),
+    ("mismatch", "write the host as the certificate names it, or turn the check off with ?ssl_check_hostname=false"),
+    (
+        "CA cert does not include",
+        "it was not made to be a CA: make the CA with basicConstraints and keyUsage keyCertSign",
+    ),
+    ("", "if you trust its CA, name that with ?ssl_ca_certs=/path/ca.pem in the URL, or by TIMEOUTQ_CA"),
+)
+"""What OpenSSL says of a certificate that it does not trust, and the cure."""
+
+_REFUSED = re.compile(
+    "ALERT_(CERTIFICATE|BAD_CERTIFICATE|UNKNOWN_CA|HANDSHAKE_FAILURE|ACCESS_DENIED|UNSUPPORTED_CERT)"
+    "|alert (certificate|bad certificate|unknown ca|handshake failure|access denied|unsupported cert)",
+    re.IGNORECASE,
+)
+
+
+def _distrust(error: BaseException, url: str, said: str) -> TimeoutqError | None:
+    # redis-py wraps what the TLS layer raised, or, when it asks sentinels, only quotes it
+    whole = " ".join(str(one) for one in _chain(error))
+    if "CERTIFICATE_VERIFY_FAILED" in whole or "certificate verify failed" in whole:
+        reason = re.search(r"certificate verify failed: (.*?)(?: \(_ssl|\Z)", whole, re.DOTALL)
+        told = reason[1] if reason else "it cannot be verified"
+        cure = next(cure for sign, cure in _CERTIFICATES if sign in told)
+        return AccessDenied(f"the certificate that {url} shows is not trusted: {told[:200].rstrip('.')}; {cure}")
+    refused = _REFUSED.search(whole)
+    if refused:
+        return AccessDenied(
+            f"{url} does not take this client's certificate, or misses one ({refused[0]}): name one that its CA "
+            "signed, with ?ssl_certfile=/path/client.pem&ssl_keyfile=/path/client.key in the URL, or by TIMEOUTQ_CERT "
+            "and TIMEOUTQ_KEY"
+        )
+    if "WRONG_VERSION_NUMBER" in whole or "RECORD_LAYER_FAILURE" in whole:
+        return NotRedis(f"what answers at {url} does not speak TLS: write redis:// there, or name its TLS port")
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _silence(error: BaseException, url: str, said: str) -> Unavailable:
+    tls = url.partition(":")[0].startswith(("rediss", "valkeys"))
+    if type(error).__name__ == "MasterNotFoundError":
+        found, _, silent = said.partition(" : ")
+        return Unavailable(
+            f"the sentinels of {url} name no primary that is up: {found}{', and not all answer' * bool(silent)}; "
+            f"check the service name, and that a majority of them runs{' and speaks TLS' * tls}"
+        )
+    if re.search("getaddrinfo|[Nn]ame or service|name resolution|nodename", said):
+        cure = "is the name of the host right?"
+    elif re.search("imeout (reading|writing)|no reply", said):
+        cure = "it took the connection and is silent: is it stopped or busy?"
+    elif re.search("losed|reset by|Broken pipe|EOF occurred|EOF_", said) and "onnecting" not in said:
+        cure = "it hung up: is it starting or stopping, or is this a TLS port (then write rediss://)?"
+    else:
+        cure = "is the server up?"
+    if tls:
+        cure = cure.partition(", or is this")[0].rstrip("?") + ", and does it speak TLS there?"
+    return Unavailable(f"no answer from {url}: {said[:200].rstrip('.')}; {cure}")
