@@ -60,6 +60,8 @@ def pytest_runtest_makereport(
     report = yield
     folder = getattr(item, "funcargs", {}).get("tmp_path") if call.when == "teardown" else None
     places = canary.seen(report.sections, folder)
+    # lone surrogates, which hostile texts hold, cannot be handed from one process of pytest-xdist to another
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     if places:
         report.outcome = "failed"
         report.longrepr = f"the password of the server is shown in {', '.join(dict.fromkeys(places))}"

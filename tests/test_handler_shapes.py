@@ -343,6 +343,14 @@ async def cancels_itself_and_returns(lease: Lease) -> None:
     this_task().cancel()
 
 
+async def leaves_a_cancellation_to_the_next(lease: Lease) -> None:
+    begin(lease)
+    if len(ran) == 1:
+        this_task().cancel()
+    else:
+        await asyncio.sleep(0)
+
+
 async def cancels_itself_thrice(lease: Lease) -> None:
     begin(lease)
     for _ in range(3):
@@ -415,6 +423,7 @@ DOES: dict[str, tuple[Callable[[Lease], Any], str]] = {
     "it cancels its own task and waits": (cancels_itself_and_waits, "CancelledError"),
     "it cancels its own task and swallows that": (cancels_itself_and_swallows, ""),
     "it cancels its own task and returns": (cancels_itself_and_returns, ""),
+    "it leaves a cancellation to the next": (leaves_a_cancellation_to_the_next, ""),
     "it cancels its own task three times": (cancels_itself_thrice, ""),
     "it cancels everyone who runs handlers": (cancels_all_who_run_handlers, "CancelledError"),
     "it has its task cancelled as soon as it is over": (cancels_later, ""),
