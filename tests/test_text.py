@@ -160,3 +160,26 @@ def test_rates(per_second: float | None, shown: str) -> None:
 
 def test_numbers_in_full() -> None:
     assert number(1_234_567) == "1,234,567"
+
+
+@pytest.mark.parametrize(
+    ("character", "shown"),
+    [
+        ("\u034e", "\u034e"), ("\u034f", "\\u034f"), ("\u0350", "\u0350"),
+        ("\u115f", "\\u115f"), ("\u1160", "\\u1160"), ("\u1161", "\u1161"),
+        ("\u17b4", "\\u17b4"), ("\u17b5", "\\u17b5"), ("\u17b6", "\u17b6"),
+        ("\u180a", "\u180a"), ("\u180b", "\\u180b"), ("\u180f", "\\u180f"), ("\u1810", "\u1810"),
+        ("\u27ff", "\u27ff"), ("\u2800", "\\u2800"), ("\u2801", "\u2801"), ("\u3164", "\\u3164"),
+        ("\ufe00", "\\ufe00"), ("\ufe0f", "\\ufe0f"), ("\ufe10", "\ufe10"), ("\uffa0", "\\uffa0"),
+        # variation selectors of the supplement: 240 of them, each drawn as nothing
+        ("\U000e0100", "\\U000e0100"), ("\U000e0150", "\\U000e0150"), ("\U000e01ef", "\\U000e01ef"),
+        ("\U000e00ff", "\\U000e00ff"), ("\U000e01f0", "\\U000e01f0"),
+    ],
+)  # fmt: skip
+def test_what_is_drawn_as_nothing_is_spelt_out_and_its_neighbours_are_not(character: str, shown: str) -> None:
+    assert safe(f"a{character}b") == f"a{shown}b"
+
+
+def test_ids_that_differ_only_in_what_is_not_drawn_are_told_from_each_other() -> None:
+    ids = ["https://example.com/a", *(f"https://example.com/a{chr(code)}" for code in range(0xE0100, 0xE01F0))]
+    assert len({safe(id) for id in ids}) == len(ids) == 241

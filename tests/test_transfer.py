@@ -494,6 +494,25 @@ def test_ctrl_c_says_how_far_it_got_and_skip_lines_goes_on_there(
     assert contents(other) == contents(queue)
 
 
+@pytest.mark.parametrize("skip", [0, 1, 3, 6, 7, 100])
+def test_lines_that_are_skipped_are_neither_taken_nor_judged(
+    skip: int, say: Say, queue: Queue, other: Queue, tmp_path: Path
+) -> None:
+    queue.put("t0")
+    head, _ = say("export", queue.name).out.splitlines(keepends=True)
+    lines = [head, b'{"task": "t1"}\n', b"broken\n", b'{"task": "t3"}\n', b"\n", b'{"task": "t5"}\n']
+    done = say("import", other.name, "--skip-lines", skip, "--json", stdin=b"".join(lines))
+    # lines are counted from 1, the head and empty ones among them; what is skipped may be broken
+    taken = ["t1"] if skip < 3 else [task for number, task in ((4, "t3"), (6, "t5")) if number > skip]
+    assert sorted(entry.task for entry in other.each("todos")) == taken
+    assert done.code == (1 if skip < 3 else 0)
+    if skip < 3:
+        assert "line 3 is broken" in done.err
+        assert done.documents == [{"lines": 2, "restored": 1, "known": 0, "broken": 0}]
+    else:
+        assert done.documents == [{"lines": 6, "restored": len(taken), "known": 0, "broken": 0}]
+
+
 def test_ctrl_c_ends_a_diff_that_says_how_far_it_got(queue: Queue, url: str) -> None:
     with command(url, "diff", "-", f"{queue.name}:done") as process:
         assert process.stdin is not None
