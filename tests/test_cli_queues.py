@@ -68,6 +68,7 @@ def test_keys_that_only_look_like_a_queue_are_none(say: Say, url: str, web: Queu
     raw.hset("timeoutq:{}:meta", "schema", "1")
     raw.hset("other:timeoutq:{x}:meta", "schema", "1")
     assert [line[0] for line in say("queues").lines] == ["odd", "web"]
+    assert sorted(name for page in directory.names(web) for name in page) == ["odd", "web"]
 
 
 def waits_there(queue: Queue, call: Call[Any]) -> None:
