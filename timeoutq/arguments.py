@@ -33,19 +33,36 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
+def shown(value: object, most: int = 80) -> str:
+    """Give the repr of anything that a caller has passed, cut to so many characters. Never raises."""
+    try:
+        return f"{value!r:.{most}}"
+    except Exception:  # the repr of a foreign object may do anything, and that of a huge number is refused
+        kind = type(value)
+        return f"<a huge {kind.__name__}>" if kind is int else f"<{kind.__name__} without a repr>"
+
+
+def flag(value: object, name: str) -> int:
+    """Give 1 for True and 0 for False, and refuse what is neither."""
+    if value is True or value is False:
+        return int(value)
+    if type(value) is int and value in (0, 1):
+        return value
+    raise InvalidInput(f"{name} must be True or False, not {shown(value)}")
+
+
 def queue_name(name: object) -> str:
     """Check the name of a queue: it becomes the hash tag of its keys, so it must be plain."""
     if not isinstance(name, str) or not _NAME.match(name):
-        raise InvalidInput(f"{name!r:.80} is not a queue name: use 1 to 64 of A-Z a-z 0-9 . _ -")
+        raise InvalidInput(f"{shown(name)} is not a queue name: use 1 to 64 of A-Z a-z 0-9 . _ -")
     return name
 
 
 def state(value: object) -> State:
     """Check the name of a state."""
-    try:
-        return State(value)  # type: ignore[arg-type]  # whatever it is, it is refused by name
-    except ValueError:
-        raise InvalidInput(f"{value!r:.80} is not a state: one of {', '.join(State)}") from None
+    if isinstance(value, str) and value in list(State):
+        return State(value)
+    raise InvalidInput(f"{shown(value)} is not a state: one of {', '.join(State)}")
 
 
 def task_id(task: object) -> bytes:
@@ -54,11 +71,11 @@ def task_id(task: object) -> bytes:
         try:
             data = task.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
-            raise InvalidInput(f"task id {task!r:.80} holds a lone surrogate, which UTF-8 cannot write") from error
+            raise InvalidInput(f"task id {shown(task)} holds a lone surrogate, which UTF-8 cannot write") from error
     elif isinstance(task, bytes):
         data = task
     else:
-        raise InvalidInput(f"a task id is str or bytes, not {type(task).__name__}: {task!r:.80}")
+        raise InvalidInput(f"a task id is str or bytes, not {type(task).__name__}: {shown(task)}")
     if not data:
         raise InvalidInput("a task id must not be empty")
     if len(data) > MAX_ID:
@@ -78,10 +95,10 @@ def pack(payload: Payload, task: object = "") -> bytes | None:
         try:
             data = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidInput(f"the payload of task {task!r:.80} is neither bytes nor JSON: {error}") from error
+            raise InvalidInput(f"the payload of task {shown(task)} is neither bytes nor JSON: {error}") from error
     if len(data) > MAX_PAYLOAD:
         raise InvalidInput(
-            f"the payload of task {task!r:.80} has {len(data):,} bytes; {MAX_PAYLOAD:,} is the most: "
+            f"the payload of task {shown(task)} has {len(data):,} bytes; {MAX_PAYLOAD:,} is the most: "
             "store it elsewhere and put its address here"
         )
     return b"\0" + data if isinstance(payload, bytes) else data
@@ -166,14 +183,16 @@ def leases(given: Lease | Iterable[Lease]) -> list[Lease]:
     found: list[Any] = list(given) if isinstance(given, Iterable) else [given]
     for lease in found:
         if not isinstance(lease, Lease):
-            raise InvalidInput(f"this takes leases that claim() gave, not {type(lease).__name__}: {lease!r:.80}")
+            raise InvalidInput(f"this takes leases that claim() gave, not {type(lease).__name__}: {shown(lease)}")
     return cast("list[Lease]", found)
 
 
 def count(value: object, name: str = "n", low: int = 1, high: int = 1_000_000_000) -> int:
     """Check a whole number."""
+    if type(value) is not int and isinstance(value, int) and not isinstance(value, bool):
+        value = int.__add__(value, 0)  # a kind of int of the caller's own, which may compare and print as it likes
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidInput(f"{name} must be a whole number from {low:,} to {high:,}, not {value!r:.80}")
+        raise InvalidInput(f"{name} must be a whole number from {low:,} to {high:,}, not {shown(value)}")
     return value
 
 
@@ -181,18 +200,18 @@ def seconds(value: object, name: str) -> float:
     """Check a length of time: a finite number of seconds, or a timedelta, not below zero."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, int) and not isinstance(value, bool) and value > 1 << 64:
-        value = float(1 << 64)  # no float holds it; it is out of any range all the same
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {value!r:.80}")
-    return float(value)
+    # no float holds a huge int; it is out of any range all the same
+    found = max(-1, min(int.__add__(value, 0), 1 << 64)) if isinstance(value, int) else value
+    if isinstance(value, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
+        raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {shown(value)}")
+    return float(found)
 
 
 def delay_ms(value: object, name: str) -> int:
     """Give a delay in ms, rounded up: a task is never early."""
     found = math.ceil(seconds(value, name) * 1000)
     if found > MAX_TIME_MS:
-        raise InvalidInput(f"{name}={value!r:.80} is past the year 9999")
+        raise InvalidInput(f"{name}={shown(value)} is past the year 9999")
     return found
 
 
@@ -201,7 +220,7 @@ def timeout_ms(value: object, name: str = "timeout") -> int:
     found = round(seconds(value, name) * 1000)
     if not MIN_TIMEOUT_MS <= found <= MAX_TIMEOUT_MS:
         raise InvalidInput(
-            f"{name}={value!r:.80} is out of range: 0.01 s to 7 days; for longer work extend the lease while you live"
+            f"{name}={shown(value)} is out of range: 0.01 s to 7 days; for longer work extend the lease while you live"
         )
     return found
 
@@ -228,15 +247,19 @@ def due(at: object, after: object) -> bytes:
     return b"%d" % delay_ms(at, "at")
 
 
+MOST_KEPT = 10**15
+"""More done tasks than any server holds; a count of them is below."""
+
+
 def keep_done(value: object) -> bytes:
     """Give the wire form of keep_done: "forever", 0 (not at all), a count, or a timedelta."""
     if value == "forever":
         return b"forever"
     if isinstance(value, timedelta):
         return b"t%d" % delay_ms(value, "keep_done")
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_KEPT:
         return b"n%d" % value if value else b"no"
-    raise InvalidInput(f'keep_done must be "forever", 0, how many to keep, or a timedelta, not {value!r:.80}')
+    raise InvalidInput(f'keep_done must be "forever", 0, how many to keep, or a timedelta, not {shown(value)}')
 
 
 def politeness(value: object) -> bytes:
@@ -244,7 +267,7 @@ def politeness(value: object) -> bytes:
     if value == "off":
         return b"off"
     if not isinstance(value, Politeness):
-        raise InvalidInput(f'politeness must be a Politeness(delay=, per_host=) or "off", not {value!r:.80}')
+        raise InvalidInput(f'politeness must be a Politeness(delay=, per_host=) or "off", not {shown(value)}')
     return b"%d %d" % (delay_ms(value.delay, "delay"), count(value.per_host, "per_host", high=10_000))
 
 
@@ -252,7 +275,7 @@ def host(value: object) -> bytes:
     """Give the name of a host as the scripts have it: lower case, IDNA; of a URL, its host; or of a group."""
     name = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
     if not isinstance(name, str) or not name:
-        raise InvalidInput(f"a host is a name like example.com or example.com:8080, not {value!r:.80}")
+        raise InvalidInput(f"a host is a name like example.com or example.com:8080, not {shown(value)}")
     scheme = _SCHEME.match(name)
     if scheme:
         name = re.split(r"[/?#\\]", name[scheme.end() :], maxsplit=1)[0].rpartition("@")[2]
@@ -266,7 +289,7 @@ def host(value: object) -> bytes:
             name = before
     name = re.sub(r"\.+(?=:|\Z)", "", name)
     if not name:
-        raise InvalidInput(f"{value!r:.80} names no host: use a name like example.com or example.com:8080")
+        raise InvalidInput(f"{shown(value)} names no host: use a name like example.com or example.com:8080")
     return task_id(name)
 
 

@@ -94,7 +94,7 @@ class _Face:
         self.retry = RetryPolicy.of(retry)
         self.allow_eviction = allow_eviction
         if not 0.05 <= arguments.seconds(deadline, "deadline") <= 3600:
-            raise InvalidInput(f"deadline={deadline!r:.80} is out of range: 0.05 s to 1 hour")
+            raise InvalidInput(f"deadline={arguments.shown(deadline)} is out of range: 0.05 s to 1 hour")
         self.server_at = Server(url, client, deadline)
         self.url = self.server_at.url
         self._settings: dict[str, bytes] = {}
@@ -111,7 +111,9 @@ class _Face:
         self.talk = Talk(self.operations, self.server_at, ServerClock(), deadline, self.token)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, url={self.url!r})"
+        # also of one whose constructor has raised, which a debugger or a traceback may show
+        name, url = getattr(self, "name", None), getattr(self, "url", None)
+        return f"{type(self).__name__}({name!r}, url={url!r})"
 
     def _identify(self) -> None:
         self._pid = os.getpid()
@@ -309,7 +311,7 @@ class _Face:
 
     def _cursor(self, cursor: str | None) -> str | None:
         if cursor is not None and not (isinstance(cursor, str) and re.fullmatch(r"[0-9]{1,18}", cursor)):
-            raise InvalidInput(f"{cursor!r:.80} is not a cursor that a page ended with")
+            raise InvalidInput(f"{arguments.shown(cursor)} is not a cursor that a page ended with")
         return cursor
 
     def _drained(self, before: float | datetime | None) -> Flow[bool]:

@@ -307,7 +307,13 @@ class Operations:
     ) -> list[Call[Outcome]]:
         """Build the calls that put what `arguments.tasks` gave."""
         return [
-            self.call("put", [int(again), host, *_tasks(part, bodies)], _outcome(part), id=nonce(), weight=weight)
+            self.call(
+                "put",
+                [arguments.flag(again, "again"), host, *_tasks(part, bodies)],
+                _outcome(part),
+                id=nonce(),
+                weight=weight,
+            )
             for part, bodies, weight in _batches(ids, payloads)
         ]
 
@@ -327,7 +333,11 @@ class Operations:
         ids, payloads = arguments.tasks(tasks)
         return [
             self.call(
-                "schedule", [int(again), due, host, *_tasks(part, bodies)], _outcome(part), id=nonce(), weight=weight
+                "schedule",
+                [arguments.flag(again, "again"), due, host, *_tasks(part, bodies)],
+                _outcome(part),
+                id=nonce(),
+                weight=weight,
             )
             for part, bodies, weight in _batches(ids, payloads)
         ]

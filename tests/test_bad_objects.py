@@ -1,0 +1,96 @@
+"""Objects that nobody foresaw: whatever is passed where, the error is one of timeoutq's, and nothing is sent."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue
+from timeoutq.testing import fake_queue
+
+
+class Silent:
+    """An object whose repr fails."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+class OddInt(int):
+    """An int whose text fails."""
+
+    __repr__ = __str__ = Silent.__repr__
+
+
+BAD: dict[str, Any] = {
+    "no repr": Silent(),
+    "a huge int": 10**5000,
+    "an odd int": OddInt(-7),
+    "a huge negative": -(10**5000),
+}
+
+CALLS: dict[str, Callable[[Queue, Any], object]] = {
+    "put again=": lambda queue, bad: queue.put("a", again=bad),
+    "put durable=": lambda queue, bad: queue.put("a", durable=bad),
+    "put": lambda queue, bad: queue.put(bad),
+    "put, in a list": lambda queue, bad: queue.put(["a", bad]),
+    "put group=": lambda queue, bad: queue.put("a", group=bad),
+    "schedule at=": lambda queue, bad: queue.schedule("a", at=bad),
+    "schedule after=": lambda queue, bad: queue.schedule("a", after=bad),
+    "schedule again=": lambda queue, bad: queue.schedule("a", after=1, again=bad),
+    "claim": lambda queue, bad: queue.claim(bad),
+    "claim timeout=": lambda queue, bad: queue.claim(timeout=bad),
+    "claim max_runtime=": lambda queue, bad: queue.claim(max_runtime=bad),
+    "ack": lambda queue, bad: queue.ack(bad),
+    "list": lambda queue, bad: queue.list(bad),
+    "list cursor=": lambda queue, bad: queue.list("todos", cursor=bad),
+    "list n=": lambda queue, bad: queue.list("todos", n=bad),
+    "each": lambda queue, bad: list(queue.each(bad)),
+    "states": lambda queue, bad: queue.states(bad),
+    "inspect": lambda queue, bad: queue.inspect(bad),
+    "why": lambda queue, bad: queue.why(bad),
+    "errors": lambda queue, bad: queue.errors(bad),
+    "drained before=": lambda queue, bad: queue.drained(bad),
+    "hosts cursor=": lambda queue, bad: queue.hosts(bad),
+    "host": lambda queue, bad: queue.host(bad),
+    "prune": lambda queue, bad: queue.prune(bad),
+    "configure keep_done=": lambda queue, bad: queue.configure(keep_done=bad),
+    "configure max_crashes=": lambda queue, bad: queue.configure(max_crashes=bad),
+    "configure politeness=": lambda queue, bad: queue.configure(politeness=bad),
+    "Politeness": lambda queue, bad: queue.configure(politeness=Politeness(1, bad)),
+    "Queue": lambda queue, bad: Queue(bad),
+    "Queue timeout=": lambda queue, bad: Queue("q", timeout=bad),
+    "Queue deadline=": lambda queue, bad: Queue("q", deadline=bad),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("call", CALLS)
+def test_what_nobody_foresaw_is_refused_by_name(call: str, bad: str) -> None:
+    with fake_queue() as queue:
+        with pytest.raises(InvalidInput) as refused:
+            CALLS[call](queue, BAD[bad])
+        assert 10 < len(str(refused.value)) < 400
+        assert queue.stats().known == 0
+
+
+def test_a_huge_number_for_a_yes_or_no_does_not_end_the_process(url: str) -> None:
+    # in a process of its own: the packer of commands in C has ended with a signal over it
+    code = "import timeoutq; timeoutq.Queue('big').put('a', again=10**5000)"
+    environment = {**os.environ, "TIMEOUTQ_URL": url}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "again must be True or False, not <a huge int>" in done.stderr
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+def test_a_queue_whose_constructor_failed_can_be_shown(kind: Any) -> None:
+    made = kind.__new__(kind)
+    with pytest.raises(InvalidInput):
+        made.__init__("no spaces")
+    assert repr(made) == f"{kind.__name__}(None, url=None)"
