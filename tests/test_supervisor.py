@@ -309,6 +309,16 @@ def test_ctrl_c_in_a_terminal_gives_everything_back_at_once(queue: Queue, run: P
     assert queue.stats().todos == 6
 
 
+def test_a_terminal_that_closes_lets_what_runs_finish(queue: Queue, run: Processes) -> None:
+    queue.put([f"t{i}" for i in range(6)])
+    worker = run.start("worker", queue.name, f"{HANDLERS}:work", "-p", "2", "-c", "3", WORK="0.5")
+    wait_until(lambda: len(history(run.history)) == 6)
+    os.killpg(worker.pid, signal.SIGHUP)
+    assert worker.wait(10) == -signal.SIGHUP
+    wait_until(lambda: queue.stats().done == 6 and not queue.workers())
+    assert queue.stats().counters.get("released", 0) == 0
+
+
 def test_sigterm_to_the_parent_alone_lets_its_processes_finish(queue: Queue, run: Processes) -> None:
     queue.put([f"t{i}" for i in range(6)])
     worker = run.start("worker", queue.name, f"{HANDLERS}:work", "-p", "2", "-c", "3", WORK="0.5")

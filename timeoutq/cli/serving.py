@@ -43,55 +43,67 @@ ends by a signal, or with any exit code, before its queue is drained and without
 """
 
 
+Handler = Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="Called with each lease.", show_default=False)]
+Concurrency = Annotated[
+    int, typer.Option("-c", "--concurrency", min=1, help="Handlers that run at once in each process.")
+]
+Prefetch = Annotated[
+    int | None, typer.Option(min=0, help="Tasks claimed ahead; adapts by default.", show_default=False)
+]
+Timeout = Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="Length of a lease.")]
+MaxRuntime = Annotated[
+    float | None,
+    typer.Option(
+        parser=seconds, metavar="TIME", show_default=False,
+        help="The longest that a task may be held, counted from its claim; then it fails. No limit by default.",
+    ),
+]  # fmt: skip
+Retry = Annotated[
+    str | None, typer.Option(help="Delays before new attempts, like 10,30,60; then the task fails.", show_default=False)
+]
+MaxAttempts = Annotated[
+    int | None, typer.Option(min=1, help="Attempts, with growing delays; 5 by default.", show_default=False)
+]
+Count = Annotated[int, typer.Option("-p", "--processes", min=1, max=256, help="Worker processes.")]
+Supervise = Annotated[
+    bool, typer.Option(help="Run the worker in processes of its own, and replace those that die. Or in this process.")
+]
+Lifespan = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION", show_default=False,
+        help="An @asynccontextmanager: entered once in each process, its value is given to handlers that take "
+        "(lease, state).",
+    ),
+]  # fmt: skip
+MaxTasks = Annotated[
+    int | None,
+    typer.Option(
+        min=1, show_default=False,
+        help="Replace a process by a new one after so many handler runs, against leaks in a library.",
+    ),
+]  # fmt: skip
+DrainDeadline = Annotated[
+    float, typer.Option(parser=seconds, metavar="TIME", help="On SIGTERM: how long handlers may go on.")
+]
+
+
 @app.command(rich_help_panel="Processes", help=SIGNALS, epilog=CODES)
 def worker(
     queue: Name,
-    handler: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="Called with each lease.")],
-    concurrency: Annotated[
-        int, typer.Option("-c", "--concurrency", min=1, help="Handlers that run at once in each process.")
-    ] = 100,
-    prefetch: Annotated[
-        int | None, typer.Option(min=0, help="Tasks claimed ahead; adapts by default.", show_default=False)
-    ] = None,
-    timeout: Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="Length of a lease.")] = "30s",  # type: ignore[assignment]  # typer parses the default
-    max_runtime: Annotated[
-        float | None,
-        typer.Option(
-            parser=seconds, metavar="TIME", show_default=False,
-            help="The longest that a task may be held, counted from its claim; then it fails. No limit by default.",
-        ),
-    ] = None,
-    retry: Annotated[
-        str | None,
-        typer.Option(help="Delays before new attempts, like 10,30,60; then the task fails.", show_default=False),
-    ] = None,
-    max_attempts: Annotated[
-        int | None, typer.Option(min=1, help="Attempts, with growing delays; 5 by default.", show_default=False)
-    ] = None,
-    processes: Annotated[int, typer.Option("-p", "--processes", min=1, max=256, help="Worker processes.")] = 1,
-    supervise: Annotated[
-        bool,
-        typer.Option(help="Run the worker in processes of its own, and replace those that die. Or in this process."),
-    ] = True,
-    lifespan: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FUNCTION", show_default=False,
-            help="An @asynccontextmanager: entered once in each process, its value is given to handlers that take "
-            "(lease, state).",
-        ),
-    ] = None,
-    max_tasks: Annotated[
-        int | None,
-        typer.Option(
-            min=1, show_default=False,
-            help="Replace a process by a new one after so many handler runs, against leaks in a library.",
-        ),
-    ] = None,
+    handler: Handler,
+    concurrency: Concurrency = 100,
+    prefetch: Prefetch = None,
+    timeout: Timeout = "30s",  # type: ignore[assignment]  # typer parses the default
+    max_runtime: MaxRuntime = None,
+    retry: Retry = None,
+    max_attempts: MaxAttempts = None,
+    processes: Count = 1,
+    supervise: Supervise = True,
+    lifespan: Lifespan = None,
+    max_tasks: MaxTasks = None,
     burst: Annotated[bool, typer.Option("--burst", help="End when the queue is drained.")] = False,
-    drain_deadline: Annotated[
-        float, typer.Option(parser=seconds, metavar="TIME", help="On SIGTERM: how long handlers may go on.")
-    ] = "25s",  # type: ignore[assignment]  # typer parses the default
+    drain_deadline: DrainDeadline = "25s",  # type: ignore[assignment]  # typer parses the default
     url: Url = None, url_file: UrlFile = None, log_level: LogLevel = "info", log_json: LogJson = False,
 ) -> None:  # fmt: skip
     """Read the options of a worker, and run it."""
