@@ -67,8 +67,10 @@ def _tell(info: HostInfo, as_json: bool) -> None:
     if as_json:
         sink.document(info)
         return
+    more = info.busy - len(info.in_flight)
     lines = [
         ("host", info.host), ("waiting", info.waiting), *(("in flight", task) for task in info.in_flight),
+        ("in flight", f"and {more:,} more" if more > 0 else None),
         ("turn", iso(info.turn)), ("delay", _length(info.delay)), ("per host", info.per_host), ("budget", info.budget),
         ("visits", info.visits), ("failures", info.failures), ("next allowed", iso(info.next_allowed)),
         ("blocked until", iso(info.blocked_until)), ("blocked by", info.blocked_by or None), ("banned", info.banned),
