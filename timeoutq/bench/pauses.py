@@ -173,11 +173,12 @@ class Scene:
                     self.run(self.ops.ack_put(lease, [url.encode() for url in some], {}))
 
     def fail(self) -> None:
-        """Fail tasks, for another attempt and for good, and try them again."""
+        """Fail tasks, each with a traceback of its own, for another attempt and for good, and try them again."""
         for leases in (self.flown, self.held):
             for retry_ms in (0, -1):
                 some = _taken(leases, BATCH)
-                self.run(*self.ops.fail(some, [retry_ms] * len(some), [b"no" * 1000] * len(some)))
+                traces = [b"%09d " % next(self._numbers) + b"no\n" * 2700 for _ in some]
+                self.run(*self.ops.fail(some, [retry_ms] * len(some), [b"no" * 1000] * len(some), traces))
         for _ in range(3):
             self.run(self.ops.retry_failed([]))
         self.promote(5)
