@@ -545,7 +545,7 @@ class Operations:
 
     def convert(self, cursor: bytes) -> Call[bytes]:
         """Build a round of bringing the queue in line with its politeness: `p0` at first, until it gives `end`."""
-        return self.call("convert", [BATCH, cursor], bytes)
+        return self.call("convert", [BATCH // 2, cursor], bytes)
 
     # ---- hosts
 

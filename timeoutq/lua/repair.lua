@@ -149,11 +149,12 @@ local function of_workers(ids)
 end
 local function of_slots(names)
   if not polite then return end
-  load_hosts(names)
+  local all, ids, owners_of = load_hosts(names), {}, {}
   for i = 1, #names do
-    local one = load_hosts(names)[names[i]]
-    if one.held then haunts({one.held}, {names[i]}, wrong) end
+    local id = all[names[i]].held
+    if id then ids[#ids + 1], owners_of[#owners_of + 1] = id, names[i] end
   end
+  if #ids > 0 then haunts(ids, owners_of, wrong) end
 end
 local function of_places(words)
   if not polite then return end
@@ -182,8 +183,8 @@ while looked < n and stage <= #stages do
   local how, key, see = unpack(stages[stage])
   local ids, lane
   ids, at, lane = page_of(how, key, at, n - looked)
-  -- one that looks at nothing is not free either
-  looked = looked + math.max(1, #ids)
+  -- one that looks at nothing is not free either, and each of many small lanes costs as much as some tasks
+  looked = looked + math.max(1, #ids) + (how == 'LANES' and 3 or 0)
   if #ids > 0 then see(ids, lane) end
   if at == '0' then stage = stage + 1 end
 end
