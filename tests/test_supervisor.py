@@ -245,6 +245,36 @@ def test_a_bad_lifespan_ends_the_worker_with_2_and_is_said_once(queue: Queue, ru
     assert "died" not in run.log(worker)
 
 
+EVICTING = """
+import os, sys
+from timeoutq import AsyncQueue, Worker
+from timeoutq.supervisor import Job, supervise
+
+def opened():
+    return AsyncQueue(sys.argv[1], os.environ["TIMEOUTQ_URL"], allow_eviction=True)
+
+def make(ledger):
+    return Worker(opened(), "tests.rig.handlers:leave", burst=True, signals=False, ledger=ledger)
+
+code, words = supervise(Job(make, opened, 1, 100))
+print(words)
+sys.exit(code)
+"""
+
+
+def test_the_dead_are_reported_with_the_settings_of_the_queue(tmp_path: Path) -> None:
+    with (
+        EmbeddedServer(config={"maxmemory-policy": "allkeys-lru"}) as server,
+        Queue("kept", server.url, allow_eviction=True) as queue,
+        processes(server.url, tmp_path) as run,
+    ):
+        queue.put("leave")
+        worker = run.start_code(EVICTING, queue.name, CODE="7")
+        # at once, not when the lease of 30 s has run out
+        assert worker.wait(20) == exit_codes.DONE, run.log(worker)
+        assert queue.stats().counters["crashed"] == 1
+
+
 # ---- signals
 
 
