@@ -94,3 +94,52 @@ def test_a_queue_whose_constructor_failed_can_be_shown(kind: Any) -> None:
     with pytest.raises(InvalidInput):
         made.__init__("no spaces")
     assert repr(made) == f"{kind.__name__}(None, url=None)"
+
+
+class Alarm(BaseException):
+    """What a signal's handler raises."""
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, Alarm, RuntimeError])
+def test_a_claim_that_a_signal_ends_gives_back_what_it_had_been_given(
+    raised: type[BaseException], queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.put("a", "b")
+    link = queue._link()
+    send = link.send
+
+    def interrupted(commands: Any) -> Any:
+        replies = send(commands)
+        if any(
+            words[0] == b"EVALSHA" and isinstance(reply, list) and len(reply) == 7
+            for words, reply in zip(commands, replies, strict=True)
+        ):
+            monkeypatch.setattr(link, "send", send)
+            raise raised
+        return replies
+
+    monkeypatch.setattr(link, "send", interrupted)
+    with pytest.raises(raised):
+        queue.claim(2, timeout=60)
+    stats = queue.stats()
+    assert (stats.todos, stats.in_progress) == (2, 0)
+    assert stats.counters["released"] == 2
+    assert len(queue.claim(5)) == 2
+
+
+def test_a_claim_that_a_signal_ends_leaves_with_the_signal_where_no_server_answers(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.put("a")
+
+    def gone(commands: Any) -> Any:
+        monkeypatch.setattr(queue._link(), "send", refused)
+        raise KeyboardInterrupt
+
+    def refused(commands: Any) -> Any:
+        raise ConnectionError("no server")
+
+    monkeypatch.setattr(queue._link(), "send", gone)
+    with pytest.raises(KeyboardInterrupt):
+        queue.claim()
+    monkeypatch.undo()

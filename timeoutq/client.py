@@ -13,6 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import count
 from types import TracebackType
@@ -357,6 +358,31 @@ class Queue(_Face):
 
     _held: tuple[int, Link] | None = None
 
+    def _claim_guarded(self, n: int, timeout_ms: int, max_runtime_ms: int, wait: float) -> list[Lease]:
+        # a claim that Ctrl-C or another signal ends after it was sent may have been carried out: its leases go back
+        tokens: list[bytes] = []
+
+        def nonce() -> bytes:
+            tokens.append(self.token())
+            return tokens[-1]
+
+        talk = Talk(self.operations, self.server_at, self.talk.clock, self.talk.deadline, nonce)
+        try:
+            return self.run(flows.claim(talk, n, timeout_ms, max_runtime_ms, wait))
+        except TimeoutqError:
+            raise
+        except BaseException:
+            if tokens:
+                with suppress(TimeoutqError, *LINK_ERRORS):  # what cannot be given back runs out by itself
+                    self._give_back(tokens[-1], timeout_ms, max_runtime_ms)
+            raise
+
+    def _give_back(self, token: bytes, timeout_ms: int, max_runtime_ms: int) -> None:
+        call = self.operations.claim(token, 0, timeout_ms, max_runtime_ms)
+        replies = self._drive(_replay(call, self.talk))
+        if replies:
+            self._drive(flows.answers(self.talk, self.operations.release(replies)))
+
     def close(self) -> None:
         """Close the connections; a later call opens new ones."""
         if self._held is not None:
@@ -414,7 +440,7 @@ class Queue(_Face):
         Gives an empty list when nothing is ready or the queue is paused. Expired and due tasks are made ready first.
         Raises `InvalidInput`, `Unavailable`.
         """
-        return self.run(flows.claim(self.talk, *self._claim(n, timeout, max_runtime, wait)))
+        return self._claim_guarded(*self._claim(n, timeout, max_runtime, wait))
 
     @overload
     def extend(self, lease: Lease, timeout: float | None = None) -> Lease: ...
