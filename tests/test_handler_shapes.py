@@ -460,13 +460,13 @@ def as_def_of_coroutine(body: Callable[[Lease], Any]) -> Callable[[Lease], Any]:
 KINDS = {"async def": as_async, "def": as_def, "def of a coroutine": as_def_of_coroutine}
 
 
-async def serve(handler: Callable[[Lease], Any], caplog: pytest.LogCaptureFixture, **settings: Any) -> FakeAsyncQueue:
+async def serve(handler: Callable[[Lease], Any], caplog: pytest.LogCaptureFixture) -> FakeAsyncQueue:
     """Have a worker with one handler at once serve three tasks and be stopped; give the queue. Nothing is held."""
     ran.clear()
     queue = fake_async_queue(timeout=5, retry=[])
     await queue.put(*TASKS)
     with caplog.at_level(logging.INFO):
-        worker = Worker(queue, handler, concurrency=1, signals=False, **settings)
+        worker = Worker(queue, handler, concurrency=1, prefetch=len(TASKS), signals=False)
         running = asyncio.create_task(worker.run())
         async with asyncio.timeout(10):
             while (await queue.stats()).done + (await queue.stats()).failed < len(TASKS):

@@ -1070,11 +1070,16 @@ class _Crew:
     def give_back(self) -> list[Lease]:
         """Take out of the queue what no thread has started."""
         found: list[Lease] = []
+        leaving = 0
         with suppress(Empty):
             while True:
                 lease = self._waiting.get_nowait()
-                if lease is not None:
+                if lease is None:
+                    leaving += 1
+                else:
                     found.append(lease)
+        for _ in range(leaving):
+            self._waiting.put(None)  # threads that are to end still are
         self.taken -= len(found)
         return found
 
