@@ -117,6 +117,41 @@ def test_a_wrong_password_ends_the_worker_with_3(tmp_path: Path, words: tuple[st
         assert said(log, "started") == (3 if "-p" in words else 0)
 
 
+@pytest.mark.parametrize("words", [("-p", "2"), ("--no-supervise",)])
+def test_a_server_that_may_throw_tasks_away_ends_the_worker_with_3(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with (
+        EmbeddedServer(config={"maxmemory-policy": "allkeys-lru"}) as server,
+        processes(server.url, tmp_path) as run,
+    ):
+        worker = run.start("worker", "q", f"{HANDLERS}:work", *words)
+        assert worker.wait(60) == exit_codes.SERVER
+        assert said(run.log(worker), "timeoutq: ") == 1
+
+
+def test_a_lifespan_that_fails_is_tried_again_by_a_new_process(queue: Queue, run: Processes, tmp_path: Path) -> None:
+    queue.put("a")
+    words = ("worker", queue.name, f"{HANDLERS}:work", "--lifespan", f"{HANDLERS}:lifespan_that_waits_for_a_file")
+    worker = run.start(*words, "--burst", FILE=str(tmp_path / "up"))
+    wait_until(lambda: len(history(run.history)) >= 2)
+    (tmp_path / "up").touch()
+    assert worker.wait(20) == exit_codes.DONE
+    assert queue.stats().done == 1
+    assert "the database is not up" in run.log(worker)
+
+
+def test_without_a_supervisor_an_unexpected_error_is_1_and_max_tasks_is_0(
+    queue: Queue, run: Processes, tmp_path: Path
+) -> None:
+    queue.put([f"t{i}" for i in range(5)])
+    lifespan = ("--lifespan", f"{HANDLERS}:lifespan_that_waits_for_a_file")
+    broken = run.worker(queue.name, "work", *lifespan, FILE=str(tmp_path / "never"))
+    ended = run.worker(queue.name, "work", "--max-tasks", "2", "-c", "1")
+    assert broken.wait(20) == exit_codes.DIED
+    assert "RuntimeError: the database is not up" in run.log(broken)
+    assert ended.wait(20) == exit_codes.DONE
+    assert (queue.stats().done, queue.stats().todos) == (2, 3)
+
+
 def test_a_process_that_dies_while_the_worker_stops_makes_it_end_with_1(queue: Queue, run: Processes) -> None:
     queue.put("a")
     worker = run.start("worker", queue.name, f"{HANDLERS}:work", WORK="30")

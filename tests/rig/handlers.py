@@ -81,6 +81,15 @@ async def lifespan() -> AsyncIterator[int]:
     append("close")
 
 
+@asynccontextmanager
+async def lifespan_that_waits_for_a_file() -> AsyncIterator[None]:
+    """Fail until the file that the environment names is there: a database that is not up yet, say."""
+    append("try")
+    if not Path(os.environ["FILE"]).exists():  # noqa: ASYNC240  # a look at a local file
+        raise RuntimeError("the database is not up")
+    yield
+
+
 async def work_with_state(lease: Lease, state: int) -> None:
     """Work with what `lifespan` opened in this process."""
     if state != os.getpid():
