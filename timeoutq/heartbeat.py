@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 from timeoutq import flows
 from timeoutq.client import Queue
+from timeoutq.durations import Spans
 from timeoutq.errors import TimeoutqError
 from timeoutq.model import Answer, Lease, Outcome
 
@@ -39,17 +40,19 @@ class Heartbeat:
         held: Mapping[int, Lease],
         on_lost: Callable[[list[tuple[Lease, Answer]]], None],
         about: Callable[[], Mapping[str, object]],
+        spans: Spans | None = None,
     ) -> None:
         """Prepare; `queue` is a client that nobody else uses, `held` maps fences to leases and is read only.
 
         `on_lost` is called in the heartbeat's thread with the leases that were refused and why: `LOST` or
-        `MAX_RUNTIME`. `about` gives what the worker says of itself.
+        `MAX_RUNTIME`. `about` gives what the worker says of itself, `spans` how long its handlers ran.
         """
         self.queue = queue
         self.peers = 1
         self._held = held
         self._on_lost = on_lost
         self._about = about
+        self._spans = spans
         self._stop = threading.Event()
         self._down = False
         self._thread = threading.Thread(target=self._run, name=f"heartbeat-{queue.name}", daemon=True)
@@ -104,8 +107,12 @@ class Heartbeat:
         self.queue.close()
 
     def _beat(self, about: Mapping[str, object] | None) -> None:
-        call = self.queue.operations.beat(self.queue.worker, about)
+        # the same again until it has been told: what the server has counted already, it does not count twice
+        delta = None if self._spans is None else self._spans.delta()
+        call = self.queue.operations.beat(self.queue.worker, about, delta)
         self.peers = max(1, self.queue.run(flows.answer(self.queue.talk, call)))
+        if self._spans is not None:
+            self._spans.told()
 
     def _extend(self) -> bool:
         """Extend what is held; say whether the server was asked."""

@@ -8,9 +8,14 @@ from __future__ import annotations
 import json
 import logging
 import math
+from types import TracebackType
 
+from timeoutq.arguments import error_text
 from timeoutq.errors import InvalidInput
 from timeoutq.text import safe
+from timeoutq.tracebacks import read_traceback, trace
+
+Failed = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 class SafeFormatter(logging.Formatter):
@@ -19,6 +24,10 @@ class SafeFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Format the record, its traceback folded into the line."""
         return safe(super().format(record).replace("\n", " | "))
+
+    def formatException(self, ei: Failed) -> str:  # noqa: N802  # the name is logging's
+        """Give a traceback as it is kept: bounded, whatever the exception does."""
+        return _traceback(ei)
 
 
 class JsonFormatter(logging.Formatter):
@@ -38,7 +47,7 @@ class JsonFormatter(logging.Formatter):
             "message": _lines(record.getMessage()),
         }
         if record.exc_info:
-            found["traceback"] = _lines(self.formatException(record.exc_info))
+            found["traceback"] = _lines(_traceback(record.exc_info))
         for name, value in vars(record).items():
             if name not in _USUAL and value is not None:
                 plain = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
@@ -52,6 +61,14 @@ _USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 def _lines(value: object) -> str:
     return "\n".join(map(safe, value.split("\n"))) if isinstance(value, str) else safe(value)
+
+
+def _traceback(found: Failed) -> str:
+    error = found[1]
+    if error is None:
+        return ""
+    text = error_text(error).decode("utf-8", "replace")
+    return read_traceback(trace(error), text) or text
 
 
 def configure(level: str, *, as_json: bool = False) -> None:

@@ -96,16 +96,17 @@ def _chain(error: BaseException) -> tuple[list[BaseException], list[str], bool]:
 
 
 def _stack(found: TracebackType | None) -> str:
+    # the way from the worker to the handler says nothing
+    first = found
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(HERE):
+        first = first.tb_next
     frames: deque[Frame] = deque(maxlen=FRAMES)
-    count = 0
+    found, count = first or found, 0
     while found is not None:
         code = found.tb_frame.f_code
-        # the way from the worker to the handler says nothing
-        if count or found.tb_next is None or not code.co_filename.startswith(HERE):
-            linecache.lazycache(code.co_filename, found.tb_frame.f_globals)
-            frames.append((code.co_filename, found.tb_lineno or 0, code.co_qualname))
-            count += 1
-        found = found.tb_next
+        linecache.lazycache(code.co_filename, found.tb_frame.f_globals)
+        frames.append((code.co_filename, found.tb_lineno or 0, code.co_qualname))
+        found, count = found.tb_next, count + 1
     return _frames(tuple(frames), count - len(frames))
 
 

@@ -24,10 +24,11 @@ from typing import Any, Protocol, TypeVar, cast
 
 from tenacity import RetryCallState, wait_random_exponential
 
-from timeoutq import arguments, flows, handlers, signals
+from timeoutq import arguments, flows, handlers, signals, tracebacks
 from timeoutq.arguments import Bodies
 from timeoutq.cleaner import Cleaner
 from timeoutq.client import AsyncQueue, Queue, twin
+from timeoutq.durations import SHORTEST, Spans
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
 from timeoutq.handlers import Handler, Lifespan, Returned, Surroundings
 from timeoutq.heartbeat import Heartbeat
@@ -35,6 +36,7 @@ from timeoutq.lifespan import Span, is_manager
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.operations import BATCH, Call, Claimed, fitting, flushes
 from timeoutq.retry import GiveUp, Retries, Retry, RetryPolicy
+from timeoutq.text import safe
 from timeoutq.troubles import LINK_ERRORS
 
 log = logging.getLogger(__name__)
@@ -47,6 +49,8 @@ LOOKS = 3
 """A lease on which nothing works is given back when it was seen so as often as this."""
 SIDE_BY_SIDE = 2
 """How many exchanges are under way at once, at most; each has a connection of its own."""
+UNBOUNDED = 1_000_000_000
+"""More releases than any task will have."""
 ENOUGH = 64
 """So many ends, or tasks to claim, are worth an exchange beside another one, however many handlers there are."""
 
@@ -87,6 +91,9 @@ class _Run:
     end: str = ""
     """Why it is being stopped: lost, max_runtime, shutdown; empty while it is not."""
     thread: threading.Thread | None = None
+    began: float = 0.0
+    spent: float = 0.0
+    """When a thread began with it, by the monotonic clock, and how long it took, seconds."""
 
     @property
     def lives(self) -> bool:
@@ -111,22 +118,27 @@ class _Gathered:
 
     acks: list[Lease] = field(default_factory=list[Lease])
     errands: list[_Errand] = field(default_factory=list[_Errand])
-    fails: list[tuple[Lease, int, bytes]] = field(default_factory=list[tuple[Lease, int, bytes]])
+    fails: list[tuple[Lease, int, bytes, bytes]] = field(default_factory=list[tuple[Lease, int, bytes, bytes]])
+    """Leases with their delay, ms or -1, their error and its traceback."""
     blocks_ms: dict[int, int] = field(default_factory=dict[int, int])
     """For how long the host of a failed task is blocked, by the position in `fails`."""
     releases: list[Lease] = field(default_factory=list[Lease])
+    """What the worker gives back by itself."""
+    refused: list[Lease] = field(default_factory=list[Lease])
+    """What handlers released: that is counted."""
 
     def __len__(self) -> int:
-        return len(self.acks) + len(self.errands) + len(self.fails) + len(self.releases)
+        return len(self.acks) + len(self.errands) + len(self.fails) + len(self.releases) + len(self.refused)
 
     @property
     def leases(self) -> Iterator[Lease]:
         """All leases that are to be ended."""
         yield from self.acks
         yield from self.releases
+        yield from self.refused
         for errand in self.errands:
             yield from errand.leases
-        for lease, _, _ in self.fails:
+        for lease, *_ in self.fails:
             yield lease
 
 
@@ -148,6 +160,7 @@ class Worker:
         ledger: Ledger | None = None,
         lifespan: Lifespan[S] | str | None = None,
         max_tasks: int | None = None,
+        max_releases: int | None = 100,
     ) -> None:
         """Prepare a worker; `await run()` starts it.
 
@@ -162,6 +175,9 @@ class Worker:
         last handler, and what it yields is given to handlers that take `(lease, state)`. After `max_tasks` runs of
         handlers the worker ends.
 
+        A task that its handler has released `max_releases` times goes to failed; each of its releases waits longer than
+        the one before, up to a minute. 0 or None is no limit. Those with `block_host` do not count.
+
         Raises `InvalidInput` for a handler that cannot be called so, `HandlerNotFound` for one that is not found.
         """
         if not isinstance(queue, AsyncQueue):
@@ -170,6 +186,8 @@ class Worker:
         self.handler: Handler = load_handler(handler) if isinstance(handler, str) else handler
         self._span = Span(_checked(lifespan))
         self._max_tasks = None if max_tasks is None else arguments.count(max_tasks, "max_tasks")
+        self._most_releases = arguments.count(max_releases or UNBOUNDED, "max_releases")
+        self._spans = Spans()
         self._runs = 0
         """How many handlers have run to their end, for `max_tasks`."""
         self._shape = handlers.shape_of(self.handler, has_state=lifespan is not None)
@@ -227,7 +245,7 @@ class Worker:
         """
         self._loop = asyncio.get_running_loop()
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._heartbeat = Heartbeat(twin(self.queue), self.held, self._lost_in_thread, self._about)
+        self._heartbeat = Heartbeat(twin(self.queue), self.held, self._lost_in_thread, self._about, self._spans)
         self._bell_task: asyncio.Task[None] | None = None
         with signals.heeded(self.stop) if self._signals else nullcontext():
             if not self._stop_level:
@@ -438,14 +456,22 @@ class Worker:
         ops, errands = self.queue.operations, gathered.errands
         for call, part in zip(ops.ack(gathered.acks), _parts(gathered.acks), strict=True):
             errands.append(_Errand("ack", part, call))
-        leases = [lease for lease, _, _ in gathered.fails]
-        retries, texts = [retry for _, retry, _ in gathered.fails], [text for _, _, text in gathered.fails]
-        calls = ops.fail(leases, retries, texts, blocks_ms=gathered.blocks_ms)
+        leases = [lease for lease, *_ in gathered.fails]
+        calls = ops.fail(
+            leases,
+            [retry_ms for _, retry_ms, _, _ in gathered.fails],
+            [text for _, _, text, _ in gathered.fails],
+            [trace for *_, trace in gathered.fails],
+            blocks_ms=gathered.blocks_ms,
+        )
         for call in calls:
             n = cast("int", call.args[0])  # as many as fit into one call
             errands.append(_Errand("fail", leases[:n], call))
             del leases[:n]
         for call, part in zip(ops.release(gathered.releases), _parts(gathered.releases), strict=True):
+            errands.append(_Errand("release", part, call))
+        refused = gathered.refused
+        for call, part in zip(ops.release(refused, most=self._most_releases), _parts(refused), strict=True):
             errands.append(_Errand("release", part, call))
         # what is heavy goes a flush at a time, so that claims and other ends need not wait for all of it
         light = len(next(flushes([errand.call for errand in errands])))
@@ -547,6 +573,16 @@ class Worker:
             for lease, answer in zip(leases, outcome, strict=True):
                 if answer is Answer.LOST and errand.verb != "release":
                     await self._tell_lost(lease, errand.verb)
+                elif answer is Answer.FAILED:
+                    self._given_up(lease)
+
+    def _given_up(self, lease: Lease) -> None:
+        self.tally.failed += 1
+        error = f"released {self._most_releases} times by its handler"
+        _say(
+            logging.WARNING, "queue %s: task %a is given up: %s", self.queue.name, lease.task, error,
+            fields=self._fields(lease, error),
+        )  # fmt: skip
 
     async def _tell_lost(self, lease: Lease, verb: str) -> None:
         self.tally.lost += 1
@@ -664,13 +700,14 @@ class Worker:
         call, bare = self._call, around.bare
         me = asyncio.current_task()
         assert me is not None
-        since = time.monotonic()
+        spans = self._spans
+        began = since = time.monotonic()
         while not self._closing:
             if not inbox:
                 waiter = self._loop.create_future()
                 self._waiters.append(waiter)
                 await waiter
-                since = time.monotonic()
+                began = since = time.monotonic()
                 continue
             lease = inbox.popleft()
             run = _Run(lease, me)
@@ -687,6 +724,13 @@ class Worker:
                 problem = error
             if ledger is not None:
                 ledger.finish(lease)
+            # one look at the clock is the end of this run and the beginning of the next
+            ended = time.monotonic()
+            if ended - began < SHORTEST:
+                spans.quick += 1
+            else:
+                spans.add(ended - began)
+            began = ended
             if result is None and problem is None:  # by far the most: the same as _leave, without the call
                 running.pop(lease.fence, None)
                 self._runs += 1
@@ -700,10 +744,10 @@ class Worker:
                 result = problem = None
             if (len(copy_context()) if bare else around.changed()) or me.cancelling():
                 return  # another consumer begins without what this one was left with
-            if time.monotonic() - since > 0.005:
+            if ended - since > 0.005:
                 # handlers that never wait would keep everybody else from the loop
                 await asyncio.sleep(0)
-                since = time.monotonic()
+                began = since = time.monotonic()
 
     def _leave(self, run: _Run, result: Any, problem: BaseException | None) -> None:
         """Make an end of the lease from what came of its handler; whatever that was, this does not raise."""
@@ -737,10 +781,11 @@ class Worker:
         delay_ms = arguments.delay_ms(result.delay, "delay")
         block_ms = arguments.delay_ms(result.block_host, "block_host")
         if delay_ms or block_ms:
-            call = self.queue.operations.release([lease], delay_ms, block_ms)[0]
+            most = 0 if block_ms else self._most_releases
+            call = self.queue.operations.release([lease], delay_ms, block_ms, most)[0]
             self._gathered.errands.append(_Errand("release", [lease], call))
         else:
-            self._gathered.releases.append(lease)
+            self._gathered.refused.append(lease)
 
     def _finish_found(self, lease: Lease, result: Ack) -> None:
         ids, payloads = arguments.tasks((result.put,))
@@ -797,16 +842,18 @@ class Worker:
     def _fail(self, lease: Lease, error: BaseException) -> None:
         """End the lease as a failed attempt; whatever the error and the retry policy do, this does not raise."""
         retry_ms, text = self._retry_ms(lease, error), arguments.error_text(error)
+        trace = tracebacks.trace(error)
         block_ms = _block_ms(error)
         if block_ms:
             self._gathered.blocks_ms[len(self._gathered.fails)] = block_ms
-        self._gathered.fails.append((lease, retry_ms, text))
+        self._gathered.fails.append((lease, retry_ms, text, trace))
+        given_up, said = retry_ms < 0, text.decode("utf-8", "replace")
         _say(
-            logging.WARNING if retry_ms < 0 else logging.INFO, "queue %s: task %a failed on attempt %d, %s: %a",
+            logging.WARNING if given_up else logging.INFO, "queue %s: task %a failed on attempt %d, %s: %a",
             self.queue.name, lease.task, lease.attempt,
-            "given up" if retry_ms < 0 else f"again in {retry_ms / 1000:g} s", text.decode("utf-8", "replace"),
-            exc_info=error if log.isEnabledFor(logging.DEBUG) else None,
-            fields=self._fields(lease, text.decode("utf-8", "replace")),
+            "given up" if given_up else f"again in {retry_ms / 1000:g} s", said,
+            fields=self._fields(lease, said),
+            traceback=tracebacks.read_traceback(trace, said) if given_up or log.isEnabledFor(logging.DEBUG) else None,
         )  # fmt: skip
 
     def _retry_ms(self, lease: Lease, error: BaseException) -> int:
@@ -977,10 +1024,20 @@ def _say(
     *words: object,
     exc_info: BaseException | None = None,
     fields: Mapping[str, object] | None = None,
+    traceback: str | None = None,
 ) -> None:
-    """Log a line where an exception would do harm: whoever listens to logs may raise."""
+    """Log a line where an exception would do harm: whoever listens to logs may raise, and so may a handler's error.
+
+    So a traceback goes as text, which any formatter shows: each line of it is safe and indented, and forges no other.
+    """
     with suppress(BaseException):
-        log.log(level, message, *words, exc_info=exc_info, extra=fields)
+        if traceback is None or not log.isEnabledFor(level):
+            log.log(level, message, *words, exc_info=exc_info, extra=fields)
+            return
+        extra = {**(fields or {}), "traceback": traceback}
+        record = log.makeRecord(log.name, level, __file__, 0, message, words, None, "_say", extra)
+        record.exc_text = "\n".join(f"    {safe(line)}" for line in traceback.splitlines())
+        log.handle(record)
 
 
 def _block_ms(error: BaseException) -> int:
@@ -1128,6 +1185,7 @@ class _Crew:
             worker._running[lease.fence] = run
             result: Any = None
             problem: BaseException | None = None
+            run.began = time.monotonic()
             try:
                 if ledger is not None:
                     ledger.start(lease)
@@ -1140,6 +1198,7 @@ class _Crew:
             else:
                 if ledger is not None:
                     ledger.finish(lease)
+                run.spent = time.monotonic() - run.began
                 self._hand_in(run, result, problem)
             result = problem = None
             if len(copy_context()) if bare else around.changed():
@@ -1190,6 +1249,7 @@ class _Crew:
             problem = error
         if self._worker._ledger is not None:
             self._worker._ledger.finish(run.lease)
+        self._worker._spans.add(time.monotonic() - run.began)
         self._worker._leave(run, result, problem)
 
     def _come_back(self) -> None:
@@ -1204,6 +1264,7 @@ class _Crew:
         worker = self._worker
         while self._done:
             run, result, problem = self._done.popleft()
+            worker._spans.add(run.spent)
             if run.end:
                 self._come_back()  # it was lost, timed out or given back meanwhile
                 continue

@@ -76,6 +76,9 @@ Lifespan = Annotated[
         "(lease, state).",
     ),
 ]  # fmt: skip
+MaxReleases = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Releases by its handler until a task fails; 0 is no limit.")
+]
 MaxTasks = Annotated[
     int | None,
     typer.Option(
@@ -98,6 +101,7 @@ def worker(
     max_runtime: MaxRuntime = None,
     retry: Retry = None,
     max_attempts: MaxAttempts = None,
+    max_releases: MaxReleases = 100,
     processes: Count = 1,
     supervise: Supervise = True,
     lifespan: Lifespan = None,
@@ -125,7 +129,8 @@ def worker(
         # the handler and the lifespan are imported here: in each process, after the fork
         return Worker(
             opened(), handler, concurrency=concurrency, prefetch=prefetch, burst=burst, lifespan=lifespan,
-            max_tasks=max_tasks, drain_deadline=drain_deadline, signals=ledger is None, ledger=ledger,
+            max_tasks=max_tasks, max_releases=max_releases, drain_deadline=drain_deadline, signals=ledger is None,
+            ledger=ledger,
         )  # fmt: skip
 
     if not supervise:

@@ -1,0 +1,322 @@
+"""What a worker leaves of a handler that fails or releases: tracebacks, lines of its log, and an end of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+from itertools import pairwise
+from typing import Any, NoReturn
+
+import pytest
+
+from timeoutq import Ack, AsyncQueue, GiveUp, InvalidInput, Lease, Queue, Release, Worker, logs, tracebacks
+from timeoutq.text import safe
+
+HOSTILE = "\n2026-01-01 00:00:00 ERROR forged\r\x1b[2J\u202e"
+
+
+async def work(url: str, queue: Queue, handler: Any, **settings: Any) -> Worker:
+    """Run a worker until the queue is drained."""
+    settings.setdefault("retry", [])
+    async with AsyncQueue(queue.name, url, timeout=5) as mine, asyncio.timeout(60):
+        worker = Worker(mine, handler, burst=True, **settings)
+        await worker.run()
+    return worker
+
+
+# ---- tracebacks
+
+
+async def fail(lease: Lease) -> NoReturn:
+    raise KeyError("title")
+
+
+def fail_in_thread(lease: Lease) -> NoReturn:
+    raise KeyError("title")
+
+
+@pytest.mark.parametrize("handler", [fail, fail_in_thread])
+async def test_a_failed_task_shows_where_its_handler_raised(
+    url: str, queue: Queue, handler: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.put("a", "b")
+    with caplog.at_level(logging.INFO, "timeoutq"):
+        await work(url, queue, handler)
+    trace = queue.inspect("a").traceback
+    assert trace is not None
+    first, place, *_, last = trace.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert "test_worker_records.py" in place, "the way from the worker to the handler is left out"
+    assert last == "KeyError: 'title'"
+    (line, _) = [record for record in caplog.records if "given up" in record.getMessage()]
+    assert line.levelno == logging.WARNING
+    assert line.exc_text is not None
+    assert line.exc_text.endswith("    KeyError: 'title'")
+
+
+async def test_a_failure_that_is_tried_again_is_no_warning(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fetch(lease: Lease) -> None:
+        if lease.attempt == 1:
+            raise ValueError("once")
+
+    queue.put("a")
+    with caplog.at_level(logging.INFO, "timeoutq"):
+        await work(url, queue, fetch, retry=[0])
+    (line,) = [record for record in caplog.records if "failed on attempt" in record.getMessage()]
+    assert (line.levelno, line.exc_text) == (logging.INFO, None)
+
+
+async def test_a_task_that_is_given_up_on_purpose_is_a_warning_without_a_traceback(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fetch(lease: Lease) -> None:
+        raise GiveUp("not wanted")
+
+    queue.put("a")
+    with caplog.at_level(logging.INFO, "timeoutq"):
+        await work(url, queue, fetch)
+    (line,) = [record for record in caplog.records if "given up" in record.getMessage()]
+    assert (line.levelno, line.exc_text) == (logging.WARNING, None)
+    assert queue.inspect("a").traceback is None
+
+
+class Odd(Exception):
+    """An exception that harms whoever looks at it."""
+
+    def __init__(self, harm: BaseException) -> None:
+        self.harm = harm
+
+    def __str__(self) -> str:
+        raise self.harm
+
+
+class Twisted(str):
+    """Text that harms whoever uses it."""
+
+    def __str__(self) -> str:
+        raise OSError
+
+    def __format__(self, spec: str) -> str:
+        raise OSError
+
+
+def harmful() -> list[BaseException]:
+    """Give exceptions of which each has its own way to harm."""
+    looped, other = ValueError("a"), ValueError("b")
+    looped.__cause__, other.__cause__ = other, looped
+    long = ValueError("the last")
+    here: BaseException = long
+    for number in range(5_000):
+        here.__context__ = here = ValueError(f"one before, {number}")
+    noted = ValueError("noted")
+    vars(noted)["__notes__"] = [HOSTILE, 5, Twisted("x"), *["more"] * 1000]
+    unnoted = ValueError("unnoted")
+    vars(unnoted)["__notes__"] = 5
+    nested: BaseException = ValueError("inside")
+    for _ in range(50):
+        nested = ExceptionGroup("a group", [nested, ValueError(HOSTILE)])  # type: ignore[type-var]
+    twisted = type("Twisted", (Exception,), {"__str__": lambda _self: Twisted("said")})()
+    causes = type("Causes", (Exception,), {"__cause__": property(lambda _self: 1 / 0)})()
+    named = type("Named\n" + HOSTILE[1:-1], (Exception,), {"__module__": 5})("x")
+    return [
+        Odd(ValueError("in __str__")), Odd(KeyboardInterrupt()), Odd(RecursionError()), looped, long, noted, unnoted,
+        nested, twisted, causes, named, ValueError(HOSTILE + "\ud800"), KeyError(b"\xff\0"),
+        ValueError("x" * 1_000_000),
+        SyntaxError("bad", ("file.py", 1, 2, "x" * 10_000)), ExceptionGroup("many", [ValueError("one")] * 10_000),
+    ]  # fmt: skip
+
+
+def caught(error: BaseException, depth: int = 1) -> BaseException:
+    """Give the exception as it is when it has been raised so deep."""
+    try:
+        if depth > 1:
+            raise_deep(error, depth)
+        raise error
+    except BaseException as found:
+        return found
+
+
+def raise_deep(error: BaseException, depth: int) -> None:
+    if depth == 1:
+        raise error
+    raise_deep(error, depth - 1)
+
+
+@pytest.mark.parametrize("number", range(len(harmful())))
+def test_whatever_an_exception_does_its_traceback_is_bounded_text(number: int) -> None:
+    error = caught(harmful()[number])
+    trace = tracebacks.trace(error)
+    assert len(trace) <= tracebacks.MOST
+    trace.decode()
+    for formatter in (logs.SafeFormatter("%(message)s"), logs.JsonFormatter()):
+        record = logging.LogRecord("x", 30, "x", 1, "said", (), (type(error), error, error.__traceback__))
+        line = formatter.format(record)
+        assert "\n" not in line
+        assert line.isprintable()
+
+
+def test_of_a_deep_stack_the_last_frames_are_kept() -> None:
+    trace = tracebacks.trace(caught(ValueError("deep"), 500)).decode()
+    assert "frames before these are left out)" in trace
+    assert trace.count("in raise_deep") == tracebacks.FRAMES
+
+
+def test_what_led_to_an_exception_is_told_before_it() -> None:
+    def convert() -> None:
+        try:
+            int("x")
+        except ValueError as error:
+            raise LookupError("no number") from error
+
+    with pytest.raises(LookupError) as found:
+        convert()
+    text = tracebacks.read_traceback(tracebacks.trace(found.value), "LookupError: no number")
+    assert text is not None
+    before, after = text.split(tracebacks.CAUSE)
+    assert before.startswith("Traceback (most recent call last):\n")
+    assert before.endswith("ValueError: invalid literal for int() with base 10: 'x'\n")
+    assert after.endswith("LookupError: no number")
+
+
+def test_the_beginning_of_what_is_too_long_is_cut_off() -> None:
+    chain = [ValueError("y" * 900) for _ in range(5)]
+    for one, before in pairwise(chain):
+        one.__cause__ = caught(before, 200)
+    trace = tracebacks.trace(caught(chain[0], 200))
+    assert len(trace) <= tracebacks.MOST
+    assert trace.startswith(b"(")
+    assert b"bytes before this are left out)\n" in trace
+    assert trace.endswith(b"raise error\n")
+
+
+# ---- lines of the log
+
+
+def said(value: str) -> str:
+    """Give text as a field of JSON has it: its lines are safe."""
+    return "\n".join(map(safe, value.split("\n")))
+
+
+async def test_a_line_of_json_says_which_task_failed_and_where_in_fields(url: str, queue: Queue) -> None:
+    lines, logger = io.StringIO(), logging.getLogger("timeoutq")
+    handler = logging.StreamHandler(lines)
+    handler.setFormatter(logs.JsonFormatter())
+    logger.addHandler(handler)
+    task = "https://a.example/" + HOSTILE[:-1]
+
+    async def fetch(lease: Lease) -> None:
+        raise ValueError(HOSTILE)
+
+    try:
+        queue.put(task)
+        worker = await work(url, queue, fetch)
+    finally:
+        logger.removeHandler(handler)
+    found: list[dict[str, Any]] = [json.loads(line) for line in lines.getvalue().splitlines()]
+    (line,) = [line for line in found if "given up" in line["message"]]
+    assert (line["queue"], line["task"], line["attempt"]) == (queue.name, "https://a.example/" + said(HOSTILE[:-1]), 1)
+    assert line["worker"] == worker.queue.worker
+    assert line["error"].startswith("ValueError: \n2026")
+    assert line["traceback"].startswith("Traceback (most recent call last):\n")
+    assert line["traceback"].endswith(line["error"])
+    assert all(part.isprintable() for part in line["traceback"].split("\n"))
+
+
+async def test_hostile_text_of_an_error_forges_no_line_of_the_log(url: str, queue: Queue) -> None:
+    lines, logger = io.StringIO(), logging.getLogger("timeoutq")
+    handler = logging.StreamHandler(lines)
+    handler.setFormatter(logs.SafeFormatter("%(levelname)s %(message)s"))
+    logger.addHandler(handler)
+
+    async def fetch(lease: Lease) -> None:
+        raise ValueError(HOSTILE)
+
+    try:
+        queue.put("a")
+        await work(url, queue, fetch)
+    finally:
+        logger.removeHandler(handler)
+    (line,) = [line for line in lines.getvalue().splitlines() if "given up" in line]
+    assert line.startswith("WARNING queue ")
+    assert "|     Traceback (most recent call last): |" in line
+    assert line.isprintable()
+
+
+# ---- releases
+
+
+@pytest.mark.parametrize("way", ["returned", "raised", "delayed"])
+async def test_a_handler_that_always_releases_comes_to_an_end(
+    url: str, queue: Queue, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = 0
+
+    async def fetch(lease: Lease) -> Release:
+        nonlocal runs
+        runs += 1
+        if way == "raised":
+            raise Release()
+        return Release(delay=0.01 if way == "delayed" else 0)
+
+    queue.put("a")
+    worker = await work(url, queue, fetch, max_releases=4)
+    info = queue.inspect("a")
+    assert runs == 4
+    assert (info.state, info.releases, info.failures) == ("failed", 4, 0)
+    assert info.error is not None
+    assert info.error.startswith("released 4 times by its handler")
+    assert (worker.tally.released, worker.tally.failed) == (3, 1)
+    (line,) = [record for record in caplog.records if "released 4 times by its handler" in record.getMessage()]
+    assert line.levelno == logging.WARNING
+
+
+async def test_a_release_that_blocks_its_host_or_comes_from_the_worker_is_not_counted(url: str, queue: Queue) -> None:
+    first = True
+
+    async def fetch(lease: Lease) -> Release | Ack:
+        nonlocal first
+        if first:
+            first = False
+            return Release(block_host=0.01)
+        return Ack(again_in=0)
+
+    queue.put("a")
+    async with AsyncQueue(queue.name, url, timeout=5) as mine, asyncio.timeout(60):
+        worker = Worker(mine, fetch, max_releases=1, max_tasks=2, signals=False)
+        await worker.run()
+        assert queue.inspect("a").releases == 0
+
+        begun = asyncio.Event()
+
+        async def hang(lease: Lease) -> None:
+            begun.set()
+            await asyncio.sleep(60)
+
+        worker = Worker(mine, hang, max_releases=1, signals=False)
+        running = asyncio.create_task(worker.run())
+        await begun.wait()
+        worker.stop(now=True)
+        await running
+    info = queue.inspect("a")
+    assert (info.state, info.releases) == ("todos", 0)
+
+
+@pytest.mark.parametrize("unbounded", [0, None])
+async def test_without_a_limit_releases_are_counted_all_the_same(url: str, queue: Queue, unbounded: int | None) -> None:
+    async def fetch(lease: Lease) -> Release | None:
+        return Release() if queue.inspect(lease.task).releases < 3 else Release(block_host=0.01)
+
+    queue.put("a")
+    async with AsyncQueue(queue.name, url, timeout=5) as mine, asyncio.timeout(60):
+        await Worker(mine, fetch, max_releases=unbounded, max_tasks=4, signals=False).run()
+    assert queue.inspect("a").releases == 3
+
+
+@pytest.mark.parametrize("most", [-1, 1.5, "many", True])
+def test_a_limit_of_releases_is_a_whole_number(queue: Queue, url: str, most: Any) -> None:
+    with pytest.raises(InvalidInput, match="max_releases"):
+        Worker(AsyncQueue(queue.name, url), fail, max_releases=most if most is not True else "yes")  # type: ignore[arg-type]
