@@ -83,7 +83,7 @@ MaxTasks = Annotated[
     int | None,
     typer.Option(
         min=1, show_default=False,
-        help="Replace a process by a new one after so many handler runs, against leaks in a library.",
+        help="Handler runs after which a process is replaced by a new one, against leaks in a library.",
     ),
 ]  # fmt: skip
 DrainDeadline = Annotated[
