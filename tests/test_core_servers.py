@@ -250,6 +250,7 @@ def test_no_attempt_starts_in_the_second_half_of_the_deadline(monkeypatch: pytes
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(random, "uniform", lambda _, most: most)  # pyright: ignore[reportUnknownLambdaType]  # as uniform()
     with Queue("q", "redis://nowhere", deadline=0.4) as queue:
+        queue.talk.proved = True
         flow = flows.settle(queue.talk, queue.operations.forget(("a",)))
         sent: list[float] = []
         reply: object = None
@@ -277,6 +278,7 @@ def test_who_meets_a_server_late_and_without_its_scripts_still_gives_them_to_it(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 4)  # long pauses leave time for one less
     with Queue("q", "redis://nowhere", deadline=1.0) as queue:
+        queue.talk.proved = True
         flow = flows.settle(queue.talk, queue.operations.forget(("a",)))
         reply: object = None
         loaded, given = False, 0
@@ -415,10 +417,13 @@ def test_a_claim_that_rights_cut_in_half_loses_no_task(face: Any, url: str, raw:
     face.put("x")
     face.ack(face.claim(timeout=0.05)[0])
     face.put("a")
-    client.acl_setuser("half", enabled=True, passwords=["+pw"], commands=["+@all", "-psetex"], keys=["*"])
+    client.acl_setuser("half", enabled=True, passwords=["+pw"], commands=["+@all"], keys=["*"])
     try:
-        with Queue(face.name, as_user(url, "half", "pw")) as half, pytest.raises(AccessDenied):
-            half.claim()
+        with Queue(face.name, as_user(url, "half", "pw")) as half:
+            half.promote_due()  # it has met the server with all rights
+            client.acl_setuser("half", commands=["-psetex"])
+            with pytest.raises(AccessDenied):
+                half.claim()
     finally:
         client.acl_deluser("half")
     assert face.inspect("a").state is State.IN_PROGRESS

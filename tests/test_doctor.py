@@ -12,9 +12,10 @@ import redis
 
 import timeoutq
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, doctor
+from timeoutq import Queue, doctor, rights
 from timeoutq.doctor import Facts, Finding, examine, judge
 from timeoutq.embedded import EmbeddedServer
+from timeoutq.rights import HARMLESS, MAKING
 
 INFO: dict[str, Any] = {
     "redis_version": "7.2.4",
@@ -138,7 +139,8 @@ def test_every_command_of_the_package_is_tried() -> None:
             used |= set(re.findall(r'(?:execute_command|\[)\(\s*"([A-Z]+)"', path.read_text("utf-8")))
     used |= {"EVALSHA", "TIME"}
     assert {"SMOVE", "ZADD", "BLPOP", "SSCAN", "XREAD"} <= used
-    tried = {*doctor.HARMLESS, *doctor.MAKING}
+    used |= rights.of_scripts()
+    tried = {*HARMLESS, *MAKING}
     assert {name.upper() for name in used} - tried == set()
 
 
@@ -172,7 +174,7 @@ def restricted(url: str, *rules: str) -> str:
 
 
 def test_a_user_who_may_do_all_that_is_needed_is_told_so(url: str) -> None:
-    words = [f"+{name.lower()}" for name in (*doctor.HARMLESS, *doctor.MAKING)]
+    words = [f"+{name.lower()}" for name in (*HARMLESS, *MAKING)]
     address = restricted(url, "~timeoutq:*", *words)
     with Queue("q", address) as queue:
         findings = {finding.check: finding for finding in examine(queue)}
@@ -207,7 +209,9 @@ def test_a_user_who_may_not_is_told_what_is_missing(url: str) -> None:
 
 def test_what_must_be_removed_but_cannot_be_is_not_made(url: str) -> None:
     with Queue("q", restricted(url, "~timeoutq:*", "+@all", "-unlink")) as queue:
-        assert doctor.gather(queue).refused == ["UNLINK"]
+        facts = doctor.gather(queue)
+        assert facts.refused == ["UNLINK"]
+        assert "+psetex" in found("acl", facts).cure, "those that could not be tried are in the cure as well"
     with redis.Redis.from_url(url) as raw:
         assert list(raw.scan_iter("*doctor*")) == []
 
@@ -221,6 +225,27 @@ def test_a_replica_and_a_full_server_are_seen_for_what_they_are() -> None:
         findings = {finding.check: finding for finding in examine(queue)}
         assert findings["memory"].verdict == "red"
         assert findings["acl"].verdict == "green"
+
+
+def test_what_a_foreign_hand_has_left_is_told_and_mended(queue: Queue, raw: redis.Redis) -> None:
+    client: Any = raw
+    queue.put("a")
+    assert "tasks" not in {finding.check for finding in examine(queue)}
+    client.sadd(queue.operations.key("done"), "a")
+    told = next(finding for finding in examine(queue) if finding.check == "tasks")
+    assert (told.verdict, told.found) == ("yellow", "1 task in two states at once")
+    assert told.cure == "timeoutq doctor QUEUE --repair"
+    assert doctor.repair(queue).found == "mended: 1 task in two states at once"
+    assert doctor.repair(queue).found == "nothing to mend"
+    assert "tasks" not in {finding.check for finding in examine(queue)}
+
+
+def test_a_key_of_a_foreign_type_is_named(queue: Queue, raw: redis.Redis) -> None:
+    raw.set(queue.operations.key("history"), "a string")
+    told = next(finding for finding in examine(queue) if finding.check == "keys")
+    assert told.verdict == "red"
+    assert "history is a string" in told.found
+    raw.delete(queue.operations.key("history"))
 
 
 def test_a_lease_that_nobody_takes_back_is_red(queue: Queue) -> None:

@@ -41,6 +41,7 @@ def calls() -> dict[str, Call[Any]]:
         ops.promote_due(),
         ops.prune(),
         ops.repair(),
+        ops.probe([1, 1, "TIME"], [0]),
         ops.plan(1000),
         ops.beat("w", {"pid": 1}, Delta(1, {0: 1})),
         ops.inspect("a"),

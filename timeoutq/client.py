@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import count
 from types import TracebackType
@@ -749,7 +750,9 @@ class AsyncQueue(_Face):
             tokens.append(self.token())
             return tokens[-1]
 
-        talk = Talk(self.operations, self.server_at, self.talk.clock, self.talk.deadline, nonce)
+        if not self.talk.proved:
+            await self.run(flows.prove(self.talk))
+        talk = replace(self.talk, nonce=nonce)
         try:
             return await self.run(flows.claim(talk, n, timeout_ms, max_runtime_ms, wait))
         except asyncio.CancelledError:

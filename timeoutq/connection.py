@@ -88,6 +88,13 @@ class Server:
     def __repr__(self) -> str:
         return f"Server({self.url!r})"
 
+    @property
+    def user(self) -> str:
+        """The name of the user, as the URL or the client has it; empty where none is given."""
+        if self._given is not None:
+            return str(self._given.settings.get("username") or "")
+        return str(self._kwargs.get("username") or "")
+
     def _options(self, read_timeout: float) -> dict[str, Any]:
         return {
             "decode_responses": False,

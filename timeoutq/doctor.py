@@ -12,82 +12,22 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from timeoutq import flows, repairs
 from timeoutq.client import Queue
 from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
 from timeoutq.flows import Flow, Send
+from timeoutq.operations import SIZES
+from timeoutq.rights import HARMLESS, MAKING, cure
 
 MARKS = {"green": ("green", "✓"), "yellow": ("yellow", "!"), "red": ("red", "✗")}
 SETTINGS = ("appendfsync", "bind", "protected-mode", "save")
 """What is asked of CONFIG GET; never all of it, for the password is among it."""
 
+WALK = 10
+"""Calls of 500 ids in which doctor looks for what is wrong with tasks; the cleaners look through all."""
+
 LATE = 1.0
 """Seconds after its time at which a lease or a due task has been forgotten by everybody."""
-
-HARMLESS: Mapping[str, Sequence[str | int]] = {
-    "BLPOP": ("KEY", "0.001"),
-    "DBSIZE": (),
-    "DEL": ("KEY",),
-    "EVALSHA": ("0" * 40, 1, "KEY"),
-    "EXISTS": ("KEY",),
-    "GET": ("KEY",),
-    "HDEL": ("KEY", "x"),
-    "HEXISTS": ("KEY", "x"),
-    "HGET": ("KEY", "x"),
-    "HGETALL": ("KEY",),
-    "HLEN": ("KEY",),
-    "HMGET": ("KEY", "x"),
-    "HSCAN": ("KEY", 0),
-    "HRANDFIELD": ("KEY", 1),
-    "INFO": ("server",),
-    "LINDEX": ("KEY", 0),
-    "LLEN": ("KEY",),
-    "LRANGE": ("KEY", 0, 0),
-    "LTRIM": ("KEY", 0, 0),
-    "PEXPIRE": ("KEY", 1000),
-    "PTTL": ("KEY",),
-    "SCAN": (0, "MATCH", "KEY"),
-    "SCARD": ("KEY",),
-    "SCRIPT": ("LOAD", "return 1"),
-    "SISMEMBER": ("KEY", "x"),
-    "SMISMEMBER": ("KEY", "x"),
-    "SMOVE": ("KEY", "KEY", "x"),
-    "SRANDMEMBER": ("KEY",),
-    "SREM": ("KEY", "x"),
-    "SSCAN": ("KEY", 0),
-    "TIME": (),
-    "UNLINK": ("KEY",),
-    "XADD": ("KEY", "NOMKSTREAM", "*", "x", "x"),
-    "XLEN": ("KEY",),
-    "XREAD": ("COUNT", 1, "STREAMS", "KEY", "0"),
-    "XREVRANGE": ("KEY", "+", "-", "COUNT", 1),
-    "ZADD": ("KEY", "XX", 1, "x"),
-    "ZCARD": ("KEY",),
-    "ZCOUNT": ("KEY", 0, 0),
-    "ZLEXCOUNT": ("KEY", "-", "+"),
-    "ZMSCORE": ("KEY", "x"),
-    "ZPOPMIN": ("KEY",),
-    "ZRANGE": ("KEY", 0, 0),
-    "ZRANGEBYLEX": ("KEY", "-", "+"),
-    "ZRANGEBYSCORE": ("KEY", 0, 0),
-    "ZRANK": ("KEY", "x"),
-    "ZREM": ("KEY", "x"),
-    "ZREMRANGEBYSCORE": ("KEY", 0, 0),
-    "ZSCAN": ("KEY", 0),
-    "ZREVRANGE": ("KEY", 0, 0),
-    "ZSCORE": ("KEY", "x"),
-}
-"""Each command that timeoutq sends or its scripts run, in a form that changes nothing where there is no KEY."""
-
-MAKING: Mapping[str, Sequence[str | int]] = {
-    "HINCRBY": ("KEY", "x", 1),
-    "HSET": ("KEY", "x", "x"),
-    "HSETNX": ("KEY", "x", "x"),
-    "LPUSH": ("KEY", "x"),
-    "PSETEX": ("KEY", 1000, "x"),
-    "RPUSH": ("KEY", "x"),
-    "SADD": ("KEY", "x"),
-}
-"""Those that have no such form: what they make is removed in the same breath."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +58,10 @@ class Facts:
     """Empty where the server does not tell."""
     refused: Sequence[str] = ()
     """Commands that this user may not run on the queue's keys."""
+    foreign: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Keys of the queue that are of a foreign type, and what they are."""
+    crooked: Mapping[str, int] = field(default_factory=dict[str, int])
+    """What a short walk through the queue found wrong, by the words of `repairs.py`."""
 
 
 def examine(queue: Queue) -> list[Finding]:
@@ -128,6 +72,13 @@ def examine(queue: Queue) -> list[Finding]:
 def judge(facts: Facts) -> list[Finding]:
     """Run every check; pure."""
     return [finding for check in CHECKS for finding in [check(facts)] if finding is not None]
+
+
+def repair(queue: Queue) -> Finding:
+    """Walk through the whole queue, mend what a foreign hand has left, and say what. Raises what any call raises."""
+    found, _ = queue.run(flows.repair(queue.talk))
+    mended = {what: n for what, n in found.items() if what not in repairs.UNMENDED}
+    return Finding("repair", "green", f"mended: {repairs.told(mended)}" if mended else "nothing to mend")
 
 
 # ---- gathering
@@ -156,6 +107,7 @@ def gather(queue: Queue) -> Facts:
     return Facts(
         url=queue.url, info=info, config=_config(queue), clock_ms=ahead,
         trip_ms=(ended - began) * 1000, script_error=error, queue=found, user=_user(queue), refused=_refused(queue),
+        foreign=_foreign(queue), crooked=_crooked(queue),
     )  # fmt: skip
 
 
@@ -179,7 +131,7 @@ def _config(queue: Queue) -> dict[str, str]:
 
 def _user(queue: Queue) -> str:
     (reply,) = queue.run(_try(queue, [("ACL", "WHOAMI")]))
-    return "" if isinstance(reply, BaseException) else _text(reply)
+    return queue.server_at.user if isinstance(reply, BaseException) else _text(reply)
 
 
 def _refused(queue: Queue) -> list[str]:
@@ -202,6 +154,24 @@ def _refused(queue: Queue) -> list[str]:
         making = [words for name in MAKING for words in (spoken(name, MAKING[name]), ("UNLINK", key))]
         refused += denied(list(MAKING), queue.run(_try(queue, making))[::2])
     return sorted(refused)
+
+
+def _foreign(queue: Queue) -> dict[str, str]:
+    kinds = {"SCARD": "set", "ZCARD": "zset", "HLEN": "hash", "LLEN": "list", "XLEN": "stream"}
+    wanted = {name: kinds[size] for size, names in SIZES.items() for name in names.split()} | {"meta": "hash"}
+    replies = queue.run(_try(queue, [("TYPE", queue.operations.key(name)) for name in wanted]))
+    found = {
+        name: _text(reply) for name, reply in zip(wanted, replies, strict=True) if not isinstance(reply, Exception)
+    }
+    return {name: kind for name, kind in found.items() if kind not in (wanted[name], "none")}
+
+
+def _crooked(queue: Queue) -> dict[str, int]:
+    try:
+        found, _ = queue.run(flows.repair(queue.talk, mend=False, calls=WALK))
+    except TimeoutqError:  # said by another check
+        return {}
+    return dict(found)
 
 
 def _text(value: Any) -> str:
@@ -331,9 +301,11 @@ def acl(facts: Facts) -> Finding:
     if not facts.refused:
         return Finding("acl", "green", f"{user} may run all {len(HARMLESS) + len(MAKING)} commands that are used")
     verdict = "yellow" if set(facts.refused) <= {"INFO"} else "red"  # without INFO only checks are missing
+    # without UNLINK those that make a key cannot be tried, and may be missing too
+    missing = sorted({*facts.refused, *(MAKING if "UNLINK" in facts.refused else ())})
     return Finding(
         "acl", verdict, f"{user} is refused {', '.join(facts.refused)}",
-        f"ACL SETUSER {facts.user or 'USER'} ~timeoutq:* {' '.join(f'+{name.lower()}' for name in facts.refused)}",
+        cure(facts.user, missing),
     )  # fmt: skip
 
 
@@ -345,6 +317,28 @@ def scripts(facts: Facts) -> Finding:
         return Finding("scripts", "red", facts.script_error, "allow EVALSHA, SCRIPT LOAD and the keys timeoutq:*")
     schema = facts.queue.get("settings", {}).get("schema", "none yet")
     return Finding("schema", "green", f"{schema}; scripts run; {facts.queue.get('known', 0):,} tasks known")
+
+
+def keys(facts: Facts) -> Finding | None:
+    """No key of the queue is of a foreign type."""
+    if not facts.foreign:
+        return None
+    said = ", ".join(f"{name} is a {kind}" for name, kind in facts.foreign.items())
+    return Finding(
+        "keys", "red", f"{said}: the scripts refuse to run, and nothing is written",
+        f"find out who wrote it; then redis-cli RENAME 'timeoutq:{{QUEUE}}:{next(iter(facts.foreign))}' elsewhere",
+    )  # fmt: skip
+
+
+def tasks(facts: Facts) -> Finding | None:
+    """Each task is in one state, and its lease, lane and records agree with it."""
+    if not facts.crooked:
+        return None
+    impolite = set(facts.crooked) <= set(repairs.UNMENDED)
+    return Finding(
+        "tasks", "yellow", repairs.told(facts.crooked),
+        "timeoutq configure QUEUE --delay TIME, or --impolite" if impolite else "timeoutq doctor QUEUE --repair",
+    )  # fmt: skip
 
 
 def paused(facts: Facts) -> Finding | None:
@@ -392,5 +386,5 @@ def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
 
 
 CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
-    version, role, eviction, memory, durability, clock, access, acl, scripts, paused, leases, scheduled,
+    version, role, eviction, memory, durability, clock, access, acl, scripts, keys, tasks, paused, leases, scheduled,
 )  # fmt: skip

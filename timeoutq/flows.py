@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
-from timeoutq import arguments, operations
+from timeoutq import arguments, operations, rights
 from timeoutq.arguments import Bodies
 from timeoutq.connection import ATTEMPT, CONNECT, SLOWEST, Server
 from timeoutq.errors import (
@@ -124,6 +124,21 @@ class Talk:
     clock: ServerClock
     deadline: float
     nonce: Callable[[], bytes]
+    proved: bool = False
+    """Whether the user may run all commands of the scripts; tried before the first call that writes."""
+
+
+def prove(talk: Talk) -> Flow[None]:
+    """Raise `AccessDenied` if the user may not run a command of the scripts: a queue would be left half-changed."""
+    refused = yield from answer(talk, talk.operations.probe(*rights.trials()))
+    if set(refused) - {"INFO"}:
+        keys = talk.operations.key("") + "*"
+        raise AccessDenied(
+            f"{talk.server.url} refuses access: user {talk.server.user or 'default'} may not run {', '.join(refused)} "
+            f"on the keys of queue {talk.operations.name}; nothing was written. Let an operator run: "
+            f"{rights.cure(talk.server.user, refused, keys)}"
+        )
+    talk.proved = True
 
 
 def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[list[Any]]:
@@ -139,6 +154,11 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
     The usual case has a short way: one call that bears no date, answered at the first attempt. Whatever else comes back
     for it is judged below like any first attempt.
     """
+    if not talk.proved and any(call.name not in rights.READING for call in calls):
+        try:
+            yield from prove(talk)
+        except TimeoutqError as error:
+            return [error] * len(calls)
     given: Any = None
     began = time.monotonic()
     if len(calls) == 1 and not replicas and calls[0].dated is None and calls[0].expects is None:
@@ -387,6 +407,8 @@ def claim(
             return []
         reply = yield Bell(min(pause, left))
         if isinstance(reply, BaseException):
+            if isinstance(talk.server.explain(reply), AccessDenied):
+                raise talk.server.explain(reply)
             yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
 
 

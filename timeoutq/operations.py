@@ -485,6 +485,10 @@ class Operations:
             lambda r: Repaired(r[0], r[1], {r[i].decode(): r[i + 1] for i in range(2, len(r), 2)}),
         )
 
+    def probe(self, harmless: Sequence[Argument], making: Sequence[Argument]) -> Call[list[str]]:
+        """Build the call that tries which commands this user may run; it gives the names of those that are refused."""
+        return self.call("probe", [*harmless, *making], lambda reply: sorted(name.decode() for name in reply))
+
     def plan(self, longest_ms: int) -> Call[Plan]:
         """Build a cleaner's question: how long may I sleep?"""
         return self.call("plan", [longest_ms], lambda reply: Plan(reply[0], reply[1]))

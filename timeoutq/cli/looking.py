@@ -261,6 +261,9 @@ def doctor(
     max_age: Annotated[
         float | None, duration("Red when ready tasks wait for longer: see the README for how that is known.")
     ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="First mend what a foreign hand has deleted or added.")
+    ] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Examine the server and the queue: what is right, what is not, and the cure. Exit 1 when something is red.
@@ -275,9 +278,12 @@ def doctor(
         raise InvalidInput("--here is about --workers: give --workers 1 as well")
     if limits and queue is None:
         raise InvalidInput("--workers, --max-failed and --max-age are about a queue: name one")
+    if repair and queue is None:
+        raise InvalidInput("--repair is about a queue: name one")
 
     with open_queue(queue or "doctor", url, url_file, allow_eviction=True) as opened:
-        findings = examine.examine(opened)
+        mended = [examine.repair(opened)] if repair else []
+        findings = mended + examine.examine(opened)
         if queue is not None and not _met(opened):
             findings.append(examine.Finding("queue", "red", unknown_words(opened)))
         try:

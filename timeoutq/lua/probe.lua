@@ -1,0 +1,32 @@
+-- probe: which commands may this user not run on a key of the queue? Each is tried on a key that nobody has; none stays.
+-- KEYS  probe meta
+-- PARTS open
+-- ARGV  1 call id   2 age of the call, ms
+--       3.. how many commands that make nothing, then for each how many words, word *; KEY stands for the key
+--       then the same of those that make the key, which is deleted after each
+-- Reply names of the commands that are refused
+local refused, at = {}, 3
+local function try_all(after)
+  local count = tonumber(ARGV[at])
+  at = at + 1
+  for _ = 1, count do
+    local words, size = {}, tonumber(ARGV[at])
+    for i = 1, size do
+      words[i] = ARGV[at + i] == 'KEY' and probe or ARGV[at + i]
+    end
+    at = at + size + 1
+    local reply = redis.pcall(unpack(words))
+    local said = type(reply) == 'table' and reply.err and tostring(reply.err) or ''
+    if string.find(said, 'NOPERM') or string.find(said, 'ACL failure') or string.find(said, 'executing the script can') then
+      refused[#refused + 1] = words[1]
+    elseif after then
+      redis.call('DEL', probe)
+    end
+  end
+end
+try_all(false)
+for i = 1, #refused do
+  if refused[i] == 'DEL' then return refused end
+end
+try_all(true)
+return refused
