@@ -54,7 +54,7 @@ FOUND = _test("test_core_on_fakeredis", "what_it_found")
 MUTANTS = [
     # ---- who holds a lease
     Mutant("an ack needs no token", "lua/ack.lua", "  if yes[i] then\n", "  if true then\n"),
-    Mutant("a release needs no token", "lua/release.lua", "  if yes[i] then\n", "  if true then\n"),
+    Mutant("a release needs no token", "lua/release.lua", "if yes[i] and held[i]", "if held[i]"),
     Mutant("a fail needs no token", "lua/fail.lua", "  if yes[i] and held", "  if held"),
     Mutant(
         "an extension needs no token", "lua/extend.lua", "  if not yes[i] then\n    codes[i] = 'L'\n  elseif", "  if"
@@ -103,8 +103,8 @@ MUTANTS = [
     Mutant(
         "a release leaves the task in progress",
         "lua/release.lua",
-        "redis.call('SMOVE', in_progress, names and names[i] and waiting or todos, ids[i])",
-        "redis.call('SADD', todos, ids[i])",
+        "redis.call('SMOVE', in_progress, into[i], ended[i])",
+        "redis.call('SADD', into[i], ended[i])",
     ),
     Mutant("a due task stays scheduled", "lua/promote_due.lua", "redis.call('ZREM', scheduled, unpack(ids))\n", ""),
     Mutant(
@@ -117,7 +117,7 @@ MUTANTS = [
     Mutant(
         "a retried task keeps its record",
         "lua/retry_failed.lua",
-        "redis.call('HDEL', attempts, unpack(moved))",
+        "  clear(moved)\n",
         "",
         [_test("test_core_on_fakeredis", "retry_failed")],
     ),
@@ -315,9 +315,9 @@ MUTANTS = [
     Mutant("nobody looks when a new lease ends", "lua/claim.lua", "    rouse(deadline)\n", "", WOKEN),
     Mutant("nobody looks when a shorter lease ends", "lua/extend.lua", "  rouse(first)\n", "", WOKEN),
     Mutant("nobody looks when the next visit is due", "lua/ack.lua", "    rouse(now + again_ms)\n", "", WOKEN),
-    Mutant("nobody looks when the next attempt is due", "lua/fail.lua", "        rouse(now + retry)\n", "", WOKEN),
-    Mutant("nobody looks when a released task is due", "lua/release.lua", "    rouse(now + delay)\n", "", WOKEN),
-    Mutant("a released task rings no bell", "lua/release.lua", "  else\n    ring()\n  end", "  end", WOKEN),
+    Mutant("nobody looks when the next attempt is due", "lua/fail.lua", "      rouse(now + retry)\n", "", WOKEN),
+    Mutant("nobody looks when a released task is due", "lua/release.lua", "    rouse(soonest)\n", "", WOKEN),
+    Mutant("a released task rings no bell", "lua/release.lua", "  if #back > 0 then ring() end\n", "", WOKEN),
     Mutant("nobody looks when a scheduled task is due", "lua/parts/add.lua", "      rouse(due)\n", "", WOKEN),
     Mutant("a due task rings no bell", "lua/promote_due.lua", "    ring()\n", "", WOKEN),
     Mutant("a retried task rings no bell", "lua/retry_failed.lua", "  ring()\n", "", WOKEN),
@@ -458,8 +458,8 @@ MUTANTS = [
     Mutant(
         "drained overlooks those who wait for their host",
         "lua/drained.lua",
-        "if settings[7] then",
-        "if false then",
+        "if polite then busy = busy",
+        "if false then busy = busy",
         [_test("test_polite", "drained_counts")],
     ),
     Mutant(
