@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.rig.proxy import Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.client import AsyncQueue
@@ -146,3 +147,58 @@ async def test_a_bell_is_heard_after_its_connection_was_closed_and_after_a_cance
     raw.rpush("bell", 1)
     assert await again
     await link.close()
+
+
+# ---- kept connections
+
+
+def test_a_connection_that_was_closed_while_nobody_used_it_costs_no_attempt(url: str, name: str) -> None:
+    with Proxy(url) as proxy, Queue(name, proxy.url) as queue:
+        queue.put("a")
+        queue.stats()
+        link = queue._link()
+        sent: list[object] = []
+        send = link.send
+        link.send = lambda commands: sent.append(commands) or send(commands)  # type: ignore[method-assign, func-returns-value]  # counts
+        proxy.cut()
+        assert queue.stats().todos == 1
+        assert len(sent) == 1
+        queue.purge()
+
+
+def test_words_that_nobody_asked_for_are_read_by_nobody(send: Send, url: str) -> None:
+    (number,) = send(("CLIENT", "ID"))
+    assert send(("SUBSCRIBE", "news"), ("UNSUBSCRIBE", "news"))[0][0] == b"subscribe"
+    send(("SUBSCRIBE", "news"))
+    with redis.Redis.from_url(url) as raw:
+        assert raw.publish("news", "unasked") == 1
+        wait_until(lambda: raw.publish("news", "unasked") in (0, 1))
+    assert send(("ECHO", "mine")) == [b"mine"]
+    assert send(("CLIENT", "ID")) != [number]
+
+
+async def test_the_bell_is_heard_on_a_new_connection_after_an_error(url: str, raw: redis.Redis) -> None:
+    link = AsyncLink(Server(url, None, 5.0), 10.0)
+    raw.set("no bell", "x")
+    for _ in range(3):
+        with pytest.raises(redis.ResponseError):
+            await link.wait_bell("no bell", 5)
+    raw.rpush("bell", 1)
+    assert await link.wait_bell("bell", 5)
+    assert len([client for client in raw.client_list() if client["cmd"] == "blpop"]) == 1
+    await link.close()
+
+
+def test_a_blocking_bell_is_heard_on_a_new_connection_after_an_error(url: str, raw: redis.Redis) -> None:
+    link = Link(Server(url, None, 5.0), 10.0)
+    raw.set("no bell", "x")
+    for _ in range(3):
+        with pytest.raises(redis.ResponseError):
+            link.wait_bell("no bell", 5)
+    raw.rpush("bell", 1)
+    assert link.wait_bell("bell", 5)
+    raw.client_kill_filter(_type="normal", skipme=True)
+    raw.rpush("bell", 1)
+    assert link.wait_bell("bell", 5)
+    assert len([client for client in raw.client_list() if client["cmd"] == "blpop"]) == 1
+    link.close()

@@ -144,9 +144,9 @@ def _shown(name: str, word: str) -> str:
 
 def find_url(url: str | None) -> str:
     """Give the URL, else `TIMEOUTQ_URL`, else `REDIS_URL`, else redis://localhost:6379/0; checked."""
+    if url is not None and not isinstance(url, str):
+        raise InvalidInput(f"the server URL is a str, not {type(url).__name__}")
     found = url or os.environ.get("TIMEOUTQ_URL") or os.environ.get("REDIS_URL") or DEFAULT_URL
-    if not isinstance(found, str):
-        raise InvalidInput(f"the server URL is a str, not {type(found).__name__}")
     problem = _problem(found)
     if problem:
         raise InvalidInput(f"the server URL {redact(found)!r} does not parse: {problem}")

@@ -51,8 +51,14 @@ def flag(value: object, name: str) -> int:
     raise InvalidInput(f"{name} must be True or False, not {shown(value)}")
 
 
+def is_word(value: object, word: str) -> bool:
+    """Say whether a value that need not be a text is this one."""
+    return isinstance(value, str) and str.__eq__(value, word)
+
+
 def queue_name(name: object) -> str:
     """Check the name of a queue: it becomes the hash tag of its keys, so it must be plain."""
+    name = _plain(name)
     if not isinstance(name, str) or not _NAME.match(name):
         raise InvalidInput(f"{shown(name)} is not a queue name: use 1 to 64 of A-Z a-z 0-9 . _ -")
     return name
@@ -67,6 +73,7 @@ def state(value: object) -> State:
 
 def task_id(task: object) -> bytes:
     """Give the bytes of an id: 1 byte to 1 KiB; `str` is UTF-8, with surrogate escapes for bytes that are not."""
+    task = _plain(task)
     if isinstance(task, str):
         try:
             data = task.encode("utf-8", "surrogateescape")
@@ -94,8 +101,9 @@ def pack(payload: Payload, task: object = "") -> bytes | None:
     else:
         try:
             data = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidInput(f"the payload of task {shown(task)} is neither bytes nor JSON: {error}") from error
+        except Exception as error:  # a mapping of somebody's own may raise anything
+            said = error_text(error).decode("utf-8", "replace").partition(": ")[2][:200]
+            raise InvalidInput(f"the payload of task {shown(task)} is neither bytes nor JSON: {said}") from error
     if len(data) > MAX_PAYLOAD:
         raise InvalidInput(
             f"the payload of task {shown(task)} has {len(data):,} bytes; {MAX_PAYLOAD:,} is the most: "
@@ -123,6 +131,15 @@ class Body:
 
 Bodies = Mapping[int, bytes | Body]
 """Payloads by the position of their task."""
+
+
+def _plain(value: object) -> object:
+    # a subclass may have methods of its own; the wire takes the text, the bytes or the number itself
+    if isinstance(value, str) and type(value) is not str:
+        return str.__str__(value)
+    if isinstance(value, bytes) and type(value) is not bytes:
+        return bytes.__getitem__(value, slice(None))
+    return value
 
 
 def unpack(data: bytes | None) -> Payload:
@@ -180,7 +197,7 @@ def leases(given: Lease | Iterable[Lease]) -> list[Lease]:
     """Give one lease or many as a list."""
     if isinstance(given, Lease):
         return [given]
-    found: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+    found: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else [given]
     for lease in found:
         if not isinstance(lease, Lease):
             raise InvalidInput(f"this takes leases that claim() gave, not {type(lease).__name__}: {shown(lease)}")
@@ -202,6 +219,8 @@ def seconds(value: object, name: str) -> float:
         value = value.total_seconds()
     # no float holds a huge int; it is out of any range all the same
     found = max(-1, min(int.__add__(value, 0), 1 << 64)) if isinstance(value, int) else value
+    if isinstance(found, float) and math.isfinite(found):
+        found = min(float.__float__(found), float(1 << 64))  # nor has the largest float milliseconds
     if isinstance(value, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
         raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {shown(value)}")
     return float(found)
@@ -242,8 +261,11 @@ def due(at: object, after: object) -> bytes:
         return b"+%d" % delay_ms(after, "after")
     if isinstance(at, datetime):
         if at.tzinfo is None:
-            raise InvalidInput(f"at={at!r} has no time zone: use datetime.now(timezone.utc) or .astimezone()")
-        at = at.timestamp()
+            raise InvalidInput(f"at={shown(at)} has no time zone: use datetime.now(timezone.utc) or .astimezone()")
+        try:
+            at = at.timestamp()
+        except (OverflowError, ValueError):
+            raise InvalidInput(f"at={shown(at)} is not between the years 1970 and 9999") from None
     return b"%d" % delay_ms(at, "at")
 
 
@@ -253,18 +275,18 @@ MOST_KEPT = 10**15
 
 def keep_done(value: object) -> bytes:
     """Give the wire form of keep_done: "forever", 0 (not at all), a count, or a timedelta."""
-    if value == "forever":
+    if is_word(value, "forever"):
         return b"forever"
     if isinstance(value, timedelta):
         return b"t%d" % delay_ms(value, "keep_done")
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_KEPT:
-        return b"n%d" % value if value else b"no"
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= (n := int.__add__(value, 0)) < MOST_KEPT:
+        return b"n%d" % n if n else b"no"
     raise InvalidInput(f'keep_done must be "forever", 0, how many to keep, or a timedelta, not {shown(value)}')
 
 
 def politeness(value: object) -> bytes:
     """Give the wire form of a `Politeness`: the delay in ms and how many visits at once; or `off`."""
-    if value == "off":
+    if is_word(value, "off"):
         return b"off"
     if not isinstance(value, Politeness):
         raise InvalidInput(f'politeness must be a Politeness(delay=, per_host=) or "off", not {shown(value)}')
@@ -273,7 +295,8 @@ def politeness(value: object) -> bytes:
 
 def host(value: object) -> bytes:
     """Give the name of a host as the scripts have it: lower case, IDNA; of a URL, its host; or of a group."""
-    name = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+    name = _plain(value)
+    name = name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
     if not isinstance(name, str) or not name:
         raise InvalidInput(f"a host is a name like example.com or example.com:8080, not {shown(value)}")
     scheme = _SCHEME.match(name)
@@ -302,7 +325,7 @@ def _label(label: str) -> str:
 
 def reason(value: object) -> bytes:
     """Give a reason as one line, at most 200 bytes."""
-    return " ".join(str(value).split()).encode("utf-8", "backslashreplace")[:200]
+    return " ".join(_text_of(value).decode("utf-8", "replace").split()).encode()[:200]
 
 
 def error_text(error: Any) -> bytes:

@@ -95,8 +95,9 @@ class _Face:
         self.max_runtime = None if max_runtime is None else arguments.timeout_ms(max_runtime, "max_runtime") / 1000
         self.retry = RetryPolicy.of(retry)
         self.allow_eviction = allow_eviction
-        if not 0.05 <= arguments.seconds(deadline, "deadline") <= 3600:
-            raise InvalidInput(f"deadline={arguments.shown(deadline)} is out of range: 0.05 s to 1 hour")
+        given, deadline = deadline, arguments.seconds(deadline, "deadline")
+        if not 0.05 <= deadline <= 3600:
+            raise InvalidInput(f"deadline={arguments.shown(given)} is out of range: 0.05 s to 1 hour")
         self.server_at = Server(url, client, deadline)
         self.url = self.server_at.url
         self._settings: dict[str, bytes] = {}
@@ -110,6 +111,7 @@ class _Face:
         self._opened = False
         self._identify()
         self._background: set[asyncio.Future[None]] = set()
+        self._links: dict[asyncio.AbstractEventLoop, AsyncLink] = {}
         self.talk = Talk(self.operations, self.server_at, ServerClock(), deadline, self.token)
 
     def __repr__(self) -> str:
@@ -144,6 +146,7 @@ class _Face:
     def _fail(
         self, leases: Sequence[Lease], error: BaseException | str, retry_in: float | None, give_up: bool
     ) -> list[Call[Outcome]]:
+        give_up = bool(arguments.flag(give_up, "give_up"))
         if give_up and retry_in is not None:
             raise InvalidInput("fail() takes retry_in= or give_up=True, not both")
         if retry_in is not None:
@@ -291,12 +294,14 @@ class _Face:
     ) -> Flow[HostInfo]:
         rules: list[tuple[str, Any]] = []
         if delay is not None:
-            rules.append(("delay", "" if delay == "usual" else arguments.delay_ms(delay, "delay")))
+            rules.append(("delay", "" if arguments.is_word(delay, "usual") else arguments.delay_ms(delay, "delay")))
         if per_host is not None:
-            most = "" if per_host == "usual" else arguments.count(per_host, "per_host", high=10_000)
+            most = "" if arguments.is_word(per_host, "usual") else arguments.count(per_host, "per_host", high=10_000)
             rules.append(("per_host", most))
         if budget is not None:
-            rules.append(("budget", "" if budget == "none" else arguments.count(budget, "budget", low=0)))
+            rules.append(
+                ("budget", "" if arguments.is_word(budget, "none") else arguments.count(budget, "budget", low=0))
+            )
         return self._host(host, *rules)
 
     def _block_host(
@@ -705,7 +710,7 @@ class Queue(_Face):
 
 
 class AsyncQueue(_Face):
-    """A queue, for asyncio; used from one event loop."""
+    """A queue, for asyncio. Each event loop that uses it has connections of its own."""
 
     async def run(self, flow: Flow[T]) -> T:
         """Carry out a flow of `flows.py`; the first one also meets the server."""
@@ -735,12 +740,17 @@ class AsyncQueue(_Face):
 
     @property
     def link(self) -> AsyncLink:
-        """The connections, made when first asked for."""
-        if self._held is None:
-            self._held = AsyncLink(self.server_at, BELL_WAIT)
-        return self._held
+        """The connections of the running event loop, made when first asked for."""
+        loop = asyncio.get_running_loop()
+        if self._held is None or self._held[0] is not loop:
+            # connections live and die with their loop: those of one that has ended are left to it
+            self._links = {known: link for known, link in self._links.items() if not known.is_closed()}
+            if loop not in self._links:
+                self._links[loop] = AsyncLink(self.server_at, BELL_WAIT)
+            self._held = (loop, self._links[loop])
+        return self._held[1]
 
-    _held: AsyncLink | None = None
+    _held: tuple[asyncio.AbstractEventLoop, AsyncLink] | None = None
 
     async def _claim_shielded(self, n: int, timeout_ms: int, max_runtime_ms: int, wait: float) -> list[Lease]:
         # a claim that is cancelled after it was sent may have been carried out: its leases are given back
@@ -770,11 +780,14 @@ class AsyncQueue(_Face):
 
     async def close(self) -> None:
         """Close the connections; a later call opens new ones."""
-        if self._background:
-            await asyncio.gather(*self._background, return_exceptions=True)
-        if self._held is not None:
-            await self._held.close()
-            self._held = None
+        loop = asyncio.get_running_loop()
+        mine = [task for task in self._background if task.get_loop() is loop]
+        if mine:
+            await asyncio.gather(*mine, return_exceptions=True)
+        self._held = None
+        link = self._links.pop(loop, None)
+        if link is not None:
+            await link.close()
 
     async def __aenter__(self) -> Self:
         return self

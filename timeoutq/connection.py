@@ -86,7 +86,7 @@ class Server:
             self._sentinels = self._given.sentinels
 
     def __repr__(self) -> str:
-        return f"Server({self.url!r})"
+        return f"Server({getattr(self, 'url', '?')!r})"
 
     @property
     def user(self) -> str:

@@ -29,6 +29,7 @@ from tenacity import (
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
+from timeoutq import arguments
 from timeoutq.errors import InvalidInput
 
 Delay = float | timedelta
@@ -206,7 +207,7 @@ def _shown(value: object) -> str:
     if isinstance(value, wait_base | stop_base):
         inside = ", ".join(f"{name}={found!r:.60}" for name, found in vars(value).items())
         return f"{type(value).__name__}({inside:.200})"
-    return f"{value!r:.80}"
+    return arguments.shown(value)
 
 
 @dataclass(frozen=True, slots=True)

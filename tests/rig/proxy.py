@@ -106,6 +106,18 @@ class Proxy:
         self._loop.call_soon_threadsafe(done.set)
         assert done.wait(10)
 
+    def cut(self) -> None:
+        """Close all connections in order, as a proxy does with those that were idle for too long."""
+        done = threading.Event()
+
+        def drop() -> None:
+            for pair in list(self._pairs):
+                self._drop(pair)
+            done.set()
+
+        self._loop.call_soon_threadsafe(drop)
+        assert done.wait(10)
+
     def settle(self) -> None:
         """Wait until what was struck, late as it may be, has been answered by the server or can never be."""
         wait_until(lambda: not any(pair.open for pair in list(self._pairs)))

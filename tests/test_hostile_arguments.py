@@ -1,0 +1,269 @@
+"""Whatever is passed as an argument, of whatever public method: it is used, or refused with `InvalidInput`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import IntEnum
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, TimeoutqError, arguments
+
+
+class Number(int):
+    """A number with ideas of its own."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        raise RuntimeError("no format")
+
+    def __le__(self, other: object) -> bool:
+        return True
+
+    def __int__(self) -> int:
+        return 10**5000
+
+
+class Color(IntEnum):
+    RED = 1
+
+
+class Text(str):
+    """A text with ideas of its own."""
+
+    def encode(self, *_: Any, **__: Any) -> bytes:
+        return b"forged\r\n"
+
+    def __str__(self) -> str:
+        return "forged"
+
+    def __format__(self, spec: str) -> str:
+        return "}forged"
+
+
+class Bytes(bytes):
+    def __bytes__(self) -> bytes:
+        return b"forged"
+
+    def __len__(self) -> int:
+        return 1 << 40
+
+
+class Mute:
+    """It does not even show itself."""
+
+    def __repr__(self) -> str:
+        raise KeyError("no repr")
+
+    def __eq__(self, other: object) -> bool:
+        raise KeyError("no comparison")
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise KeyError("no truth")
+
+
+class Index:
+    def __index__(self) -> int:
+        return 3
+
+
+HOSTILE: dict[str, Callable[[], Any]] = {
+    "a huge number": lambda: 10**5000,
+    "a huge negative number": lambda: -(10**5000),
+    "more than 64 bits": lambda: 1 << 70,
+    "a number with ideas": lambda: Number(5),
+    "a huge number with ideas": lambda: Number(10**5000),
+    "an enumeration": lambda: Color.RED,
+    "not a number": lambda: math.nan,
+    "infinity": lambda: math.inf,
+    "the largest float": lambda: 1.7e308,
+    "a truth": lambda: True,
+    "a decimal": lambda: Decimal("NaN"),
+    "a fraction": lambda: Fraction(1, 3),
+    "a complex number": lambda: 1j,
+    "an index": Index,
+    "an empty text": lambda: "",
+    "a text with ideas": lambda: Text("plain"),
+    "a text with a lone surrogate": lambda: "\ud800",
+    "a text with a NUL": lambda: "a\0b\r\nc",
+    "a long text": lambda: "x" * 100_000,
+    "bytes": lambda: b"\xff\x00",
+    "bytes with ideas": lambda: Bytes(b"plain"),
+    "a bytearray": lambda: bytearray(b"x"),
+    "a view": lambda: memoryview(b"x"),
+    "what cannot be shown": Mute,
+    "what cannot be shown, in a list": lambda: [Mute()],
+    "what cannot be shown, in a mapping": lambda: {"a": Mute()},
+    "what cannot be shown, as a key": lambda: {Mute(): 1},
+    "an object": object,
+    "a class": lambda: Mute,
+    "a function": lambda: len,
+    "an error": lambda: ValueError(Mute()),
+    "a list": list,
+    "a mapping": dict,
+    "a set of a set": lambda: {frozenset()},
+    "a generator": lambda: (n for n in [Mute()]),
+    "a time without a zone": lambda: datetime(2030, 1, 1),  # noqa: DTZ001  # that is the case
+    "the last time": lambda: datetime.max.replace(tzinfo=UTC),
+    "the first time": lambda: datetime.min.replace(tzinfo=UTC),
+    "the longest span": lambda: timedelta.max,
+    "a negative span": lambda: timedelta.min,
+}
+
+VALID: dict[str, Callable[[Any], Any]] = {
+    "lease": lambda q: q.claim()[0],
+    "host": lambda q: "example.com",
+    "error": lambda q: "an error",
+    "state": lambda q: "todos",
+    "task": lambda q: "other",
+    "tasks": lambda q: "other",
+    "for_": lambda q: 1,
+    "after": lambda q: 1,
+}
+"""What stands for the arguments that a method cannot do without."""
+
+NEEDED = {"block_host": ["for_"], "schedule": ["after"]}
+"""Arguments of which one must be given, though each may be left out."""
+
+LEFT_OUT = {"run", "close", "token", "each", "wait_drained"}
+"""Not for callers; an iterator, whose arguments are those of `list`; and what may wait for ever, as it is told."""
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    for name, method in inspect.getmembers(Queue, inspect.isfunction):
+        if not name.startswith("_") and name not in LEFT_OUT:
+            for parameter in list(inspect.signature(method).parameters)[1:]:
+                yield name, parameter
+
+
+def call(queue: Any, method: str, parameter: str, value: Any) -> None:
+    queue.put("https://example.com/", again=True)
+    signature = inspect.signature(getattr(Queue, method))
+    words: list[Any] = []
+    named: dict[str, Any] = {}
+    for other, about in list(signature.parameters.items())[1:]:
+        needed = about.default is inspect.Parameter.empty or other in NEEDED.get(method, ())
+        if other == parameter:
+            given = value
+        elif (
+            needed
+            and not (method == "block_host" and parameter == "until" and other == "for_")
+            and not (method == "schedule" and parameter == "at" and other == "after")
+        ):
+            given = VALID[other](queue)
+        else:
+            continue
+        if about.kind is inspect.Parameter.VAR_POSITIONAL:
+            words.append(given)
+        else:
+            named[other] = given
+    getattr(queue, method)(*words, **named)
+
+
+@pytest.mark.parametrize(("method", "parameter"), list(cases()))
+def test_a_hostile_argument_is_used_or_refused(face: Any, method: str, parameter: str) -> None:
+    face.configure(politeness=Politeness(delay=0, per_host=1000))
+    for what, make in HOSTILE.items():
+        try:
+            call(face, method, parameter, make())
+        except TimeoutqError:
+            pass
+        except Exception as error:
+            raise AssertionError(f"{method}({parameter}={what}) ends in {type(error).__name__}") from error
+        assert all("forged" not in entry.task for entry in face.list("todos", n=1000).entries), what
+        face.purge()
+        face.configure(politeness=Politeness(delay=0, per_host=1000))
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+@pytest.mark.parametrize(
+    "parameter",
+    [name for name in inspect.signature(Queue.__init__).parameters if name not in ("self", "allow_eviction")],
+)
+def test_a_hostile_setting_is_used_or_refused(kind: Any, parameter: str) -> None:
+    for what, make in HOSTILE.items():
+        try:
+            kind(**{"name": "q", parameter: make()})
+        except TimeoutqError:
+            continue
+        except Exception as error:
+            raise AssertionError(f"{parameter}={what} ends in {type(error).__name__}") from error
+
+
+def test_a_huge_number_is_refused_before_it_reaches_the_wire(face: Any) -> None:
+    with pytest.raises(InvalidInput, match="again must be True or False, not <a huge int>"):
+        face.put("a", again=10**5000)
+    with pytest.raises(InvalidInput, match="again must be True or False"):
+        face.schedule("a", after=1, again="yes")
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+def test_a_queue_whose_settings_were_refused_can_be_shown(kind: Any) -> None:
+    half = kind.__new__(kind)
+    with pytest.raises(InvalidInput):
+        half.__init__("no name")
+    assert repr(half) == f"{kind.__name__}(None, url=None)"
+    with pytest.raises(InvalidInput):
+        half.__init__("q", "redis://h/?bogus=1")
+    assert repr(half) == f"{kind.__name__}('q', url=None)"
+
+
+def test_what_is_shown_of_a_value_is_short_and_always_there() -> None:
+    assert arguments.shown("x" * 500) == "'" + "x" * 79
+    assert arguments.shown(Mute()) == "<Mute without a repr>"
+    assert arguments.shown(10**5000) == "<a huge int>"
+
+
+# ---- one queue, several event loops
+
+
+def test_a_queue_for_asyncio_works_in_one_event_loop_after_another(url: str, name: str) -> None:
+    queue = AsyncQueue(name, url)
+
+    async def put(task: str) -> None:
+        assert (await queue.put(task)).added == 1
+        assert len(await queue.claim(wait=1)) == 1
+        assert await queue.claim(wait=0.01) == []
+
+    async def end() -> None:
+        assert (await queue.stats()).in_progress == 3
+        await queue.purge()
+        await queue.close()
+
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        for runner, task in ((first, "a"), (second, "b"), (first, "c")):
+            runner.run(put(task))
+        first.run(queue.close())
+        second.run(end())
+
+
+@pytest.mark.filterwarnings("ignore:unclosed")
+def test_a_queue_that_was_not_closed_works_in_a_second_asyncio_run(url: str, name: str) -> None:
+    queue = AsyncQueue(name, url)
+
+    async def put(task: str) -> None:
+        assert (await queue.put(task)).added == 1
+        assert len(await queue.claim(wait=1)) == 1
+
+    async def end() -> None:
+        await queue.purge()
+        await queue.close()
+
+    asyncio.run(put("a"))
+    asyncio.run(put("b"))
+    asyncio.run(end())
+    gc.collect()  # what was never closed is warned of here, and not in a later test

@@ -1,0 +1,67 @@
+"""A blocking claim that a signal interrupts gives its leases back, as one does that is cancelled."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.rig.proxy import Fault, Proxy
+from tests.rig.waiting import wait_until
+from timeoutq import Queue, operations
+
+
+class Interrupted(Exception):
+    """What the handler of the signal raises."""
+
+
+@pytest.fixture
+def interrupting() -> Iterator[None]:
+    """Have SIGUSR1 raise in the main thread."""
+
+    def handler(number: int, frame: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_claim_that_a_signal_interrupts_gives_its_leases_back(url: str, queue: Queue, interrupting: None) -> None:
+    queue.put("first")
+    queue.ack(queue.claim())
+    queue.put([f"t{i}" for i in range(10)])
+    with Proxy(url) as proxy, Queue(queue.name, proxy.url, timeout=60, deadline=20) as mine:
+        mine.stats()
+        proxy.arm(Fault.SWALLOW, operations.script("claim").sha.encode())
+        main = threading.main_thread().ident
+        assert main is not None
+
+        def interrupt() -> None:
+            wait_until(lambda: queue.stats().in_progress == 5)
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        other = threading.Thread(target=interrupt)
+        other.start()
+        with pytest.raises(Interrupted):
+            mine.claim(5)
+        other.join()
+        stats = queue.stats()
+        assert (stats.todos, stats.in_progress) == (10, 0)
+        assert stats.counters.get("expired", 0) == 0
+        assert len(mine.claim(10)) == 10
+
+
+def test_one_that_waits_for_the_bell_takes_nothing_with_it(url: str, queue: Queue, interrupting: None) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    with Queue(queue.name, url, timeout=60) as mine:
+        timer = threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGUSR1))
+        timer.start()
+        with pytest.raises(Interrupted):
+            mine.claim(wait=20)
+        timer.join()
+        queue.put("a")
+        assert [lease.task for lease in mine.claim()] == ["a"]
