@@ -490,6 +490,8 @@ class AnyOrder(RuleBasedStateMachine):
             model.paused = True
         elif what == "prune":
             assert self.queue.prune() == 0
+            # a stroke that a hand, or a worker that died, took with it is made up for
+            model.bell = model.bell or (bool(model.todos) and not model.paused)
         else:
             self.purge()
 
