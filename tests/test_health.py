@@ -27,8 +27,8 @@ def worker(beat: float, pid: int = 1) -> WorkerInfo:
         ([], 0, "green", "0 alive"),
         ([], 1, "red", "0 alive, wanted 1"),
         ([NOW, NOW - 30], 2, "green", "2 alive"),
-        ([NOW, NOW - 30.1], 2, "red", "1 alive, 1 gone without a farewell, wanted 2"),
-        ([NOW, NOW - 30.1], 1, "green", "1 alive, 1 gone without a farewell"),
+        ([NOW, NOW - 30.1], 2, "red", "1 alive, 1 gone without a word, wanted 2"),
+        ([NOW, NOW - 30.1], 1, "green", "1 alive, 1 gone without a word"),
         ([NOW + 60], 1, "green", "1 alive"),
     ],
 )
@@ -42,7 +42,7 @@ def test_a_container_counts_its_own_workers_and_not_those_of_others() -> None:
     assert health.workers(NOW, [worker(NOW), other], 2).verdict == "green"
     assert health.workers(NOW, [worker(NOW), other], 1, "h").found == "1 alive on h"
     said = health.workers(NOW, [worker(NOW - 60), other], 1, "h")
-    assert (said.verdict, said.found) == ("red", "0 alive on h, 1 gone without a farewell, wanted 1")
+    assert (said.verdict, said.found) == ("red", "0 alive on h, 1 gone without a word, wanted 1")
 
 
 def test_only_here_needs_a_number_of_workers(say: Say) -> None:

@@ -198,7 +198,7 @@ def test_a_handler_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -
 
     with fake_queue() as queue:
         queue.put("slow")
-        with pytest.raises(NotDrained, match=r"has been at work for 0\.3 s of yours on 'slow', and does not end"):
+        with pytest.raises(NotDrained, match=r"has been at work for 0\.3 real seconds on 'slow', and does not end"):
             run(handler, queue)
         assert queue.states("slow").counts() == {"todos": 1}
 

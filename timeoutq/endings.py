@@ -1,7 +1,7 @@
 """What the end of a worker process means, and what a signal asks for: decisions, without any I/O.
 
-`supervisor.py` asks. A process that ends on purpose says so first (`Told`, in the memory that it shares with its
-parent); one that ends without a word has died, whatever its exit code is.
+`supervisor.py` calls it. A process that ends on purpose says so first (`Told`, in the memory that it shares with its
+parent). A process that ends without saying so has died, whatever its exit code is.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from enum import IntEnum
 from timeoutq import exit_codes
 
 YOUNG = 5.0
-"""A process that dies within so many seconds has died young."""
+"""A process that dies within this many seconds has died young."""
 LONGEST_PAUSE = 2.0
 ECHO = 0.5
-"""Two SIGTERM within so many seconds are one request that came by two ways: from systemd and through `sudo`, say."""
+"""Two SIGTERM within this many seconds are one request that came twice: from systemd and through `sudo`, say."""
 PATIENCE = 20.0
-"""A worker needs no more seconds than this, beyond its drain deadline, to give its tasks back and end."""
+"""Seconds that a worker has, after its drain deadline, to give its tasks back and end."""
 
 
 class Told(IntEnum):
     """What a worker process says when it ends on purpose."""
 
     NOTHING = 0
-    """It has not said anything: it runs, or it died."""
+    """The process has not said anything: it still runs, or it died."""
     DRAINED = 1
-    """Its queue is drained, and it was to end then."""
+    """Its queue is drained, and `burst` asked it to end then."""
     STOPPED = 2
     """It was asked to end."""
     MAX_TASKS = 3
-    """It has run as many handlers as it was to run."""
+    """It has run as many handlers as `max_tasks` allows."""
     HOPELESS = 4
     """Another process in its place would end in the same way: a bad handler, a wrong password."""
 
@@ -42,13 +42,13 @@ class Ending:
 
     told: Told
     code: int
-    """Its exit code; -9 means: killed by signal 9."""
+    """Its exit code; -9 means that signal 9 killed it."""
     lived: float
     """Seconds from its start to its end."""
 
     @property
     def died(self) -> bool:
-        """Whether it ended without saying so before."""
+        """Whether the process ended without saying first why."""
         return self.told is Told.NOTHING
 
     @property
@@ -64,14 +64,14 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Start another process in its place, after so many seconds."""
+    """Start another process in its place, after `pause` seconds."""
 
     pause: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Start none in its place; `code` is what the supervisor ends with for its part."""
+    """Start no process in its place; `code` is this process's part in the exit code of the supervisor."""
 
     code: int = exit_codes.DONE
 
@@ -84,7 +84,7 @@ class End:
 
 
 def judge(ending: Ending, *, stopping: bool, young: int) -> Replace | Done | End:
-    """Decide what follows the end of a process, when `young` processes in a row have died young, this one included."""
+    """Decide what follows the end of a process; `young` processes in a row, this one included, have died young."""
     if ending.told is Told.HOPELESS:
         return End(ending.code)
     if stopping:
@@ -97,12 +97,12 @@ def judge(ending: Ending, *, stopping: bool, young: int) -> Replace | Done | End
 
 
 def young_deaths(ending: Ending, before: int) -> int:
-    """Count the processes in a row that died young; one that lived longer, or ended on purpose, begins a new row."""
+    """Count the processes in a row that died young; a process that lived longer or ended on purpose ends the row."""
     return before + 1 if ending.died and ending.lived < YOUNG else 0
 
 
 class Order(IntEnum):
-    """What a supervisor tells its worker processes: a byte on the lifeline of each."""
+    """What a supervisor tells its worker processes: one byte on the lifeline of each process."""
 
     DRAIN = ord("d")
     """Claim no more, finish what runs."""
@@ -111,7 +111,10 @@ class Order(IntEnum):
 
 
 def asked_for(number: int, stopping_for: float | None) -> Order | None:
-    """Say what a signal asks for, so many seconds after the first one (None: it is the first); None for an echo."""
+    """Say what a signal asks for; None means an echo, which asks for nothing.
+
+    `stopping_for` is how many seconds ago the first signal came; None if this signal is the first.
+    """
     if number == signal.SIGINT:
         return Order.NOW
     if stopping_for is None:

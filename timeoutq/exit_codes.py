@@ -1,6 +1,6 @@
-"""The exit codes of the command, by name, and what each of them means when `timeoutq worker` ends with it.
+"""The exit codes of the command by name, and what each code means for `timeoutq worker`.
 
-`cli/` ends its commands with these, and a worker process ends with them towards its supervisor. The help of
+The commands in `cli/` end with these codes, and so do the worker processes, whose supervisor reads them. The help of
 `timeoutq worker` and the README show `WORKER`.
 """
 
@@ -17,7 +17,7 @@ LOST = 4
 INTERRUPTED = 130
 
 HOPELESS = (USAGE, SERVER)
-"""A worker that ends with one of these would end so again: a person must mend something first."""
+"""A worker that ends with one of these codes would end with it again: a person must mend something first."""
 
 WORKER = {
     DONE: "The queue is drained (--burst), or the worker was stopped by SIGTERM or SIGINT. "
@@ -28,12 +28,12 @@ WORKER = {
     SERVER: "The server refuses: a wrong password, missing rights, another schema, an unsafe eviction policy. "
     "Nothing is started again.",
 }
-"""What `timeoutq worker` ends with."""
+"""What each exit code of `timeoutq worker` means."""
 
 
 def of(error: TimeoutqError) -> int:
     """Give the exit code of a command that ends with an error."""
     if isinstance(error, LeaseLost):
         return LOST
-    # an import that fails is an argument that is wrong, or an extra that is not installed
+    # an import fails because an argument is wrong, or because an extra is not installed
     return USAGE if isinstance(error, InvalidInput | ImportError) else SERVER

@@ -1,8 +1,8 @@
 """What a handler is and what its results mean: kinds of handlers, their parameters, their results. No Redis here.
 
 `worker.py` asks `shape_of` once, before it starts, and refuses a handler that could not be run. `resolve` awaits what a
-handler gave, wherever the awaitable came from; `wrong_result` words what cannot be meant. So nothing that a handler
-gives is taken for "done" but None and `Ack`.
+handler gave, wherever the awaitable came from; `wrong_result` writes the error for a result that means nothing. So only
+None and `Ack` are taken for "done".
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ Result = Ack | Release | Retry | GiveUp | None
 """What a handler gives: None and `Ack` end the task as done, `Release` gives it back, `Retry` and `GiveUp` fail it."""
 
 Returned = Result | Awaitable[Result]
-"""What calling a handler returns: a result, or what gives one when it is awaited."""
+"""What calling a handler returns: a result, or an awaitable that gives a result."""
 
 Handler = Callable[[Lease], Returned] | Callable[[Lease, Any], Returned]
 """Takes a lease, or a lease and the state that `lifespan=` yielded; `async def`, or `def`, which runs in a thread."""
 
 Lifespan = Callable[[], AbstractAsyncContextManager[S]]
-"""Called once in each process: what it gives is entered before the first claim and left after the last handler."""
+"""Called once in each process. The context manager that it gives is entered before the first claim and left after the
+last handler."""
 
 RESULTS = (Ack, Release, Retry, GiveUp)
 EXPECTED = "expected None, Ack, Release, Retry or GiveUp"
 
 _DEEPEST = 10
-"""An awaitable may give an awaitable; one that goes on for longer than this never ends."""
+"""An awaitable may give another awaitable; a chain longer than this is taken for endless."""
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -53,7 +54,7 @@ class Shape:
 
     name: str
     is_async: bool
-    """Whether calling it only makes a coroutine. If not, it may block, and is called in a thread."""
+    """Whether calling the handler only makes a coroutine. If not, the call may block, and is made in a thread."""
     takes_state: bool
 
 
@@ -85,7 +86,7 @@ def load(path: str, kind: str = "handler") -> Any:
 
 
 def name_of(handler: object) -> str:
-    """Give the name by which messages call a handler: of a function, or of the class of a callable object."""
+    """Give the handler's name for messages: the name of the function, or of the callable object's class."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     name = getattr(handler, "__qualname__", None)
@@ -93,7 +94,7 @@ def name_of(handler: object) -> str:
 
 
 def shape_of(handler: object, *, has_state: bool = False) -> Shape:
-    """Say how a handler is called; `has_state` if there is a state to give to it.
+    """Say how a handler is called; `has_state` says whether there is a state to give to the handler.
 
     Raises `InvalidInput` for what cannot be called with `(lease)` or `(lease, state)`, and for generator functions.
     """
@@ -108,14 +109,14 @@ def shape_of(handler: object, *, has_state: bool = False) -> Shape:
 
 
 def _inner(handler: Callable[..., Any]) -> Any:
-    """Give the function that a call runs first: behind partials, and of an object the method `__call__`."""
+    """Give the function that a call runs first: the one behind all partials, or the object's method `__call__`."""
     found: Any = handler
     while isinstance(found, functools.partial):
         found = found.func
     if inspect.isroutine(found) or inspect.isclass(found):
         return found
     if inspect.iscoroutinefunction(found):
-        return found  # it is marked as one
+        return found  # an object that is marked as a coroutine function
     return getattr(cast("Any", type(found)), "__call__", found)  # noqa: B004  # the method itself is asked for
 
 
@@ -141,7 +142,7 @@ def _takes_state(handler: Callable[..., Any], name: str, has_state: bool) -> boo
 
 
 def _parameters(handler: Callable[..., Any]) -> list[Parameter] | None:
-    """Give what a call takes. A wrapper with `*args` takes what it wraps takes; one without speaks for itself."""
+    """Give the parameters of a call. A wrapper with `*args` takes those of the function that it wraps."""
     found: Any = handler
     while True:
         try:
@@ -160,7 +161,7 @@ def _parameters(handler: Callable[..., Any]) -> list[Parameter] | None:
 
 
 async def resolve(given: Any) -> Any:
-    """Await what a handler gave, and what that gives, until it is no awaitable. Raises what the handler raises."""
+    """Await what a handler gave, again and again, until it is no awaitable. Raises what the handler raises."""
     for _ in range(_DEEPEST):
         if not inspect.isawaitable(given):
             return given
@@ -177,7 +178,7 @@ def discard(given: Any) -> None:
 
 
 def wrong_result(name: str, given: Any) -> WrongResult:
-    """Word what a handler gave and should not have."""
+    """Write the error for a result that no handler should give."""
     hint = ""
     if inspect.isgenerator(given) or inspect.isasyncgen(given):
         what = "a generator" if inspect.isgenerator(given) else "an async generator"
@@ -199,19 +200,19 @@ def wrong_result(name: str, given: Any) -> WrongResult:
 
 
 class Surroundings:
-    """The context variables with which each handler begins, and whether one has changed them."""
+    """The context variables with which each handler begins, and whether a handler has changed them."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._values = list(context.values())
         self.bare = not self._values
-        """Whether there are no variables at all: then `len(copy_context()) > 0` is all that has to be asked."""
+        """Whether there are no variables at all: then `len(copy_context()) > 0` already says that one has changed."""
 
     def fresh(self) -> Context:
         """Give a context that no handler has touched."""
         return self._context.copy()
 
     def changed(self) -> bool:
-        """Say whether the context of the caller differs from a fresh one; by identity, so no value's code runs."""
+        """Say whether the caller's context differs from a fresh one; values are compared by identity: no code runs."""
         now = copy_context()
         return len(now) != len(self._values) or not all(map(is_, now.values(), self._values))

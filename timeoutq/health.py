@@ -1,6 +1,6 @@
-"""Is the queue served as it should be? The checks of `timeoutq doctor` that have a limit, for probes of containers.
+"""Is the queue served as it should be? The checks of `timeoutq doctor` that have a limit: health checks of containers.
 
-`timeoutq doctor QUEUE --workers N --here --max-failed N --max-age TIME` calls it; what has no limit is not checked.
+`timeoutq doctor QUEUE --workers N --here --max-failed N --max-age TIME` calls `check`; only given limits are checked.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from timeoutq.text import age
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is asked for; None asks for nothing."""
+    """The limits that were given; None is no limit."""
 
     workers: int | None = None
     failed: int | None = None
     age: float | None = None
-    """Seconds."""
+    """The longest that a ready task may wait, seconds."""
     here: bool = False
-    """Whether only workers of this machine, or container, count."""
+    """Whether only workers on this machine, or in this container, count."""
 
     def __bool__(self) -> bool:
         return (self.workers, self.failed, self.age) != (None, None, None)
@@ -45,19 +45,19 @@ def check(queue: Queue, limits: Limits) -> list[Finding]:
 
 
 def workers(now: float, known: Sequence[WorkerInfo], least: int, host: str | None = None) -> Finding:
-    """As many workers as that, of one host if one is given, have given a sign of life within the last half minute."""
+    """At least `least` workers, on `host` if it is given, have given a sign of life in the last half minute."""
     known = [worker for worker in known if host in (None, worker.host)]
     alive = sum(now - worker.beat <= SILENT for worker in known)
     found = f"{alive} alive" if host is None else f"{alive} alive on {host}"
     if len(known) > alive:
-        found += f", {len(known) - alive} gone without a farewell"
+        found += f", {len(known) - alive} gone without a word"
     if alive >= least:
         return Finding("workers", "green", found)
     return Finding("workers", "red", f"{found}, wanted {least}", "start workers, or look into their logs")
 
 
 def failed(stats: Stats, most: int) -> Finding:
-    """No more tasks than that have failed."""
+    """At most `most` tasks have failed."""
     if stats.failed <= most:
         return Finding("failed", "green", f"{stats.failed:,} tasks")
     return Finding(
@@ -67,11 +67,11 @@ def failed(stats: Stats, most: int) -> Finding:
 
 
 def ready(stats: Stats, history: Sequence[Sample], longest: float) -> Finding:
-    """No ready task waits for longer than that, as far as that can be known.
+    """No ready task waits for longer than `longest` seconds, as far as this can be known.
 
-    When each task became ready is not kept. Certain is that none has waited for longer than there have been ready tasks
-    without a break. Where that is longer than the limit, the pace of the last while decides: at that pace the tasks
-    that are ready now are all claimed within the limit, or they are not.
+    The queue does not keep the moment at which a task became ready. It is certain that no ready task has waited for
+    longer than there have been ready tasks without a break. If that time is beyond the limit, the pace of the last
+    claims decides: the check is green if, at this pace, all ready tasks are claimed within the limit.
     """
     if not stats.todos or stats.todos_since is None:
         return Finding("ready", "green", "no ready tasks")
@@ -91,7 +91,7 @@ def ready(stats: Stats, history: Sequence[Sample], longest: float) -> Finding:
 
 
 def _pace(history: Sequence[Sample], over: float) -> float:
-    """Give the claims a second over the last `over` seconds, or over as much as is known of them."""
+    """Give the claims per second over the last `over` seconds, or over as many of them as the history has."""
     last = history[-1]
     first = next((one for one in reversed(history[:-1]) if last.at - one.at >= over), history[0])
     span = last.at - first.at

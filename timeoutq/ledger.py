@@ -1,8 +1,8 @@
-"""What a worker process holds, what it runs and how it ended, in memory that its parent can read after it died.
+"""Which leases a worker process holds, which handlers run, and how it ended: memory that outlives the process.
 
 `supervisor.py` makes one `SharedLedger` for each process, before the fork; the worker in the process writes into it.
-So after a SIGKILL or a segfault the parent can count a crash against the tasks that were running, and give back the
-others without blame, without waiting for their leases.
+After a SIGKILL or a segfault the parent reads the ledger: it counts a crash for each task that was running, and gives
+the other tasks back without blame, instead of waiting until their leases run out.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _SLOTS_AT = _WORDS_AT + WORDS_BYTES
 def slots_for(concurrency: int, prefetch: int | None) -> int:
     """Give how many leases a worker may hold.
 
-    Those that run or wait, as many again whose ends are gathered, and as many again for each of the two exchanges that
-    may be under way. Memory that is never written takes no room.
+    Some leases run or wait. Up to as many are ended and not yet sent, and up to as many are in each of the two
+    exchanges that may be under way: so four times as many. Memory that is never written takes no room.
     """
     return 4 * (concurrency + (2 * BATCH if prefetch is None else prefetch))
 
 
 class SharedLedger:
-    """What one worker process holds; a lease that finds no slot is missing in it, and that is logged once."""
+    """What one worker process holds. A lease that finds no free slot is not in the ledger; this is logged once."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -48,7 +48,7 @@ class SharedLedger:
         self._was_full = False
 
     def hold(self, leases: Iterable[Lease]) -> None:
-        """Write down leases that were claimed."""
+        """Enter leases that were claimed."""
         for lease in leases:
             slot = self._slot()
             if slot is None:
@@ -56,7 +56,7 @@ class SharedLedger:
             self._of[lease.fence] = slot
             task = lease.task.encode("utf-8", "surrogateescape")
             token = lease.token.encode()[:TOKEN_BYTES]
-            # the state byte goes last: a parent that reads a slot in mid-write finds it free
+            # the state byte is written last: if the process dies during the write, the parent finds the slot free
             at = _SLOTS_AT + slot * _SLOT.size
             _SLOT.pack_into(self._memory, at, FREE, len(token), len(task), token, task)
             self._memory[at] = HELD
@@ -77,11 +77,11 @@ class SharedLedger:
         return None
 
     def start(self, lease: Lease) -> None:
-        """Write down that its handler runs now."""
+        """Note that the handler of a lease runs now."""
         self._mark(lease, STARTED)
 
     def finish(self, lease: Lease) -> None:
-        """Write down that its handler is done; its ack may still be on the way."""
+        """Note that the handler of a lease has ended; the ack may still be on the way."""
         self._mark(lease, HELD)
 
     def _mark(self, lease: Lease, state: int) -> None:
@@ -98,7 +98,7 @@ class SharedLedger:
                 self._free.append(slot)
 
     def tell(self, told: Told, words: str = "") -> None:
-        """Write down that the process ends on purpose, and its last words."""
+        """Note that the process ends on purpose, and its last words."""
         text = words.encode("utf-8", "replace")[:WORDS_BYTES]
         self._memory[_WORDS_AT : _WORDS_AT + len(text)] = text
         self._memory[_TOLD_AT] = told

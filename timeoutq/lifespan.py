@@ -1,7 +1,7 @@
-"""What lives as long as a worker, connections and the like: made before its first claim, closed after its last handler.
+"""What lives as long as a worker, such as connections: opened before its first claim, closed after its last handler.
 
-`worker.py` uses it. The user's context manager is entered and left in one task of its own, as task groups and cancel
-scopes in it demand, and so that entering can be given up when the worker is stopped meanwhile.
+`worker.py` uses this module. The user's context manager is entered and left in one asyncio task of its own: task groups
+and cancel scopes demand the same task, and so a worker that is stopped meanwhile can give up entering.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def is_manager(value: object) -> bool:
-    """Say whether `async with` takes it."""
+    """Say whether `async with` takes the value."""
     return isinstance(value, AbstractAsyncContextManager)
 
 
@@ -32,7 +32,7 @@ class Span:
         self._lifespan = lifespan
         self._task: asyncio.Task[None] | None = None
         self.entered = False
-        """Whether there is a state now; not if entering was given up."""
+        """Whether there is a state now; False also when entering was given up."""
         self.state: Any = None
         self.context: Context | None = None
         """The context variables as they are after entering."""
@@ -61,7 +61,7 @@ class Span:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave. Raises what the lifespan raises, but not over an error that ends the worker already."""
+        """Leave. Raises what the lifespan raises; if an error ends the worker already, only logs it."""
         if self._task is None:
             return
         self._over.set()

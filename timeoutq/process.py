@@ -1,6 +1,6 @@
-"""Runs one worker in this process: its event loop, what its parent tells it, and why it ended.
+"""Runs one worker in this process: its event loop, the orders of its parent, and why it ended.
 
-`supervisor.py` calls it in each child after the fork, `timeoutq worker --no-supervise` in the process of the command.
+`supervisor.py` calls `run_worker` in each child after the fork; `timeoutq worker --no-supervise` calls it directly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from timeoutq.worker import Worker
 log = logging.getLogger(__name__)
 
 TOLD = {"drained": Told.DRAINED, "stopped": Told.STOPPED, "max_tasks": Told.MAX_TASKS}
-"""What a worker's tally gives as its end, as its process tells it."""
+"""The `end` of a worker's tally, and what its process tells the supervisor for it."""
 
 
 def run_worker(
@@ -27,9 +27,9 @@ def run_worker(
 ) -> None:
     """Run the worker that `make` gives until it ends, and `tell` why it ended.
 
-    `make` is called before the event loop runs: modules that it imports may use `asyncio.run` of their own. `tell` is
-    called before the event loop closes, for then a signal may end the process at any moment. Raises what `Worker.run`
-    raises.
+    `make` is called before the event loop runs, because modules that it imports may use `asyncio.run` themselves.
+    `tell` is called before the event loop closes: after that, a signal may end the process at any moment. Raises what
+    `Worker.run` raises.
     """
     worker = make()
 
@@ -56,11 +56,12 @@ def _runner() -> asyncio.Runner:
 
 
 class Orders:
-    """What a worker process is told: by its supervisor on the lifeline, and by signals of its own.
+    """The orders that a worker process gets: from its supervisor on the lifeline, and by its own signals.
 
-    SIGTERM and SIGINT mean "drain" here, however often they come: when a whole group gets them, the supervisor does
-    too, and it alone knows whether one is the second. Only its word means "now". The lifeline closes when the
-    supervisor is gone; then the worker drains, so that no process outlives its supervisor for long.
+    SIGTERM and SIGINT mean "drain" here, however often they come. When a whole process group gets a signal, the
+    supervisor gets it too, and only the supervisor knows whether the signal is the second one. So only an order of the
+    supervisor means "now". The lifeline closes when the supervisor is gone; then the worker drains, so that no process
+    outlives its supervisor for long.
     """
 
     def __init__(self, lifeline: int) -> None:
@@ -72,13 +73,13 @@ class Orders:
             signal.signal(number, self._heard)
 
     def obey(self, worker: Worker) -> None:
-        """Pass everything on to a worker; call it in its event loop, before it runs."""
+        """Pass all orders on to a worker; call this in the worker's event loop, before the worker runs."""
         loop = asyncio.get_running_loop()
         self._worker = worker
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._drain)
         loop.add_reader(self._lifeline, self._read)
-        if self.asked:  # before there was an event loop
+        if self.asked:  # a signal came before there was an event loop
             self.asked = False
             loop.call_soon(self._drain)
 

@@ -1,4 +1,4 @@
-"""What a walk through a queue may find wrong, in words; `lua/repair.lua` finds it, the cleaner and doctor tell it."""
+"""What a walk through a queue may find wrong, in words: `lua/repair.lua` finds it, the cleaner and doctor report it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORDS = {
 """What is wrong with a task, by the word that the script uses."""
 
 UNMENDED = ("impolite",)
-"""What no walk mends: somebody has to decide."""
+"""What no walk mends: a person has to decide."""
 
 
 def told(found: Mapping[str, int]) -> str:

@@ -1,7 +1,7 @@
-"""The commands that timeoutq sends and that its scripts run, and how a user's right to them is tried without harm.
+"""The commands that timeoutq sends and that its scripts run, and how to try, without harm, whether a user may run them.
 
-`flows.py` tries those of the scripts before the first call that writes, `doctor.py` all of them; a test holds the
-tables against the text of the package, so that none is missing.
+`flows.py` tries the scripts' commands before the first call that writes; `doctor.py` tries all commands. A test
+compares the tables with the text of the package, so that no command is missing.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ HARMLESS: Mapping[str, Sequence[str | int]] = {
     "ZREVRANGE": ("KEY", 0, 0),
     "ZSCORE": ("KEY", "x"),
 }
-"""Each command that timeoutq sends or its scripts run, in a form that changes nothing where there is no KEY."""
+"""Each command that timeoutq sends or its scripts run, with words that change nothing as long as KEY does not exist."""
 
 MAKING: Mapping[str, Sequence[str | int]] = {
     "HINCRBY": ("KEY", "x", 1),
@@ -77,15 +77,15 @@ MAKING: Mapping[str, Sequence[str | int]] = {
     "RPUSH": ("KEY", "x"),
     "SADD": ("KEY", "x"),
 }
-"""Those that have no such form: what they make is removed in the same breath."""
+"""The commands that always make their key: the script deletes the key right after each."""
 
 OWN = frozenset(
     {"BLPOP", "DBSIZE", "EVALSHA", "LRANGE", "SCAN", "SCRIPT", "TYPE", "WAIT", "XREAD", "XREVRANGE", "ZREVRANGE"}
 )
-"""Those that the client sends itself and no script runs."""
+"""The commands that only the client sends; no script runs them."""
 
 READING = frozenset({"probe", "stats", "inspect", "why", "drained", "describe", "hosts", "states"})
-"""Scripts that only read: a user who may only read can call them."""
+"""Scripts that only read, so a user who may only read can call them."""
 
 
 @cache
@@ -108,7 +108,7 @@ def every() -> list[str]:
 
 
 def trials() -> tuple[list[str | int], list[str | int]]:
-    """Give the words with which the script `probe` tries: those that change nothing, and those that make a key."""
+    """Give the commands that the script `probe` tries: first those that change nothing, then those that make a key."""
     return _trial(HARMLESS), _trial(MAKING)
 
 
@@ -121,5 +121,5 @@ def _trial(table: Mapping[str, Sequence[str | int]]) -> list[str | int]:
 
 
 def cure(user: str, commands: Iterable[str], keys: str = "timeoutq:*") -> str:
-    """Give the command that an operator pastes to allow them; a user's rights are added to those it has."""
+    """Give the command that an operator pastes to allow these commands; it adds to the rights that the user has."""
     return f"ACL SETUSER {user or 'USER'} ~{keys} {' '.join(f'+{name.lower()}' for name in commands)}"

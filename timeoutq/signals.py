@@ -1,6 +1,6 @@
-"""SIGTERM and SIGINT, for all workers of an event loop at once: a loop has one handler for a signal, not one a worker.
+"""SIGTERM and SIGINT for all workers of an event loop: a loop has one handler per signal, not one per worker.
 
-`worker.py` uses it. Whoever comes first takes the signals over, and the last to leave puts back what was there before.
+`worker.py` uses this module. The first worker takes the signals over; the last one puts back what was there before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _stops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Stop]] = WeakK
 
 @contextmanager
 def heeded(stop: Stop) -> Iterator[None]:
-    """Have SIGTERM call `stop()` and SIGINT `stop(now=True)` meanwhile; in the main thread only, where signals come."""
+    """Let SIGTERM call `stop()`, and SIGINT `stop(now=True)`; does nothing outside the main thread, which gets them."""
     loop = asyncio.get_running_loop()
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -77,6 +77,6 @@ def _putting_back(
 
 
 def _handler_of(loop: asyncio.AbstractEventLoop, number: signal.Signals) -> Any:
-    # asyncio has no way to ask; a loop that keeps its handlers elsewhere just loses the one that it had
+    # asyncio has no way to ask; a loop that keeps its handlers elsewhere (uvloop) just loses its former handler
     handlers: Any = getattr(loop, "_signal_handlers", None) or {}
     return handlers.get(number)

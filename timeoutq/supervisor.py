@@ -1,8 +1,8 @@
-"""Runs a worker in several processes, replaces those that die, and says at once what was running in a dead one.
+"""Runs a worker in several processes, replaces those that die, and reports at once which tasks a dead one was running.
 
 `timeoutq worker` calls `supervise`. The processes are forked before anything connects and before the handler's module
-is imported. What each of them holds stands in its `SharedLedger`; what their ends and the signals mean is decided in
-`endings.py`. There is no fork on Windows, so this module cannot be imported there.
+is imported. Each process writes what it holds into its `SharedLedger`; `endings.py` decides what the end of a process
+and what a signal means. There is no fork on Windows, so this module cannot be imported there.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ log = logging.getLogger(__name__)
 
 HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 LOOK_EVERY = 1.0
-"""Seconds after which a supervisor looks at its processes although it was not woken."""
+"""Seconds after which a supervisor looks at its processes even if no signal has woken it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What each of the processes does."""
+    """What each process does."""
 
     make: Callable[[SharedLedger], Worker]
-    """Gives the worker, without signal handlers of its own; called in each process after the fork."""
+    """Gives a worker that has no signal handlers of its own; called in each process after the fork."""
     open: Callable[[], AsyncQueue]
-    """Gives the queue, not connected."""
+    """Gives the queue, not yet connected."""
     processes: int
     slots: int
     """How many leases a worker may hold at most."""
@@ -53,19 +53,20 @@ class Job:
 
 
 def supervise(job: Job) -> tuple[int, str]:
-    """Run workers until they have drained their queue or are stopped; give the exit code, and what is to be said.
+    """Run workers until they have drained their queue or are stopped; give the exit code and the message to print.
 
-    SIGTERM lets each process drain as `Worker` describes; SIGINT, or a second SIGTERM, lets it give everything back at
-    once. A process that dies is replaced, after a pause that grows while they die young. One that says that others
-    would end as it did ends them all. Call it in the main thread of a process without other threads, and end the
-    process then: SIGTERM and SIGINT stay ignored, so that a late one does not change its exit code.
+    SIGTERM lets each process drain as `Worker` describes; SIGINT, or a second SIGTERM, lets each process give
+    everything back at once. A process that dies is replaced, after a pause that grows while processes die young. When
+    a process says that another one in its place would end in the same way, all processes are stopped. Call this in the
+    main thread of a process without other threads, and end the process afterwards: SIGTERM and SIGINT stay ignored, so
+    that a late signal does not change the exit code.
     """
     with _Signals() as signals:
         return _Supervisor(job, signals).run()
 
 
 class _Signals:
-    """The signals that a supervisor waits for: bytes in a pipe, so that none gets lost between a look and a wait."""
+    """The signals that a supervisor waits for: bytes in a pipe, so that no signal is lost between two waits."""
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe()
@@ -87,14 +88,14 @@ class _Signals:
         self.close()
 
     def wait(self, seconds: float) -> list[int]:
-        """Wait for signals, so many seconds at most; give their numbers in the order in which they came."""
+        """Wait for signals, at most `seconds`; give their numbers in the order in which they came."""
         select.select([self._reading], [], [], max(0.0, seconds))
         with suppress(BlockingIOError):
             return list(os.read(self._reading, 4096))
         return []
 
     def leave_to_child(self) -> None:
-        """In a child, while signals are blocked: it has its own."""
+        """Let go of the signals in a child, which sets handlers of its own; call it while signals are blocked."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.close()
@@ -113,11 +114,11 @@ class _Child:
     pid: int
     ledger: SharedLedger
     lifeline: int
-    """The writing end of a pipe: orders go through it, and the child drains when it closes."""
+    """The writing end of a pipe: orders go through the pipe, and the child drains when the pipe closes."""
     started: float = field(default_factory=time.monotonic)
 
     def tell(self, order: Order) -> None:
-        with suppress(OSError):  # it has ended already
+        with suppress(OSError):  # the child has ended already
             os.write(self.lifeline, bytes([order]))
 
     def end(self) -> None:
@@ -134,7 +135,7 @@ class _Supervisor:
         self._queue = job.open()
         self._children: dict[int, _Child] = {}
         self._due: list[float] = []
-        """When a process is to be started, for each that is."""
+        """When to start the missing processes: one moment for each."""
         self._stopping_since: float | None = None
         self._kill_at: float | None = None
         self._killed: set[int] = set()
@@ -190,7 +191,7 @@ class _Supervisor:
             undo.callback(os.close, reading)
             sys.stdout.flush()
             sys.stderr.flush()
-            # blocked until the child has handlers of its own: with those of its parent it would write into our pipe
+            # signals are blocked until the child has its own handlers: with its parent's it would write into our pipe
             before = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
             try:
                 pid = os.fork()
@@ -289,7 +290,7 @@ class _Supervisor:
                     self._code, self._words = one, words
                 if self._stopping_since is None:
                     self._stop(Order.DRAIN)
-        # what was given back already is not in the ledger; what this parent killed had no chance to give it back
+        # a lease that was given back is no longer in the ledger; a child that we killed could not give its leases back
         self._report(child, ending, blame=ending.died and child.pid not in self._killed)
 
     def _report(self, child: _Child, ending: Ending, *, blame: bool) -> None:

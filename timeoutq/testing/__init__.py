@@ -7,8 +7,8 @@
             assert ran.states == {"https://example.com/busy": "done"}
             assert (ran.runs["https://example.com/busy"], ran.seconds) == (2, 60)
 
-`run` works the handler in a real `Worker`; `lease` makes a `Lease` to call a handler with. Fixtures for pytest:
-`pytest_plugins = ["timeoutq.testing.fixtures"]` in a conftest.py. Nothing is loaded by pytest on its own.
+`run` runs the handler in a real `Worker`; `lease` makes a `Lease` to call a handler with. For fixtures, write
+`pytest_plugins = ["timeoutq.testing.fixtures"]` into a conftest.py; without this line pytest loads none.
 """
 
 from timeoutq.testing.fake import START as START

@@ -1,7 +1,7 @@
 """Queues on fakeredis, in memory, with a clock that the test advances and nothing else does.
 
-`fake_queue()` and `fake_async_queue()` give real queues: the same scripts run as on a server. Only this module's
-servers follow the clock; the process's `time`, and other fakeredis servers in it, go on as they were.
+`fake_queue()` and `fake_async_queue()` give real queues, which run the same scripts as on a server. Only this module's
+servers follow the clock: the `time` of the process, and its other fakeredis servers, are not touched.
 
     def test_a_lost_lease_is_given_to_the_next() -> None:
         with fake_queue(timeout=30) as queue:
@@ -37,7 +37,7 @@ class Clock:
     def __init__(self, start: float = START, *, replicas: int = 0) -> None:
         """Make a clock, and the fake server that shows it. Raises `MissingExtra` without fakeredis.
 
-        `replicas` is how many replicas the server says have confirmed what a `durable=` put waits for.
+        `replicas` is the number of replicas that, as the server says, have confirmed a `durable=` put.
         """
         self.replicas = arguments.count(replicas, "replicas", low=0)
         self._micros = round(_seconds(start, "start") * 1e6)
@@ -57,7 +57,7 @@ class Clock:
         return self._micros
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass: leases run out, scheduled tasks become due. Raises `InvalidInput` below zero."""
+        """Let `seconds` pass: leases run out, scheduled tasks become due. Raises `InvalidInput` below zero."""
         self._micros += round(_seconds(seconds, "seconds") * 1e6)
 
 
@@ -82,19 +82,19 @@ class FakeAsyncQueue(AsyncQueue):
 def fake_queue(name: str = "test", *, clock: Clock | None = None, **settings: Any) -> FakeQueue:
     """Make a queue in memory, empty unless it shares its `clock` with another; `settings` are those of `Queue`.
 
-    Time passes for it only by `queue.clock.advance(seconds)`. Do not wait for anything but a put: `claim(wait=5)` waits
-    five seconds of yours, in which none pass on the clock. Raises `MissingExtra` without fakeredis.
+    Time passes for the queue only by `queue.clock.advance(seconds)`. `claim(wait=5)` waits five real seconds, in which
+    the queue's clock stands still: wait for nothing but a put. Raises `MissingExtra` without fakeredis.
     """
     return FakeQueue(name, Clock() if clock is None else clock, **settings)
 
 
 def fake_async_queue(name: str = "test", *, clock: Clock | None = None, **settings: Any) -> FakeAsyncQueue:
-    """Make a queue in memory for asyncio; otherwise as `fake_queue`."""
+    """Make a queue in memory for asyncio; in all else it is like `fake_queue`."""
     return FakeAsyncQueue(name, Clock() if clock is None else clock, **settings)
 
 
 class _ClientClock(ServerClock):
-    """What a client knows of the server's time: here the time itself, so that `advance` is not a clock that jumped."""
+    """What a client knows of the server's time: here the time itself, so that `advance` does not look like a jump."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def _fake_server(clock: Clock) -> Any:
     plain: Any = server.dbs[0].__class__
 
     class Database(plain):  # type: ignore[misc]  # the class is only known at run time: fakeredis has moved it before
-        """A database whose keys expire by the clock; fakeredis sets `time` before each command, here in vain."""
+        """A database whose keys expire by the clock; that fakeredis sets `time` before each command has no effect."""
 
         @property
         def time(self) -> float:
@@ -145,7 +145,7 @@ def _fake_server(clock: Clock) -> Any:
 
 
 def _teach_time(commands: Any) -> None:
-    # the one change to fakeredis itself: its TIME asks the server for a clock, and does as ever where there is none
+    # a change to fakeredis itself: TIME asks the server for our clock; on a server without one it works as before
     plain = commands.time
     if getattr(plain, _MARK, False):
         return
@@ -162,7 +162,7 @@ def _teach_time(commands: Any) -> None:
 
 
 def _teach_wait(servers: Any, number: Any) -> None:
-    # fakeredis knows no WAIT: a server without a clock of ours goes on refusing it by its name
+    # fakeredis has no WAIT: a server without our clock goes on refusing this command by its name
     words = import_module("fakeredis._commands")
     if "wait" in words.SUPPORTED_COMMANDS:
         return
@@ -180,7 +180,7 @@ def _teach_wait(servers: Any, number: Any) -> None:
 
 
 def _teach_sha1hex(scripting: Any) -> None:
-    # Lua of a real server has redis.sha1hex; that of fakeredis gets it on servers with a clock of ours
+    # a real server's Lua has redis.sha1hex, fakeredis' Lua does not: it is added on servers with our clock
     plain = scripting._get_server_runtime
     if getattr(plain, _MARK, False):
         return

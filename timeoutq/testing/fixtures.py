@@ -3,7 +3,8 @@
     def test_it(timeoutq_queue):
         timeoutq_queue.put("a")
 
-Their names begin with `timeoutq_`, so that they hide none of yours. All of one test share one clock and one server.
+The names begin with `timeoutq_`, so that they hide none of your fixtures. The fixtures of one test share one clock and
+one server.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def timeoutq_clock() -> Clock:
 
 @pytest.fixture
 def timeoutq_queue(timeoutq_clock: Clock) -> Iterator[FakeQueue]:
-    """A queue in memory, empty."""
+    """An empty queue in memory."""
     with fake_queue(clock=timeoutq_clock) as queue:
         yield queue
 

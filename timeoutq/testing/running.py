@@ -1,8 +1,8 @@
 """Runs a handler on a fake queue until it is drained, advancing the clock whenever nothing else can happen.
 
-The handler runs in a real `Worker`. While a handler is at work, a task is ready, or an answer is on its way, the clock
-stands still; else it goes to the next moment at which something happens: a task is due, a lease runs out, a host has
-its turn. So retries of an hour take no time, and a test sees the order of things that a server would show.
+The handler runs in a real `Worker`. The clock stands still while a handler is at work, a task is ready, or an answer is
+on its way. Otherwise the clock goes to the next moment at which something happens: a task is due, a lease runs out, a
+host has its turn. So retries of an hour take no time, and a test sees things in the same order as on a server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from timeoutq.testing.fake import START, FakeAsyncQueue, FakeQueue
 from timeoutq.worker import Tally, Worker
 
 PATIENCE = 20.0
-"""Seconds of yours after which a handler that does not end, or a queue in which nothing moves, ends the run."""
+"""Real seconds after which a handler that does not end, or a queue in which nothing moves, ends the run."""
 
 NAMED = 5
 """How many tasks an error names."""
@@ -85,12 +85,13 @@ def run(
     runs_each: int = 100,
     runs: int = 10_000,
 ) -> Ran | Awaitable[Ran]:
-    """Run a handler until the queue is drained; of a `FakeAsyncQueue`, await it.
+    """Run a handler until the queue is drained; with a `FakeAsyncQueue`, await the call.
 
-    `retry`, `max_runtime`, `lifespan` and `concurrency` are those of `Worker`; what is not given is the queue's. A task
-    may run `runs_each` times, all tasks `runs` times. What waits for a used-up budget is left, as `drained()` says.
-    Raises `NotDrained`, with the tasks, when a limit is reached, when the queue is paused, or when nothing moves for
-    twenty seconds; `InvalidInput` for a `FakeQueue` in a coroutine; and what the lifespan raises.
+    `retry`, `max_runtime`, `lifespan` and `concurrency` are those of `Worker`; a setting that is not given is the
+    queue's. Each task may run up to `runs_each` times, all tasks together up to `runs` times. Tasks that wait for a
+    used-up budget stay where they are, as for `drained()`. Raises `NotDrained`, which names the tasks, when a limit is
+    reached, when the queue is paused, or when nothing moves for twenty seconds; `InvalidInput` for a `FakeQueue` in a
+    coroutine; and what the lifespan raises.
     """
     settings: dict[str, Any] = {"concurrency": concurrency, "retry": retry, "max_runtime": max_runtime}
     if lifespan is not None:
@@ -127,7 +128,7 @@ class _Limits:
 
 
 class _Watch:
-    """What the worker says to its ledger: which handlers are at work, and how often each task ran."""
+    """Takes the place of a worker's ledger, and so learns which handlers are at work and how often each task ran."""
 
     def __init__(self, limits: _Limits) -> None:
         self.runs: Counter[str] = Counter()
@@ -161,7 +162,7 @@ async def _run(
     handler: Handler | str, given: FakeQueue | FakeAsyncQueue, settings: dict[str, Any], limits: _Limits
 ) -> Ran:
     began = given.clock.now_us
-    # a client of its own: a lease that the test holds, and lets run out, is not the worker's
+    # the worker has a client of its own: a lease that the test holds, and lets run out, is not taken for the worker's
     queue = FakeAsyncQueue(
         given.name, given.clock, timeout=given.timeout, max_runtime=given.max_runtime, retry=given.retry
     )
@@ -197,7 +198,7 @@ async def _drive(queue: FakeAsyncQueue, worker: Worker, working: asyncio.Task[Ta
 
 
 async def _advance(queue: FakeAsyncQueue, working: asyncio.Task[Tally]) -> None:
-    """Let the clock go to the next moment at which something happens, if nothing can happen before."""
+    """Advance the clock to the next moment at which something happens, unless something can happen without it."""
     stats = await queue.stats()
     if stats.paused and not stats.drained:
         raise NotDrained(f"queue {queue.name} is paused, and {stats.known - stats.done - stats.failed} tasks wait")
@@ -209,7 +210,7 @@ async def _advance(queue: FakeAsyncQueue, working: asyncio.Task[Tally]) -> None:
     ahead = min(moments) - queue.clock.now
     if ahead > 0:
         queue.clock.advance(ahead)
-    # what is ready now rings for the worker
+    # a task that becomes ready by these calls rings the bell, which wakes the worker
     await queue.requeue_expired()
     await queue.promote_due()
 
@@ -224,10 +225,10 @@ async def _has_leases(queue: FakeAsyncQueue) -> bool:
 async def _stuck(queue: FakeAsyncQueue, watch: _Watch) -> str:
     if watch.running:
         names = ", ".join(f"{lease.task!r:.80}" for lease in list(watch.running.values())[:NAMED])
-        return f"the handler has been at work for {PATIENCE:g} s of yours on {names}, and does not end"
+        return f"the handler has been at work for {PATIENCE:g} real seconds on {names}, and does not end"
     left = [
         f"{entry.task!r:.80} ({state})"
         for state in (State.TODOS, State.WAITING, State.SCHEDULED, State.IN_PROGRESS)
         for entry in await queue.list(state, n=NAMED)
     ]
-    return f"nothing has moved for {PATIENCE:g} s of yours; left are {', '.join(left[:NAMED]) or 'no tasks'}"
+    return f"nothing has moved for {PATIENCE:g} real seconds; left are {', '.join(left[:NAMED]) or 'no tasks'}"
