@@ -12,13 +12,14 @@ local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
 local keep, recorded = settings[5] or 'forever', sound()
 local found, payloads, itself = {}, {}, false
 if ARGV[at] or again_ms >= 0 then
-  -- what comes of a lease is written before the lease ends: a script that is refused half-way then loses nothing
+  -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
   local held = redis.call('SMISMEMBER', in_progress, unpack(ids))
   redis.call('ZCARD', scheduled)
   redis.call('XLEN', alarm)
   redis.call('SREM', in_progress, '') -- goes first: a full server allows it, and all that follows it
   if ARGV[at] and yes[1] and held[1] == 1 then found, payloads = read_tasks(at) end
-  -- a task that is not kept and is to be put again can be put only when it has ended; until then its lease stands for it
+  -- a handler may put its own task again: if done tasks are not kept, this is possible only after the task has ended; until then
+  -- the lease keeps the task alive
   for i = 1, #found do itself = itself or keep == 'no' and again_ms < 0 and found[i] == ids[1] end
   if #found > 0 and not itself then add(found, payloads, false, false, '') end
   if again_ms >= 0 then

@@ -1,10 +1,10 @@
--- beat: a worker says that it lives; those that have not for five minutes are struck off.
+-- beat: a worker gives a sign of life; workers that have given none for five minutes are struck off.
 -- KEYS  workers worker_info meta calls
 -- PARTS open calls
 -- SOUND workers worker_info; calls durations0 durations1
--- ARGV  1 call id   2 age of the call, ms   3 worker   4 what it says of itself, JSON, or empty when it leaves
+-- ARGV  1 call id   2 age of the call, ms   3 worker   4 what the worker says of itself, JSON, or empty when it leaves
 --       5.. (bucket, count) *: how long its handlers ran since its last sign of life
--- Reply how many workers said so within the last minute
+-- Reply how many workers have given a sign of life within the last minute
 sound()
 if ARGV[4] == '' then
   redis.call('ZREM', workers, ARGV[3])
@@ -22,7 +22,7 @@ if ARGV[5] and not was_called(ARGV[1]) then
     redis.call('DEL', this)
     redis.call('HSET', this, 'span', string.format('%.0f', span))
   end
-  -- a clock that stepped back leaves a span that has not come yet
+  -- a clock that stepped back leaves a span that lies in the future
   if tonumber(redis.call('HGET', other, 'span') or 0) > span then redis.call('DEL', other) end
   for i = 5, #ARGV, 2 do
     redis.call('HINCRBY', this, ARGV[i], ARGV[i + 1])

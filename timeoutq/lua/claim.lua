@@ -4,11 +4,11 @@
 -- SOUND stats leases owners alarm; payload attempts crashes
 -- ARGV  1 token   2 age of the call, ms (0 when first sent)   3 how many   4 timeout, ms   5 max_runtime, ms, or 0
 --       6 not after: server time, ms, past which the client has given up; 0 for never
---       7 share: how many workers there are; nobody takes more than its part of a short queue
---       8 where a call that was sent again goes on to look for its leases, as the part before replied it; '' at first
+--       7 share: how many workers there are; no worker takes more than its part of a short queue
+--       8 where a call that was sent again goes on to look for its leases, as its part before replied; '' at first
 -- Reply {now ms, deadline ms, first fence, ids, failures, crashes, payloads}; the last three {} where no task has any
 --       {now ms, next event ms or 0, paused: 0 or 1} when there is nothing to lease
---       either with one more, where it goes on, when the call was sent again and looked through a part of the leases only
+--       both with one more word, where to go on, when the call was sent again and has looked through only a part of the leases
 local token, age, n = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local lease_ms, runtime_ms, not_after = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 if not_after > 0 and now > not_after then
@@ -21,7 +21,8 @@ local deadline = now + lease_ms
 local ids, rest, recorded = {}, nil, true
 local took, from, last = string.match(ARGV[8], '^(%d) (%S+) (.*)$')
 if age > 0 or from then
-  -- a part of those that may be its: behind the last of the part before, or, when that has moved, from its deadline on
+  -- read a part of the leases that may be its own: those after the last lease of the part before; if that lease has moved, those
+  -- from its former deadline on
   local first
   if from and redis.call('ZSCORE', leases, last) == from then
     local rank = redis.call('ZRANK', leases, last) + 1

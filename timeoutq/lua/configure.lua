@@ -13,7 +13,7 @@ for i = 3, #ARGV, 2 do
     if value == 'off' and was then
       value, reply = '0 1000000 off', 2
     elseif value == 'off' and redis.call('EXISTS', string.sub(meta, 1, -5) .. 'waiting') == 1 then
-      -- a foreign hand has deleted the settings of a polite queue: what waits is let go
+      -- a foreign hand has deleted the settings of a polite queue: its waiting tasks are let go
       value, reply = '0 1000000 off', 2
     elseif value == 'off' then
       value = nil

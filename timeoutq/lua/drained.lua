@@ -2,17 +2,17 @@
 -- KEYS  todos in_progress scheduled leases meta stats bell alarm
 -- PARTS open wake log hostname polite
 -- ARGV  1 call id   2 age of the call, ms   3 before: due time, ms, or +inf
---       4 where the walk through what waits goes on, 0 at first
--- Reply {1 or 0, where to go on before it is true that all is done, or 0}. Usually one atomic answer; only when tasks wait,
---       and no host will have a turn, each is asked for its reason, which may take several calls
+--       4 where the walk through the waiting tasks goes on, 0 at first
+-- Reply {1 or 0, where to go on; 0 if the answer is final}. Usually this is one atomic answer. Only when tasks wait, and no host
+--       will have a turn, each waiting task is asked why it waits, which may take several calls
 local busy = redis.call('SCARD', todos) + redis.call('SCARD', in_progress)
-  -- a lease without a task in progress is one that a foreign hand took away: it comes back
+  -- a lease without a task in progress: a foreign hand took the task away, and the task comes back
   + redis.call('ZCARD', leases) + redis.call('ZCOUNT', scheduled, '-inf', '(' .. ARGV[3])
 local prefix = string.sub(meta, 1, -5)
 if polite then busy = busy + redis.call('ZCOUNT', prefix .. 'hosts', '-inf', '(' .. ARGV[3]) end
 if busy > 0 then return {0, '0'} end
 if redis.call('EXISTS', prefix .. 'waiting') == 0 then return {1, '0'} end
--- nobody hands over what waits on a queue that is polite no more
+-- on a queue that is no longer polite, nobody hands over the waiting tasks
 if not polite then return {0, '0'} end
 local page = redis.call('SSCAN', waiting, ARGV[4], 'COUNT', 500)
 local ids = page[2]
@@ -20,7 +20,8 @@ local names = #ids > 0 and hosts_of(ids) or {}
 local known = load_hosts(names)
 for i = 1, #ids do
   local one = names[i] and known[names[i]]
-  -- what waits for no time, since its host's budget is used up, will not run by itself; or it has a turn after `before`
+  -- two reasons to wait are accepted: the host's budget is used up, so the task will not run by itself; or the host has its turn
+  -- after `before`
   local turn_at = one and redis.call('ZSCORE', prefix .. 'hosts', one.name)
   local later = turn_at and turn_at ~= 'inf'
   local spent = one and one.budget and one.visits >= one.budget

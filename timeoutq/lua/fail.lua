@@ -3,8 +3,8 @@
 -- PARTS open items drop calls replay wake log hostname polite
 -- SOUND stats leases calls alarm failed scheduled; runtime errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length)
---       then for each lease: retry in ms, or -1 to give up, and behind a space the ms to block its host for; error text;
---       digest of its traceback, or ''; then the tracebacks: (digest, text) *
+--       then for each lease: retry in ms, or -1 to give up, with a space and the ms to block its host for, if any; error text;
+--       digest of its traceback, or ''; after all leases the tracebacks: (digest, text) *
 -- Reply letters, one a lease: O failed; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
@@ -23,7 +23,7 @@ for i = 1, #ids do
   end
   codes[i] = 'L'
   if yes[i] and held[i] == 1 and not seen[ids[i]] then
-    -- what comes of a lease is written before the lease ends: a script that is refused half-way then loses nothing
+    -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
     seen[ids[i]], codes[i], ended[#ended + 1] = true, 'O', ids[i]
     if blocked then blocks[#ended] = now + tonumber(blocked) end
     redis.call('HSET', attempts, ids[i], tonumber(counts[i] or 0) + 1)

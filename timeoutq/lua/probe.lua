@@ -1,9 +1,10 @@
--- probe: which commands may this user not run on a key of the queue? Each is tried on a key that nobody has; none stays.
+-- probe: which commands may this user not run on a key of the queue? Each is tried on a key that does not exist, and that is
+-- deleted at once if the command makes it.
 -- KEYS  probe meta
 -- PARTS open
 -- ARGV  1 call id   2 age of the call, ms
---       3.. how many commands that make nothing, then for each how many words, word *; KEY stands for the key
---       then the same of those that make the key, which is deleted after each
+--       3.. the number of commands that make no key, then for each of them: number of words, word *; KEY stands for the key
+--       then the same for the commands that make the key; the key is deleted after each of them
 -- Reply names of the commands that are refused
 local refused, at = {}, 3
 local function try_all(after)

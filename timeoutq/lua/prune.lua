@@ -1,5 +1,5 @@
--- prune: drop done tasks that are older, or more, than keep_done says; and give hosts a turn again whose time lies farther
--- ahead than anybody asked for.
+-- prune: drop the done tasks that keep_done does not keep: those that are too old, or too many. Also give a turn again to hosts
+-- whose turn lies farther ahead than their delay allows.
 -- KEYS  todos done done_at meta stats bell alarm
 -- PARTS open wake log hostname polite
 -- SOUND stats alarm todos done done_at
@@ -9,7 +9,7 @@ local n, keep, cursor = tonumber(ARGV[3]), settings[5] or 'forever', '0'
 local old, undated = {}, false
 sound()
 if keep ~= 'forever' and keep ~= 'no' and redis.call('SCARD', done) > redis.call('ZCARD', done_at) then
-  -- tasks that were done while all were kept have no time: it counts from now
+  -- a task that was done while all tasks were kept has no time: its age counts from now
   local page, times = redis.call('SSCAN', done, ARGV[4], 'COUNT', n), {}
   for i = 1, #page[2] do
     times[2 * i - 1], times[2 * i] = now, page[2][i]
@@ -35,7 +35,7 @@ if #old > 0 then
 end
 local early = false
 if polite then
-  -- a clock that stepped back leaves hosts with a turn that is far away; one that is blocked keeps it
+  -- a clock that stepped back leaves hosts whose turn is far away; only a blocked host keeps such a turn
   local hosts = string.sub(meta, 1, -5) .. 'hosts'
   local beyond = now + tonumber(string.match(polite, '^%d+')) + 1000
   local far = redis.call('ZRANGEBYSCORE', hosts, '(' .. beyond, '(+inf', 'WITHSCORES', 'LIMIT', 0, n)

@@ -1,13 +1,13 @@
--- release: give leases back without blame, to todos at once or to scheduled after a delay. What a handler releases again
--- and again is counted, waits longer each time, and goes to failed in the end.
+-- release: give leases back without blame, to todos at once or to scheduled after a delay. The releases of a task by its handler
+-- are counted: with each one the task waits longer, and in the end it goes to failed.
 -- KEYS  todos in_progress failed scheduled leases owners lock runtime meta stats bell alarm calls
 -- PARTS open items drop calls replay wake log hostname polite
 -- SOUND stats leases calls alarm todos scheduled failed; runtime releases errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 delay, ms   4 block the hosts for, ms, or 0
---       5 the release at which a task goes to failed; 0 when this is no release that counts
+--       5 the release at which a task goes to failed; 0 for releases that are not counted
 --       6.. count, runs of (token, length, id * length)
--- Reply letters, one a lease: O released; f it was the last release, the task is in failed; R this very call was carried
---       out before; L is not this token's
+-- Reply letters, one per lease: O released; f that was the last release, and the task is in failed; R this very call was carried
+--       out before; L the lease is not this token's
 local call_id, delay, most = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[5])
 local ids, tokens = read_leases(6)
 local names = polite and hosts_of(ids)
@@ -19,7 +19,7 @@ for i = 1, #ids do
   codes[i] = 'L'
   if yes[i] and held[i] == 1 and not seen[ids[i]] then
     local id, count, wait = ids[i], counts and tonumber(counts[i] or 0) + 1 or 0, delay
-    -- the first release costs no time, the second 50 ms, each one more twice as long, up to a minute
+    -- the first release costs no wait, the second 50 ms, and each further release twice as long as the one before, up to a minute
     if count > 1 then wait = math.max(wait, math.min(60000, math.floor(50 * 2 ^ math.min(count - 2, 11)))) end
     seen[id], codes[i], ended[#ended + 1] = true, 'O', id
     if names then ended_names[#ended] = names[i] end
@@ -38,7 +38,7 @@ end
 if #ended > 0 then
   sound()
   redis.call('SREM', in_progress, '') -- goes first: a full server allows it, and all that follows it
-  -- what comes of a lease is written before the lease ends: a script that is refused half-way then loses nothing
+  -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
   if #counted > 0 then redis.call('HSET', log_key .. 'releases', unpack(counted)) end
   for i = 1, #spent do
     log_error(spent[i][1], 'released ' .. spent[i][2] .. ' times by its handler; let it return Retry or GiveUp, or allow '

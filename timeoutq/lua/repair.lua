@@ -1,15 +1,22 @@
--- repair: walk through the queue, a part a call, and mend what a foreign hand has deleted or added, and what a script that
--- was refused half-way has left. Of a task in two states the one stays that loses nothing; one in no state comes back.
+-- repair: walk through the queue, one part per call. Mend what a foreign hand has deleted or added, and what is left of a
+-- script that was refused half-way. A task in two states keeps the state that loses nothing; a task in no state comes back.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime workers worker_info meta stats bell alarm
 -- PARTS open wake log hostname polite where walk
 -- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at
--- ARGV  1 call id   2 age of the call, ms   3 at most, ids   4 where the walk goes on, '' at first; + to go on where whoever
---       called last ended   5 mend: 1, or 0 to count only
+-- ARGV  1 call id   2 age of the call, ms   3 how many ids to look at, at most   4 where the walk goes on: '' at first; + to go
+--       on where the last call of any client ended   5 mend: 1, or 0 to count only
 -- Reply {where the walk goes on, or '' at its end; ids looked at; (what was found, how often) *}
--- What: twice in two states; unleased in progress without a lease; astray a lease, or a place in a lane, and no state; stale a
---       lease or an owner without a task in progress; unqueued waits, and in no lane or of a host that has no turn; placeless
---       ready without its host's leave; unlocked the lock does not say what the lease does; haunted a place that nobody has; leftover what is known of no task; impolite waits
---       for a host on a queue that is not polite, which is not mended
+-- What was found:
+--       twice      a task in two states
+--       unleased   a task in progress without a lease or an owner
+--       astray     a lease, or a place in a lane, of a task that is in no state
+--       stale      a lease or an owner of a task that is not in progress
+--       unqueued   a task that waits, but is in no lane, or its host has no turn
+--       placeless  a task that is ready or in progress without a place of its host
+--       unlocked   a lock that does not agree with the lease
+--       haunted    a place of a host that is not used by its task
+--       leftover   a record of a task that is in no state
+--       impolite   a task that waits for a host on a queue that is not polite: this is not mended
 local n, cursor, mends, shared = tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1', false
 if cursor == '+' then
   shared, cursor = true, redis.call('HGET', meta, 'walk') or ''
@@ -28,8 +35,8 @@ local function wrong(what)
 end
 local prefix = string.sub(meta, 1, -5)
 
--- settle: see to it that each of the ids is in one state, and that its lease, its place and its lane agree with it. `missing`
--- says of those in no state what to do: put back into it, or forget what is known
+-- settle: make sure that each id is in one state, and that its lease, its place and its lane agree with this state. `missing` is
+-- the state to which an id in no state comes back; with false, such an id stays in no state, and its lease is removed
 local function settle(ids, missing, lane)
   local states, deadlines, held = where_all(ids)
   local names = polite and hosts_of(ids) or {}
@@ -53,8 +60,8 @@ local function settle(ids, missing, lane)
     if state == 'p' then
       if not deadline then
         if wrong('unleased') then
-          -- its lease is what its lock still says; without a lock it gets one that nobody owns, of a minute at most: the
-          -- longest lease that the queue ever gave may be one of days. Then it comes back like any other
+          -- the lease gets the time that the lock has left. Without a lock, the task gets a lease that nobody owns, of a minute
+          -- at most (the longest lease that the queue ever gave may be days), and comes back when this lease runs out
           local left = redis.call('PTTL', lock .. id)
           deadline = now + (left > 0 and left or math.min(tonumber(settings[3] or 30000), 60000))
           redis.call('ZADD', leases, deadline, id)
@@ -66,7 +73,7 @@ local function settle(ids, missing, lane)
       if not held[i] and (not deadlines[i] or wrong('unleased')) and mends then
         redis.call('HSET', owners, id, type(token) == 'string' and token or '?')
       elseif held[i] and held[i] ~= '?' and token ~= held[i] and deadlines[i] and deadline > now + 100 then
-        -- the lock is for others to see; it may end a moment before the lease
+        -- the lock only shows the lease to other clients; it may end a moment before the lease
         if wrong('unlocked') then redis.call('PSETEX', lock .. id, deadline - now, held[i]) end
       end
       if placed and name and not holds(name, id) and wrong('placeless') then
@@ -115,7 +122,7 @@ local function of_lane(ids, name)
   local given, named, bare = hosts_of(ids), redis.call('HMGET', prefix .. 'groups', unpack(ids)), {}
   local states = where_all(ids)
   for i = 1, #ids do
-    -- the lane is the last to know with which host a task was put
+    -- only the lane still knows with which host the task was put
     if given[i] ~= name and not named[i] and (states[i] == '' or states[i] == 'w') then bare[#bare + 1] = ids[i] end
   end
   if #bare > 0 and wrong('unqueued') then regroup(bare, name) end
@@ -183,7 +190,7 @@ while looked < n and stage <= #stages do
   local how, key, see = unpack(stages[stage])
   local ids, lane
   ids, at, lane = page_of(how, key, at, n - looked)
-  -- one that looks at nothing is not free either, and each of many small lanes costs as much as some tasks
+  -- a look that finds nothing costs time, too; and each small lane costs as much as a few tasks
   looked = looked + math.max(1, #ids) + (how == 'LANES' and 3 or 0)
   if #ids > 0 then see(ids, lane) end
   if at == '0' then stage = stage + 1 end

@@ -46,7 +46,7 @@ local function ready(ids, group)
   return count
 end
 
--- revive: done and failed ones become ready, each in one step
+-- revive: make done and failed tasks ready, each task in one step
 local function revive(ids, from, group)
   local names, count = polite and hosts_of(ids, group), 0
   for i = 1, #ids do
@@ -96,7 +96,7 @@ local function add(ids, payloads, again, due, group)
     end
   end
   local names, dues, back, from, bodies = {}, {}, {}, {}, {}
-  -- what is known of a task is written before the task: a script that is refused half-way leaves no task without it
+  -- a task's payload and records are written before the task: so a script that is refused half-way leaves no task without them
   for n = 1, #fresh do
     local i = fresh[n]
     names[n] = ids[i]

@@ -1,4 +1,4 @@
--- nowhere: a foreign hand has taken a task out of in_progress, and no other state holds it
+-- nowhere: is a task, which a foreign hand has taken out of in_progress, in no other state?
 local function nowhere(id)
   local prefix = string.sub(meta, 1, -5)
   for _, state in ipairs({'todos', 'waiting', 'done', 'failed'}) do

@@ -1,4 +1,4 @@
--- log: what is remembered of the failures and releases of tasks, beside attempts and crashes
+-- log: what is remembered of the failures and releases of tasks, in addition to attempts and crashes
 -- errors       the last error of a task; error_log  the last fifty of the queue
 -- traces       the digest of the traceback that belongs to the last error; trace_uses  how many tasks have that digest
 -- trace_texts  the tracebacks themselves, the newest 200; trace_at  when each was last met, ms
@@ -6,7 +6,7 @@
 local log_key = string.sub(meta, 1, -5)
 local traced
 
--- untrace: these tasks have no traceback any more; a text that no task has is gone
+-- untrace: forget the tracebacks of these tasks; a text that no task has any more is deleted
 local function untrace(ids)
   if traced == nil then traced = redis.call('EXISTS', log_key .. 'traces') == 1 end
   if not traced then return end
@@ -27,7 +27,7 @@ local function untrace(ids)
   end
 end
 
--- log_error: keep an error, and the digest of its traceback, if it has one; `texts` are tracebacks by their digests
+-- log_error: keep a task's error and, if there is one, the digest of its traceback; `texts` are tracebacks by their digests
 local function log_error(id, message, digest, texts)
   local line = now .. ' ' .. message
   untrace({id})
@@ -45,7 +45,7 @@ local function log_error(id, message, digest, texts)
   end
 end
 
--- trim_traces: the texts of the newest 200 are kept
+-- trim_traces: keep only the texts of the newest 200 tracebacks
 local function trim_traces()
   local over = redis.call('ZCARD', log_key .. 'trace_at') - 200
   if over > 0 then
@@ -55,7 +55,7 @@ local function trim_traces()
   end
 end
 
--- may_clear: notice keys of a foreign type before anything is written; the other scripts say so in their headers
+-- may_clear: fail on keys of a foreign type before anything is written; other scripts do this by the line SOUND in their headers
 local function may_clear()
   for _, name in ipairs({'attempts', 'crashes', 'errors', 'releases', 'traces', 'trace_uses', 'trace_texts'}) do
     redis.call('HLEN', log_key .. name)
@@ -63,7 +63,7 @@ local function may_clear()
   redis.call('ZCARD', log_key .. 'trace_at')
 end
 
--- clear: these tasks begin anew: no attempts, crashes, errors, tracebacks and releases are remembered
+-- clear: let these tasks begin anew: forget their attempts, crashes, errors, tracebacks and releases
 local function clear(ids)
   local kept = redis.call('EXISTS', log_key .. 'attempts', log_key .. 'crashes', log_key .. 'errors', log_key .. 'releases')
   if kept == 0 then return end

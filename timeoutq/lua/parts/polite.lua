@@ -1,17 +1,17 @@
--- polite: on a polite queue, ready tasks of a host wait in a set of its own until it is the host's turn
--- waiting   all that wait
--- host:NAME those of one host, by the time at which they became ready: who waits longest is next
--- hosts     when it is a host's turn; inf while it waits for no time: full, used up, banned, or nothing waits
--- slots     how many visits of a host have ended, a space, and what of it is in todos or in_progress: nothing, an id, or
---           NUL when `places` says it; behind the NUL, while a recall is under way, 'r' and the id that it came to
--- places    what hosts of several places have in todos or in_progress: length ':' name id; those of a host stand together
--- resting   until when a host is not visited after its last visit
--- host_failures  how many of its visits have ended badly
--- policies  'delay per_host budget until flag reason', - for what the queue's own politeness says; flag b x or -
--- groups    the hosts of tasks that were put with one
--- A script says what arrives (enters the wait) and departs (leaves todos or in_progress), then calls turn() once.
--- No script moves more than `left` tasks between the states by turns, recalls and bans, so that none holds up the server;
--- a host of which more is to be moved has its turn now, and whoever comes next goes on.
+-- polite: on a polite queue, the ready tasks of a host wait in the host's own set (its lane) until it is the host's turn
+-- waiting   all tasks that wait
+-- host:NAME the lane: the waiting tasks of one host, by the time at which they became ready; the longest wait is next
+-- hosts     when each host has its turn; inf for a host that waits for no time: full, used up, banned, or nothing waits
+-- slots     of each host: how many visits have ended, a space, and its tasks in todos or in_progress: nothing, one id, or NUL
+--           when `places` has them; after the NUL, while a recall is under way, 'r' and the last id that the recall looked at
+-- places    the tasks in todos or in_progress of hosts that may have several: length ':' name id, so a host's tasks are neighbours
+-- resting   until when a host is not visited, after its last visit
+-- host_failures  how many of a host's visits have failed
+-- policies  'delay per_host budget until flag reason'; - stands for the queue's own politeness; flag: b blocked, x banned, or -
+-- groups    the hosts of tasks that were put with group=
+-- A script calls arrive() for tasks that begin to wait and depart() for tasks that leave todos or in_progress, then turn() once.
+-- Turns, recalls and bans move at most `left` tasks between the states in one script, so that no script holds up the server. A
+-- host with more tasks to move has its turn at once, and the next script goes on.
 local polite = settings[7]
 local waiting, hosts_of, load_hosts, arrive, depart, abandon, enter, turn, regroup, ungroup, recall, block
 local write_policy, host_row, holds, occupy, crowded, dissolve
@@ -37,7 +37,7 @@ if polite then
     return names
   end
 
-  -- regroup: keep the host that tasks were put with; ungroup: forget it
+  -- regroup: keep the host with which tasks were put; ungroup: forget this host
   function regroup(ids, group)
     if not group or group == '' then return end
     local pairs = {}
@@ -49,13 +49,13 @@ if polite then
     if call('EXISTS', groups) == 1 then call('HDEL', groups, unpack(ids)) end
   end
 
-  -- cut: a clock that stepped back, or a longer rule of before, would make the pause longer than anybody asks for now
+  -- cut: shorten a pause that is longer than the delay now: the clock stepped back, or the delay was longer before
   local function cut(one)
     local most = now + (one.delay or usual_delay)
     if one.next_ms and one.next_ms > most then one.next_ms, one.rested = most, true end
   end
 
-  -- many_of: a host has several places; what stands before their ids in `places`, and where they end there
+  -- many_of: prepare a host with several places: the text before each id in `places`, and the end of the host's range there
   local function many_of(one)
     local key = #one.name .. ':' .. one.name
     local cut = #key
@@ -63,7 +63,7 @@ if polite then
     one.key, one.last = key, '(' .. sub(key, 1, cut - 1) .. string.char(string.byte(key, cut) + 1)
   end
 
-  -- load_hosts: read what is kept of the hosts that this call has not met yet; gives all that it has met, by name
+  -- load_hosts: read the records of the hosts that this call has not read yet; gives all hosts that it has read, by name
   function load_hosts(names)
     local fresh = {}
     for i = 1, #names do
@@ -119,13 +119,13 @@ if polite then
     return one.many or one.held and 1 or 0
   end
 
-  -- holds: has this task a place of its host
+  -- holds: has this task a place of its host?
   function holds(name, id)
     local one = known[name]
     return one.held == id or one.many and call('ZSCORE', places, one.key .. id) and true or false
   end
 
-  -- take: these have places from now on; the only one of a host needs no more than its name in `slots`
+  -- take: these tasks have places from now on; a host's only task needs no entry in `places`, only its id in `slots`
   local function take(one, ids)
     if #ids == 1 and busy(one) == 0 and string.byte(ids[1]) ~= 0 then
       one.held, one.moved = ids[1], true
@@ -148,7 +148,7 @@ if polite then
     take(known[name], {id})
   end
 
-  -- leave: these have no places any more, of a host of several
+  -- leave: these tasks give up their places; only for a host with several places
   local function leave(one, ids)
     local words = {}
     for j = 1, #ids do words[j] = one.key .. ids[j] end
@@ -156,12 +156,12 @@ if polite then
     if one.many == 0 then one.many, one.recall, one.moved = nil, nil, true end
   end
 
-  -- crowded: a host has more than its rules allow, since they have changed
+  -- crowded: a host has more tasks ready or in progress than its rules allow, because its rules have changed
   function crowded(one)
     return busy(one) > (one.per_host or usual_per_host)
   end
 
-  -- arrive: these are in `waiting` already
+  -- arrive: enter tasks that are in `waiting` already into the lanes of their hosts
   function arrive(ids, names)
     load_hosts(names)
     local by_host, met = {}, {}
@@ -182,7 +182,7 @@ if polite then
     end
   end
 
-  -- depart: a visit of these is over, or will not be made; `visited` and `broken` are what each counts for
+  -- depart: the visits of these tasks are over, or will not be made; each counts as `visited` visits and `broken` failures
   function depart(ids, names, visited, broken)
     load_hosts(names)
     local crowds = {}
@@ -211,7 +211,7 @@ if polite then
     end
   end
 
-  -- go_on: a step of a recall, in the order of the ids
+  -- go_on: do one step of a recall, in the order of the ids
   local function go_on(one)
     if left == 0 then return end
     local from = one.recall == '' and '[' .. one.key or '(' .. one.key .. one.recall
@@ -233,7 +233,7 @@ if polite then
     leave(one, back)
   end
 
-  -- recall: what no worker has claimed yet waits again; of a host of many places turn() goes on with it, in steps
+  -- recall: let a host's ready tasks wait again; when the host has several places, turn() does this in steps
   function recall(one)
     if one.many then
       one.recall, one.moved = '', true
@@ -253,19 +253,19 @@ if polite then
     end
   end
 
-  -- abandon: one that waited is gone
+  -- abandon: remove a waiting task from its host's lane
   function abandon(id, name)
     if not name then return end
     call('ZREM', lane .. name, id)
     load_hosts({name})
   end
 
-  -- dissolve: the queue is polite no more; nothing waits
+  -- dissolve: forget all hosts: the queue is no longer polite, and nothing waits
   function dissolve()
     call('UNLINK', hosts, slots, places, resting, groups, host_failures, policies)
   end
 
-  -- enter: new ids become ready, at once or when it is their host's turn; gives how many they are
+  -- enter: make ids ready, at once or when it is their host's turn; gives how many of them are new
   function enter(ids, group)
     local names, free, bound, bound_names = hosts_of(ids, group), {}, {}, {}
     local count = 0
@@ -292,12 +292,12 @@ if polite then
     return count
   end
 
-  -- more: when it is the turn of a host of which as much was moved as this call may move
+  -- more: the next turn of a host when this call may move no more tasks: now, if the host has more
   local function more(one)
     return call('EXISTS', lane .. one.name) == 1 and now or inf
   end
 
-  -- refuse: what waits for a banned host has failed
+  -- refuse: move the tasks that wait for a banned host to failed
   local function refuse(one)
     local ids = left > 0 and call('ZPOPMIN', lane .. one.name, left) or {}
     for i = 1, #ids, 2 do
@@ -310,7 +310,7 @@ if polite then
     return left == 0 and more(one) or inf
   end
 
-  -- hand_over: give a host's tasks the places that are free; `out` collects them, so that all go at once, as from scheduled
+  -- hand_over: give a host's free places to its waiting tasks; `out` collects these tasks, so that all move in one step
   local function hand_over(one, free, out)
     local popped, ids = call('ZPOPMIN', lane .. one.name, free), {}
     for j = 1, #popped, 2 do
@@ -321,8 +321,8 @@ if polite then
     return #ids
   end
 
-  -- turn: hand over what each host that was loaded may have, say when it is its turn again, and write all down; gives how
-  -- many tasks have moved, and whether more are to be moved at once
+  -- turn: for each loaded host, hand over the tasks that it may have, set its next turn, and write all this down; gives how many
+  -- tasks have moved, and whether more are to be moved at once
   function turn()
     local scores, held, rests, out, soonest, before = {}, {}, {}, {}, inf, left
     for i = 1, #order do
@@ -345,7 +345,7 @@ if polite then
         if left == 0 and free > 0 then score = more(one) end
       end
       if score < soonest then soonest = score end
-      -- it was full and is full again: that it waits for no time is written down already
+      -- a host that was full and is full again: `hosts` says already that it waits for no time
       if not (one.full and free == 0) then
         scores[#scores + 1] = score == inf and '+inf' or score
         scores[#scores + 1] = one.name
@@ -390,7 +390,7 @@ if polite then
     end
   end
 
-  -- host_row: what is known of a loaded host, for people; of what it has in flight the first twenty
+  -- host_row: what is known of a loaded host, for people, with the first twenty of its tasks in flight
   function host_row(name)
     local one = known[name]
     local ids = {one.held or nil}

@@ -1,6 +1,6 @@
 -- walk: how `repair` reads a queue
--- best: which of several states stays: the one that loses nothing. Work under way comes first, then what is ready, then
--- what will be; done comes last, for a task may be done twice but not be left out
+-- best: choose the state that stays: the one that loses nothing. Work under way comes first, then ready tasks, then tasks that
+-- will be ready. Done comes last: a task may be done twice, but must not be left out
 local function best(state, live)
   for letter in string.gmatch(live and 'ptwsfd' or 'twpsfd', '.') do
     if string.find(state, letter, 1, true) then return letter end
@@ -15,12 +15,12 @@ local function take_out(state, id)
   if state == 'd' then redis.call('ZREM', done_at, id) end
 end
 
--- haunts: places of their hosts that the ids have, though nobody is about to visit or visiting; `words` as `places` has them
+-- haunts: take away the places of tasks that are neither ready nor in progress at this host; `words` are the members of `places`
 local function haunts(ids, names, wrong, words)
   local states, given = where_all(ids), hosts_of(ids)
   load_hosts(names)
   for i = 1, #ids do
-    -- a place is all that is left of a task whose state a foreign hand has deleted
+    -- a foreign hand has deleted the task's state, and only its place is left: the task comes back
     if states[i] == '' and wrong('astray') then
       redis.call('SADD', todos, ids[i])
       states[i] = 't'
@@ -37,15 +37,15 @@ local function haunts(ids, names, wrong, words)
   end
 end
 
--- fields: some fields of a hash whose values may be long, and where to go on. Servers that cannot leave the values out give
--- any fields instead: all of them, if they are not many
+-- fields: read some fields of a hash whose values may be long; gives them, and where to go on. A server that cannot leave the
+-- values out gives random fields instead: all fields, if they are not many
 local function fields(key, at, count)
   local page = redis.pcall('HSCAN', key, at, 'COUNT', count, 'NOVALUES')
   if not page.err then return page[2], page[1] end
   return redis.call('HRANDFIELD', key, count), '0'
 end
 
--- lanes: a page of what waits for a host; `at` is where the scan of the hosts stands, the scan of the lane, and the host
+-- lanes: read a page of one host's lane; `at` is the cursor of the hosts, the cursor in the lane, and the host's name
 local hosts_page
 local function lanes(hosts, at, count)
   local from, inner, last = string.match(at, '^(%d+) (%d+) (.*)$')
@@ -68,7 +68,7 @@ local function lanes(hosts, at, count)
   return ids, from .. ' ' .. lane[1] .. ' ' .. name, name
 end
 
--- page_of: the next ids of a stage, where it goes on, and the host whose lane they stand in
+-- page_of: the next ids of a stage, where the stage goes on, and the host whose lane holds the ids
 local function page_of(how, key, at, count)
   if how == 'LANES' then return lanes(key, at, count) end
   if how == 'FIELDS' then return fields(key, at, count) end
