@@ -10,9 +10,11 @@ from itertools import pairwise
 from typing import Any, NoReturn
 
 import pytest
+from typer.testing import CliRunner
 
 from timeoutq import Ack, AsyncQueue, GiveUp, InvalidInput, Lease, Queue, Release, Worker, logs, tracebacks
-from timeoutq.text import safe
+from timeoutq.cli.app import app
+from timeoutq.text import safe, span
 
 HOSTILE = "\n2026-01-01 00:00:00 ERROR forged\r\x1b[2J\u202e"
 
@@ -320,3 +322,62 @@ async def test_without_a_limit_releases_are_counted_all_the_same(url: str, queue
 def test_a_limit_of_releases_is_a_whole_number(queue: Queue, url: str, most: Any) -> None:
     with pytest.raises(InvalidInput, match="max_releases"):
         Worker(AsyncQueue(queue.name, url), fail, max_releases=most if most is not True else "yes")  # type: ignore[arg-type]
+
+
+# ---- what people see
+
+
+async def test_inspect_why_list_and_status_show_what_is_kept(url: str, queue: Queue) -> None:
+    async def fetch(lease: Lease) -> Release | None:
+        if lease.task == "again":
+            return Release()
+        raise ValueError(HOSTILE)
+
+    queue.put("again", "broken")
+    await work(url, queue, fetch, max_releases=2)
+    runner = CliRunner()
+
+    def said_by(*words: str) -> str:
+        done = runner.invoke(app, [words[0], queue.name, *words[1:]], env={"TIMEOUTQ_URL": url})
+        assert done.exit_code == 0, done.output
+        assert all(line.isprintable() for line in done.output.replace("\t", " ").split("\n"))
+        return done.output
+
+    whole = said_by("inspect", "broken")
+    assert "traceback\tTraceback (most recent call last):\n" in whole
+    assert "traceback\t    raise ValueError(HOSTILE)\n" in whole
+    assert "releases\t2\n" in said_by("inspect", "again")
+    assert "traceback\t    raise ValueError(HOSTILE)\n" in said_by("why", "broken")
+    assert "releases\t2\n" in said_by("why", "again")
+    assert "Traceback" not in said_by("list", "failed")
+    assert "\n    Traceback (most recent call last):\n" in said_by("list", "failed", "--traceback")
+    entries = {entry["task"]: entry for entry in map(json.loads, said_by("list", "failed", "--json").splitlines())}
+    assert entries["again"]["releases"] == 2
+    assert entries["broken"]["traceback"].startswith("Traceback (most recent call last):\n")
+    assert "\nhandlers ran\t3\t0.000" in said_by("status")
+    assert json.loads(said_by("status", "--json"))["stats"]["durations"]["count"] == 3
+
+
+async def test_why_says_that_a_task_waits_since_its_handler_released_it(url: str, queue: Queue) -> None:
+    async def fetch(lease: Lease) -> Release:
+        return Release(delay=60)
+
+    queue.put("a")
+    async with AsyncQueue(queue.name, url, timeout=5) as mine, asyncio.timeout(60):
+        await Worker(mine, fetch, max_tasks=1, signals=False).run()
+    assert "its handler has released it once" in queue.why("a").message
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.00012, "0.12 ms"),
+        (0.0099, "9.90 ms"),
+        (0.085, "85 ms"),
+        (0.9994, "999 ms"),
+        (1.0, "1.0 s"),
+        (9e4, "25 h"),
+    ],
+)
+def test_a_span_is_shown_in_the_unit_in_which_it_is_read(seconds: float, shown: str) -> None:
+    assert span(seconds) == shown

@@ -31,7 +31,7 @@ from timeoutq.client import AsyncQueue, Queue
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.flows import is_final
 from timeoutq.model import Entry, Failure, HostInfo, Sample, State, Stats, WorkerInfo
-from timeoutq.text import age, compact, number, rate, safe
+from timeoutq.text import age, compact, number, rate, safe, span
 
 COLOURS = {
     "todos": "cyan",
@@ -235,6 +235,7 @@ def render(seen: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
     lines.append(_bar(counts, inner))
     lines += _equation(counts, seen.stats.known, inner)
     lines += _pace(seen, inner)
+    lines += _durations(seen)
     lines += _tables(seen, inner, height - 2 - len(lines))
     name = safe(seen.queue, max(8, inner - 20))
     paused = (" PAUSED", "bold white on red") if seen.stats.paused else ("", "")
@@ -290,6 +291,16 @@ def _pace(seen: Snapshot, width: int) -> list[Text]:
     upper.append("ready tasks for", _DIM)
     lower.append(age(seen.waiting))
     return [upper, lower]
+
+
+def _durations(seen: Snapshot) -> list[Text]:
+    found = seen.stats.durations
+    if found is None:
+        return []
+    line = _line(("handlers ran ", _DIM))
+    for name, seconds in (("p50", found.p50), ("p95", found.p95), ("max", found.max)):
+        line.append(f"{name} ", _DIM).append(f"{span(seconds)}  ")
+    return [line.append(f"of {compact(found.count)} runs", _DIM)]
 
 
 @dataclass(frozen=True, slots=True)

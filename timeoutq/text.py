@@ -102,6 +102,13 @@ def age(seconds: float | None) -> str:
     return f"{min(seconds // 86_400, 99_999):.0f} d"
 
 
+def span(seconds: float) -> str:
+    """Give how long something took, in at most 9 cells: `0.12 ms`, `85 ms`, `0.4 s`, and what is longer as an `age`."""
+    if seconds >= 0.9995:
+        return age(seconds)
+    return f"{seconds * 1000:.2f} ms" if seconds < 0.00995 else f"{seconds * 1000:.0f} ms"
+
+
 def number(count: float) -> str:
     """Give a count in full, its thousands set apart: `1,234,567`."""
     return f"{count:,.0f}"

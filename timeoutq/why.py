@@ -119,6 +119,9 @@ def judge(found: Why) -> tuple[str, str]:
 def _scheduled(found: Why, due: float) -> tuple[str, str]:
     info, now = found.info, found.now
     after = f", for attempt {info.failures + 1} after: {info.error}" if info.failures else ""
+    if info.releases:
+        times = "once" if info.releases == 1 else f"{info.releases} times"
+        after += f"; its handler has released it {times}, and each release waits longer than the one before"
     if due > now:
         return "due", f"it is due at {_moment(due)}, in {_span(due - now)}{after}"
     return (

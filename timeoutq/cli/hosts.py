@@ -31,6 +31,9 @@ COLUMNS = ("host", "waiting", "in_flight", "turn", "delay", "per_host", "budget"
 BRIEFLY = ("host", "waiting", "at once", "turn", "delay", "visits", "failures")
 """What fits beside a name in 80 columns."""
 
+LAST_LINES = 5
+"""Lines of a traceback that `why` shows; `inspect` shows all."""
+
 
 def _length(seconds: float) -> str:
     # not :g, which makes 2.592e+06 of a month
@@ -213,9 +216,11 @@ def why(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, 
         sink.document(found)
     else:
         state = None if found.info.state is None else found.info.state.value
+        trace = (found.info.traceback or "").splitlines()
         lines = [("state", state), ("reason", found.code), ("why", _advised(found, queue)), ("host", found.info.host),
                  ("failures", found.info.failures or None), ("crashes", found.info.crashes or None),
-                 ("last error", found.info.error), ("near", found.near)]  # fmt: skip
+                 ("releases", found.info.releases or None), ("last error", found.info.error), ("near", found.near),
+                 *(("traceback", line) for line in trace[-LAST_LINES:])]  # fmt: skip
         sink.rows(("what", "value"), [line for line in lines if line[1] is not None])
     if found.info.state is None:
         raise typer.Exit(NOTHING)

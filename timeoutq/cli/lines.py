@@ -30,6 +30,9 @@ def of(seen: Snapshot) -> Iterator[Sequence[Any]]:
     for name, per_second in rates(seen.history).items():
         yield f"{name}/s", f"{per_second:.2f}"
     yield "ready tasks since", iso(stats.todos_since)
+    if stats.durations is not None:
+        ran = stats.durations  # seconds
+        yield "handlers ran", ran.count, f"{ran.p50:.4g}", f"{ran.p95:.4g}", f"{ran.max:.4g}"
     yield "workers", len(seen.living)
     yield "gone", len(seen.gone)
     for worker in seen.workers:

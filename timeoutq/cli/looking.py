@@ -137,6 +137,7 @@ def list_state(
         int, typer.Option("-n", "--limit", min=1, max=1000, help="About how many entries per page.")
     ] = 100,
     everything: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Of failed tasks: with their tracebacks.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """List the tasks in a state: by deadline, by due time, or in no order."""
@@ -144,8 +145,13 @@ def list_state(
     with known_queue(queue, url, url_file) as opened:
         while True:
             page = opened.list(state.value, cursor, limit)
-            rows = ((e.task, iso(e.at), e.holder, e.error) for e in page.entries)
-            sink.rows(("task", "at", "holder", "error"), rows)
+            columns = ("task", "at", "holder", "error", "releases", "traceback")
+            rows = [(e.task, iso(e.at), e.holder, e.error, e.releases or None, e.traceback) for e in page.entries]
+            shown = len(columns) if as_json else 4
+            sink.rows(columns[:shown], [row[:shown] for row in rows])
+            for entry in page.entries if traceback and not as_json else ():
+                for line in (entry.task, *(f"    {line}" for line in (entry.traceback or "").splitlines())):
+                    typer.echo(safe(line))
             cursor = page.cursor
             if cursor is None or not everything:
                 break
@@ -172,11 +178,13 @@ def inspect(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = No
             "holder": info.holder,
             "failures": info.failures or None,
             "crashes": info.crashes or None,
+            "releases": info.releases or None,
             "last error": info.error,
             "last error at": iso(info.error_at),
             "payload": None if info.payload is None else json.dumps(plain(info.payload)),
         }
-        sink.rows(("fact", "value"), ((name, value) for name, value in facts.items() if value is not None))
+        rows = [(name, value) for name, value in facts.items() if value is not None]
+        sink.rows(("fact", "value"), [*rows, *(("traceback", line) for line in (info.traceback or "").splitlines())])
     if info.state is None:
         raise typer.Exit(NOTHING)
 
