@@ -96,7 +96,7 @@ def test_a_lease_lost_error_names_task_holder_state_and_cure(face: Any, url: str
         assert other.worker in str(caught.value)
         assert "'https://example.com/' ran out" in str(caught.value)
         other.ack(lease)
-        with pytest.raises(LeaseLost, match="somebody has done the task since") as caught:
+        with pytest.raises(LeaseLost, match="another worker has finished the task") as caught:
             face.release(late)
         assert (caught.value.holder, caught.value.state) == (None, "done")
 

@@ -1,8 +1,8 @@
-"""From a URL, the environment or a client of the caller's to links that carry commands.
+"""Makes links that carry commands, from a URL, from the environment, or from a redis-py client that the caller gave.
 
-`client.py` calls it, and is called back by nobody else. A link sends a list of commands and gives a list of replies, in
-which an error of the server stands in the place of its reply; an error of the network is raised. redis-py's own retries
-are off: what may be sent again, and for how long, is decided in `flows.py` alone.
+Only `client.py` calls it. A link sends a list of commands and gives a list of replies. An error of the server stands in
+the list in the place of its reply; an error of the network is raised. redis-py's own retries are off: only `flows.py`
+decides what may be sent again, and for how long.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from timeoutq.troubles import explain, is_denied
 T = TypeVar("T")
 
 ATTEMPT = 0.3
-"""The part of the deadline that one attempt waits for its reply: so short that a silent one leaves time for another."""
+"""The part of the deadline that one attempt waits for its reply: after a silent one there is time for another."""
 
 CONNECT = 0.2
 """The part of the deadline that connecting may take."""
 
 SLICE = 64 * 1024
-"""What is heavy is sent in pieces of so many bytes, each of which may take as long as a reply."""
+"""Commands with more bytes than this are sent in pieces of this size; each piece may take as long as a reply."""
 
 SLOWEST = 128 * 1024
-"""The slowest link that is waited for, bytes a second: what is heavy is given the time that it takes over this one."""
+"""The slowest link that is waited for, bytes per second: heavy commands get the time that they need on such a link."""
 
 
 def _unnamed() -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _unnamed() -> dict[str, Any]:
 
 
 _UNNAMED = _unnamed()
-"""A connection does not tell which library it belongs to: that costs two round trips, and swallows what is refused."""
+"""A connection does not tell the server its library: this costs two round trips, and hides why access is refused."""
 
 
 class Server:
@@ -90,7 +90,7 @@ class Server:
 
     @property
     def user(self) -> str:
-        """The name of the user, as the URL or the client has it; empty where none is given."""
+        """The name of the user in the URL or the client; empty if none is given."""
         if self._given is not None:
             return str(self._given.settings.get("username") or "")
         return str(self._kwargs.get("username") or "")
@@ -134,7 +134,7 @@ class Server:
         return kind(connection_pool=module.ConnectionPool(connection_class=connection, **settings, **options))
 
     def _watched(self, where: Sentinels, asynchronous: bool, options: dict[str, Any]) -> Any:
-        # each new connection asks the sentinels for the primary; one that finds itself at a replica is closed
+        # each new connection asks the sentinels for the primary; a connection that reached a replica is closed
         module: Any = redis.asyncio.sentinel if asynchronous else redis.sentinel
         patience = min(1.0, self.deadline / 4)
         asking: dict[str, Any] = {
@@ -148,7 +148,7 @@ class Server:
         return module.SentinelConnectionPool(where.service, manager, **where.server, **options)
 
     def _plain(self) -> dict[str, Any]:
-        # where to, as whom and over what: all else of the caller's connections is ours to decide
+        # server, user and transport come from the caller's connections; we decide everything else
         return {
             name: value
             for name, value in self._kwargs.items()
@@ -164,11 +164,11 @@ class Server:
 
     @property
     def service(self) -> str | None:
-        """The service that sentinels watch, None without them."""
+        """The service that the sentinels watch; None without sentinels."""
         return None if self._sentinels is None else self._sentinels.service
 
     def explain(self, error: BaseException) -> TimeoutqError:
-        """Make the error that a caller gets of one that redis-py raised; without any password."""
+        """Translate an error that redis-py raised into the error that a caller gets; no password stands in it."""
         return explain(error, self.url, self._secrets, self.deadline)
 
 
@@ -177,7 +177,7 @@ _AsyncSentinels: Any = redis.asyncio.sentinel.Sentinel
 
 
 class _SentinelsOverTls(_Sentinels):  # type: ignore[misc]  # redis-py gives it no types
-    """Sentinels that say why they cannot be asked: redis-py keeps nothing of what TLS said."""
+    """Sentinels that say why they cannot be asked: redis-py alone hides the errors of TLS."""
 
     def discover_master(self, service_name: str) -> Any:
         sentinel: Any = self.sentinels[0]
@@ -222,7 +222,7 @@ def _given_sentinels(pool: Any, plain: dict[str, Any]) -> Sentinels:
 
 
 def _keeps(pool: Any, module: Any) -> bool:
-    # a connection that asks sentinels, or whose password changes while it lives, is looked after by its pool each time
+    # other connections go back to their pool each time: those that ask sentinels, or whose password may change
     plain = (module.Connection, module.SSLConnection, module.UnixDomainSocketConnection)
     return pool.connection_class in plain and pool.connection_kwargs.get("credential_provider") is None
 
@@ -239,7 +239,7 @@ _pack_command = _find_packer()
 
 
 def _pack(connection: Any, commands: Sequence[Command]) -> Sequence[bytes]:
-    # redis-py looks at each word once more, for kinds of words that no command here has
+    # redis-py would check the type of each word once more; no command here needs that
     if _pack_command is None:
         return cast("list[bytes]", connection.pack_commands(commands))
     if len(commands) == 1:
@@ -270,14 +270,14 @@ class Link:
         self._parse = self._client.response_callbacks
         self._keep = _keeps(self._pool, redis.connection)
         self._free: list[Any] = []
-        """Connections that nobody uses now; to the pool they are in use, so that it leaves them alone."""
+        """Connections that nobody uses now; the pool takes them for used ones, and leaves them alone."""
         self._bell: Any = None
         self._bell_wait = bell_wait
 
     def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands in one flush; server errors come as values.
+        """Send commands in one flush; errors of the server come as values.
 
-        Every reply is read, or the connection is closed before anybody else can get it.
+        Either every reply is read, or the connection is closed before anybody else can use it.
         """
         connection = self._take()
         replies: list[Any] = []
@@ -308,7 +308,7 @@ class Link:
             self._drop(connection)
             raise
         if demoted:
-            # a primary that became a replica keeps its clients: the next connection may find the new primary there
+            # a primary that becomes a replica keeps its clients: only new connections can find the new primary
             self._drop(connection)
             while self._free:
                 self._drop(self._free.pop())
@@ -320,7 +320,7 @@ class Link:
         return replies
 
     def _carry(self, connection: Any, packed: Sequence[bytes], size: int) -> float:
-        # a socket's timeout counts for all that it is given at once: it is given one slice after the other
+        # a socket's timeout covers all bytes of one call, so each call gets only one slice
         link = connection._sock
         link.settimeout(self._patience + SLICE / SLOWEST)
         try:
@@ -328,7 +328,7 @@ class Link:
                 connection.send_packed_command((piece,))
         finally:
             link.settimeout(self._patience)
-        # what buffers on the way have taken is still on its way
+        # bytes that a buffer has taken may still be on their way to the server
         return time.monotonic() + self._patience + size / SLOWEST
 
     def _take(self) -> Any:
@@ -341,7 +341,7 @@ class Link:
         except (redis.ConnectionError, redis.TimeoutError, OSError):
             stale = True
         if stale:
-            # the server closed it meanwhile, or said what nobody had asked for
+            # the server has closed the connection, or has sent something that nobody asked for
             self._drop(connection)
             return self._pool.get_connection()
         return connection
@@ -353,14 +353,14 @@ class Link:
             self._pool.release(connection)
 
     def wait_bell(self, key: str, seconds: float) -> bool:
-        """Wait for a stroke of the bell, at most so long, on a connection of its own."""
+        """Wait for a stroke of the bell, at most `seconds`, on a connection of its own."""
         if self._bell is None:
             self._bell = self.server.client(asynchronous=False, read_timeout=self._bell_wait + self.server.deadline)
         pool = self._bell.connection_pool
         connection = pool.get_connection()
         try:
             connection.send_command("BLPOP", key, max(0.001, seconds))
-            # a connection that died silently is left when the stroke is overdue, not when the longest wait is over
+            # if the connection died silently, give up when the stroke is overdue, not only after the longest wait
             if not connection.can_read(seconds + self.server.deadline * ATTEMPT):
                 raise redis.TimeoutError("no reply of the bell")
             return connection.read_response() is not None
@@ -381,8 +381,8 @@ class Link:
 
 
 async def _heeding(answer: Awaitable[T]) -> T:
-    # redis-py swallows some cancellations, or gives them as errors of the network: a task that was cancelled meanwhile
-    # must not go on as if nothing had happened
+    # redis-py swallows some cancellations, or turns them into errors of the network: a task that was cancelled during
+    # the wait must not go on as if nothing had happened
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()
     try:
@@ -393,7 +393,7 @@ async def _heeding(answer: Awaitable[T]) -> T:
 
 
 async def _leaving(answer: Awaitable[T]) -> T:
-    # a wait that swallows its cancellation while it connects would go on for all its length: it is left behind, and
+    # a wait may swallow a cancellation while it connects, and would then go on to its end: leave it behind; the wait
     # ends when its connection is closed
     inner = asyncio.ensure_future(answer)
     try:
@@ -408,7 +408,7 @@ _Parser: Any = redis.asyncio.connection.DefaultParser
 
 
 class _Listener(_Parser):  # type: ignore[misc]  # redis-py names no type for it
-    """Reads replies; while more of a long one keeps coming, whoever waits for it waits on."""
+    """Reads replies; as long as parts of a long reply keep coming, the timeout is put off."""
 
     alarm: asyncio.Timeout | None = None
     patience = 0.0
@@ -442,16 +442,16 @@ class AsyncLink:
         self._parse = self._client.response_callbacks
         self._keep = _keeps(self._pool, redis.asyncio.connection)
         self._free: list[Any] = []
-        """Connections that nobody uses now; to the pool they are in use, so that it leaves them alone."""
+        """Connections that nobody uses now; the pool takes them for used ones, and leaves them alone."""
         self._bell: Any = None
         self._ears: list[Any] = []
         """Connections on which nobody waits for the bell now."""
         self._bell_wait = bell_wait
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands in one flush; server errors come as values.
+        """Send commands in one flush; errors of the server come as values.
 
-        Every reply is read, or the connection is closed before anybody else can get it.
+        Either every reply is read, or the connection is closed before anybody else can use it.
         """
         return await _heeding(self._exchange(commands))
 
@@ -487,7 +487,7 @@ class AsyncLink:
             await self._drop(connection)
             raise
         if demoted:
-            # a primary that became a replica keeps its clients: the next connection may find the new primary there
+            # a primary that becomes a replica keeps its clients: only new connections can find the new primary
             await self._drop(connection)
             while self._free:
                 await self._drop(self._free.pop())
@@ -502,7 +502,7 @@ class AsyncLink:
         for piece in _slices(packed):
             alarm.reschedule(_from_now(self._patience + SLICE / SLOWEST))
             await connection.send_packed_command((piece,))
-        # what buffers on the way have taken is still on its way
+        # bytes that a buffer has taken may still be on their way to the server
         alarm.reschedule(_from_now(self._patience + size / SLOWEST))
 
     async def _take(self) -> Any:
@@ -512,12 +512,12 @@ class AsyncLink:
                 return connection
             await self._drop(connection)
         connection = await self._pool.get_connection()
-        # one timeout for the whole exchange, ours, instead of two for each command, of which one is a task
+        # one timeout of ours for the whole exchange replaces two of redis-py's for each command, one of them a task
         connection.socket_timeout = None
         return connection
 
     async def _is_stale(self, connection: Any) -> bool:
-        # the server closed it meanwhile, or said what nobody had asked for; redis-py 8 asks by another name
+        # the server has closed the connection, or has sent something unasked; redis-py 8 names this check differently
         try:
             if hasattr(connection, "can_read"):
                 return bool(await connection.can_read())
@@ -542,14 +542,14 @@ class AsyncLink:
         return self._bell
 
     async def wait_bell(self, key: str, seconds: float) -> bool:
-        """Wait for a stroke of the bell, at most so long, on a connection of its own."""
+        """Wait for a stroke of the bell, at most `seconds`, on a connection of its own."""
         async with asyncio.timeout(seconds + self.server.deadline * ATTEMPT):
             if self._keep:
                 return await _heeding(self._hear(key, seconds))
             return await _leaving(self._blocking().execute_command("BLPOP", key, max(0.001, seconds))) is not None
 
     async def _hear(self, key: str, seconds: float) -> bool:
-        # on the connection itself: between the stroke and the claim each turn of the loop counts
+        # the connection itself, without redis-py's client: each turn of the loop between stroke and claim counts
         pool = self._blocking().connection_pool
         connection: Any = self._ears.pop() if self._ears else None
         if connection is None or not connection.is_connected or await self._is_stale(connection):
@@ -571,7 +571,7 @@ class AsyncLink:
         return rang
 
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
-        """Wait until somebody sounds the alarm after `last`; give the id of the newest sound."""
+        """Wait until any client sounds the alarm after `last`; give the id of the newest sound."""
         reply: Any = await _leaving(
             self._blocking().execute_command(
                 "XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", key, last

@@ -1,7 +1,7 @@
-"""Which queues a server has, found by their keys; and which of them a mistyped name may have meant.
+"""Which queues a server has, found by their keys; and which queue a mistyped name may have meant.
 
-`timeoutq queues`, the completion of names in shells, and every command that is given an unknown queue call it. A server
-keeps no list of its queues, so all its keys are walked (SCAN), a bounded number in each call.
+Its callers are `timeoutq queues`, the completion of names in shells, and every command that gets an unknown queue. A
+server keeps no list of its queues, so all its keys are walked through (SCAN), a bounded number in each call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUEUES_A_FLUSH = 16
 
 _PATTERN = "timeoutq:{*}:meta"
 _META = re.compile(rb"timeoutq:\{([A-Za-z0-9._-]{1,64})\}:meta")
-"""A whole key: a lock or a host may have a name that ends as the key of settings does."""
+"""Matches a whole key, because the key of a lock or a host may end like the key of the settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class Listed:
     stats: Stats | None
     """None when the queue cannot be read."""
     trouble: str = ""
-    """Why it cannot."""
+    """Why the queue cannot be read."""
 
 
 def size(queue: Queue) -> int:
-    """Count all keys of the server's database: how far a walk may go."""
+    """Count all keys of the server's database, as the length of a walk."""
     (found,) = queue.run(flows.ask(queue.talk, [("DBSIZE",)]))
     return int(found)
 
 
 def names(queue: Queue) -> Iterator[list[str]]:
-    """Walk all keys of the server that `queue` is on; give for each call the names that are new, often none."""
+    """Walk through all keys on the server of `queue`; give for each call the names that are new, often none."""
     cursor: str | None = "0"
     met: set[str] = set()
     while cursor is not None:
@@ -67,7 +67,7 @@ def _scan(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[str]]]:
 
 
 def look(queue: Queue, found: Iterable[str]) -> Iterator[Listed]:
-    """Count what is in the queues of these names; those that nothing was put to, and nobody works on, are left out."""
+    """Count the tasks of these queues; a queue to which nothing was put, and which has no workers, is left out."""
     rest = iter(found)
     while part := list(islice(rest, QUEUES_A_FLUSH)):
         calls = [Operations(name).stats() for name in part]
@@ -79,18 +79,18 @@ def look(queue: Queue, found: Iterable[str]) -> Iterator[Listed]:
 
 
 def starting_with(queue: Queue, beginning: str, seconds: float) -> list[str]:
-    """Give the names that begin so, as many as are found within `seconds`."""
+    """Give the names with this beginning, as many as are found within `seconds`."""
     return [name for name in _within(queue, seconds) if name.startswith(beginning)]
 
 
 def meant(queue: Queue, name: str, seconds: float = 1.0) -> list[str]:
-    """Give up to three names much like this one, of those found within `seconds`; none if nobody can be asked."""
+    """Give up to three names much like `name`, of those found within `seconds`; none if the server cannot be asked."""
     found: list[str] = []
     try:
         for one in _within(queue, seconds):
             found.append(one)  # noqa: PERF402  # what was found before an error counts
     except TimeoutqError:
-        pass  # a user who may not SCAN has no need to hear of it here
+        pass  # a user who may not SCAN needs no message about that here
     alike = {one.lower(): one for one in found if one != name}
     return [alike[one] for one in get_close_matches(name.lower(), alike, 3, 0.6)]
 

@@ -1,8 +1,8 @@
 """How long handlers ran: histograms with fixed buckets, so that those of all workers can be added up. No I/O.
 
-The worker measures into a `Spans`, its heartbeat sends what has been added since, and `operations.py` reads the sums
-back. There are eight buckets to each doubling, from 0.12 ms to a day: a bucket's bound is at most an eighth above what
-fell into it.
+The worker measures into a `Spans`, its heartbeat sends what was added since the last report, and `operations.py` reads
+the sums back. There are eight buckets for each doubling, from 0.12 ms to a day: the upper bound of a bucket is at most
+an eighth above each duration in the bucket.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from timeoutq.model import Durations
 
 SHORTEST = 2.0**-13
-"""What is shorter is not told apart, seconds."""
+"""All shorter durations fall into one bucket, seconds."""
 LONGEST = 86_400.0
 QUICK = -89
 """The bucket that ends at `SHORTEST`."""
@@ -30,14 +30,14 @@ def bucket(seconds: float) -> int:
 
 
 def bound(number: int) -> float:
-    """Give the end of a bucket, seconds."""
+    """Give the upper bound of a bucket, seconds."""
     exponent, part = divmod(number - 8, 8)
     return math.ldexp((part + 9) / 16, exponent)
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What has been measured between two reports; the number tells this report of a worker from its others."""
+    """What was measured between two reports; the number is different in each report of a worker."""
 
     number: int
     counts: Mapping[int, int]
@@ -50,7 +50,7 @@ class Spans:
 
     def __init__(self) -> None:
         self.quick = 0
-        """How many took less than `SHORTEST`: the worker counts these without a call."""
+        """How many runs took less than `SHORTEST`: the worker counts these itself, without a call of `add`."""
         self.counts: dict[int, int] = {}
         self._said: dict[int, int] = {}
         self._waiting: Delta | None = None
@@ -61,7 +61,7 @@ class Spans:
         self.counts[number] = self.counts.get(number, 0) + 1
 
     def delta(self) -> Delta | None:
-        """Give what is to be reported, None for nothing; until `told`, the same again. One thread asks."""
+        """Give the next report, None for nothing; until `told` is called, the same one. Only one thread asks."""
         if self._waiting is None:
             now = self._sum()
             counts = {number: count - self._said.get(number, 0) for number, count in now.items()}
@@ -71,14 +71,14 @@ class Spans:
         return self._waiting
 
     def told(self) -> None:
-        """Take it that the last delta has been counted."""
+        """Note that the server has counted the last report."""
         if self._waiting is not None:
             for number, count in self._waiting.counts.items():
                 self._said[number] = self._said.get(number, 0) + count
             self._waiting = None
 
     def _sum(self) -> dict[int, int]:
-        # copied in one step: handlers end meanwhile in another thread
+        # copied in one step: at the same time handlers may end in another thread
         found = self.counts.copy()
         if self.quick:
             found[QUICK] = found.get(QUICK, 0) + self.quick
@@ -86,7 +86,7 @@ class Spans:
 
 
 def read(spans: Any) -> Durations | None:
-    """Add up the two spans of ten minutes that the queue keeps; take the later one if there is time between them."""
+    """Add up the two spans of ten minutes that the queue keeps; if there is time between them, take the later one."""
     found = sorted((_counts(flat) for flat in spans), key=lambda pair: pair[0])
     newest = found[-1][0]
     counts: dict[int, int] = {}
@@ -105,13 +105,13 @@ def _counts(flat: Any) -> tuple[int, dict[int, int]]:
                 at = int(value)
             else:
                 counts[int(name)] = int(value)
-        except ValueError:  # what another hand wrote into it
+        except ValueError:  # a foreign hand wrote this field
             continue
     return at, counts
 
 
 def summary(counts: Mapping[int, int]) -> Durations | None:
-    """Give how many there are, and the bounds of the buckets below which half, 95 % and all of them lie."""
+    """Give the number of runs, and the upper bounds of the buckets that half, 95 % and all of the runs reach."""
     total = sum(counts.values())
     if total <= 0:
         return None

@@ -1,8 +1,8 @@
-"""What takes more than one exchange with the server: sending again, chunks, waiting for the bell. No I/O.
+"""Everything that takes more than one exchange with the server: sending again, chunks, waiting for the bell. No I/O.
 
-Each flow is a generator that yields what it needs (`Send`, `Sleep`, `Bell`) and is given what came of it; `client.py`
-drives it, blocking or with asyncio. So both faces share every decision: a call is sent again only if it did not run or
-may be replayed, after a pause with full jitter, until the deadline of the whole is over.
+Each flow is a generator: it yields what it needs (`Send`, `Sleep`, `Bell`) and is sent the result; `client.py` drives
+it, blocking or with asyncio. So both faces share every decision: a call is sent again only if it did not run or may be
+replayed, after a pause with full jitter, until the deadline of the whole call is over.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from timeoutq.troubles import is_hopeless, is_script_missing, is_transient, refu
 T = TypeVar("T")
 
 BELL_WAIT = 10.0
-"""The longest wait for one stroke of the bell; a stroke that died with its worker is made up for after it, seconds."""
+"""The longest wait for one stroke of the bell, seconds; after it the worker looks even if a stroke was lost."""
 
 
 LAST_START = 1 - CONNECT - ATTEMPT
-"""The part of the deadline after which no attempt is started: it could not end in time."""
+"""The part of the deadline after which no attempt is started, because the attempt could not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Wait so many seconds."""
+    """Wait for `seconds`."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Bell:
-    """Wait for the bell, at most so many seconds; whether it rang, or the error of the network, comes back."""
+    """Wait for the bell, at most `seconds`; whether the bell rang, or the error of the network, comes back."""
 
     seconds: float
 
@@ -68,16 +68,16 @@ Flow = Generator[Step, Any, T]
 
 
 class ServerClock:
-    """What the server's clock shows, from the last reply that told; so that nobody's own clock matters."""
+    """What the server's clock shows, from the last reply with a time: so the clock of no client matters."""
 
     STEP_MS = 200
-    """What a clock that is slewed, not stepped, may gain between two replies, at the least."""
+    """How much the server's clock may gain between two replies without being taken for one that jumped."""
     TRIP_MS = 1000
     """The longest round trip that is taken for usual."""
 
     def __init__(self) -> None:
         self._offset_ms: int | None = None
-        # how far the server's clock is ahead of ours lies between these two, if it has run evenly
+        # the server's clock is ahead of ours by between `_least_ms` and `_most_ms`, if it has run evenly
         self._least_ms = self._most_ms = self._seen_ms = self._trip_ms = 0
 
     def seen(self, now_ms: int, asked: float) -> None:
@@ -87,7 +87,7 @@ class ServerClock:
         self._trip_ms = max(self._trip_ms * 7 // 8, min(most - least, self.TRIP_MS))
         slewed_ms = self.STEP_MS + (here_ms - self._seen_ms) // 1000
         if self._offset_ms is None or most < self._least_ms:
-            # a step back is believed at once, so that the way forth again is seen as the jump that it is
+            # a step back is believed at once: then the step forward again is seen as a jump
             self._least_ms, self._most_ms, self._seen_ms = least, most, here_ms
         elif least <= self._most_ms + slewed_ms:
             self._least_ms = max(self._least_ms, least)
@@ -96,21 +96,21 @@ class ServerClock:
         self._offset_ms = least
 
     def swept(self, now_ms: int, asked: float) -> None:
-        """Take the time in the reply of a cleaner's script, which has judged by then whether the clock had jumped."""
+        """Take the time in the reply of a cleaner's script: the script has already judged whether the clock jumped."""
         self._offset_ms = None
         self.seen(now_ms, asked)
 
     @property
     def now_ms(self) -> int:
-        """The server's time, or 0 when it has never told."""
+        """The server's time, or 0 while it is unknown."""
         return 0 if self._offset_ms is None else self._offset_ms + int(time.monotonic() * 1000)
 
     @property
     def expected_ms(self) -> int:
-        """The server's time when a request that leaves now arrives, or 0 when it has never told.
+        """The server's time at which a request that leaves now arrives, or 0 while the time is unknown.
 
-        Right if the server's clock has run evenly since the last sweep, and the request takes no longer than a round
-        trip lately did.
+        This is right if the server's clock has run evenly since the last sweep, and if the request takes no longer than
+        recent round trips.
         """
         return 0 if self._offset_ms is None else self._most_ms + self._trip_ms + int(time.monotonic() * 1000)
 
@@ -125,11 +125,11 @@ class Talk:
     deadline: float
     nonce: Callable[[], bytes]
     proved: bool = False
-    """Whether the user may run all commands of the scripts; tried before the first call that writes."""
+    """Whether the user may run all commands of the scripts; this is tried before the first call that writes."""
 
 
 def prove(talk: Talk) -> Flow[None]:
-    """Raise `AccessDenied` if the user may not run a command of the scripts: a queue would be left half-changed."""
+    """Raise `AccessDenied` if the user may not run one of the scripts' commands: a script would stop half-way."""
     refused = yield from answer(talk, talk.operations.probe(*rights.trials()))
     if set(refused) - {"INFO"}:
         keys = talk.operations.key("") + "*"
@@ -142,17 +142,17 @@ def prove(talk: Talk) -> Flow[None]:
 
 
 def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[list[Any]]:
-    """Send calls in one flush until each has an answer or the deadline is over; what is heavy, in one after the other.
+    """Send calls in one flush until each has an answer or the deadline is over; heavy calls go in several flushes.
 
-    Each flush has a deadline of its own. When the server could not be asked, what would follow is not sent.
+    Each flush has a deadline of its own. When the server could not be asked, the flushes after it are not sent.
 
-    Gives for each call what it read, or the `TimeoutqError` that it ended in. A call that is not replayable is sent
-    again only when it surely did not run. With `replicas`, a WAIT follows in the same flush, and so on the same
-    connection (on another one it would wait for nothing); an answer counts when so many replicas confirmed it, else
-    the call is sent again, and ends in `NotReplicated`.
+    Gives for each call what the call read, or the `TimeoutqError` in which it ended. A call that is not replayable is
+    sent again only when it surely did not run. With `replicas`, a WAIT follows in the same flush, and so on the same
+    connection (on another connection, WAIT would wait for nothing). An answer counts when that many replicas have
+    confirmed it; otherwise the call is sent again, and ends in `NotReplicated`.
 
-    The usual case has a short way: one call that bears no date, answered at the first attempt. Whatever else comes back
-    for it is judged below like any first attempt.
+    The usual case is short: one call without a date, answered at the first attempt. Any other reply to this attempt is
+    judged in `_settle`.
     """
     if not talk.proved and any(call.name not in rights.READING for call in calls):
         try:
@@ -179,7 +179,7 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
 
 def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, began: float) -> Flow[list[Any]]:
     began = began or time.monotonic()
-    # what a flush carries needs its time on the way, beside that of a reply
+    # the bytes of a flush need time on the way, in addition to the time for a reply
     carried = sum(call.weight for call in calls) / SLOWEST
     unconfirmed: dict[int, Any] = {}
     results: list[Any] = [None] * len(calls)
@@ -189,8 +189,8 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
     while True:
         if talk.clock.now_ms == 0 and any(calls[i].dated is not None for i in open_calls):
             yield from _ask_time(talk)
-        # nobody waits longer than this for one attempt; the next one would ask for the same again. A dated call is
-        # refused a tenth earlier, so that neither the way back nor rounding can make it arrive for nobody
+        # no attempt is waited for longer than this; after it, the next attempt asks again. The server refuses a dated
+        # call a tenth earlier: so neither the way back nor rounding can let it run when nobody waits for the reply
         left = min(talk.deadline - (time.monotonic() - began), talk.deadline * ATTEMPT)
         age_ms = max(1, int((time.monotonic() - began) * 1000)) if sent_before else 0
         now_ms = talk.clock.now_ms
@@ -241,7 +241,7 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
             break
         elapsed = time.monotonic() - began
         left = talk.deadline * LAST_START - elapsed
-        # a server that answers, only without the scripts, is given them at once, and does not use up another attempt
+        # a server that answers, but has lost the scripts, gets them at once, even if no time is left for a new attempt
         if left < 0.001 and not (missing and elapsed < talk.deadline * (1 - ATTEMPT) + carried):
             break
         if missing:
@@ -255,16 +255,21 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
             yield from _ask_time(talk)
         yield Sleep(random.uniform(0, min(0.02 * 2 ** min(tries, 5), 0.5, max(0.0, left))))  # noqa: S311  # jitter, not a secret
     for i in unconfirmed:
-        if not isinstance(results[i], NotReplicated):  # it was carried out, and only then the server went away
+        if not isinstance(results[i], NotReplicated):  # the call ran, and the server went away only after that
             results[i] = _not_replicated(talk, results[i], replicas)
     return [talk.server.explain(r) if isinstance(r, BaseException) else r for r in results]
 
 
 def _not_replicated(talk: Talk, confirmed: object, replicas: int) -> NotReplicated:
-    said = f"it said: {talk.server.explain(confirmed)}" if isinstance(confirmed, BaseException) else f"{confirmed} did"
+    of = f"of {replicas} replica{'' if replicas == 1 else 's'}"
+    said = (
+        f"none {of} confirmed them: {talk.server.explain(confirmed)}"
+        if isinstance(confirmed, BaseException)
+        else f"only {confirmed} {of} confirmed them"
+    )
     return NotReplicated(
-        f"the tasks are in the queue at {talk.server.url}, but {replicas} replicas were to confirm it and {said}; a "
-        "failover now may lose them: put them again, they are not added twice"
+        f"the tasks are in the queue at {talk.server.url}, but {said}; a failover now may lose them: put them again, "
+        "they are not added twice"
     )
 
 
@@ -282,7 +287,7 @@ def _tell_time(talk: Talk, moment: Any, asked: float) -> None:
 
 
 def answer(talk: Talk, call: Call[T]) -> Flow[T]:
-    """Send one call and give its answer, or raise what it ended in."""
+    """Send one call and give its answer, or raise the error in which the call ended."""
     result = (yield from settle(talk, [call]))[0]
     if isinstance(result, TimeoutqError):
         raise result
@@ -308,7 +313,7 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
     """Meet the server: refuse one that evicts, learn its time, write the settings that the caller gave."""
     began = time.monotonic()
     while isinstance(reply := (yield Send([("TIME",), ("INFO", "memory")])), BaseException):
-        # who was not met was not judged either: the next call meets it again
+        # a server that was not reached was not checked either: the next call checks it
         if is_hopeless(reply) or time.monotonic() - began > talk.deadline * LAST_START:
             raise talk.server.explain(reply)
         yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
@@ -327,7 +332,7 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
 
 
 def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
-    """Write settings; when the politeness has changed, bring what is in the queue in line with it."""
+    """Write settings; when the politeness has changed, adapt the tasks that are in the queue."""
     changed = yield from answer(talk, talk.operations.configure(settings))
     cursor = b"p0" if changed == 2 else b"end"
     while cursor != b"end":
@@ -335,7 +340,7 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
 
 
 def drained(talk: Talk, before_ms: int | None = None) -> Flow[bool]:
-    """Say whether the queue is drained; what waits while no host will have a turn is walked through first."""
+    """Say whether the queue is drained; if tasks wait and no host will have a turn, look at each waiting task first."""
     cursor = b"0"
     while True:
         done, cursor = yield from answer(talk, talk.operations.drained(before_ms, cursor))
@@ -344,9 +349,9 @@ def drained(talk: Talk, before_ms: int | None = None) -> Flow[bool]:
 
 
 def repair(talk: Talk, *, mend: bool = True, calls: int = 0) -> Flow[tuple[Counter[str], bool]]:
-    """Walk through the queue and mend it, or count what is wrong; at most so many calls, 0 for all.
+    """Walk through the queue and mend it, or only count what is wrong; `calls` is the limit of calls, 0 for none.
 
-    Gives what was found, by its word in `repair.lua`, and whether the walk came to its end.
+    Gives what was found, by its word in `repair.lua`, and whether the walk reached its end.
     """
     found, cursor, sent = Counter[str](), b"", 0
     while True:
@@ -358,7 +363,7 @@ def repair(talk: Talk, *, mend: bool = True, calls: int = 0) -> Flow[tuple[Count
 
 
 def wait_drained(talk: Talk, timeout: float | None, drained: Callable[[], Flow[bool]]) -> Flow[bool]:
-    """Ask until the queue is drained, or so many seconds are over."""
+    """Ask until the queue is drained, or `timeout` seconds are over."""
     until, pause = None if timeout is None else time.monotonic() + timeout, 0.01
     while not (yield from drained()):
         left = pause if until is None else until - time.monotonic()
@@ -370,7 +375,7 @@ def wait_drained(talk: Talk, timeout: float | None, drained: Callable[[], Flow[b
 
 
 def eviction_policy(info: object) -> str | None:
-    """Read `maxmemory_policy` from an INFO reply, parsed or not; None where it is not told."""
+    """Read `maxmemory_policy` from an INFO reply, parsed or not; None if the reply does not tell."""
     if isinstance(info, dict):
         found: Any = cast("Any", info).get("maxmemory_policy")
         return str(found) if found else None
@@ -384,7 +389,7 @@ def eviction_policy(info: object) -> str | None:
 def claim(
     talk: Talk, n: int, timeout_ms: int, max_runtime_ms: int, wait: float, token: bytes | None = None
 ) -> Flow[list[Lease]]:
-    """Claim up to n leases; wait for the first one on the bell, and wake when the next lease or due time is up."""
+    """Claim up to n leases; wait for the first one, until the bell rings, a lease runs out, or a task is due."""
     ops, until = talk.operations, time.monotonic() + wait
     while True:
         asked = time.monotonic()
@@ -413,7 +418,7 @@ def claim(
 
 
 def whole(talk: Talk, found: Claimed) -> Flow[Claimed]:
-    """Complete the answer to a claim that was sent again: among very many leases it looks for its own in parts."""
+    """Complete the answer to a claim that was sent again: the script looks for its leases in parts of all leases."""
     if found.rest is None:
         return found
     leases = {lease.task: lease for lease in found.leases}
@@ -423,13 +428,13 @@ def whole(talk: Talk, found: Claimed) -> Flow[Claimed]:
         except TimeoutqError:
             if not leases:
                 raise
-            break  # what is not found runs out by itself
+            break  # leases that are not found run out by themselves
         leases.update((lease.task, lease) for lease in found.leases)
     return replace(found, leases=list(leases.values()), rest=None)
 
 
 def clean(talk: Talk) -> Flow[tuple[Swept, Swept]]:
-    """Do one bounded round of the cleaner; give what it took back and what it made ready."""
+    """Do one bounded round of the cleaner; give the tasks that it took back and those that it made ready."""
     ops = talk.operations
     asked = time.monotonic()
     requeued, promoted = yield from settle(talk, [ops.requeue_expired(), ops.promote_due()])
@@ -486,14 +491,14 @@ def explain_loss(talk: Talk, lease: Lease, info: TaskInfo) -> LeaseLost:
     """Say why a lease is lost, and what to do about it."""
     now_ms = talk.clock.now_ms
     ago = max(0.0, now_ms / 1000 - lease.deadline)
-    past = f"ran out {ago:.1f} s ago" if ago > 0 else "was taken from it"
+    past = f"ran out {ago:.1f} s ago" if ago > 0 else "was revoked"
     cure = "raise timeout=, extend while you work, or make the handler idempotent"
     if info.holder is not None:
         message = f"lease on {lease.task!r} {past} and worker {info.holder} has it now: {cure}"
     elif info.state is None:
         message = f"lease on {lease.task!r} is gone: the task was forgotten, purged, or done and not kept"
     elif info.state == "done":
-        message = f"lease on {lease.task!r} {past} and somebody has done the task since: {cure}"
+        message = f"lease on {lease.task!r} {past} and another worker has finished the task: {cure}"
     else:
         message = f"lease on {lease.task!r} {past} and the task is in {info.state.value} now: {cure}"
     return LeaseLost(message, task=lease.task, holder=info.holder, state=info.state)
@@ -502,10 +507,10 @@ def explain_loss(talk: Talk, lease: Lease, info: TaskInfo) -> LeaseLost:
 def ack_put(
     talk: Talk, lease: Lease, ids: Sequence[bytes], payloads: Bodies, again_ms: int = -1, payload: bytes | None = None
 ) -> Flow[Answer]:
-    """Ack one lease and put what it found (as `arguments.tasks` gave it) in one atomic step.
+    """Ack one lease and put the tasks that it found (as `arguments.tasks` gave them) in one atomic step.
 
-    What is beyond 499 tasks or a MiB of payloads is put before, never after. A crash between the two leaves tasks that
-    were put and a lease that was not acked: the handler runs again and finds them there. Nothing is lost.
+    Tasks beyond 499, or beyond 1 MiB of payloads, are put before the ack, never after it. After a crash between the two
+    steps, these tasks are in the queue and the lease is not acked: the handler runs again, and nothing is lost.
     """
     fits = operations.fitting(ids, payloads)
     if fits < len(ids):
@@ -517,7 +522,7 @@ def ack_put(
 
 
 def exists(talk: Talk) -> Flow[bool]:
-    """Say whether anything was ever put to the queue, or set for it; also of one whose settings a foreign hand took."""
+    """Say whether anything was put to the queue or set for it, even if a foreign hand has deleted its settings."""
     key = talk.operations.key
     schema, states = yield from ask(
         talk, [("HEXISTS", key("meta"), "schema"), ("EXISTS", *(key(state.value) for state in State))]
@@ -547,7 +552,7 @@ def purge(talk: Talk) -> Flow[None]:
 
 
 def ask(talk: Talk, commands: Sequence[Command]) -> Flow[list[Any]]:
-    """Send plain reading commands; raise what any of them ends in."""
+    """Send plain reading commands; raise the first error among the replies."""
     began = time.monotonic()
     while True:
         reply: Any = yield Send(commands)
@@ -561,7 +566,7 @@ def ask(talk: Talk, commands: Sequence[Command]) -> Flow[list[Any]]:
 
 
 def page(talk: Talk, state: str, cursor: str | None, n: int) -> Flow[tuple[list[Entry], str | None]]:
-    """Read a page of a state: sets by SSCAN, what has a time in its order."""
+    """Read a page of a state: sets by SSCAN, states with times in the order of these times."""
     key = talk.operations.key
     if state in ("scheduled", "in_progress"):
         start = int(cursor or 0)
@@ -599,7 +604,7 @@ START: str | None = "0"
 
 
 def entries(talk: Talk, state: str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
-    """Read some entries of a state in no order, so that none that stays in it is missed, whatever else moves."""
+    """Read some entries of a state in no order; an entry that stays in the state is not missed, whatever else moves."""
     if state not in ("scheduled", "in_progress"):
         return (yield from page(talk, state, cursor, BATCH))
     key = talk.operations.key
@@ -618,7 +623,7 @@ def entries(talk: Talk, state: str, cursor: str) -> Flow[tuple[list[Entry], str 
 
 
 def host_rows(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo] | None, str | None]]:
-    """Read some hosts in no order, so that none is missed while turns move; None on a queue that is not polite."""
+    """Read some hosts in no order; no host is missed while turns move. None on a queue that is not polite."""
     (reply,) = yield from ask(talk, [("ZSCAN", talk.operations.key("hosts"), cursor, "COUNT", 100)])
     following, found = reply
     rows: list[HostInfo] = []
@@ -649,7 +654,7 @@ def _failed(talk: Talk, ids: Sequence[bytes]) -> Flow[list[Entry]]:
     key = talk.operations.key
     kept: list[Command] = [("HMGET", key(what), *ids) for what in ("errors", "releases", "traces")]
     lines, counts, digests = yield from ask(talk, kept)
-    # many have failed in the same place: their traceback is fetched once
+    # many tasks have failed in the same place: their common traceback is fetched once
     wanted = list({digest for digest in digests if digest})
     texts: dict[Any, bytes | None] = {}
     if wanted:
@@ -662,5 +667,5 @@ def _failed(talk: Talk, ids: Sequence[bytes]) -> Flow[list[Entry]]:
 
 
 def is_final(error: TimeoutqError) -> bool:
-    """Say whether no waiting mends it; once a worker has met its server, it waits for these too."""
+    """Say whether waiting cannot mend the error. A worker that has reached its server once waits even then."""
     return isinstance(error, AccessDenied | InvalidInput | NotRedis | SchemaMismatch | UnsafeServer)

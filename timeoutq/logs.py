@@ -1,6 +1,6 @@
 """How the command's log lines look: one event, one line of text that is safe to read.
 
-Only `cli.py` uses it: a library configures no handlers.
+Only `cli/` uses this module: a library configures no handlers.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class SafeFormatter(logging.Formatter):
         return safe(super().format(record).replace("\n", " | "))
 
     def formatException(self, ei: Failed) -> str:  # noqa: N802  # the name is logging's
-        """Give a traceback as it is kept: bounded, whatever the exception does."""
+        """Give a bounded traceback, whatever the exception does: the same text as in Redis."""
         return _traceback(ei)
 
 
 class JsonFormatter(logging.Formatter):
-    """One event, one line of JSON in ASCII; what a call gave as `extra=` stands in fields of its own.
+    """One event, one line of JSON in ASCII; what a log call gave as `extra=` stands in fields of its own.
 
-    The lines of timeoutq give `queue`, `worker`, `task`, `attempt` and `error`, where there is one. All text is
-    printable: whoever writes a field to a terminal is as safe as with the lines of text.
+    The lines of timeoutq give `queue`, `worker`, `task`, `attempt` and `error`, where they are known. All text is
+    printable: a field can be written to a terminal as safely as a line of text.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -56,7 +56,7 @@ class JsonFormatter(logging.Formatter):
 
 
 _USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
-"""What every record has; anything else was given by the call."""
+"""The attributes that every record has; the log call gave all others."""
 
 
 def _lines(value: object) -> str:
@@ -72,7 +72,7 @@ def _traceback(found: Failed) -> str:
 
 
 def configure(level: str, *, as_json: bool = False) -> None:
-    """Send log lines of `level` and above to stderr. Raises `InvalidInput` for a level that there is not."""
+    """Send log lines of `level` and above to stderr. Raises `InvalidInput` for an unknown level."""
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise InvalidInput(f"--log-level {level!r} is not one of debug, info, warning, error")

@@ -1,8 +1,8 @@
 """The traceback of a handler's exception as text: bounded, without local variables, whatever the exception does.
 
-The worker and `fail()` make it with `trace`; `operations.py` sends it and reads it back. Many tasks fail in the same
-place with messages of their own, so the last line, which is the error that each task keeps anyway, is left out where it
-can be: then one text, kept by its digest, serves them all.
+The worker and `fail()` make the text with `trace`; `operations.py` sends it and reads it back. Many tasks fail in the
+same place, each with a message of its own. So the last line, which each task keeps anyway as its error, is left out
+where possible: then all these tasks share one text, which is kept by its digest.
 """
 
 from __future__ import annotations
@@ -18,36 +18,37 @@ from typing import Any, cast
 from timeoutq.retry import GiveUp, Retry
 
 MOST = 16 * 1024
-"""Bytes of one text; beyond them its beginning is cut off, for the end says most."""
+"""The most bytes of one text; the beginning of a longer text is cut off, because the end says most."""
 FRAMES = 40
-"""Frames of one exception; the outer ones beyond them are left out."""
+"""The most frames of one exception; further outer frames are left out."""
 CHAIN = 5
-"""Exceptions that led to one another; the first ones beyond them are left out."""
+"""The most exceptions in a chain of causes; further early exceptions are left out."""
 WIDTH = 200
-"""Characters of a line of source."""
+"""The most characters of a line of source."""
 MESSAGE = 1000
-"""Characters of the message of an exception that led to another, or is in a group."""
+"""The most characters of a message, of an exception that led to another one or is in a group."""
 
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
 GROUP = 3
-"""Exceptions of a group that are told, and how deep groups in groups are followed."""
+"""How many exceptions of a group are shown, and how deep groups within groups are followed."""
 HERE = str(Path(__file__).parent)
 
 Frame = tuple[str, int, str]
 
 
 def trace(error: object) -> bytes:
-    """Give the text of an exception's traceback, empty where there is none; never raises.
+    """Give the text of an exception's traceback, empty if there is none; never raises.
 
-    None have text, an exception that was not raised, and a `Retry` or `GiveUp` that no other exception led to: they are
-    decisions. A text that ends with a line break goes on with the error of its task.
+    There is no traceback for an error that is text, for an exception that was not raised, and for a `Retry` or `GiveUp`
+    that no other exception led to: these are decisions. To a text that ends with a line break belongs, as its last
+    line, the error of the task.
     """
     if not isinstance(error, BaseException):
         return b""
     try:
         text = _told(error)
-    except BaseException:  # the attributes of a foreign exception may do anything, leave the process too
+    except BaseException:  # the attributes of a foreign exception may do anything, even exit the process
         return b""
     return _cut(text.encode("utf-8", "backslashreplace"))
 
@@ -80,7 +81,7 @@ def _told(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> tuple[list[BaseException], list[str], bool]:
-    """Give the exception, those that led to it, what stands between each two, and whether there are more."""
+    """Give the exception with those that led to it, the text between each two, and whether more led to them."""
     chain, links = [error], list[str]()
     while True:
         last = chain[-1]
@@ -96,7 +97,7 @@ def _chain(error: BaseException) -> tuple[list[BaseException], list[str], bool]:
 
 
 def _stack(found: TracebackType | None) -> str:
-    # the way from the worker to the handler says nothing
+    # the frames between the worker and the handler say nothing
     first = found
     while first is not None and first.tb_frame.f_code.co_filename.startswith(HERE):
         first = first.tb_next
@@ -112,7 +113,7 @@ def _stack(found: TracebackType | None) -> str:
 
 @lru_cache(maxsize=256)
 def _frames(frames: tuple[Frame, ...], before: int) -> str:
-    # tasks fail in the same places again and again
+    # cached, because tasks fail in the same places again and again
     parts = ["Traceback (most recent call last):\n"] if frames else []
     if before:
         parts.append(f"  ({before:,} frames before these are left out)\n")
@@ -125,7 +126,7 @@ def _frames(frames: tuple[Frame, ...], before: int) -> str:
 
 
 def _end(error: BaseException, depth: int = 1) -> str:
-    """Give the last line of an exception with its notes, and of a group what it holds."""
+    """Give the last line of an exception with its notes and, for a group, the exceptions in the group."""
     kind = type(error)
     name = (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
@@ -145,7 +146,7 @@ def _end(error: BaseException, depth: int = 1) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str.__str__(str(error))[:MESSAGE]
-    except BaseException as bad:  # __str__ may do anything, leave the process too
+    except BaseException as bad:  # __str__ may do anything, even exit the process
         return f"(it has no text: its __str__ raised {type(bad).__name__})"
 
 

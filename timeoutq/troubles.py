@@ -1,6 +1,6 @@
-"""What errors of the network, of TLS and of the server mean: whether to ask again, and what a caller is told.
+"""What errors of the network, of TLS and of the server mean: whether to ask again, and what to tell the caller.
 
-`connection.py` and `flows.py` ask it. No message holds a password.
+`connection.py` and `flows.py` call it. No message holds a password.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from timeoutq.errors import (
 )
 
 NETWORK_ERRORS = (redis.ConnectionError, redis.TimeoutError, OSError, asyncio.TimeoutError, InvalidResponse)
-"""The connection broke or nobody answered: the command may have run or not."""
+"""The connection broke, or no answer came: the command may have run or not."""
 
 LINK_ERRORS = (*NETWORK_ERRORS, RedisError)
-"""The same, or the server said no: for a wait that is simply done again later."""
+"""Errors of the network, and refusals of the server: for waits that are simply repeated later."""
 
 SCHEMA = 2
 """The layout of the keys that this timeoutq knows, as the scripts note it in `meta` (`lua/parts/open.lua`)."""
@@ -60,7 +60,7 @@ _TRANSIENT = (
 
 
 def is_script_missing(error: object) -> bool:
-    """Say whether the server does not know the script (it restarted, or never saw it)."""
+    """Say whether the server does not know the script (because it restarted, or never got the script)."""
     return isinstance(error, NoScriptError) or (isinstance(error, ResponseError) and str(error).startswith("NOSCRIPT"))
 
 
@@ -72,22 +72,22 @@ def is_transient(error: object) -> bool:
 
 
 def refusal_of(replies: object) -> ResponseError | None:
-    """Find the error that will be the same next time, as when a user may not load scripts, among the replies."""
+    """Find among the replies an error that will come again, as when a user may not load scripts."""
     if not isinstance(replies, list):
-        return None  # the network broke meanwhile
+        return None  # an error of the network, not a list of replies
     errors = [reply for reply in cast("list[object]", replies) if isinstance(reply, ResponseError)]
     return next((error for error in errors if not is_transient(error)), None)
 
 
 def is_hopeless(error: BaseException) -> bool:
-    """Say whether a network-like error will be the same next time: a wrong password or certificate, or not a Redis."""
+    """Say whether an error of the network will come again: a wrong password or certificate, or a foreign server."""
     if isinstance(error, AuthenticationError | AuthorizationError | InvalidResponse) or is_denied(error):
         return True
     return _distrust(error, "", "") is not None
 
 
 def is_denied(error: object) -> bool:
-    """Say whether a server in protected mode has turned a client away: it says so, and hangs up."""
+    """Say whether a server in protected mode has refused the client; such a server says so, and hangs up."""
     return isinstance(error, ResponseError) and str(error).startswith("DENIED")
 
 
@@ -99,7 +99,7 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
     for secret in secrets:
         said = said.replace(secret, "***")
     if isinstance(error, InvalidResponse) or "Protocol Error" in said:
-        # a TLS server answers a plain client with an alert, which begins so
+        # a TLS server answers a plain client with an alert; the first byte of an alert is 0x15
         cure = "it seems to speak TLS: write rediss://" if r'"\x15"' in said else "check host and port"
         return NotRedis(f"what answers at {url} is not Redis: {said[:200]}; {cure}")
     if is_denied(error):
@@ -145,7 +145,7 @@ _CERTIFICATES = (
     ),
     ("", "if you trust its CA, name that with ?ssl_ca_certs=/path/ca.pem in the URL, or by TIMEOUTQ_CA"),
 )
-"""What OpenSSL says of a certificate that it does not trust, and the cure."""
+"""Words of OpenSSL about a certificate that it does not trust, and the cure for each."""
 
 _REFUSED = re.compile(
     "ALERT_(CERTIFICATE|BAD_CERTIFICATE|UNKNOWN_CA|HANDSHAKE_FAILURE|ACCESS_DENIED|UNSUPPORTED_CERT)"
@@ -155,7 +155,7 @@ _REFUSED = re.compile(
 
 
 def _distrust(error: BaseException, url: str, said: str) -> TimeoutqError | None:
-    # redis-py wraps what the TLS layer raised, or, when it asks sentinels, only quotes it
+    # redis-py wraps the error of the TLS layer or, when it asks sentinels, only quotes that error
     whole = " ".join(str(one) for one in _chain(error))
     if "CERTIFICATE_VERIFY_FAILED" in whole or "certificate verify failed" in whole:
         reason = re.search(r"certificate verify failed: (.*?)(?: \(_ssl|\Z)", whole, re.DOTALL)
