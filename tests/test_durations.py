@@ -184,10 +184,11 @@ async def test_a_worker_that_runs_on_tells_with_its_signs_of_life(url: str, queu
     async with AsyncQueue(queue.name, url, timeout=5) as mine, asyncio.timeout(60):
         worker = Worker(mine, fetch, signals=False)
         running = asyncio.create_task(worker.run())
-        queue.put(str(number) for number in range(50))
-        await asyncio.to_thread(wait_until, lambda: getattr(queue.stats().durations, "count", 0) == 50)
+        for total in (50, 100):
+            queue.put(str(number) for number in range(total - 50, total))
+            await asyncio.to_thread(wait_until, lambda: getattr(queue.stats().durations, "count", 0) == total)  # noqa: B023
         worker.stop()
         await running
     found = queue.stats().durations
     assert found is not None
-    assert found.count == 50
+    assert found.count == 100
