@@ -18,7 +18,7 @@ from timeoutq import Queue
 
 # These look at raw keys or at a second client: fakeredis keeps the time to live of a key in whole seconds, so that the
 # lock of a short lease is gone at once there.
-NEED_A_SERVER = {"url", "name"}
+NEED_A_SERVER = {"url", "name", "raw"}
 
 
 @pytest.fixture(params=["sync", "async"])
