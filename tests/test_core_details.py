@@ -238,3 +238,13 @@ def test_a_task_is_done_once_although_its_leases_are_too_short_and_its_holders_u
     counters = queue.stats().counters
     ended = counters["acked"] + counters.get("released", 0) + counters.get("failed", 0) + counters.get("expired", 0)
     assert counters["claimed"] == ended
+
+
+def test_a_claim_brings_four_mebibytes_of_payloads_at_most(face: Any) -> None:
+    face.put({f"large {i}": b"x" * 2**20 for i in range(9)})
+    found: list[int] = []
+    while leases := face.claim(9):
+        found.append(len(leases))
+        assert all(len(lease.payload) == 2**20 for lease in leases)
+        face.ack(leases)
+    assert found == [4, 4, 1]
