@@ -266,7 +266,7 @@ class _Face:
     def _host(self, host: str, *rules: tuple[str, Any]) -> Flow[HostInfo]:
         found = yield from flows.answer(self.talk, self.operations.host(host, rules))
         while found is not None and found.recalling and rules:
-            # of a host with many ready tasks one step takes back a part of them
+            # if the host has many ready tasks, one step takes back only a part of them
             found = yield from flows.answer(self.talk, self.operations.host(host, [("recall", "")]))
         if found is None:
             raise InvalidInput(self._not_polite())
@@ -365,7 +365,7 @@ class Queue(_Face):
     _held: tuple[int, Link] | None = None
 
     def _claim_guarded(self, n: int, timeout_ms: int, max_runtime_ms: int, wait: float) -> list[Lease]:
-        # a claim that Ctrl-C or another signal ends after it was sent may have been carried out: its leases go back
+        # when Ctrl-C or another signal ends a claim that was sent, the claim may have run: give its leases back
         tokens: list[bytes] = []
 
         def nonce() -> bytes:
@@ -379,7 +379,7 @@ class Queue(_Face):
             raise
         except BaseException:
             if tokens:
-                with suppress(TimeoutqError, *LINK_ERRORS):  # what cannot be given back runs out by itself
+                with suppress(TimeoutqError, *LINK_ERRORS):  # leases that cannot be given back run out by themselves
                     self._give_back(tokens[-1], timeout_ms, max_runtime_ms)
             raise
 
@@ -476,7 +476,7 @@ class Queue(_Face):
     ) -> Answer | Outcome:
         """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
 
-        The step takes 499 tasks, and a MiB of their payloads; what is beyond is put before, never after.
+        The step takes up to 499 tasks and 1 MiB of their payloads; further tasks are put before it, never after.
 
         With `again_in`, their tasks are scheduled for so many seconds from now instead of done, with a clean record;
         one may get a new `payload` for then.
@@ -563,7 +563,7 @@ class Queue(_Face):
         return self.run(flows.answer(self.talk, self.operations.inspect(task)))
 
     def states(self, *tasks: Tasks) -> Outcome:
-        """Tell where tasks are, any number, 500 at one moment: for each id its state, or `UNKNOWN` when none holds it.
+        """Give the state of each task, any number of them, 500 at one moment; `UNKNOWN` for a task in no state.
 
         `outcome.items()` gives pairs of id and state, `outcome.counts()` how many are where.
         """
@@ -576,7 +576,7 @@ class Queue(_Face):
     def each(self, state: State | str) -> Iterator[Entry]:
         """Go through all entries of a state, in no order, some hundred at a time.
 
-        A task that is in the state all the while is given at least once; one that moves meanwhile may be left out.
+        A task that stays in the state is given at least once; a task that moves meanwhile may be left out.
         """
         known, cursor = arguments.state(state).value, flows.START
         while cursor is not None:
@@ -622,17 +622,17 @@ class Queue(_Face):
         self.run(self._configured(keep_done, max_crashes, politeness))
 
     def exists(self) -> bool:
-        """Say whether anything was put to the queue, or set for it, since it was last purged.
+        """Say whether anything was put to the queue, or set for it, since the queue was last purged.
 
-        A worker or a cleaner that waits there does not make it exist.
+        A queue does not exist only because a worker or a cleaner waits there.
         """
         return self.run(flows.exists(self.talk))
 
     def drained(self, before: float | datetime | None = None) -> bool:
         """Say whether nothing is ready, held, scheduled (before a time, if one is given), or waiting for a host's turn.
 
-        One atomic answer. What waits for no time, since the budget of its host is used up, does not count. A queue
-        that nothing was put to is drained as well: `exists` tells a mistyped name from a queue that is done.
+        One atomic answer. A task that waits because its host's budget is used up does not count. A queue to which
+        nothing was put is drained, too: `exists` tells a mistyped name from a queue that is done.
         """
         return self.run(self._drained(before))
 
@@ -870,7 +870,7 @@ class AsyncQueue(_Face):
     ) -> Answer | Outcome:
         """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
 
-        The step takes 499 tasks, and a MiB of their payloads; what is beyond is put before, never after.
+        The step takes up to 499 tasks and 1 MiB of their payloads; further tasks are put before it, never after.
 
         With `again_in`, their tasks are scheduled for so many seconds from now instead of done, with a clean record;
         one may get a new `payload` for then.
@@ -957,7 +957,7 @@ class AsyncQueue(_Face):
         return await self.run(flows.answer(self.talk, self.operations.inspect(task)))
 
     async def states(self, *tasks: Tasks) -> Outcome:
-        """Tell where tasks are, any number, 500 at one moment: for each id its state, or `UNKNOWN` when none holds it.
+        """Give the state of each task, any number of them, 500 at one moment; `UNKNOWN` for a task in no state.
 
         `outcome.items()` gives pairs of id and state, `outcome.counts()` how many are where.
         """
@@ -970,7 +970,7 @@ class AsyncQueue(_Face):
     async def each(self, state: State | str) -> AsyncIterator[Entry]:
         """Go through all entries of a state, in no order, some hundred at a time.
 
-        A task that is in the state all the while is given at least once; one that moves meanwhile may be left out.
+        A task that stays in the state is given at least once; a task that moves meanwhile may be left out.
         """
         known, cursor = arguments.state(state).value, flows.START
         while cursor is not None:
@@ -1017,17 +1017,17 @@ class AsyncQueue(_Face):
         await self.run(self._configured(keep_done, max_crashes, politeness))
 
     async def exists(self) -> bool:
-        """Say whether anything was put to the queue, or set for it, since it was last purged.
+        """Say whether anything was put to the queue, or set for it, since the queue was last purged.
 
-        A worker or a cleaner that waits there does not make it exist.
+        A queue does not exist only because a worker or a cleaner waits there.
         """
         return await self.run(flows.exists(self.talk))
 
     async def drained(self, before: float | datetime | None = None) -> bool:
         """Say whether nothing is ready, held, scheduled (before a time, if one is given), or waiting for a host's turn.
 
-        One atomic answer. What waits for no time, since the budget of its host is used up, does not count. A queue
-        that nothing was put to is drained as well: `exists` tells a mistyped name from a queue that is done.
+        One atomic answer. A task that waits because its host's budget is used up does not count. A queue to which
+        nothing was put is drained, too: `exists` tells a mistyped name from a queue that is done.
         """
         return await self.run(self._drained(before))
 

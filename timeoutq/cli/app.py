@@ -70,7 +70,7 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show version.")] = False,
 ) -> None:
     """Take the options that stand before the command."""
 
@@ -89,7 +89,7 @@ def stop(code: int, message: str = "") -> NoReturn:
 
 @contextmanager
 def saying_how_far(far: Callable[[], tuple[int, str]]) -> Iterator[None]:
-    """Say how far a long command got (how many, and that in words) when Ctrl-C or an error ends it."""
+    """Say how far a long command got, as a number and in words, when Ctrl-C or an error ends the command."""
     try:
         yield
     except (KeyboardInterrupt, TimeoutqError) as error:
@@ -140,12 +140,12 @@ def known_queue(name: str, url: str | None, url_file: Path | None) -> Iterator[Q
 
 
 def unknown(queue: Queue) -> NoReturn:
-    """End the command, saying that this queue is unknown, and which one may have been meant."""
+    """End the command; say that this queue is unknown, and which queue may have been meant."""
     stop(NOTHING, unknown_words(queue))
 
 
 def unknown_words(queue: Queue) -> str:
-    """Say that a queue is unknown, where, and which one may have been meant."""
+    """Say that a queue is unknown on its server, and which queue may have been meant."""
     from timeoutq import directory
 
     alike = " or ".join(directory.meant(queue, queue.name))

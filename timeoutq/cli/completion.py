@@ -1,7 +1,7 @@
-"""What a shell is told when somebody presses Tab: names of queues, and sides of a comparison. Silent, and soon.
+"""What a shell shows when somebody presses Tab: names of queues, and sides of a comparison. Silent and quick.
 
-`app.py` and `sets.py` hang these into their arguments. A server that is away, slow or closed to this user gives no
-names, within `PATIENCE`, and nothing is printed: a completion must never disturb the line that is being typed.
+`app.py` and `sets.py` give these functions to their arguments. If the server is away, slow, or closed to this user, the
+answer is empty, comes within `PATIENCE`, and nothing is printed: a completion must never disturb the line being typed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import typer
 from timeoutq.model import State
 
 PATIENCE = 1.0
-"""Seconds after which a shell is answered with what was found until then."""
+"""Seconds after which the shell gets the names that were found until then."""
 
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -25,7 +25,7 @@ def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     found: list[str] = []
 
     def ask() -> None:
-        # a thread that may be left behind: no name server and no network keeps the shell waiting
+        # a thread can be left behind: so no name server and no network can keep the shell waiting
         try:
             with Queue("completion", _address(ctx), deadline=PATIENCE, allow_eviction=True) as opened:
                 found.extend(directory.starting_with(opened, incomplete, PATIENCE / 2))

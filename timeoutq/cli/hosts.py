@@ -89,7 +89,7 @@ def hosts(
     everything: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """List the hosts that the queue has met, those whose turn is next first."""
+    """List the hosts that the queue has met; the host with the next turn comes first."""
     sink = Sink(as_json)
     with known_queue(queue, url, url_file) as opened:
         while True:
@@ -132,7 +132,7 @@ def host(
     usual: Annotated[bool, typer.Option("--usual", help="The queue's own delay and number of visits.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Tell all about one host; with options, give it rules of its own first."""
+    """Show everything about one host; with options, first give the host rules of its own."""
     if usual and (delay is not None or per_host is not None):
         raise InvalidInput("give --usual, or --delay and --per-host")
     with known_queue(queue, url, url_file) as opened:
@@ -154,10 +154,10 @@ def block(
     until: Annotated[
         float | None, typer.Option(parser=moment, metavar="TIME", help="Unix seconds, or ISO 8601 with a zone.")
     ] = None,
-    reason: Annotated[str | None, typer.Option(help="Shown by why; without it, who has blocked the host.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Shown by why; by default, who has blocked the host.")] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Keep everybody from a host for a while; what is held goes on."""
+    """Let no worker visit a host for a while; visits that are under way go on."""
     if (for_ is None) == (until is None):
         raise InvalidInput("say for how long: --for 5m, or --until a time")
     with known_queue(queue, url, url_file) as opened:
@@ -178,7 +178,7 @@ def ban(
     queue: Name, name: Host, reason: Annotated[str, typer.Option(help="Kept with each task.")] = "banned by hand",
     yes: Yes = False, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Never visit a host again: its ready tasks go to failed, and all that come. Asks first."""
+    """Never visit a host again: its ready tasks go to failed, and so do all later ones. Asks first."""
     with known_queue(queue, url, url_file) as opened:
         known = opened.host(name)
         ready = f"{known.waiting:,} waiting, {known.busy:,} ready or in progress"
@@ -192,7 +192,7 @@ COMMANDS = {
     "failed": "`timeoutq retry {queue} {task}` brings it back",
     "budget": "`timeoutq host {queue} {host} --budget N` gives more",
 }
-"""What a person at a shell does about it, where a message advises what a program does."""
+"""Advice for a person at a shell, in the place of the advice that `why` has for a program."""
 
 
 def _advised(found: Reason, queue: str) -> str:

@@ -99,7 +99,7 @@ def _leases(tasks: list[str], token: str | None) -> list[Lease]:
 
 
 EXPLAINED = 3
-"""Of so many lost leases it is said why: each costs a question to the server."""
+"""For at most this many lost leases the command says why they are lost: each one costs a question to the server."""
 
 
 def _ended(queue: Queue, leases: Sequence[Lease], outcome: Outcome, as_json: bool) -> None:
@@ -128,11 +128,11 @@ def ack(
     queue: Name, tasks: Ids = None, token: Token = None,
     found: Annotated[list[str] | None, typer.Option("--put", help="Put this task too, in the same step.")] = None,
     again_in: Annotated[
-        float | None, typer.Option(parser=seconds, metavar="TIME", help="Schedule it for then instead of done.")
+        float | None, typer.Option(parser=seconds, metavar="TIME", help="Schedule the task again, after this.")
     ] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """End leases as done; exit 4 when one is somebody else's by now."""
+    """End leases as done; exit 4 when a lease is lost."""
     from timeoutq.model import Outcome
 
     leases = _leases(given_ids(tasks), token)
@@ -154,7 +154,7 @@ def extend(
     ] = "30s",  # type: ignore[assignment]  # typer parses the default
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Let leases run on; exit 4 when one is lost."""
+    """Extend leases; exit 4 when a lease is lost."""
     leases = _leases(given_ids(tasks), token)
     with open_queue(queue, url, url_file) as opened:
         _ended(opened, leases, opened.extend(leases, timeout), as_json)
@@ -165,7 +165,7 @@ def release(
     queue: Name, tasks: Ids = None, token: Token = None,
     delay: Annotated[float | None, duration("Ready again only after this time.")] = None,
     block_host: Annotated[
-        float | None, typer.Option(parser=seconds, metavar="TIME", help="Keep everybody from their hosts as well.")
+        float | None, typer.Option(parser=seconds, metavar="TIME", help="Also block their hosts for this time.")
     ] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -197,7 +197,7 @@ def fail(
 
 @app.command(rich_help_panel="Leases")
 def pull(queue: Name, n: Count = 1, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
-    """Take tasks without a lease: done at once, lost if you die. Exit 1 when there are none."""
+    """Take tasks without a lease: they count as done at once, and are lost if you crash. Exit 1 when there are none."""
     with open_queue(queue, url, url_file) as opened:
         tasks = opened.pull(n)
         if not tasks and not opened.exists():

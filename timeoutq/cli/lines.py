@@ -1,4 +1,4 @@
-"""What the dashboard shows, as lines of tabs for programs that read a pipe: each line says what it is of first.
+"""What the dashboard shows, as lines of tabs for programs that read a pipe: the first word says what the line is about.
 
 `looking.py` prints them where there is no terminal: `timeoutq status crawl | grep ^worker`.
 """

@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel="Looking")
 def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
-    """List the queues that are on the server: how many tasks each knows, and where they are. Exit 1: none.
+    """List the queues on the server: how many tasks each queue has, and in which states. Exit 1 when there are none.
 
-    All keys of the server's database are looked at, a thousand at a time, which takes about a second for each million.
+    The command looks at all keys of the server's database, a thousand at a time: about one second per million keys.
     """
     from timeoutq import directory
 
     sink, met = Sink(as_json), 0
-    # the settings of a server that evicts are not looked at here: this only reads
+    # a server that evicts keys is not refused here: this command only reads
     with (
         open_queue("queues", url, url_file, allow_eviction=True) as opened,
         progress("looking at keys", directory.size(opened), beside_output=True, unit="queues") as tell,
@@ -161,7 +161,7 @@ def list_state(
 
 @app.command(rich_help_panel="Looking")
 def inspect(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
-    """Tell all about one task; exit 1 when no state holds it."""
+    """Show everything about one task; exit 1 when the task is in no state."""
     with known_queue(queue, url, url_file) as opened:
         info = opened.inspect(task)
     sink = Sink(as_json)
@@ -194,10 +194,10 @@ def states(
     queue: Name, tasks: Ids = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="File of ids, one per line; - is stdin.")] = None,
     null: Annotated[bool, typer.Option("--null", "-0", help="Ids in the file end with a NUL, not a newline.")] = False,
-    count: Annotated[bool, typer.Option("--count", help="Only count how many are where.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Only count the tasks in each state.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Say where tasks are, any number of them; exit 1 when no state holds any."""
+    """Say in which states any number of tasks are; exit 1 when all of them are in no state."""
     from timeoutq import transfer
 
     if bool(tasks) == (file is not None):
@@ -223,11 +223,11 @@ def drained(
     queue: Name,
     before: Annotated[
         float | None,
-        typer.Option(parser=moment, metavar="TIME", help="What is scheduled for then or later does not count."),
+        typer.Option(parser=moment, metavar="TIME", help="Do not count tasks that are scheduled for then or later."),
     ] = None,
     wait: Annotated[
         float | None,
-        typer.Option(parser=seconds, metavar="TIME", help="Wait until it is drained, for this time at most."),
+        typer.Option(parser=seconds, metavar="TIME", help="Wait until the queue is drained, at most this long."),
     ] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -240,11 +240,11 @@ def drained(
 
 
 def _met(queue: Queue) -> bool:
-    # a worker that waits for the first task is no mistyped name
+    # a queue that only has a worker, which waits for the first task, is no mistyped name
     with suppress(TimeoutqError):
         stats = queue.stats()
         return stats.exists or stats.workers > 0
-    return True  # what hinders it is said by another check
+    return True  # another check reports this error
 
 
 @app.command(rich_help_panel="Looking")
@@ -261,22 +261,22 @@ def doctor(
         int | None, typer.Option(min=0, metavar="N", help="Red when fewer workers are alive.", show_default=False)
     ] = None,
     here: Annotated[
-        bool, typer.Option("--here", help="Let --workers count those of this machine, or container, alone.")
+        bool, typer.Option("--here", help="Let --workers count only workers on this machine, or in this container.")
     ] = False,
     max_failed: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Red when more tasks have failed.", show_default=False)
     ] = None,
     max_age: Annotated[
-        float | None, duration("Red when ready tasks wait for longer: see the README for how that is known.")
+        float | None, duration("Red when ready tasks wait for longer; the README says how this is measured.")
     ] = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="First mend what a foreign hand has deleted or added.")
+        bool, typer.Option("--repair", help="First repair what a foreign hand has deleted or added.")
     ] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Examine the server and the queue: what is right, what is not, and the cure. Exit 1 when something is red.
 
-    With --workers, --max-failed or --max-age it is a health check of a queue, for containers and monitors.
+    With --workers, --max-failed or --max-age the command is a health check of a queue, for containers and monitors.
     """
     from timeoutq import doctor as examine
     from timeoutq import health
@@ -326,7 +326,7 @@ def bench(
     check: Annotated[bool, typer.Option("--check", help="Exit 1 when a target is missed.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Measure timeoutq beside the raw limits of a server: an embedded one, or that at --url, which will be busy.
+    """Measure timeoutq beside the raw limits of a server: an embedded server, or the one at --url, which will be busy.
 
     It works on queues of its own, named bench-…, and removes them. `--only pauses` tells how long the longest script of
     each verb takes on a queue of a million tasks, in minutes.

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from timeoutq.model import Record
 
 MANY = 1000
-"""More tasks than this are not put back without a question."""
+"""To put back more tasks than this, the command asks first."""
 
 SHOWN = 3
-"""Of so many broken lines it is said what is wrong with them."""
+"""For at most this many broken lines the command says what is wrong with them."""
 
 CHUNK_BYTES = 4 * 1024 * 1024
 
@@ -64,7 +64,7 @@ def requeue(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
     yes: Yes = False, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Put done or failed tasks back into todos, with a clean record; asks for more than 1,000. Exit 1: none matched."""
+    """Put done or failed tasks back into todos, with a clean record; asks before more than 1,000. Exit 1: no match."""
     from timeoutq import transfer
 
     state, pattern = State(source.value), None if match is None else match.encode("utf-8", "surrogateescape")
@@ -145,7 +145,7 @@ class Import:
         self.queue = queue
         self.lenient = lenient
         self.taken = 0
-        """So many lines, from the first, are in the queue or need not be."""
+        """The number of lines, from the first on, that are in the queue or need not be."""
         self.restored = self.known = self.broken = 0
 
     def counts(self) -> dict[str, int]:
@@ -207,7 +207,7 @@ def import_tasks(
         Path | None, typer.Argument(metavar="[FILE]", help="What export printed; stdin by default.")
     ] = None,
     skip_lines: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Lines that were taken already: go on behind them.")
+        int, typer.Option(min=0, metavar="N", help="Leave out the first N lines, which were taken already.")
     ] = 0,
     lenient: Annotated[bool, typer.Option("--lenient", help="Leave broken lines out, and count them.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,

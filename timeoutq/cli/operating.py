@@ -25,7 +25,7 @@ def retry(
     everything: Annotated[bool, typer.Option("--all", help="All failed tasks.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Make failed tasks ready again, with a clean record; exit 1 when none was."""
+    """Make failed tasks ready again, with a clean record; exit 1 when no task was failed."""
     if bool(tasks) == everything:
         raise InvalidInput("name failed tasks, or give --all")
     with known_queue(queue, url, url_file) as opened:
@@ -40,7 +40,7 @@ def forget(
     queue: Name, tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")], yes: Yes = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Remove tasks from every state; one that runs finds its lease lost. Asks first; exit 1 when none was known."""
+    """Remove tasks from every state; a running task loses its lease. Asks first; exit 1 when no task was known."""
     from timeoutq.model import Answer
 
     with known_queue(queue, url, url_file) as opened:
@@ -53,7 +53,7 @@ def forget(
 
 @app.command(rich_help_panel="Operating")
 def pause(queue: Name, url: Url = None, url_file: UrlFile = None) -> None:
-    """Give out no more tasks; what is leased goes on."""
+    """Give out no more tasks; tasks with a lease go on."""
     with known_queue(queue, url, url_file) as opened:
         opened.pause()
 

@@ -106,7 +106,7 @@ def bar(unit: str = "tasks") -> Any:
 def progress(
     what: str, total: int | None = None, *, beside_output: bool = False, unit: str = "tasks"
 ) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on stderr while it lasts, if that is a terminal; give a function to tell how far it is, and how many.
+    """Show a bar on stderr, if stderr is a terminal; give a function that takes how far the work is, and how many.
 
     `beside_output`: ids are being printed, and a bar would stand among them if they go to a terminal too.
     """

@@ -32,7 +32,7 @@ def seconds(text: str) -> float:
 
 
 def moment(text: str) -> float:
-    """Read a time: Unix seconds, or ISO 8601 with a zone, so that it is the same time on every machine."""
+    """Read a time: Unix seconds, or ISO 8601 with a zone, so that the text means the same time on every machine."""
     with suppress(ValueError):
         return float(text)
     try:
@@ -46,14 +46,14 @@ def moment(text: str) -> float:
 
 
 def bare_line(line: bytes, number: int) -> bytes:
-    """Give what a line of a file of ids says: without its end, blanks before that, and a byte order mark."""
+    """Give the id in a line of a file of ids: without the line end, blanks before it, and a byte order mark."""
     if number == 1:
         line = line.removeprefix(codecs.BOM_UTF8)
     return line.rstrip(b" \t\r\n")
 
 
 def duration(help: str, name: str = "") -> Any:
-    """Give the option for a length of time that need not be given."""
+    """Give an option, which may be left out, for a length of time."""
     return typer.Option(*([name] if name else []), parser=seconds, metavar="TIME", show_default=False, help=help)
 
 

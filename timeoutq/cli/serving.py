@@ -1,4 +1,4 @@
-"""The commands that stay: worker, cleaner and a private server.
+"""The commands that run until they are stopped: worker, cleaner and a private server.
 
 `app.py` runs them.
 """
@@ -35,11 +35,12 @@ def _log(level: str, as_json: bool) -> None:
 CODES = "Exit codes:\n\n" + "\n\n".join(f"{code}: {what}" for code, what in exit_codes.WORKER.items())
 SIGNALS = """Work on a queue: claim tasks, call the handler on each, ack it or fail it.
 
-SIGTERM, to this command or to all its processes at once: claim no more, finish what runs until the drain deadline, give
-the rest back. SIGINT, or a second SIGTERM: give everything back at once.
+On SIGTERM, to this command or to all its processes at once, the workers claim no more, let running handlers finish
+until the drain deadline, and give the other tasks back. On SIGINT, or a second SIGTERM, they give everything back at
+once.
 
-A worker process that dies is replaced, and the tasks that it was running are counted as crashed. It has died when it
-ends by a signal, or with any exit code, before its queue is drained and without being asked to.
+A worker process that dies is replaced, and each task that it was running counts a crash. A process has died when it
+ends by a signal, or with any exit code, before its queue is drained and without being asked to end.
 """
 
 
@@ -66,7 +67,7 @@ MaxAttempts = Annotated[
 ]
 Count = Annotated[int, typer.Option("-p", "--processes", min=1, max=256, help="Worker processes.")]
 Supervise = Annotated[
-    bool, typer.Option(help="Run the worker in processes of its own, and replace those that die. Or in this process.")
+    bool, typer.Option(help="Run worker processes and replace those that die, or run one worker in this process.")
 ]
 Lifespan = Annotated[
     str | None,
@@ -77,7 +78,7 @@ Lifespan = Annotated[
     ),
 ]  # fmt: skip
 MaxReleases = Annotated[
-    int, typer.Option(min=0, metavar="N", help="Releases by its handler until a task fails; 0 is no limit.")
+    int, typer.Option(min=0, metavar="N", help="How often a handler may release a task before it fails; 0: no limit.")
 ]
 MaxTasks = Annotated[
     int | None,
@@ -87,7 +88,7 @@ MaxTasks = Annotated[
     ),
 ]  # fmt: skip
 DrainDeadline = Annotated[
-    float, typer.Option(parser=seconds, metavar="TIME", help="On SIGTERM: how long handlers may go on.")
+    float, typer.Option(parser=seconds, metavar="TIME", help="How long handlers may go on after SIGTERM.")
 ]
 
 
@@ -170,7 +171,7 @@ def cleaner(
     queues: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.")],
     url: Url = None, url_file: UrlFile = None, log_level: LogLevel = "info", log_json: LogJson = False,
 ) -> None:  # fmt: skip
-    """Take back expired leases and make due tasks ready. Workers do it too; any number may run."""
+    """Take back expired leases and make due tasks ready. Workers do this too; any number of cleaners may run."""
     import asyncio
     import signal
 

@@ -107,7 +107,7 @@ def _put_stream(queue: Queue, path: Path | None, as_jsonl: bool, payload: Any, h
 
 
 def _by_group(chunk: Iterable[Item]) -> Iterator[tuple[str | None, list[Any]]]:
-    """Give the tasks of each group; what is put with one call has one group, or that of --group."""
+    """Give the tasks group by group: one call puts tasks of one group. --group sets the group of all."""
     groups: dict[str | None, list[Any]] = {}
     for item in chunk:
         task: Any = item.id if item.payload is None else {item.id: item.payload}
@@ -152,17 +152,14 @@ def _put(
 
 
 File = Annotated[
-    Path | None, typer.Option("--file", "-f", help="File of ids, one per line, blanks at its end left out; - is stdin.")
+    Path | None,
+    typer.Option("--file", "-f", help="File of ids, one per line; blanks at line ends are cut; - is stdin."),
 ]
 Jsonl = Annotated[bool, typer.Option("--jsonl", help='Lines are JSON: {"task": …, "payload": …, "group": …}.')]
 PayloadOption = Annotated[str | None, typer.Option("--payload", help="JSON that goes with each task.")]
-Again = Annotated[bool, typer.Option("--again", help="Put done and failed tasks back as well.")]
-Group = Annotated[
-    str | None, typer.Option("--group", help="On a polite queue: the host whose visits the tasks count for.")
-]
-Durable = Annotated[
-    int, typer.Option("--durable", metavar="N", help="How many replicas must have confirmed the tasks.")
-]
+Again = Annotated[bool, typer.Option("--again", help="Also put done and failed tasks back.")]
+Group = Annotated[str | None, typer.Option("--group", help="On a polite queue: the host to which the tasks belong.")]
+Durable = Annotated[int, typer.Option("--durable", metavar="N", help="How many replicas must confirm the tasks.")]
 
 
 @app.command(rich_help_panel="Tasks in")
@@ -171,7 +168,7 @@ def put(
     again: Again = False, group: Group = None, durable: Durable = 0,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Put tasks, from arguments, a file or stdin; say for each (or count) what was found."""
+    """Put tasks, from arguments, a file or stdin; say of each task whether it is new, or where it is. Or count them."""
     with open_queue(queue, url, url_file) as opened:
         _put(
             opened,
@@ -194,7 +191,7 @@ def schedule(
     file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None, again: Again = False,
     group: Group = None, durable: Durable = 0, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Schedule tasks at a time or after a while; move those already scheduled."""
+    """Schedule tasks at a time or after a while; tasks that are scheduled already get the new time."""
     from timeoutq import arguments
 
     arguments.due(at, after)
