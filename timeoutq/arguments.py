@@ -27,14 +27,14 @@ MIN_TIMEOUT_MS = 10
 LARGE = 4096
 """A payload of text or bytes that is longer becomes the bytes of the wire only when it is sent."""
 PACKED = 4 * 1024 * 1024
-"""So many bytes of the payloads of one call wait as the bytes of the wire; what is beyond is packed when it is sent."""
+"""Up to this many bytes of one call's payloads are packed at once; further payloads are packed when they are sent."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def shown(value: object, most: int = 80) -> str:
-    """Give the repr of anything that a caller has passed, cut to so many characters. Never raises."""
+    """Give the repr of anything that a caller has passed, cut to `most` characters. Never raises."""
     try:
         return f"{value!r:.{most}}"
     except Exception:  # the repr of a foreign object may do anything, and that of a huge number is refused
@@ -113,7 +113,7 @@ def pack(payload: Payload, task: object = "") -> bytes | None:
 
 
 class Body:
-    """A payload that was checked, and becomes the bytes of the wire when it is sent: until then nothing is copied."""
+    """A payload that was checked, and is packed only when it is sent: until then nothing is copied."""
 
     __slots__ = ("_payload", "_size", "_task")
 
@@ -125,7 +125,7 @@ class Body:
         return self._size
 
     def pack(self) -> bytes:
-        """Give the bytes; raises `InvalidInput` if somebody has changed the payload into what none can be made of."""
+        """Give the bytes; raises `InvalidInput` if somebody has changed the payload into one that cannot be packed."""
         return pack(self._payload, self._task) or b""
 
 
@@ -340,7 +340,7 @@ def error_text(error: Any) -> bytes:
 
 
 def class_name(value: object) -> str:
-    """Give the name of the value's class, also where a metaclass has another idea of it."""
+    """Give the name of the value's class, whatever a metaclass says."""
     return str(vars(type)["__name__"].__get__(type(value)))
 
 

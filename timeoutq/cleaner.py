@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 PRUNE_EVERY = 30.0
 WALK_EVERY = 0.35
-"""Between two parts of a walk through a queue, seconds: a queue of 10,000 tasks is walked through in half a minute."""
+"""Seconds between two parts of a walk through a queue: a walk through 10,000 tasks takes half a minute."""
 ALARM_WAIT = 30.0
 
 
 def waiting_for(queue: str, mends: Callable[[BaseException], bool]) -> AsyncRetrying:
-    """Give the loop in which the cleaner of a queue waits for a server that is away, restarting or in failover.
+    """Run the loop in which the cleaner of a queue waits for a server that is away, restarting or in failover.
 
     It waits with full jitter, without end. `mends` says of an error whether waiting may mend it; others are raised.
     """
@@ -127,7 +127,7 @@ class Cleaner:
         self._prune_at = time.monotonic() + PRUNE_EVERY
 
     async def _repair(self) -> None:
-        # all cleaners of a queue share one walk, so that together they look no more often than one would
+        # all cleaners of a queue share one walk, so that together they look no more often than one cleaner would
         found = await self.queue.run(flows.answer(self.queue.talk, self.queue.operations.repair()))
         if found.found:
             fields = {"queue": self.queue.name}

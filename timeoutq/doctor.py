@@ -24,7 +24,7 @@ SETTINGS = ("appendfsync", "bind", "protected-mode", "save")
 """What is asked of CONFIG GET; never all of it, for the password is among it."""
 
 WALK = 10
-"""Calls of 500 ids in which doctor looks for what is wrong with tasks; the cleaners look through all."""
+"""How many calls of 500 ids doctor makes to look for tasks that are wrong; the cleaners look through all tasks."""
 
 LATE = 1.0
 """Seconds after its time at which a lease or a due task has been forgotten by everybody."""
@@ -59,7 +59,7 @@ class Facts:
     refused: Sequence[str] = ()
     """Commands that this user may not run on the queue's keys."""
     foreign: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Keys of the queue that are of a foreign type, and what they are."""
+    """Keys of the queue that have a foreign type, and this type."""
     crooked: Mapping[str, int] = field(default_factory=dict[str, int])
     """What a short walk through the queue found wrong, by the words of `repairs.py`."""
 
@@ -75,7 +75,10 @@ def judge(facts: Facts) -> list[Finding]:
 
 
 def repair(queue: Queue) -> Finding:
-    """Walk through the whole queue, mend what a foreign hand has left, and say what. Raises what any call raises."""
+    """Walk through the whole queue, repair what a foreign hand has changed, and say what was repaired.
+
+    Raises what any call raises.
+    """
     found, _ = queue.run(flows.repair(queue.talk))
     mended = {what: n for what, n in found.items() if what not in repairs.UNMENDED}
     return Finding("repair", "green", f"mended: {repairs.told(mended)}" if mended else "nothing to mend")
@@ -169,7 +172,7 @@ def _foreign(queue: Queue) -> dict[str, str]:
 def _crooked(queue: Queue) -> dict[str, int]:
     try:
         found, _ = queue.run(flows.repair(queue.talk, mend=False, calls=WALK))
-    except TimeoutqError:  # said by another check
+    except TimeoutqError:  # another check reports this error
         return {}
     return dict(found)
 
@@ -301,7 +304,7 @@ def acl(facts: Facts) -> Finding:
     if not facts.refused:
         return Finding("acl", "green", f"{user} may run all {len(HARMLESS) + len(MAKING)} commands that are used")
     verdict = "yellow" if set(facts.refused) <= {"INFO"} else "red"  # without INFO only checks are missing
-    # without UNLINK those that make a key cannot be tried, and may be missing too
+    # without UNLINK, commands that make a key cannot be tried; they may be missing, too
     missing = sorted({*facts.refused, *(MAKING if "UNLINK" in facts.refused else ())})
     return Finding(
         "acl", verdict, f"{user} is refused {', '.join(facts.refused)}",
@@ -320,7 +323,7 @@ def scripts(facts: Facts) -> Finding:
 
 
 def keys(facts: Facts) -> Finding | None:
-    """No key of the queue is of a foreign type."""
+    """No key of the queue has a foreign type."""
     if not facts.foreign:
         return None
     said = ", ".join(f"{name} is a {kind}" for name, kind in facts.foreign.items())

@@ -25,7 +25,8 @@ BEAT_EVERY = 5.0
 """Seconds between two signs of life of an idle worker."""
 
 BEAT_AT_MOST = 10.0
-"""The same at the most, however long the leases are: whoever is silent for three times as long counts as gone."""
+"""The most seconds between signs of life, however long the leases are: a worker that is silent for three times as long
+counts as gone."""
 
 NEWS_EVERY = 1.0
 """Seconds between signs of life when the worker's numbers have changed."""
@@ -93,7 +94,7 @@ class Heartbeat:
                 self._down = True
                 # leases are running out meanwhile: try again soon, but not all workers at once
                 pause = random.uniform(0, min(1.0, period))  # noqa: S311  # jitter, not a secret
-                extend_at = beat_at = time.monotonic() + pause  # the call that failed may have taken long
+                extend_at = beat_at = time.monotonic() + pause  # the failed call may have taken long
             else:
                 if self._down and spoke:
                     log.info("heartbeat of queue %s reaches the server again", self.queue.name, extra=fields)
@@ -107,7 +108,7 @@ class Heartbeat:
         self.queue.close()
 
     def _beat(self, about: Mapping[str, object] | None) -> None:
-        # the same again until it has been told: what the server has counted already, it does not count twice
+        # the same report is sent until the server has answered; the server counts no report twice
         delta = None if self._spans is None else self._spans.delta()
         call = self.queue.operations.beat(self.queue.worker, about, delta)
         self.peers = max(1, self.queue.run(flows.answer(self.queue.talk, call)))
@@ -115,7 +116,7 @@ class Heartbeat:
             self._spans.told()
 
     def _extend(self) -> bool:
-        """Extend what is held; say whether the server was asked."""
+        """Extend the leases that are held; say whether the server was asked."""
         leases = list(self._held.values())
         if not leases:
             return False

@@ -85,7 +85,7 @@ class Task:
 
 @dataclass
 class Ack(Exception):  # a decision that a handler may take from any depth: raise Ack(put=…)
-    """Return or raise it in a handler: the lease is acked and, in the same atomic step, what the task found is put."""
+    """Return or raise it in a handler: the lease is acked and, in the same atomic step, the found tasks are put."""
 
     put: Tasks = ()
     again_in: float | None = None
@@ -137,7 +137,7 @@ class HostInfo:
     waiting: int
     """How many of its ready tasks wait for its turn."""
     in_flight: Sequence[str]
-    """Those that were handed over: ready to be claimed, or in progress. The first twenty; `busy` counts them all."""
+    """The first twenty tasks that were handed over: ready to be claimed, or in progress. `busy` counts all of them."""
     turn: float | None
     """When it hands over the next; None while it waits for no time: full, used up, banned, or nothing waits."""
     delay: float
@@ -155,9 +155,9 @@ class HostInfo:
     banned: str | None
     """Why it is visited no more; None if it is."""
     busy: int
-    """How many of its places are taken."""
+    """How many of the host's places are taken."""
     recalling: bool = False
-    """Its ready tasks are being taken back, a part at a time, since its rules have changed."""
+    """The host's ready tasks are being taken back, a part at a time, because its rules have changed."""
 
     @property
     def used_up(self) -> bool:
@@ -250,9 +250,9 @@ class TaskInfo:
     error_at: float | None = None
     payload: Payload = None
     releases: int = 0
-    """How often its handler has released it, by `Release` without `block_host`."""
+    """How often its handler has released the task, by `Release` without `block_host`."""
     traceback: str | None = None
-    """That of the last error; None where the error was text, or 200 newer tracebacks have come since."""
+    """The traceback of the last error; None if the error was text, or if 200 newer tracebacks have come since."""
     host: str | None = None
     """On a polite queue, the host whose visits it counts for."""
 
@@ -286,9 +286,9 @@ class Entry:
     holder: str | None = None
     error: str | None = None
     releases: int = 0
-    """scheduled, in_progress, failed: how often its handler has released it."""
+    """scheduled, in_progress, failed: how often its handler has released the task."""
     traceback: str | None = None
-    """failed: that of the last error, where it is kept."""
+    """failed: the traceback of the last error, if it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,9 +361,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """How long handlers ran, in the last 10 to 20 minutes in which any did. Seconds, at most 12.5 % too high.
+    """How long handlers ran, in the last 10 to 20 minutes with any run. Seconds, at most 12.5 % too high.
 
-    Every run counts, however it ended. What is shorter than 0.12 ms counts as that, what is longer than a day as a day.
+    Every run counts, however it ended. A run shorter than 0.12 ms counts as 0.12 ms, a run longer than a day as a day.
     """
 
     count: int
@@ -388,7 +388,7 @@ class Stats:
     next_due: float | None = None
     next_deadline: float | None = None
     todos_since: float | None = None
-    """Since when todos has not been empty: no ready task has waited longer. When each became ready is not kept."""
+    """Since when todos has not been empty: no ready task has waited longer. No time is kept for each ready task."""
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     workers: int = 0
     waiting: int = 0
@@ -397,7 +397,7 @@ class Stats:
     next_turn: float | None = None
     """When the next host has its turn."""
     durations: Durations | None = None
-    """How long handlers ran lately; None if no worker has told yet."""
+    """How long handlers ran lately; None if no worker has reported yet."""
 
     @property
     def known(self) -> int:
@@ -406,7 +406,7 @@ class Stats:
 
     @property
     def exists(self) -> bool:
-        """Something was put to the queue, or set for it, since it was last purged."""
+        """Whether something was put to the queue, or set for it, since the queue was last purged."""
         return "schema" in self.settings or self.known > 0
 
     @property

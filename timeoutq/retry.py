@@ -43,10 +43,10 @@ _DELAYS: tuple[type, ...] = (stop_after_delay, *filter(None, (getattr(tenacity, 
 
 
 class Retry(Exception):  # it is a decision of the handler's, and reads as one: raise Retry(after=60)
-    """Return or raise it in a handler: try the task again, after `after` seconds or, with None, as the policy says.
+    """Return or raise it in a handler: try the task again after `after` seconds; with None, when the policy says.
 
     It counts as a failed attempt, so the policy's stop still holds. `reason` is kept as the error of the task. With
-    `block_host`, the task's host is not visited at all for so many seconds; only on a polite queue.
+    `block_host`, the task's host is not visited at all for that many seconds; only on a polite queue.
     """
 
     def __init__(self, after: Delay | None = None, reason: str = "", block_host: Delay = 0.0) -> None:

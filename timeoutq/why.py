@@ -20,7 +20,7 @@ ADVICE = {
     "failed": "retry_failed brings it back",
     "budget": "set_host(budget=) gives more",
 }
-"""What a program does about it, at the end of a message; the command says it in its own words."""
+"""Advice for a program, at the end of a message; the command has its own words for the same advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def _reason(found: Why, code: str, message: str, near: str | None = None) -> Rea
 
 
 def crooked(found: Why) -> str | None:
-    """Say what a foreign hand, or a script that was refused half-way, has left of a task; None if all fits together."""
+    """Say how a foreign hand, or a script that was refused half-way, has left a task; None if all agrees."""
     info, states = found.info, found.states
     cure = "; the next prune of any worker or cleaner mends that, or `timeoutq doctor --repair` at once"
     if len(states) > 1:

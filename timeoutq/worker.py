@@ -1,9 +1,9 @@
 """Claims tasks, runs a handler on each, and acks or fails them: one event loop, handlers in it or in threads.
 
-`timeoutq worker` and user code start it. Its parts, each started and ended by `run`: the pump, which starts all
-exchanges with the queue, two side by side at most, and sends what has gathered meanwhile (so batches form by themselves
-under load, and the server works on one while handlers work on what the other brought); consumers, which live as long as
-the worker and run handlers; a heartbeat thread; a cleaner; and, while there is nothing to do, a wait on the bell.
+`timeoutq worker` and user code start it; `run` starts and ends each of its parts. The pump starts all exchanges with
+the queue, at most two side by side, and sends the ends that have gathered: so batches form by themselves under load,
+and the server works on one exchange while handlers work on the tasks of the other. Consumers live as long as the worker
+and run handlers. The other parts are a heartbeat thread, a cleaner and, while nothing is to do, a wait on the bell.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ S = TypeVar("S")
 BELL_RETRY = 0.5
 THREAD_LIMIT = 1000
 LOOKS = 3
-"""A lease on which nothing works is given back when it was seen so as often as this."""
+"""A lease on which nothing works is given back when it was seen like this that many times."""
 SIDE_BY_SIDE = 2
 """How many exchanges are under way at once, at most; each has a connection of its own."""
 UNBOUNDED = 1_000_000_000
 """More releases than any task will have."""
 ENOUGH = 64
-"""So many ends, or tasks to claim, are worth an exchange beside another one, however many handlers there are."""
+"""This many ends, or tasks to claim, are always worth an exchange beside another one."""
 
 
 class Ledger(Protocol):
-    """Where a supervisor reads, after this process died, what it held and what it was running."""
+    """Where a supervisor reads, after this process died, which leases it held and which handlers were running."""
 
     def hold(self, leases: Iterable[Lease]) -> None: ...
     def start(self, lease: Lease) -> None: ...
@@ -74,7 +74,7 @@ class Tally:
     released: int = 0
     lost: int = 0
     end: str = ""
-    """Why it ended: "stopped", "drained" (a burst), or "max_tasks"; empty while it works, and after an error."""
+    """Why the worker ended: "stopped", "drained" (a burst), or "max_tasks"; empty while it works and after an error."""
 
 
 def load_handler(path: str) -> Handler:
@@ -89,15 +89,15 @@ class _Run:
     lease: Lease
     task: asyncio.Task[None] | None = None
     end: str = ""
-    """Why it is being stopped: lost, max_runtime, shutdown; empty while it is not."""
+    """Why the handler is being stopped: lost, max_runtime, shutdown; empty while it is not being stopped."""
     thread: threading.Thread | None = None
     began: float = 0.0
     spent: float = 0.0
-    """When a thread began with it, by the monotonic clock, and how long it took, seconds."""
+    """When a thread called the handler, by the monotonic clock, and how long the call took, seconds."""
 
     @property
     def lives(self) -> bool:
-        """Whether somebody is there to run it to its end."""
+        """Whether a task or a thread is still there to run the handler to its end."""
         if self.task is not None:
             return not self.task.done()
         return self.thread is None or self.thread.is_alive()
@@ -105,7 +105,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _Errand:
-    """Calls that end leases; kept whole and sent again until the server has answered."""
+    """A call that ends leases; it is kept whole, and sent again until the server has answered."""
 
     verb: str
     leases: list[Lease]
@@ -114,7 +114,7 @@ class _Errand:
 
 @dataclass(slots=True)
 class _Gathered:
-    """What has ended since the last exchange."""
+    """The leases that have ended since the last exchange."""
 
     acks: list[Lease] = field(default_factory=list[Lease])
     errands: list[_Errand] = field(default_factory=list[_Errand])
@@ -123,9 +123,9 @@ class _Gathered:
     blocks_ms: dict[int, int] = field(default_factory=dict[int, int])
     """For how long the host of a failed task is blocked, by the position in `fails`."""
     releases: list[Lease] = field(default_factory=list[Lease])
-    """What the worker gives back by itself."""
+    """Leases that the worker itself gives back."""
     refused: list[Lease] = field(default_factory=list[Lease])
-    """What handlers released: that is counted."""
+    """Leases that handlers released: these releases are counted."""
 
     def __len__(self) -> int:
         return len(self.acks) + len(self.errands) + len(self.fails) + len(self.releases) + len(self.refused)
@@ -164,21 +164,22 @@ class Worker:
     ) -> None:
         """Prepare a worker; `await run()` starts it.
 
-        `handler` is an object or `module:function`. `concurrency` is how many handlers run at once; `prefetch` how many
-        tasks wait here for one of them (None: as many as an exchange with the server takes to bring). `retry` replaces
-        the queue's policy, `max_runtime` (seconds) its limit. `burst` ends the worker when the queue is drained. On
-        SIGTERM it claims no more, finishes what runs within `drain_deadline` seconds and gives the rest back; on SIGINT
-        or a second SIGTERM it gives back at once (`signals=False` leaves signals to the caller, see `stop`).
+        `handler` is a callable or `module:function`. `concurrency` is how many handlers run at once; `prefetch` is how
+        many claimed tasks wait here for a handler (None: as many as handlers finish in two exchanges). `retry`
+        replaces the queue's policy, `max_runtime` (seconds) its limit. `burst` ends the worker when the queue is
+        drained. On SIGTERM the worker claims no more, lets running handlers finish within `drain_deadline` seconds and
+        gives the other tasks back; on SIGINT or a second SIGTERM it gives all tasks back at once (`signals=False`
+        leaves signals to the caller, see `stop`).
 
-        `lifespan` is a function without arguments that gives an async context manager, such as one that
-        `@asynccontextmanager` decorates, or `module:function`: it is entered before the first claim and left after the
-        last handler, and what it yields is given to handlers that take `(lease, state)`. After `max_tasks` runs of
-        handlers the worker ends.
+        `lifespan` is a function without arguments that gives an async context manager, such as a function that
+        `@asynccontextmanager` decorates, or `module:function`. The context manager is entered before the first claim
+        and left after the last handler; what it yields is given to handlers that take `(lease, state)`. After
+        `max_tasks` runs of handlers the worker ends.
 
-        A task that its handler has released `max_releases` times goes to failed; each of its releases waits longer than
-        the one before, up to a minute. 0 or None is no limit. Those with `block_host` do not count.
+        A task that its handler has released `max_releases` times goes to failed; each release waits longer than the one
+        before, up to a minute. 0 or None is no limit. Releases with `block_host` do not count.
 
-        Raises `InvalidInput` for a handler that cannot be called so, `HandlerNotFound` for one that is not found.
+        Raises `InvalidInput` for a handler that cannot be called like this, `HandlerNotFound` if there is no handler.
         """
         if not isinstance(queue, AsyncQueue):
             raise InvalidInput(_not_async(queue))
@@ -222,9 +223,9 @@ class Worker:
         self._exchanges: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
         self._claiming = 0
-        """How many tasks the claims that are under way may bring."""
+        """How many tasks may come from the claims that are under way."""
         self._plenty = False
-        """Whether the last claim brought all that it asked for."""
+        """Whether the last claim got as many tasks as it asked for."""
         self._strokes = 0
         self._waiting_out = False
         self._crew: _Crew | None = None
@@ -232,16 +233,17 @@ class Worker:
         self._sent: dict[object, list[_Errand]] = {}
         """The errands of the exchanges that are under way."""
         self._acking: set[int] = set()
-        """The fences of leases whose ack is a long one."""
+        """The fences of leases whose ack takes several calls."""
         self._long_acks: set[asyncio.Task[None]] = set()
         self._asking = asyncio.Lock()
 
     # ---- the whole
 
     async def run(self) -> Tally:
-        """Work until stopped (or drained, in a burst); give what was done. Waits for a server that is away.
+        """Work until stopped (or drained, in a burst); give the tally. Waits for a server that is away.
 
-        Raises at once what no waiting mends: `AccessDenied`, `NotRedis`, `SchemaMismatch`, `UnsafeServer`.
+        Raises at once the errors that waiting cannot mend: `AccessDenied`, `NotRedis`, `SchemaMismatch`,
+        `UnsafeServer`.
         """
         self._loop = asyncio.get_running_loop()
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -295,7 +297,7 @@ class Worker:
 
     @property
     def peers(self) -> int:
-        """How many workers of this queue live, as the heartbeat last heard."""
+        """How many workers of this queue are alive, as the heartbeat last heard."""
         return self._heartbeat.peers
 
     def stop(self, *, now: bool = False) -> None:
@@ -308,7 +310,7 @@ class Worker:
             self._span.give_up()
         self._wake.set()
         if not self.held and self._away and self._pumping is not None:
-            # nothing is held and the server does not answer: there is nothing to wait for
+            # no lease is held and the server does not answer: there is nothing to wait for
             self._pumping.cancel()
 
     def _about(self) -> dict[str, object]:
@@ -342,7 +344,7 @@ class Worker:
                 task.cancel()
             raise
         finally:
-            # what they still bring is given back by the end
+            # tasks that the exchanges still bring are given back at the end
             if self._exchanges:
                 await asyncio.wait(self._exchanges)
         if self._broken is not None:
@@ -352,7 +354,7 @@ class Worker:
         drain_until = 0.0
         while True:
             if cleaner.done():
-                cleaner.result()  # raises what no waiting mends
+                cleaner.result()  # raises the error, which waiting cannot mend
             if self._broken is not None:
                 raise self._broken
             self._wake.clear()
@@ -370,7 +372,7 @@ class Worker:
                     return
             self._start_solo()
             if self._begin():
-                await asyncio.sleep(0)  # it takes what has gathered, and sends it
+                await asyncio.sleep(0)  # lets the exchange take the ends that have gathered, and send them
                 continue
             if (
                 self.burst and self._idle and not self._exchanges and not self.held and not self._gathered
@@ -381,7 +383,7 @@ class Worker:
             await self._rest(drain_until)
 
     def _begin(self) -> bool:
-        """Start an exchange, if there is something to say and nothing against it; say whether one was started."""
+        """Start an exchange, if there is something to send and nothing against it; say whether it was started."""
         under_way = len(self._exchanges)
         if under_way >= SIDE_BY_SIDE or self._waiting_out or (under_way and self._failures):
             return False
@@ -423,10 +425,10 @@ class Worker:
         if self._max_tasks is not None:
             begun = len(self._running) + unstarted if self._crew is None else self._crew.taken
             want = min(want, self._max_tasks - self._runs - begun - self._claiming)
-        # a claim for a sliver of the slots would be an exchange for little: let more of them come free
+        # a claim for few slots would be an exchange for little: wait until more slots are free
         if want < max(1, slots // 8) and unstarted + self._claiming > 0:
             return 0
-        # while there is plenty, half of them: so the next claim is under way while these are worked on
+        # while there are plenty of tasks, claim for half of the slots: these tasks run during the next claim
         return max(0, min(want, max(ENOUGH, (slots + 1) // 2) if self._plenty else BATCH, BATCH))
 
     def _claim_call(self, n: int) -> Call[Claimed]:
@@ -473,7 +475,7 @@ class Worker:
         refused = gathered.refused
         for call, part in zip(ops.release(refused, most=self._most_releases), _parts(refused), strict=True):
             errands.append(_Errand("release", part, call))
-        # what is heavy goes a flush at a time, so that claims and other ends need not wait for all of it
+        # heavy calls go one flush at a time, so that claims and other ends need not wait for all of them
         light = len(next(flushes([errand.call for errand in errands])))
         self._gathered.errands = errands[light:]
         return errands[:light]
@@ -587,7 +589,7 @@ class Worker:
     async def _tell_lost(self, lease: Lease, verb: str) -> None:
         self.tally.lost += 1
         try:
-            # many may be lost at once: one question after the other, or each would open a connection, and keep it
+            # many leases may be lost at once: ask one question at a time, or each would open and keep a connection
             async with self._asking:
                 loss: object = await self.queue.run(flows.lost(self.queue.talk, lease))
         except TimeoutqError as error:
@@ -601,7 +603,7 @@ class Worker:
         leases = found.leases
         self._plenty = len(leases) >= n
         if not self._plenty and strokes == self._strokes:
-            # there was not more, or not more for us: what is left rings the bell for whoever waits longest
+            # there were no more tasks, or no more for us: tasks that are left ring the bell for the longest waiter
             self._idle = True
         if not leases:
             return
@@ -611,11 +613,11 @@ class Worker:
         if self._ledger is not None:
             self._ledger.hold(leases)
         if self._stop_level or self._solo is not None:
-            # they were under way already
+            # the claim was under way before the stop, or before the suspect came
             self._gathered.releases.extend(leases)
             return
         if leases[0].crashes >= 2:
-            # it may kill this process: it runs with nothing beside it, and nothing is held that could go down with it
+            # a suspect may kill this process: it runs alone, and no other lease is held that could go down with it
             self._solo = leases[0]
             self._idle = False
             self._give_back_unstarted()
@@ -630,7 +632,7 @@ class Worker:
         asleep = len(leases)
         while asleep and self._waiters:
             waiter = self._waiters.popleft()
-            if not waiter.done():  # the consumer of one that is done has ended, and another was started
+            if not waiter.done():  # if the waiter is done, its consumer has ended, and another was started
                 waiter.set_result(None)
                 asleep -= 1
 
@@ -695,7 +697,7 @@ class Worker:
             self._start_consumer()
 
     async def _consume(self) -> None:
-        """Run handlers, one after the other. Ends when one has left traces, in its context or as a cancellation."""
+        """Run handlers, one after the other. Ends when a handler has left traces: in its context, or a cancellation."""
         inbox, running, around, wake, ledger = self._inbox, self._running, self._around, self._wake, self._ledger
         call, bare = self._call, around.bare
         me = asyncio.current_task()
@@ -724,14 +726,14 @@ class Worker:
                 problem = error
             if ledger is not None:
                 ledger.finish(lease)
-            # one look at the clock is the end of this run and the beginning of the next
+            # one look at the clock serves as the end of this run and the beginning of the next
             ended = time.monotonic()
             if ended - began < SHORTEST:
                 spans.quick += 1
             else:
                 spans.add(ended - began)
             began = ended
-            if result is None and problem is None:  # by far the most: the same as _leave, without the call
+            if result is None and problem is None:  # the usual case: the same as _leave, without the call
                 running.pop(lease.fence, None)
                 self._runs += 1
                 self._gathered.acks.append(lease)
@@ -743,14 +745,14 @@ class Worker:
                     return
                 result = problem = None
             if (len(copy_context()) if bare else around.changed()) or me.cancelling():
-                return  # another consumer begins without what this one was left with
+                return  # another consumer begins, without the traces that the handler left in this one
             if ended - since > 0.005:
-                # handlers that never wait would keep everybody else from the loop
+                # handlers that never wait would keep all others from the loop
                 await asyncio.sleep(0)
                 began = since = time.monotonic()
 
     def _leave(self, run: _Run, result: Any, problem: BaseException | None) -> None:
-        """Make an end of the lease from what came of its handler; whatever that was, this does not raise."""
+        """End the lease by what its handler returned or raised; whatever it was, this does not raise."""
         lease = run.lease
         self._running.pop(lease.fence, None)
         self._runs += 1
@@ -761,7 +763,7 @@ class Worker:
                 self._ended(run)
             else:
                 self._finish(lease, result if problem is None else problem, raised=problem is not None)
-        except BaseException as error:  # what it gave cannot be used: that is its failure
+        except BaseException as error:  # the result cannot be used: that is a failure of the task
             self._fail(lease, error)
         if not self._wake.is_set():
             self._wake.set()
@@ -810,7 +812,7 @@ class Worker:
             try:
                 await self.queue.run(flows.ack_put(self.queue.talk, lease, ids, payloads, again_ms, payload))
                 self.tally.acked += 1
-            except InvalidInput as error:  # a payload that somebody has changed since the handler gave it
+            except InvalidInput as error:  # a payload was changed after the handler had returned it
                 self._fail(lease, error)
                 self._wake.set()
                 return
@@ -859,21 +861,21 @@ class Worker:
     def _retry_ms(self, lease: Lease, error: BaseException) -> int:
         try:
             wait = self.policy.decide(lease.attempt, error)
-        except BaseException as problem:  # a policy of the user's may raise anything
+        except BaseException as problem:  # the user's policy may raise anything
             _say(
                 logging.ERROR, "queue %s: the retry policy failed; the usual one decides", self.queue.name,
                 exc_info=problem, fields=self._fields(lease),
             )  # fmt: skip
             try:
                 wait = RetryPolicy.of(None).decide(lease.attempt, error)
-            except BaseException:  # even to look at this error raises
+            except BaseException:  # to look at this error raises, too
                 wait = RetryPolicy.of(None).decide(lease.attempt, "")
         return -1 if wait is None else arguments.delay_ms(wait, "retry")
 
     # ---- leases that end otherwise
 
     async def _watch_held(self) -> None:
-        """Give back what is held although nothing works on it and nothing will end it: a mistake of this module."""
+        """Give back leases that are held, but that nothing works on and nothing will end: a bug in this module."""
         looks: dict[int, int] = {}
         while True:
             await asyncio.sleep(min(5.0, max(0.1, self.queue.timeout / 3)))
@@ -902,7 +904,7 @@ class Worker:
         return left
 
     async def _watch_runtime(self) -> None:
-        # a little before the scripts would take the task back, so that it is failed with its reason
+        # a little before the scripts would take the task back, so that the task fails with the reason
         margin_ms = min(300, self._runtime_ms // 10)
         first_ms = min(self._timeout_ms, self._runtime_ms)
         while True:
@@ -935,7 +937,7 @@ class Worker:
         if run.task is not None:
             run.task.cancel(why)
         else:
-            # a thread cannot be stopped: what it returns will not be acked, and another takes its place
+            # a thread cannot be stopped: its result will not be acked, and another thread takes its place
             self._running.pop(run.lease.fence, None)
             self._runs += 1
             if self._crew is not None:
@@ -949,7 +951,7 @@ class Worker:
             self._gathered.releases.append(lease)
             return
         if run.end == "max_runtime":
-            # it had its time: that is a failure of the task, not of this process
+            # the task had its time: this is a failure of the task, not of the process
             self._fail(lease, TimeoutError(f"max_runtime of {self._runtime_ms / 1000:g} s is over"))
             return
         self.held.pop(lease.fence, None)
@@ -963,7 +965,7 @@ class Worker:
         task.add_done_callback(self._long_acks.discard)
 
     def _take_out(self, lease: Lease) -> bool:
-        """Take a lease that has not begun out of what is going to run; say whether it was there."""
+        """Take a lease, whose handler has not begun, out of those that are going to run; say whether it was there."""
         if self._crew is not None:
             return self._crew.take_out(lease)
         if lease not in self._inbox:
@@ -1026,9 +1028,10 @@ def _say(
     fields: Mapping[str, object] | None = None,
     traceback: str | None = None,
 ) -> None:
-    """Log a line where an exception would do harm: whoever listens to logs may raise, and so may a handler's error.
+    """Log a line where an exception would do harm: the user's log handlers may raise, and so may a handler's error.
 
-    So a traceback goes as text, which any formatter shows: each line of it is safe and indented, and forges no other.
+    So a traceback goes as text, which any formatter shows; each of its lines is safe, and indented so that it cannot
+    look like another log line.
     """
     with suppress(BaseException):
         if traceback is None or not log.isEnabledFor(level):
@@ -1042,7 +1045,7 @@ def _say(
 
 def _block_ms(error: BaseException) -> int:
     if issubclass(type(error), Retry):
-        with suppress(Exception):  # a Retry that somebody has tampered with
+        with suppress(Exception):  # somebody may have tampered with this Retry
             return arguments.delay_ms(cast("Retry", error).block_host, "block_host")
     return 0
 
@@ -1077,9 +1080,9 @@ def _parts(leases: list[Lease]) -> list[list[Lease]]:
 
 
 class _Crew:
-    """Threads that call `def` handlers; they live as long as the worker and are started as they are needed.
+    """Threads that call `def` handlers; they are started as they are needed, and live as long as the worker.
 
-    What a handler gives may be awaitable: that is awaited in the event loop, while its thread waits and runs no other.
+    If a handler gives an awaitable, the event loop awaits it; meanwhile the handler's thread runs no other handler.
     """
 
     def __init__(self, worker: Worker, size: int) -> None:
@@ -1092,10 +1095,10 @@ class _Crew:
         """How many leases are with the crew, begun or not."""
         self._threads = 0
         self._hung = 0
-        """How many of them do what was given up, and do not count."""
+        """How many threads still run handlers that were given up; these threads do not count."""
 
     def take(self, leases: list[Lease]) -> None:
-        """Have these run."""
+        """Have the handlers of these leases run."""
         self.taken += len(leases)
         for lease in leases:
             self._waiting.put(lease)
@@ -1108,7 +1111,7 @@ class _Crew:
 
     @property
     def unstarted(self) -> int:
-        """How many wait for a thread."""
+        """How many leases wait for a thread."""
         return self._waiting.qsize()
 
     @property
@@ -1119,13 +1122,13 @@ class _Crew:
         return {lease.fence for lease in waiting}
 
     def replace_one(self) -> None:
-        """Make room for one more thread: one of them hangs."""
+        """Make room for one more thread, because one hangs."""
         self._hung += 1
         self.taken -= 1
         self.take([])
 
     def give_back(self) -> list[Lease]:
-        """Take out of the queue what no thread has started."""
+        """Take the leases that no thread has started out of the queue."""
         found: list[Lease] = []
         leaving = 0
         with suppress(Empty):
@@ -1136,7 +1139,7 @@ class _Crew:
                 else:
                     found.append(lease)
         for _ in range(leaving):
-            self._waiting.put(None)  # threads that are to end still are
+            self._waiting.put(None)  # the order to end is still for as many threads
         self.taken -= len(found)
         return found
 
@@ -1147,7 +1150,7 @@ class _Crew:
         return lease in waiting
 
     def close(self) -> None:
-        """End the threads that are free; those at work are left to themselves and end with the process."""
+        """End the threads that are free; threads at work are left alone, and end with the process."""
         for _ in range(self._threads):
             self._waiting.put(None)
 
@@ -1157,7 +1160,7 @@ class _Crew:
         try:
             while self._worker._around.fresh().run(self._serve):
                 pass
-        except BaseException as error:  # no handler's: somebody raised it in this thread from outside
+        except BaseException as error:  # not from a handler: somebody raised it in this thread from outside
             worker = self._worker
             _say(
                 logging.ERROR, "worker %s: a thread ended", worker.queue.worker,
@@ -1167,7 +1170,7 @@ class _Crew:
                 self._worker._loop.call_soon_threadsafe(self._make_up)
 
     def _make_up(self) -> None:
-        """Have another thread in the place of one that has ended."""
+        """Start another thread in the place of one that has ended."""
         self._threads -= 1
         self.taken -= 1
         self.take([])
@@ -1231,7 +1234,7 @@ class _Crew:
             return
 
         def leave(task: asyncio.Task[None]) -> None:
-            if worker._running.get(run.lease.fence) is run:  # it was cancelled before it began
+            if worker._running.get(run.lease.fence) is run:  # the run was cancelled before it began
                 handlers.discard(awaitable)
                 worker._leave(run, None, asyncio.CancelledError())
             self.taken -= 1
@@ -1266,7 +1269,7 @@ class _Crew:
             run, result, problem = self._done.popleft()
             worker._spans.add(run.spent)
             if run.end:
-                self._come_back()  # it was lost, timed out or given back meanwhile
+                self._come_back()  # the lease was lost, timed out or given back meanwhile
                 continue
             self.taken -= 1
             worker._leave(run, result, problem)
