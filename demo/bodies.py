@@ -1,7 +1,7 @@
-"""Unpacks the bodies of answers piece by piece, so that no layer of Content-Encoding can hold more than it may.
+"""Unpacks the bodies of answers piece by piece, so that no layer of Content-Encoding can exceed its limit.
 
-A kilobyte of gzip can become a megabyte, and gzip within gzip a terabyte. What a page is sent with is undone here in
-small pieces, each layer with a limit of its own. `crawl.py` reads pages and robots.txt through it.
+A kilobyte of gzip can become a megabyte, and gzip within gzip a terabyte. So each encoding of a page is undone in small
+pieces, and each layer has a limit of its own. `crawl.py` reads pages and robots.txt through this module.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _KNOWN = ("gzip", "x-gzip", "deflate")
 
 
 class Unreadable(Exception):
-    """The body is packed in a way that is not unpacked; the message says how."""
+    """The body has an encoding that cannot be undone; the message names it."""
 
 
 class TooLong(Exception):
-    """The body, or a layer of it, has more bytes than it may; the message says how many it may have."""
+    """The body, or a layer of it, is beyond its limit; the message says the limit."""
 
 
 class Broken(Exception):
@@ -39,7 +39,7 @@ class Layer:
         self._unpacker = zlib.decompressobj(31) if name != "deflate" else None
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Give what `data` unpacks to; what follows the end of the packed data is left out."""
+        """Give what `data` unpacks to; bytes after the end of the packed data are left out."""
         if self._unpacker is None:
             data = self._head = self._head + data
             if len(data) < 2:
@@ -63,7 +63,7 @@ def _is_zlib(data: bytes) -> bool:
 
 
 class Body:
-    """A body on its way in, with what is around it undone."""
+    """A body on its way in, whose encodings are undone."""
 
     def __init__(self, encodings: str, most: int) -> None:
         """Expect what a Content-Encoding names, of at most `most` bytes in each layer.

@@ -1,4 +1,4 @@
-"""Has pages read by a process that can be killed: whatever a page is, it takes a few seconds and some memory.
+"""Has pages read by a process that can be killed: so no page takes more than a few seconds and some memory.
 
 Small pages are read at once, since they cannot take long. All others go to a process of `parser.py`, one for each
 worker, which is started with the first of them and replaced when a page has cost its life. `crawl.py` calls this.
@@ -17,13 +17,13 @@ from typing import Any
 from demo.links import MOST_BYTES, Page, read, same_site
 
 SMALL = 4 * 1024
-"""A page up to this size is read in the worker: the worst known one of it takes 15 ms, bytes."""
+"""Pages up to this size are read in the worker itself, bytes: the worst known page of this size takes 15 ms."""
 
 MEMORY = 240 * 1024 * 1024
 """What reading one page may take, bytes."""
 
 PATIENCE = 3.0
-"""How often the time for a page may pass on the clock until it is given up: the processor serves others too."""
+"""How many times its processor time a page may take on the clock: the processor serves other processes, too."""
 
 START = 30.0
 """How long the process may take to start, seconds."""
@@ -39,11 +39,11 @@ class Refused(Exception):
 
 
 class ParserLost(Exception):
-    """The process ended for a reason that is not the page's: the page can be read another time."""
+    """The process ended for a reason that is not in the page: the page can be read another time."""
 
 
 class Reader:
-    """Reads the pages of one worker; one at a time those that are not small."""
+    """Reads the pages of one worker; pages that are not small are read one at a time."""
 
     def __init__(self, site: str, seconds: float, memory: int = MEMORY) -> None:
         """Follow links to the same `site`; let a page take `seconds` of the processor's time and `memory` bytes."""

@@ -46,11 +46,11 @@ OWN = Settings(site="origin", allow_private=True)
 """The demo's own site is on loopback, and nobody is disturbed by haste."""
 
 LEFT_ALONE = 120.0
-"""A crawl of many hosts in which nothing is done for so long has gone wrong, seconds."""
+"""A crawl of many hosts has gone wrong when nothing is done for this long, seconds."""
 
 
 def watch(crawl: Crawl, kill: Callable[[int], bool], console: Console, quiet: bool) -> float:
-    """Show the crawl until nothing is left to do, killing workers on the way; give the seconds it took.
+    """Show the crawl until nothing is left to do, and kill workers on the way; give the seconds that the crawl took.
 
     Raises `DemoError` when nothing is done any more.
     """
@@ -79,7 +79,7 @@ def watch(crawl: Crawl, kill: Callable[[int], bool], console: Console, quiet: bo
 
 
 def progress(stats: Stats, held_back: polite.HeldBack, killed: int) -> str:
-    """Say in a line how far a crawl is; what there is none of is left out."""
+    """Say in one line how far a crawl is; counts of zero are left out."""
     counts = (
         (stats.waiting, "waiting"), (stats.todos, "todos"), (stats.scheduled, "scheduled"),
         (stats.in_progress, "in progress"), (stats.failed, "failed"), (killed, "killed"),
@@ -101,12 +101,12 @@ def members(queue: Queue, state: State) -> set[str]:
 
 
 def of_site(queue: Queue, state: State, start: str) -> set[str]:
-    """Read what a state holds of a site: a queue that is kept may hold others too."""
+    """Read the tasks of one site in a state: a queue that is kept may hold other sites, too."""
     return {url for url in members(queue, state) if origin(url) == origin(start)}
 
 
 def outcome(queue: Queue, done: set[str], failed: set[str], seconds: float, killed: int) -> dict[str, Any]:
-    """Tell what every crawl is told of."""
+    """Give the figures that are reported of every crawl."""
     stats, held_back = queue.stats(), polite.held_back(queue)
     counters = stats.counters
     return {
@@ -210,7 +210,7 @@ def tell(verdict: dict[str, Any], console: Console) -> None:
 def main(
     site: Annotated[Path | None, typer.Option(help="Serve this folder of HTML, and crawl that.")] = None,
     url: Annotated[str | None, typer.Option(help="Crawl a site as it is, from this page, as a polite guest.")] = None,
-    hosts: Annotated[int | None, typer.Option(min=1, max=MOST, help="Crawl so many generated hosts.")] = None,
+    hosts: Annotated[int | None, typer.Option(min=1, max=MOST, help="Crawl this many generated hosts.")] = None,
     queue: Annotated[str | None, typer.Option(help="Work on a queue of this name; it must be new, or kept.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the queue as it is at the end.")] = False,
     redis: Annotated[str | None, typer.Option(help="Use this server instead of a private one.")] = None,
@@ -219,10 +219,10 @@ def main(
     kill: Annotated[bool, typer.Option("--kill", help="Kill workers at random until the end.")] = False,
     delay: Annotated[float | None, typer.Option(min=0, help="Seconds between two visits of a host; 1.")] = None,
     per_host: Annotated[int, typer.Option(min=1, help="Visits of a host at once.")] = 1,
-    depth: Annotated[int | None, typer.Option(min=0, help="Follow links so far from the start.")] = None,
+    depth: Annotated[int | None, typer.Option(min=0, help="Follow links at most this far.")] = None,
     same_site: Annotated[str | None, typer.Option(help=f"Follow links to the same … : {', '.join(SITES)}.")] = None,
-    max_bytes: Annotated[int, typer.Option(min=1, help="Give up longer pages.")] = Settings.max_bytes,
-    allow_private: Annotated[bool, typer.Option("--allow-private", help="Also addresses like 10.0.0.1.")] = False,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Longer pages fail.")] = Settings.max_bytes,
+    allow_private: Annotated[bool, typer.Option("--allow-private", help="Allow addresses like 10.0.0.1.")] = False,
     results: Annotated[Path | None, typer.Option(help="Append a line of JSON for each page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -249,10 +249,10 @@ def main(
     if url is not None:
         settings = replace(limits, site=same_site or "host", allow_private=allow_private)
     elif hosts is not None:
-        # the hosts are the demo's own; the depth ends a calendar where no budget does
+        # the hosts are the demo's own; the depth ends an endless calendar that no budget ends
         settings = replace(limits, site="any", allow_private=True, depth=60, most_pause=60.0)
     else:
-        # a plain traversal knows nothing of a folder's robots.txt
+        # the plain traversal, with which the crawl is compared, does not read a folder's robots.txt
         settings = replace(OWN, robots=site is None, max_bytes=max_bytes, results=limits.results)
     count = kills if kills is not None else 0 if guest else 2
     console = Console(highlight=False)

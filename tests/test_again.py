@@ -212,7 +212,7 @@ BAD: list[tuple[Callable[[Any, Lease], object], str]] = [
     (lambda q, lease: q.ack(lease, again_in=True), "again_in"),
     (lambda q, lease: q.ack(lease, again_in=5, payload=object()), "neither bytes nor JSON"),
     (lambda q, lease: q.ack(lease, again_in=5, payload=float("nan")), "neither bytes nor JSON"),
-    (lambda q, lease: q.ack(lease, again_in=5, payload=b"x" * (1 << 20) + b"x"), "1,048,576 is the most"),
+    (lambda q, lease: q.ack(lease, again_in=5, payload=b"x" * (1 << 20) + b"x"), "the limit is 1,048,576"),
 ]
 
 

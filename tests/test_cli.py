@@ -363,13 +363,13 @@ def stranger(answer: bytes) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("stdin", "words", "complaint"),
     [
-        (b"x" * 1025, ("put", "q"), "line 1: task id b'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'… has 1025 bytes"),
+        (b"x" * 1025, ("put", "q"), "line 1: task id b'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'… has 1,025 bytes"),
         (b"x" * (8 * 1024 * 1024 + 9), ("put", "q"), "line 1: it has more than 8,388,608 bytes"),
         (b'\n{"task": 5}', ("put", "q", "--jsonl"), "line 2: a task id is str or bytes, not int"),
         (b'{"task": ""}', ("put", "q", "--jsonl"), "line 1: a task id must not be empty"),
         (b'{"task": "\\ud800"}', ("put", "q", "--jsonl"), "holds a lone surrogate"),
         (b'{"task": "a", "payload": NaN}', ("put", "q", "--jsonl"), "the payload of task b'a' is neither bytes nor"),
-        (b'{"task": "a", "payload": "%s"}' % (b"x" * 1024 * 1024), ("put", "q", "--jsonl"), "1,048,576 is the most"),
+        (b'{"task": "a", "payload": "%s"}' % (b"x" * 1024 * 1024), ("put", "q", "--jsonl"), "the limit is 1,048,576"),
         (b"[" * 100_000, ("put", "q", "--jsonl"), "line 1: not JSON"),
         (b"\xff", ("put", "q", "--jsonl"), "line 1: not JSON"),
         (b"a", ("put", "q", "--jsonl", "--payload", "1"), "give --payload or --jsonl"),

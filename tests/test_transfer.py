@@ -254,7 +254,7 @@ def test_a_line_that_is_no_id_is_named(say: Say, queue: Queue, tmp_path: Path) -
     file.write_bytes(b"a\n" + b"x" * 2000 + b"\n")
     for sides in ((file, f"{queue.name}:done"), (f"{queue.name}:done", file)):
         done = say("diff", *sides)
-        assert (done.code, f"{file}, line 2: " in done.err, "1024 is the most" in done.err) == (2, True, True)
+        assert (done.code, f"{file}, line 2: " in done.err, "the limit is 1,024" in done.err) == (2, True, True)
 
 
 def test_sides_of_many_thousands_agree_with_sets_in_memory(say: Say, queue: Queue, tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ BROKEN: Mapping[str, tuple[str, str]] = {
     "no task": ('{"state": "done"}', 'without "task"'),
     "a task that is no text": ('{"task": 5}', "str or bytes, not int"),
     "an empty task": ('{"task": ""}', "must not be empty"),
-    "a task too long": (json.dumps({"task": "x" * 1025}), "1024 is the most"),
+    "a task too long": (json.dumps({"task": "x" * 1025}), "the limit is 1,024"),
     "two tasks": ('{"task": "a", "task_b64": "YQ=="}', 'both "task" and "task_b64"'),
     "no base64": ('{"task_b64": "%"}', "is not base64"),
     "base64 that is no text": ('{"task_b64": 5}', "is not base64"),
@@ -414,7 +414,7 @@ BROKEN: Mapping[str, tuple[str, str]] = {
     "failures below zero": ('{"task": "a", "failures": -1}', "failures must be a whole number"),
     "crashes that are text": ('{"task": "a", "crashes": "2"}', "crashes must be a whole number"),
     "an error that is no text": ('{"task": "a", "error": {}}', '"error" is a text'),
-    "a payload too large": (json.dumps({"task": "a", "payload": "x" * 1_100_000}), "1,048,576 is the most"),
+    "a payload too large": (json.dumps({"task": "a", "payload": "x" * 1_100_000}), "the limit is 1,048,576"),
     "a payload that is no JSON": ('{"task": "a", "payload": NaN}', "neither bytes nor JSON"),
     "bytes that are not UTF-8": ('{"task": "\udcff"}', "not JSON"),
 }

@@ -117,7 +117,7 @@ def _options(parts: Any, known: Mapping[str, tuple[Callable[[str], object], str]
     found: dict[str, object] = {}
     if "@" in parts.query:
         # it may be the rest of a password: none of it is shown
-        return {}, "it has an @ behind its ?; in a password write ? as %3F, / as %2F, # as %23 and @ as %40"
+        return {}, "there is an @ after the ?; in a password write ? as %3F, / as %2F, # as %23 and @ as %40"
     for name, word in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known:
             shown = repr(name) if re.fullmatch("[A-Za-z_]{1,40}", name) else "one"
@@ -127,7 +127,7 @@ def _options(parts: Any, known: Mapping[str, tuple[Callable[[str], object], str]
                 return {}, f"{shown} is for TLS: write rediss:// (redis+sentinel: rediss+sentinel://), or leave it out"
             return {}, f"{shown} is not an option; of those it takes {', '.join(known)}"
         if name in found:
-            return {}, f"{name} stands there twice"
+            return {}, f"{name} is given twice"
         try:
             found[name] = known[name][0](word)
         except (ValueError, KeyError):
@@ -173,7 +173,7 @@ def _problem(url: str) -> str:
     if path and parts.scheme != "unix" and not re.fullmatch("[0-9]{1,9}", path):
         return "the path is a database number, like /0"
     if "#" in url:
-        return "nothing stands behind a #; in a password write # as %23"
+        return "a URL here has no part after a #; in a password write # as %23"
     options, problem = _options(parts, _known(parts.scheme))
     if not problem and path and parts.scheme != "unix" and options.get("db", int(path)) != int(path):
         return f"it names two databases: /{path} and db={options['db']}"
@@ -188,7 +188,7 @@ def _sentinel_problem(url: str) -> str:
         return "its sentinels are host:port, with commas between them"
     if not re.fullmatch(r"/[^/]+(/[0-9]{0,9})?/?", parts.path, re.ASCII):
         return "the path is the name of the service that the sentinels watch, and a database number: /mymaster/0"
-    return "nothing stands behind a #; in a password write # as %23" if "#" in url else ""
+    return "a URL here has no part after a #; in a password write # as %23" if "#" in url else ""
 
 
 def _known(scheme: str) -> dict[str, tuple[Callable[[str], object], str]]:

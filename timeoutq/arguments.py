@@ -87,7 +87,8 @@ def task_id(task: object) -> bytes:
         raise InvalidInput("a task id must not be empty")
     if len(data) > MAX_ID:
         raise InvalidInput(
-            f"task id {data[:40]!r}… has {len(data)} bytes; {MAX_ID} is the most: put what is long into the payload"
+            f"task id {data[:40]!r}… has {len(data):,} bytes; the limit is {MAX_ID:,}: keep the id short, and put the "
+            "rest into the payload"
         )
     return data
 
@@ -106,7 +107,7 @@ def pack(payload: Payload, task: object = "") -> bytes | None:
             raise InvalidInput(f"the payload of task {shown(task)} is neither bytes nor JSON: {said}") from error
     if len(data) > MAX_PAYLOAD:
         raise InvalidInput(
-            f"the payload of task {shown(task)} has {len(data):,} bytes; {MAX_PAYLOAD:,} is the most: "
+            f"the payload of task {shown(task)} has {len(data):,} bytes; the limit is {MAX_PAYLOAD:,}: "
             "store it elsewhere and put its address here"
         )
     return b"\0" + data if isinstance(payload, bytes) else data
