@@ -213,7 +213,7 @@ RETURNED: dict[str, tuple[Callable[[Lease], Any], str]] = {
     "an awaitable whose __await__ raises": (AwaitableThatRaises, "its __await__ raises"),
     "a list, from an awaitable": (lambda lease: two_deep_list(lease), "returned a list"),
     "Ack of an empty id": (lambda lease: Ack(put=[""]), "a task id must not be empty"),
-    "Ack of an id that is too long": (lambda lease: Ack(put=["x" * 2000]), "has 2000 bytes"),
+    "Ack of an id that is too long": (lambda lease: Ack(put=["x" * 2000]), "has 2,000 bytes"),
     "Ack of ids that are no text": (lambda lease: Ack(put=[1, 2]), "a task id is str or bytes, not int"),  # type: ignore[list-item]  # that is the point
     "Ack of what is not iterable": (lambda lease: Ack(put=3), "a task id is str or bytes, not int"),  # type: ignore[arg-type]  # as above
     "Ack of a payload that is no JSON": (lambda lease: Ack(put={"x": {1}}), "neither bytes nor JSON"),

@@ -33,15 +33,14 @@ def _log(level: str, as_json: bool) -> None:
 
 
 CODES = "Exit codes:\n\n" + "\n\n".join(f"{code}: {what}" for code, what in exit_codes.WORKER.items())
-SIGNALS = """Work on a queue: claim tasks, call the handler on each, ack it or fail it.
-
-On SIGTERM, to this command or to all its processes at once, the workers claim no more, let running handlers finish
-until the drain deadline, and give the other tasks back. On SIGINT, or a second SIGTERM, they give everything back at
-once.
-
-A worker process that dies is replaced, and each task that it was running counts a crash. A process has died when it
-ends by a signal, or with any exit code, before its queue is drained and without being asked to end.
-"""
+SIGNALS = (
+    "Work on a queue: claim tasks, call the handler on each, ack it or fail it.\n\n"
+    "On SIGTERM, to this command or to all its processes at once, the workers claim no more, let running handlers "
+    "finish until the drain deadline, and give the other tasks back. On SIGINT, or a second SIGTERM, they give "
+    "everything back at once.\n\n"
+    "A worker process that dies is replaced, and each task that it was running counts a crash. A process has died when "
+    "it ends by a signal, or with any exit code, before its queue is drained and without being asked to end."
+)
 
 
 Handler = Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="Called with each lease.", show_default=False)]
