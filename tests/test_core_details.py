@@ -248,3 +248,12 @@ def test_a_claim_brings_four_mebibytes_of_payloads_at_most(face: Any) -> None:
         assert all(len(lease.payload) == 2**20 for lease in leases)
         face.ack(leases)
     assert found == [4, 4, 1]
+
+
+def test_rights_are_proved_once_and_then_a_call_is_one_script(face: Any, raw: Any) -> None:
+    face.put("a", "b", "c")
+    face.ack(face.claim())
+    raw.config_resetstat()
+    face.ack(face.claim())
+    face.ack(face.claim(wait=1))
+    assert raw.info("commandstats")["cmdstat_evalsha"]["calls"] == 4

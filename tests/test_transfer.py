@@ -243,13 +243,15 @@ def test_a_name_with_a_slash_is_a_file_else_a_state_comes_first(
         (["/", "q:done"], "cannot read /"),
     ],
 )
-def test_a_side_that_is_nothing_is_named_with_the_cure(say: Say, words: list[str], said: str) -> None:
-    done = say("diff", *words)
+def test_a_side_that_is_nothing_is_named_with_the_cure(say: Say, queue: Queue, words: list[str], said: str) -> None:
+    queue.put("a")
+    done = say("diff", *(word.replace("q:", f"{queue.name}:") for word in words))
     assert (done.code, done.out) == (2, b"")
     assert said in done.err
 
 
 def test_a_line_that_is_no_id_is_named(say: Say, queue: Queue, tmp_path: Path) -> None:
+    queue.put("a")
     file = tmp_path / "ids"
     file.write_bytes(b"a\n" + b"x" * 2000 + b"\n")
     for sides in ((file, f"{queue.name}:done"), (f"{queue.name}:done", file)):
@@ -514,6 +516,7 @@ def test_lines_that_are_skipped_are_neither_taken_nor_judged(
 
 
 def test_ctrl_c_ends_a_diff_that_says_how_far_it_got(queue: Queue, url: str) -> None:
+    queue.put("a")
     with command(url, "diff", "-", f"{queue.name}:done") as process:
         assert process.stdin is not None
         assert process.stdout is not None

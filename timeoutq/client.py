@@ -372,7 +372,9 @@ class Queue(_Face):
             tokens.append(self.token())
             return tokens[-1]
 
-        talk = Talk(self.operations, self.server_at, self.talk.clock, self.talk.deadline, nonce)
+        if not self.talk.proved:
+            self.run(flows.prove(self.talk))
+        talk = replace(self.talk, nonce=nonce)
         try:
             return self.run(flows.claim(talk, n, timeout_ms, max_runtime_ms, wait))
         except TimeoutqError:

@@ -17,7 +17,7 @@ from importlib.resources import files
 from itertools import count
 from typing import Any
 
-from timeoutq import flows
+from timeoutq import flows, rights
 from timeoutq.bench.ground import Ground, Measure
 from timeoutq.bench.terms import Figure, Readings, Target
 from timeoutq.client import Queue
@@ -237,6 +237,7 @@ class Scene:
         self.run(self.ops.stats(), self.ops.drained(), self.ops.inspect(task), self.ops.why(task))
         self.run(self.ops.host("big.example.com"), self.ops.hosts(0, 500), self.ops.hosts(self.hosts // 2, 500))
         self.run(*self.ops.states((self.urls(BATCH),)))
+        self.run(self.ops.probe(*rights.trials()))
 
     def transfer(self) -> None:
         """Export and import tasks."""
