@@ -34,7 +34,7 @@ def test_the_help_of_worker_has_the_table_of_exit_codes_and_the_signals() -> Non
     said = flat(command("worker", "--help").stdout)
     for code, what in exit_codes.WORKER.items():
         assert f"{code}: {what}" in said
-    assert "SIGINT, or a second SIGTERM: give everything back at once." in said
+    assert "SIGINT, or a second SIGTERM, they give everything back at once." in said
 
 
 @pytest.mark.parametrize("name", ["worker", "cleaner", "server"])
