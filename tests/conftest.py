@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Begin to look for the canary, and keep temporary files together."""
     canary.watch()
+    traces.hear_ctrl_c()
     if not hasattr(config, "workerinput"):  # those that run in parallel use the folder of the one that started them
         traces.begin()
 

@@ -15,10 +15,14 @@ from pathlib import Path
 _folders: list[Path] = []
 
 
-def begin() -> None:
-    """Keep what is made from now on in a folder; pytest's own stays where it is, to be looked at."""
+def hear_ctrl_c() -> None:
+    """Let SIGINT be what it is in a terminal, for this process and those that it starts."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def begin() -> None:
+    """Keep what is made from now on in a folder; pytest's own stays where it is, to be looked at."""
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     # a short name: the path of a unix socket has no room for a long one
     folder = Path(tempfile.mkdtemp(prefix="timeoutq-run-"))
