@@ -53,6 +53,10 @@ UNBOUNDED = 1_000_000_000
 """More releases than any task will have."""
 ENOUGH = 64
 """This many ends, or tasks to claim, are always worth an exchange beside another one."""
+SOLO_WAIT = 5.0
+"""A suspect waits this many seconds at most, or a third of its lease, for the other handlers to end."""
+SOLO_LONGEST = 60.0
+"""A suspect that has waited in vain again and again comes back after this many seconds at most."""
 
 
 class Ledger(Protocol):
@@ -210,6 +214,9 @@ class Worker:
         self._running: dict[int, _Run] = {}
         self._gathered = _Gathered()
         self._solo: Lease | None = None
+        self._solo_until = 0.0
+        self._in_vain: dict[str, int] = {}
+        """How often each suspect has waited here and did not have its turn."""
         self._alone = 0
         self._closing = False
         self._met = False
@@ -410,7 +417,8 @@ class Worker:
     async def _rest(self, drain_until: float) -> None:
         if self._idle and self._bell_task is None and not self._stop_level:
             self._bell_task = asyncio.create_task(self._await_bell(), name=f"bell-{self.queue.name}")
-        timeout = max(0.0, drain_until - time.monotonic()) if drain_until else None
+        until = [at for at in (drain_until, self._solo_until if self._solo is not None else 0.0) if at]
+        timeout = max(0.0, min(until) - time.monotonic()) if until else None
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._wake.wait()
@@ -619,6 +627,7 @@ class Worker:
         if leases[0].crashes >= 2:
             # a suspect may kill this process: it runs alone, and no other lease is held that could go down with it
             self._solo = leases[0]
+            self._solo_until = time.monotonic() + min(SOLO_WAIT, self.queue.timeout / 3)
             self._idle = False
             self._give_back_unstarted()
             return
@@ -637,7 +646,9 @@ class Worker:
                 asleep -= 1
 
     def _start_solo(self) -> None:
-        if (
+        if self._solo is not None and time.monotonic() >= self._solo_until:
+            self._postpone(self._solo)
+        elif (
             self._solo is not None
             and not self._running
             and not self._inbox
@@ -646,7 +657,22 @@ class Worker:
         ):
             lease, self._solo = self._solo, None
             self._alone = lease.fence
+            self._in_vain.pop(lease.task, None)
             self._hand_out([lease])
+
+    def _postpone(self, lease: Lease) -> None:
+        """Give a suspect back, because handlers that do not end keep it from its turn; others may take it meanwhile."""
+        self._solo = None
+        if len(self._in_vain) >= BATCH:
+            self._in_vain.clear()
+        times = self._in_vain[lease.task] = self._in_vain.get(lease.task, 0) + 1
+        delay = min(SOLO_LONGEST, 2.0 ** (times - 1))
+        log.info(
+            "worker %s: task %a must run alone, but %d handlers do not end: it is given back for %g s",
+            self.queue.worker, lease.task, len(self._running), delay, extra=self._fields(lease),
+        )  # fmt: skip
+        call = self.queue.operations.release([lease], round(delay * 1000))[0]
+        self._gathered.errands.append(_Errand("release", [lease], call))
 
     def _give_back_unstarted(self) -> None:
         unstarted = list(self._inbox)
@@ -966,6 +992,10 @@ class Worker:
 
     def _take_out(self, lease: Lease) -> bool:
         """Take a lease, whose handler has not begun, out of those that are going to run; say whether it was there."""
+        if self._solo is not None and self._solo.fence == lease.fence:
+            self._solo = None
+            self._wake.set()
+            return True
         if self._crew is not None:
             return self._crew.take_out(lease)
         if lease not in self._inbox:
