@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from timeoutq import AsyncQueue, Lease, Queue, Worker
+from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, Worker
+from timeoutq.testing import fake_async_queue
 from timeoutq.worker import Tally
 
 
@@ -114,3 +115,15 @@ async def test_a_suspect_that_lost_its_lease_while_it_waited_is_not_run_with_it(
         assert [task for task, _ in ran] == ["long", "other"]
         worker.stop()
         assert (await ended(working)).lost == 1
+
+
+# ---- a second run
+
+
+async def test_a_worker_that_is_run_again_says_that_it_runs_once() -> None:
+    async with fake_async_queue() as queue:
+        worker = Worker(queue, lambda lease: None, burst=True, signals=False)
+        await worker.run()
+        await queue.put("a")
+        with pytest.raises(InvalidInput, match="a Worker runs once: make another"):
+            await worker.run()

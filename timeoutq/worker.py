@@ -213,6 +213,7 @@ class Worker:
         self._inbox: deque[Lease] = deque()
         self._running: dict[int, _Run] = {}
         self._gathered = _Gathered()
+        self._ran = False
         self._solo: Lease | None = None
         self._solo_until = 0.0
         self._in_vain: dict[str, int] = {}
@@ -250,8 +251,11 @@ class Worker:
         """Work until stopped (or drained, in a burst); give the tally. Waits for a server that is away.
 
         Raises at once the errors that waiting cannot mend: `AccessDenied`, `NotRedis`, `SchemaMismatch`,
-        `UnsafeServer`.
+        `UnsafeServer`. A worker runs once: raises `InvalidInput` when it is run again.
         """
+        if self._ran:
+            raise InvalidInput("a Worker runs once: make another")
+        self._ran = True
         self._loop = asyncio.get_running_loop()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._heartbeat = Heartbeat(twin(self.queue), self.held, self._lost_in_thread, self._about, self._spans)
