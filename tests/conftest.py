@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from itertools import count
@@ -120,6 +121,20 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
         started = EmbeddedServer(config={"requirepass": canary.PASSWORD})
     with started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """A command that runs inside the tests sets up the log of its process; the next test begins with the usual one."""
+    names = ("", "timeoutq", "httpx", "httpcore", "asyncio")
+    before = [(found, found.level, found.propagate) for found in map(logging.getLogger, names)]
+    yield
+    for found, level, propagate in before:
+        found.setLevel(level)
+        found.propagate = propagate
+    for handler in list(logging.getLogger().handlers):
+        if type(handler) is logging.StreamHandler:
+            logging.getLogger().removeHandler(handler)
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_a_lost_lease_is_told_in_text(kept: Queue) -> None:
         (other,) = kept.claim()
         assert other.holder in loss(kept, lease)
         kept.ack(other)
-        assert "done the task" in loss(kept, lease)
+        assert "finished the task" in loss(kept, lease)
         kept.forget(task)
 
 
