@@ -266,7 +266,7 @@ def test_failed_tasks_that_are_tried_again_wait_for_their_host(fake: FakeQueue) 
         fake.fail(claim_one(fake), "no", give_up=True)
         fake.clock.advance(1)
         fake.promote_due()
-    assert fake.retry_failed() == 3
+    assert fake.retry_failed(all=True) == 3
     assert len(fake.claim(5)) == 1
     assert fake.host(A).waiting == 2
 
@@ -481,7 +481,7 @@ def test_a_ban_takes_what_is_ready_and_what_is_given_back(polite: Any) -> None:
     polite.release(held)
     assert polite.stats().failed == 2
     assert polite.stats().counters["gave_up"] == 2
-    assert polite.retry_failed() == 2
+    assert polite.retry_failed(all=True) == 2
     assert polite.stats().failed == 2, "they are refused again"
 
 
@@ -769,4 +769,4 @@ def test_politeness_that_ends_forgets_the_rules_of_hosts(polite: Any) -> None:
     polite.configure(politeness=Politeness(1))
     host = polite.host("g")
     assert (host.blocked_until, host.budget, host.delay) == (None, None, 1)
-    assert len(polite.host(A).in_flight) == 3
+    assert len(host.in_flight) == 3

@@ -273,7 +273,7 @@ class Record:
     error_at: float | None = None
     payload: Payload = None
     group: str | None = None
-    """The host that it was put with, on a polite queue."""
+    """The host that it was put with, for a polite queue."""
 
 
 @dataclass(frozen=True, slots=True)

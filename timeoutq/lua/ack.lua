@@ -1,7 +1,7 @@
 -- ack: end leases as done, or for a time, and in the same step put the tasks that they found.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm calls
 -- PARTS open items drop calls replay wake log hostname polite add
--- SOUND stats leases calls; payload attempts crashes errors releases; done_at runtime traces trace_uses trace_texts trace_at
+-- SOUND stats leases calls; payload attempts crashes errors releases groups; done_at runtime traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 again in, ms, or -1   4 payload for then, or ''
 --       5.. count, runs of (token, length, id * length)
 --       then, for one lease, what it found: count, id * count, count of payloads, (position, payload) *
@@ -68,9 +68,9 @@ if #ended > 0 then
   end
   if polite then
     depart(ended, hosts_of(ended), 1, 0)
-    if again_ms < 0 then ungroup(ended) end
     turn()
   end
+  if recorded and again_ms < 0 then ungroup(ended) end
   if itself then
     add(found, payloads, false, false, '')
     drop(ended)

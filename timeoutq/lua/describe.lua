@@ -17,7 +17,7 @@ if redis.call('EXISTS', payload) == 1 then
   end
   ids = {unpack(ids, 1, #bodies)}
 end
-local where, letters, times = find(ids), {}, {}
+local where, letters, times, groups = find(ids), {}, {}, string.sub(meta, 1, -5) .. 'groups'
 local due, acked = redis.call('ZMSCORE', scheduled, unpack(ids)), redis.call('ZMSCORE', done_at, unpack(ids))
 for i = 1, #ids do
   letters[i] = where[i] or 'u'
@@ -26,5 +26,5 @@ end
 return {
   table.concat(letters), times, redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', crashes, unpack(ids)),
   redis.call('HMGET', errors, unpack(ids)), bodies,
-  polite and redis.call('HMGET', string.sub(meta, 1, -5) .. 'groups', unpack(ids)) or {},
+  redis.call('EXISTS', groups) == 1 and redis.call('HMGET', groups, unpack(ids)) or {},
 }

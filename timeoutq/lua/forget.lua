@@ -1,7 +1,7 @@
 -- forget: remove tasks from every state; a worker that runs one finds its lease lost.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm
 -- PARTS open drop wake log hostname polite add
--- SOUND stats alarm leases owners scheduled; done_at payload attempts crashes errors releases runtime traces trace_uses trace_texts trace_at
+-- SOUND stats alarm leases owners scheduled; done_at payload attempts crashes errors releases groups runtime traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. id *
 -- Reply letters, one an id: t w p d f s the state it was in; u it was in none
 local ids, codes = {unpack(ARGV, 3)}, {}
@@ -35,9 +35,9 @@ if polite then
     end
   end
   depart(left, left_names, 0, 0)
-  ungroup(ids)
   turn()
 end
+ungroup(ids)
 if count > 0 then
   redis.call('HINCRBY', stats, 'forgotten', count)
 end

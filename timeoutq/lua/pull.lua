@@ -1,7 +1,7 @@
 -- pull: take tasks for good, without a lease: at most once.
 -- KEYS  todos done done_at payload attempts crashes errors meta stats bell alarm
 -- PARTS open wake pick log hostname polite
--- SOUND stats alarm done; done_at payload attempts crashes errors releases traces trace_uses trace_texts trace_at
+-- SOUND stats alarm done; done_at payload attempts crashes errors releases groups traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 how many
 -- Reply {ids, payloads}
 if settings[2] == '1' then
@@ -11,7 +11,7 @@ local picks, ids = pick(tonumber(ARGV[3]), redis.call('SCARD', todos)), {}
 local keep, bodies = settings[5] or 'forever', {}
 -- whoever pulls has the only copy: it is read before the tasks are taken
 local known = #picks > 0 and redis.call('HMGET', payload, unpack(picks))
-sound()
+local recorded = sound()
 for i = 1, #picks do
   local moved
   if keep == 'no' then
@@ -24,8 +24,10 @@ end
 if #ids == 0 then
   return {{}, {}}
 end
-redis.call('HDEL', payload, unpack(ids))
-clear(ids)
+if recorded then
+  redis.call('HDEL', payload, unpack(ids))
+  clear(ids)
+end
 if keep ~= 'forever' and keep ~= 'no' then
   for i = 1, #ids do
     redis.call('ZADD', done_at, now, ids[i])
@@ -34,7 +36,7 @@ end
 redis.call('HINCRBY', stats, 'pulled', #ids)
 if polite then
   depart(ids, hosts_of(ids), 1, 0)
-  ungroup(ids)
   turn()
 end
+if recorded then ungroup(ids) end
 return {ids, bodies}

@@ -1,7 +1,7 @@
 -- restore: bring tasks of an export in as they were; skip those that a state knows, so that it may run again.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm calls
 -- PARTS open wake calls log hostname polite add
--- SOUND stats calls alarm; payload done_at attempts crashes errors
+-- SOUND stats calls alarm; payload done_at attempts crashes errors groups
 -- ARGV  1 call id   2 age of the call, ms (0 when first sent)
 --       3.. for each task: id; letter of its state, t s d f; time, ms: due of s, acked of d; failures; crashes;
 --       last error with its time before it; payload; group; empty for none
@@ -27,7 +27,7 @@ for i = 1, #ids do
   codes[i] = where[i] or seen[id] or 'A'
   if codes[i] == 'A' then
     seen[id], count = letter, count + 1
-    if polite and letter ~= 'd' then regroup({id}, ARGV[first + 7]) end
+    if letter ~= 'd' then regroup({id}, ARGV[first + 7]) end
     if letter == 's' then
       dues[#dues + 1], dues[#dues + 2] = time, id
       earliest = math.min(earliest or math.huge, tonumber(time))

@@ -38,6 +38,7 @@ end
 -- ready: new ids become ready; gives how many they are
 local function ready(ids, group)
   if polite then return enter(ids, group) end
+  regroup(ids, group)
   local count = redis.call('SADD', todos, unpack(ids))
   if redis.call('SCARD', todos) == count then
     redis.call('HSET', stats, 'todos_since', now)
@@ -107,6 +108,7 @@ local function add(ids, payloads, again, due, group)
     end
   end
   if #bodies > 0 then redis.call('HLEN', payload) end
+  if group ~= '' then redis.call('HLEN', string.sub(meta, 1, -5) .. 'groups') end
   if #back > 0 then
     may_clear()
     redis.call('ZREM', done_at, unpack(back)) -- goes first: a full server allows it, and all that follows it
@@ -121,7 +123,7 @@ local function add(ids, payloads, again, due, group)
       end
     end
     if #dues > 0 then
-      if polite and #names > 0 then regroup(names, group) end
+      if #names > 0 then regroup(names, group) end
       redis.call('ZADD', scheduled, unpack(dues))
       rouse(due)
     end

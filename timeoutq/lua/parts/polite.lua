@@ -8,13 +8,26 @@
 -- resting   until when a host is not visited, after its last visit
 -- host_failures  how many of a host's visits have failed
 -- policies  'delay per_host budget until flag reason'; - stands for the queue's own politeness; flag: b blocked, x banned, or -
--- groups    the hosts of tasks that were put with group=
+-- groups    the hosts of tasks that were put with group=; a queue that is not polite keeps them too, for politeness that begins later
 -- A script calls arrive() for tasks that begin to wait and depart() for tasks that leave todos or in_progress, then turn() once.
 -- Turns, recalls and bans move at most `left` tasks between the states in one script, so that no script holds up the server. A
 -- host with more tasks to move has its turn at once, and the next script goes on.
 local polite = settings[7]
 local waiting, hosts_of, load_hosts, arrive, depart, abandon, enter, turn, regroup, ungroup, recall, block
 local write_policy, host_row, holds, occupy, crowded, dissolve
+
+-- regroup: keep the host with which tasks were put; ungroup: forget this host
+function regroup(ids, group)
+  if not group or group == '' then return end
+  local pairs = {}
+  for i = 1, #ids do pairs[2 * i - 1], pairs[2 * i] = ids[i], group end
+  redis.call('HSET', string.sub(meta, 1, -5) .. 'groups', unpack(pairs))
+end
+
+function ungroup(ids)
+  redis.call('HDEL', string.sub(meta, 1, -5) .. 'groups', unpack(ids))
+end
+
 if polite then
   local prefix = string.sub(meta, 1, -5)
   local hosts, slots, resting = prefix .. 'hosts', prefix .. 'slots', prefix .. 'resting'
@@ -35,18 +48,6 @@ if polite then
     local given = call('EXISTS', groups) == 1 and call('HMGET', groups, unpack(ids))
     for i = 1, #ids do names[i] = given and given[i] or host_of(ids[i]) end
     return names
-  end
-
-  -- regroup: keep the host with which tasks were put; ungroup: forget this host
-  function regroup(ids, group)
-    if not group or group == '' then return end
-    local pairs = {}
-    for i = 1, #ids do pairs[2 * i - 1], pairs[2 * i] = ids[i], group end
-    call('HSET', groups, unpack(pairs))
-  end
-
-  function ungroup(ids)
-    if call('EXISTS', groups) == 1 then call('HDEL', groups, unpack(ids)) end
   end
 
   -- cut: shorten a pause that is longer than the delay now: the clock stepped back, or the delay was longer before
@@ -260,9 +261,9 @@ if polite then
     load_hosts({name})
   end
 
-  -- dissolve: forget all hosts: the queue is no longer polite, and nothing waits
+  -- dissolve: forget all hosts: the queue is no longer polite, and nothing waits. The groups stay with their tasks
   function dissolve()
-    call('UNLINK', hosts, slots, places, resting, groups, host_failures, policies)
+    call('UNLINK', hosts, slots, places, resting, host_failures, policies)
   end
 
   -- enter: make ids ready, at once or when it is their host's turn; gives how many of them are new
