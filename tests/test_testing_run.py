@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -258,3 +259,55 @@ def test_scripts_can_hash_as_on_a_server() -> None:
         )
         with pytest.raises(Exception, match="unknown command"):
             client.execute_command("MEMORY", "USAGE", "x")
+
+
+# ---- max_runtime
+
+
+async def waits_for_ever(lease: Lease) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("timeout", [30, 2])
+def test_a_handler_that_waits_for_ever_fails_at_its_max_runtime_on_the_clock(timeout: float) -> None:
+    began = time.monotonic()
+    with fake_queue(timeout=timeout) as queue:
+        queue.put("a")
+        ran = run(waits_for_ever, queue, max_runtime=5, retry=[])
+        assert ran.states == {"a": "failed"}
+        assert "max_runtime of 5 s is over" in ran.errors["a"]
+        assert ran.seconds == pytest.approx(5, abs=0.01)
+        assert queue.inspect("a").crashes == 0
+    assert time.monotonic() - began < 10
+
+
+def test_a_thread_that_waits_for_ever_fails_at_its_max_runtime_and_is_tried_again() -> None:
+    over = threading.Event()
+
+    def waits(lease: Lease) -> None:
+        if lease.attempt == 1:
+            over.wait(60)
+
+    with fake_queue(max_runtime=5) as queue:
+        queue.put("a")
+        ran = run(waits, queue, retry=[100])
+        over.set()
+        assert (ran.states, ran.runs) == ({"a": "done"}, {"a": 2})
+        assert ran.seconds == pytest.approx(105, abs=0.01)
+
+
+def test_what_is_due_while_a_handler_waits_runs_before_its_max_runtime() -> None:
+    order: list[str] = []
+
+    async def handler(lease: Lease) -> None:
+        order.append(lease.task)
+        if lease.task == "waits":
+            await asyncio.Event().wait()
+
+    with fake_queue() as queue:
+        queue.put("waits")
+        queue.schedule("due", after=3)
+        ran = run(handler, queue, max_runtime=50, retry=[])
+        assert ran.states == {"waits": "failed", "due": "done"}
+        assert order == ["waits", "due"]
+        assert ran.seconds == pytest.approx(50, abs=0.01)

@@ -1,13 +1,15 @@
 """Runs a handler on a fake queue until it is drained, advancing the clock whenever nothing else can happen.
 
 The handler runs in a real `Worker`. The clock stands still while a handler is at work, a task is ready, or an answer is
-on its way. Otherwise the clock goes to the next moment at which something happens: a task is due, a lease runs out, a
-host has its turn. So retries of an hour take no time, and a test sees things in the same order as on a server.
+on its way; but handlers with a max_runtime count as waiting when nothing has moved for a real second. Otherwise the
+clock goes to the next moment at which something happens: a task is due, a lease runs out, a host has its turn. So
+retries of an hour take no time, and a test sees things in the same order as on a server.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import Counter
@@ -25,6 +27,12 @@ from timeoutq.worker import Tally, Worker
 
 PATIENCE = 20.0
 """Real seconds after which a handler that does not end, or a queue in which nothing moves, ends the run."""
+
+JUST_BEFORE = 0.001
+"""Seconds before the end of max_runtime at which a handler is stopped: it is to fail before its lease runs out."""
+
+QUIET = 1.0
+"""Real seconds without a move after which handlers with a max_runtime are taken to do nothing but wait."""
 
 NAMED = 5
 """How many tasks an error names."""
@@ -89,9 +97,14 @@ def run(
 
     `retry`, `max_runtime`, `lifespan` and `concurrency` are those of `Worker`; a setting that is not given is the
     queue's. Each task may run up to `runs_each` times, all tasks together up to `runs` times. Tasks that wait for a
-    used-up budget stay where they are, as for `drained()`. Raises `NotDrained`, which names the tasks, when a limit is
-    reached, when the queue is paused, or when nothing moves for twenty seconds; `InvalidInput` for a `FakeQueue` in a
-    coroutine; and what the lifespan raises.
+    used-up budget stay where they are, as for `drained()`.
+
+    Whether a handler works or only waits cannot be seen from outside. So with `max_runtime`, when nothing has moved for
+    one real second while handlers run, the clock is advanced to what comes next, `max_runtime` at the latest: keep real
+    work in a handler shorter than a second, or leave `max_runtime` out.
+
+    Raises `NotDrained`, which names the tasks, when a limit is reached, when the queue is paused, or when nothing moves
+    for twenty seconds; `InvalidInput` for a `FakeQueue` in a coroutine; and what the lifespan raises.
     """
     settings: dict[str, Any] = {"concurrency": concurrency, "retry": retry, "max_runtime": max_runtime}
     if lifespan is not None:
@@ -170,7 +183,8 @@ async def _run(
     worker = Worker(queue, handler, burst=True, signals=False, ledger=watch, drain_deadline=0.0, **settings)
     working = asyncio.create_task(worker.run())
     try:
-        await _drive(queue, worker, working, watch)
+        runtime = queue.max_runtime if settings["max_runtime"] is None else settings["max_runtime"]
+        await _drive(queue, worker, working, watch, runtime)
         tally = await working
         states = {entry.task: state for state in State async for entry in queue.each(state)}
         errors = {entry.task: entry.error or "" async for entry in queue.each(State.FAILED)}
@@ -182,7 +196,9 @@ async def _run(
     return Ran(tally, states, dict(watch.runs), errors, (given.clock.now_us - began) / 1e6)
 
 
-async def _drive(queue: FakeAsyncQueue, worker: Worker, working: asyncio.Task[Tally], watch: _Watch) -> None:
+async def _drive(
+    queue: FakeAsyncQueue, worker: Worker, working: asyncio.Task[Tally], watch: _Watch, runtime: float | None
+) -> None:
     moved, since = None, time.monotonic()
     while not working.done():
         await asyncio.sleep(0.001)
@@ -193,8 +209,35 @@ async def _drive(queue: FakeAsyncQueue, worker: Worker, working: asyncio.Task[Ta
             moved, since = now, time.monotonic()
         elif time.monotonic() - since > PATIENCE:
             raise NotDrained(await _stuck(queue, watch))
-        if not watch.running and not worker.held:
+        ends = _ends(queue, worker, watch, runtime)
+        if not ends and not worker.held:
             await _advance(queue, working)
+        elif ends and runtime is not None and time.monotonic() - since > QUIET:
+            await _pass(queue, worker, min(ends))
+
+
+def _ends(queue: FakeAsyncQueue, worker: Worker, watch: _Watch, runtime: float | None) -> list[float]:
+    """Give the time up to which each handler at work may run; threads that are over their time do not count."""
+    if runtime is None:
+        return [math.inf] * len(watch.running)
+    first = min(queue.timeout, runtime)
+    leases = list(watch.running.values())
+    ends = [(lease, lease.deadline - first + runtime - JUST_BEFORE) for lease in leases]
+    return [end for lease, end in ends if lease.fence in worker.held or end > queue.clock.now]
+
+
+async def _pass(queue: FakeAsyncQueue, worker: Worker, end: float) -> None:
+    """Let time pass to the next moment at which something happens, `end` at the latest, and keep the leases alive."""
+    stats = await queue.stats()
+    if stats.todos:
+        return
+    moments = [at for at in (stats.next_due, stats.next_turn) if at is not None]
+    target = min([end, *(at for at in moments if at > queue.clock.now)])
+    while (ahead := target - queue.clock.now) > 0:
+        if worker.held:
+            await queue.extend(list(worker.held.values()))
+        queue.clock.advance(min(ahead, queue.timeout * 0.9))
+    await queue.promote_due()
 
 
 async def _advance(queue: FakeAsyncQueue, working: asyncio.Task[Tally]) -> None:
