@@ -144,7 +144,9 @@ async def test_leases_are_extended_while_the_handler_works(jobs: AsyncQueue, que
 
 
 @pytest.mark.parametrize("threads", [False, True])
-async def test_max_runtime_fails_a_hung_handler_with_its_reason(jobs: AsyncQueue, queue: Queue, threads: bool) -> None:
+async def test_max_runtime_fails_a_hung_handler_with_its_reason(
+    jobs: AsyncQueue, queue: Queue, threads: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     release = threading.Event()
 
     async def hang(lease: Lease) -> None:
@@ -154,8 +156,14 @@ async def test_max_runtime_fails_a_hung_handler_with_its_reason(jobs: AsyncQueue
         release.wait(60)
 
     queue.put("a")
-    await burst(jobs, hang_thread if threads else hang, max_runtime=0.4, retry=(wait_none(), stop_after_attempt(1)))
+    with caplog.at_level("WARNING"):
+        await burst(jobs, hang_thread if threads else hang, max_runtime=0.4, retry=(wait_none(), stop_after_attempt(1)))
     release.set()
+    said = [record for record in caplog.records if "over its max_runtime" in record.getMessage()]
+    assert [(record.levelname, vars(record)["task"], vars(record)["queue"]) for record in said] == (
+        [("WARNING", "a", queue.name)] if threads else []
+    )
+    assert all("its thread still runs and may go on beside the next attempt" in record.getMessage() for record in said)
     info = queue.inspect("a")
     assert info.state == "failed"
     assert info.error is not None
