@@ -98,6 +98,13 @@ def test_fail_retry_inspect_and_list(run: Run, queue: Queue) -> None:
     assert run("list", name, "failed").lines[0][0] == "a"
     assert run("retry", name, "--all").out == "1 retried\n"
     assert run("retry", name, "--all").code == 1
+    run("put", name, "ready")
+    run("fail", name, "a", "--token", run("claim", name, "-n", "9").lines[0][1], "--error", "no", "--give-up")
+    told = run("retry", name, "a", "ready", "nosuch")
+    assert (told.code, told.lines) == (0, [["a", "retried"], ["ready", "in_progress"], ["nosuch", "unknown"]])
+    told = run("retry", name, "a", "nosuch", "--json")
+    assert told.documents == [{"task": "a", "answer": "todos"}, {"task": "nosuch", "answer": "unknown"}]
+    assert told.code == 1
     unknown = run("inspect", name, "nothing", "--json")
     assert unknown.code == 1
     assert unknown.documents[0]["state"] is None

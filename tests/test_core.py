@@ -352,7 +352,13 @@ def test_retry_failed_takes_some_or_all(face: Any) -> None:
     assert face.inspect("t1").failures == 1
     assert face.retry_failed("t1", "nothing") == 1
     assert face.inspect("t1").failures == 0
-    assert face.retry_failed() == 519
+    assert face.retry_failed([]) == 0
+    for tasks, how in ((), {}), (("t1",), {"all": True}), ((), {"all": "yes"}):
+        with pytest.raises(InvalidInput, match="all") as refused:
+            face.retry_failed(*tasks, **how)
+        assert how or "pass all=True to retry all" in str(refused.value)
+    assert face.stats().failed == 519
+    assert face.retry_failed(all=True) == 519
     assert face.stats().failed == 0
 
 

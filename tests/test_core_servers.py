@@ -72,7 +72,7 @@ def test_a_full_server_lets_the_operator_act(full: Queue) -> None:
     full.resume()
     (lease,) = full.claim()
     full.fail(lease, "x", give_up=True)
-    assert full.retry_failed() == 1
+    assert full.retry_failed(all=True) == 1
     full.configure(keep_done=0, max_crashes=3)
     full.ack(full.claim(200))
     assert full.prune() == 0

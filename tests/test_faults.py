@@ -328,7 +328,7 @@ OPERATIONS = [
     Operation(
         "retry_failed, all", "retry_failed",
         lambda s: s.break_down("a", "b"),
-        lambda s: s.queue.retry_failed(),
+        lambda s: s.queue.retry_failed(all=True),
         moved(2), counted("retried"), 2,
     ),
     Operation(

@@ -154,7 +154,7 @@ STILL: dict[str, tuple[Callable[[Queue, Lease], object], str | None]] = {
     "promote_due of hosts": (take_turns, "done"),
     "promote_due of tasks": (become_due, None),
     "forget": (lambda queue, lease: queue.forget(lease.task), ""),
-    "retry_failed": (lambda queue, lease: (queue.fail(lease, "no", give_up=True), queue.retry_failed()), None),
+    "retry_failed": (lambda queue, lease: (queue.fail(lease, "no", give_up=True), queue.retry_failed(all=True)), None),
     "pull": (lambda queue, lease: (queue.ack(lease), queue.set_host(A, delay=0), queue.pull()), "done"),
     "block": (lambda queue, lease: (queue.release(lease), queue.block_host(A, for_=1000)), "waiting"),
     "ban": (lambda queue, lease: (queue.release(lease), queue.ban_host(A)), "failed"),
@@ -214,7 +214,7 @@ def everything(queue: Queue) -> None:
     queue.forget(f"{B}1", "y")
     queue.claim(2)
     queue.requeue_expired()
-    queue.retry_failed()
+    queue.retry_failed(all=True)
     queue.prune()
     queue.hosts()
     queue.why(f"{A}0")

@@ -172,7 +172,7 @@ def test_the_newest_two_hundred_are_kept(face: Any) -> None:
     assert without <= {lease.task for lease in leases[:130]}
     assert found["t229"] == "a trace of t229\nno"
     # one whose text is gone goes like the others
-    assert face.retry_failed() == 230
+    assert face.retry_failed(all=True) == 230
     assert kept(face) == {}
 
 
@@ -259,7 +259,7 @@ def test_a_release_that_is_sent_again_counts_once(face: Any) -> None:
     (lease,) = face.claim()
     assert [release(face, lease, most=1), release(face, lease, most=1)] == ["failed", "already"]
     assert face.inspect("a").releases == 1
-    face.retry_failed()
+    face.retry_failed(all=True)
     (lease,) = face.claim()
     assert [release(face, lease), release(face, lease)] == ["ok", "already"]
     assert face.inspect("a").releases == 1
@@ -289,7 +289,7 @@ def test_releases_are_forgotten_with_the_record_of_their_task(face: Any, way: st
     if way == "done":
         face.ack(face.claim())
     elif way == "retried":
-        face.retry_failed()
+        face.retry_failed(all=True)
     elif way == "put again":
         face.put("a", again=True)
     elif way == "forgotten":

@@ -300,7 +300,7 @@ def test_fakeredis_runs_the_same_scripts() -> None:
         leases = queue.claim(5)
         assert {lease.task for lease in leases} == {"c", "d"}
         assert queue.fail(leases, "x", give_up=True).ok == 2
-        assert queue.retry_failed() == 2
+        assert queue.retry_failed(all=True) == 2
         assert queue.stats().known == 4
 
 

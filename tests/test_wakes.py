@@ -98,7 +98,7 @@ RINGS: dict[str, tuple[Prepare, Act]] = {
     "requeue_expired": (expired, lambda queue, _: queue.requeue_expired()),
     "crash": (held(), crashed),
     "promote_due": (lambda queue: queue.schedule("a", at=1), lambda queue, _: queue.promote_due()),
-    "retry_failed": (failed, lambda queue, _: queue.retry_failed()),
+    "retry_failed": (failed, lambda queue, _: queue.retry_failed(all=True)),
     "resume": (paused, lambda queue, _: queue.resume()),
     "restore": (_nothing, restored(None)),
     "the turn of a host without a delay": (polite(0.0), lambda queue, leases: queue.ack(leases)),

@@ -413,8 +413,9 @@ class Queue(_Face):
         Gives for each id, in order, `ADDED` or the state it already is in; `again=True` puts done and failed ones back
         with a clean record. 500 ids at a time (or a MiB of payloads) are one atomic step; a bad id among them all means
         that none is put.
-        On a polite queue `group` is the host that they count for, instead of that of their URL. `durable` replicas must
-        have confirmed it (WAIT), so that a failover to one of them does not lose it.
+        On a polite queue `group` is the host that they count for, instead of that of their URL; a queue that is not
+        polite keeps it for later. `durable` replicas must have confirmed it (WAIT), so that a failover to one of them
+        does not lose it.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
         calls = self.operations.put(tasks, self.token, again=again, group=group)
@@ -552,9 +553,12 @@ class Queue(_Face):
 
     # ---- the operator's
 
-    def retry_failed(self, *tasks: Tasks) -> int:
-        """Make failed tasks ready again with a clean record: these, or all when none are named; give how many."""
-        return self.run(flows.retry_failed(self.talk, tasks))
+    def retry_failed(self, *tasks: Tasks, all: bool = False) -> int:
+        """Make failed tasks ready again with a clean record: these, or with `all` every one; give how many.
+
+        Raises `InvalidInput` when no tasks are named and `all` is not given, and when both are.
+        """
+        return self.run(flows.retry_failed(self.talk, tasks, all=all))
 
     def forget(self, *tasks: Tasks) -> Outcome:
         """Remove tasks from every state, running ones too: their ack will be `LOST`. Gives the state each was in."""
@@ -807,8 +811,9 @@ class AsyncQueue(_Face):
         Gives for each id, in order, `ADDED` or the state it already is in; `again=True` puts done and failed ones back
         with a clean record. 500 ids at a time (or a MiB of payloads) are one atomic step; a bad id among them all means
         that none is put.
-        On a polite queue `group` is the host that they count for, instead of that of their URL. `durable` replicas must
-        have confirmed it (WAIT), so that a failover to one of them does not lose it.
+        On a polite queue `group` is the host that they count for, instead of that of their URL; a queue that is not
+        polite keeps it for later. `durable` replicas must have confirmed it (WAIT), so that a failover to one of them
+        does not lose it.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
         calls = self.operations.put(tasks, self.token, again=again, group=group)
@@ -946,9 +951,12 @@ class AsyncQueue(_Face):
 
     # ---- the operator's
 
-    async def retry_failed(self, *tasks: Tasks) -> int:
-        """Make failed tasks ready again with a clean record: these, or all when none are named; give how many."""
-        return await self.run(flows.retry_failed(self.talk, tasks))
+    async def retry_failed(self, *tasks: Tasks, all: bool = False) -> int:
+        """Make failed tasks ready again with a clean record: these, or with `all` every one; give how many.
+
+        Raises `InvalidInput` when no tasks are named and `all` is not given, and when both are.
+        """
+        return await self.run(flows.retry_failed(self.talk, tasks, all=all))
 
     async def forget(self, *tasks: Tasks) -> Outcome:
         """Remove tasks from every state, running ones too: their ack will be `LOST`. Gives the state each was in."""

@@ -530,16 +530,18 @@ def exists(talk: Talk) -> Flow[bool]:
     return bool(schema) or int(states) > 0
 
 
-def retry_failed(talk: Talk, tasks: tuple[Tasks, ...]) -> Flow[int]:
+def retry_failed(talk: Talk, tasks: tuple[Tasks, ...], *, all: bool = False) -> Flow[int]:
     """Make failed tasks ready again: those named, or all."""
-    ids, _ = arguments.tasks(tasks)
+    if arguments.flag(all, "all"):
+        if tasks:
+            raise InvalidInput("retry_failed() takes tasks or all=True, not both")
+    elif not tasks:
+        raise InvalidInput("retry_failed() was given no tasks: pass all=True to retry all failed tasks")
+    else:
+        return (yield from answers(talk, talk.operations.retry_failed(tasks))).ok
     moved = 0
-    if tasks:
-        for at in range(0, len(ids), BATCH):
-            moved += yield from answer(talk, talk.operations.retry_failed(ids[at : at + BATCH]))
-        return moved
     while True:
-        found = yield from answer(talk, talk.operations.retry_failed([]))
+        found = yield from answer(talk, talk.operations.retry_any())
         moved += found
         if found < BATCH:
             return moved

@@ -450,9 +450,14 @@ class Operations:
         """Build the call that takes up to 500 tasks for good; it is never sent twice."""
         return self.call("pull", [min(n, BATCH)], _pulled, replayable=False)
 
-    def retry_failed(self, ids: Sequence[bytes]) -> Call[int]:
-        """Build the call that makes failed tasks ready again: these, or any 500."""
-        return self.call("retry_failed", [BATCH, *ids], int)
+    def retry_failed(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
+        """Build the calls that make these failed tasks ready again."""
+        ids, _ = arguments.tasks(tasks)
+        return [self.call("retry_failed", [BATCH, *part], _outcome(part)) for part, _, _ in _batches(ids, {})]
+
+    def retry_any(self) -> Call[int]:
+        """Build the call that makes any 500 failed tasks ready again."""
+        return self.call("retry_failed", [BATCH], int)
 
     def forget(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
         """Build the calls that remove tasks from every state."""

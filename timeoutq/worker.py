@@ -968,6 +968,11 @@ class Worker:
             run.task.cancel(why)
         else:
             # a thread cannot be stopped: its result will not be acked, and another thread takes its place
+            if why == "max_runtime":
+                _say(
+                    logging.WARNING, "queue %s: task %a is over its max_runtime; its thread still runs and may go on "
+                    "beside the next attempt", self.queue.name, run.lease.task, fields=self._fields(run.lease),
+                )  # fmt: skip
             self._running.pop(run.lease.fence, None)
             self._runs += 1
             if self._crew is not None:

@@ -292,7 +292,7 @@ class Walk:
 
     def retry(self, queue: Queue) -> None:
         """Try failed ones again."""
-        queue.retry_failed()
+        queue.retry_failed(all=True)
 
     def delay(self, queue: Queue) -> None:
         """Give a host another delay."""

@@ -45,7 +45,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "crash": ("crash", lambda q, held: q.run(flows.answers(q.talk, q.operations.crash(held, "died")))),
     "requeue_expired": ("requeue_expired", lambda q, _: q.requeue_expired()),
     "promote_due": ("promote_due", lambda q, _: q.promote_due()),
-    "retry_failed": ("retry_failed", lambda q, _: q.retry_failed()),
+    "retry_failed": ("retry_failed", lambda q, _: q.retry_failed(all=True)),
     "pull": ("pull", lambda q, _: q.pull(2)),
     "forget": ("forget", lambda q, _: q.forget("ends", "later")),
     "prune": ("prune", lambda q, _: q.prune()),

@@ -180,7 +180,7 @@ class Scene:
                 traces = [b"%09d " % next(self._numbers) + b"no\n" * 2700 for _ in some]
                 self.run(*self.ops.fail(some, [retry_ms] * len(some), [b"no" * 1000] * len(some), traces))
         for _ in range(3):
-            self.run(self.ops.retry_failed([]))
+            self.run(self.ops.retry_any())
         self.promote(5)
 
     def release(self) -> None:

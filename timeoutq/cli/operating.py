@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,6 +19,9 @@ from timeoutq.cli.reading import given_ids, seconds
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Politeness, State, Stats
 
+if TYPE_CHECKING:
+    from timeoutq.model import Outcome
+
 
 @app.command(rich_help_panel="Operating")
 def retry(
@@ -25,14 +29,31 @@ def retry(
     everything: Annotated[bool, typer.Option("--all", help="All failed tasks.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Make failed tasks ready again, with a clean record; exit 1 when no task was failed."""
+    """Make failed tasks ready again, with a clean record; exit 1 when no task was failed.
+
+    For each named task, a line says "retried", the state that the task is in, or "unknown". With --all: how many were
+    retried.
+    """
+    from timeoutq import flows
+
     if bool(tasks) == everything:
         raise InvalidInput("name failed tasks, or give --all")
     with known_queue(queue, url, url_file) as opened:
-        moved = opened.retry_failed(*given_ids(tasks))
-    Sink(as_json).document({"retried": moved}) if as_json else typer.echo(f"{moved} retried")
+        if everything:
+            moved = opened.retry_failed(all=True)
+            Sink(as_json).document({"retried": moved}) if as_json else typer.echo(f"{moved} retried")
+        else:
+            outcome = opened.run(flows.answers(opened.talk, opened.operations.retry_failed((given_ids(tasks),))))
+            moved = outcome.ok
+            Sink(as_json).rows(("task", "answer"), _retried(outcome))
     if not moved:
         raise typer.Exit(NOTHING)
+
+
+def _retried(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    from timeoutq.model import Answer
+
+    return ((task, "retried" if answer is Answer.OK else answer.value) for task, answer in outcome.items())
 
 
 @app.command(rich_help_panel="Operating")

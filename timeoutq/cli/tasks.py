@@ -158,7 +158,9 @@ File = Annotated[
 Jsonl = Annotated[bool, typer.Option("--jsonl", help='Lines are JSON: {"task": …, "payload": …, "group": …}.')]
 PayloadOption = Annotated[str | None, typer.Option("--payload", help="JSON that goes with each task.")]
 Again = Annotated[bool, typer.Option("--again", help="Also put done and failed tasks back.")]
-Group = Annotated[str | None, typer.Option("--group", help="On a polite queue: the host to which the tasks belong.")]
+Group = Annotated[
+    str | None, typer.Option("--group", help="The host to which the tasks belong, once the queue is polite.")
+]
 Durable = Annotated[int, typer.Option("--durable", metavar="N", help="How many replicas must confirm the tasks.")]
 
 

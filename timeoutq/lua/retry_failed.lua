@@ -1,10 +1,11 @@
 -- retry_failed: failed tasks become ready again, with a clean record.
--- KEYS  todos failed attempts crashes errors meta stats bell alarm
--- PARTS open wake log hostname polite
+-- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm
+-- PARTS open wake log hostname polite add
 -- SOUND stats alarm; attempts crashes errors releases traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 at most, when no ids are named   4.. id *
--- Reply how many moved
-local ids, moved = {unpack(ARGV, 4)}, {}
+-- Reply how many moved, when no ids are named; else letters, one an id: O it is ready again; t w p d s the state it is in; u it
+--       is in none
+local ids, moved, is_moved = {unpack(ARGV, 4)}, {}, {}
 if #ids == 0 then
   ids = redis.call('SRANDMEMBER', failed, ARGV[3])
 end
@@ -12,7 +13,7 @@ sound()
 local names, moved_names = polite and #ids > 0 and hosts_of(ids), {}
 for i = 1, #ids do
   if redis.call('SMOVE', failed, names and names[i] and waiting or todos, ids[i]) == 1 then
-    moved[#moved + 1] = ids[i]
+    moved[#moved + 1], is_moved[i] = ids[i], true
     if names then moved_names[#moved] = names[i] end
   end
 end
@@ -25,4 +26,7 @@ if #moved > 0 then
   end
   ring()
 end
-return #moved
+if not ARGV[4] then return #moved end
+local codes = {}
+for i = 1, #ids do codes[i] = is_moved[i] and 'O' or find_one(ids[i]) or 'u' end
+return table.concat(codes)
