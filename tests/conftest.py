@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from itertools import count
@@ -124,17 +125,22 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture(autouse=True)
-def _logs_as_they_were() -> Iterator[None]:
-    """A command that runs inside the tests sets up the log of its process; the next test begins with the usual one."""
+def _process_as_it_was() -> Iterator[None]:
+    """A command that runs inside the tests sets up the log and the signals of its process; each test finds the usual."""
     names = ("", "timeoutq", "httpx", "httpcore", "asyncio")
-    before = [(found, found.level, found.propagate) for found in map(logging.getLogger, names)]
+    logs = [(found, found.level, found.propagate) for found in map(logging.getLogger, names)]
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP)
+    signals = [(number, signal.getsignal(number)) for number in numbers]
     yield
-    for found, level, propagate in before:
+    for number, handler in signals:
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+    for found, level, propagate in logs:
         found.setLevel(level)
         found.propagate = propagate
-    for handler in list(logging.getLogger().handlers):
-        if type(handler) is logging.StreamHandler:
-            logging.getLogger().removeHandler(handler)
+    for stream in list(logging.getLogger().handlers):
+        if type(stream) is logging.StreamHandler:
+            logging.getLogger().removeHandler(stream)
 
 
 @pytest.fixture
