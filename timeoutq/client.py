@@ -237,7 +237,8 @@ class _Face:
 
     def _history(self) -> Flow[list[Sample]]:
         (lines,) = yield from flows.ask(self.talk, [("LRANGE", self.operations.key("history"), 0, 119)])
-        return [operations.read_sample(line) for line in reversed(lines)]
+        samples = [operations.read_sample(line) for line in reversed(lines)]
+        return [sample for sample in samples if sample.at]
 
     def _errors(self, n: int) -> Flow[list[Failure]]:
         high = arguments.count(n, high=50)

@@ -335,13 +335,24 @@ def keys(facts: Facts) -> Finding | None:
 
 def tasks(facts: Facts) -> Finding | None:
     """Each task is in one state, and its lease, lane and records agree with it."""
-    if not facts.crooked:
+    found = {what: n for what, n in facts.crooked.items() if not what.startswith(repairs.ODD)}
+    if not found:
         return None
-    impolite = set(facts.crooked) <= set(repairs.UNMENDED)
+    impolite = set(found) <= set(repairs.UNMENDED)
     return Finding(
-        "tasks", "yellow", repairs.told(facts.crooked),
+        "tasks", "yellow", repairs.told(found),
         "timeoutq configure QUEUE --delay TIME, or --impolite" if impolite else "timeoutq doctor QUEUE --repair",
     )  # fmt: skip
+
+
+def values(facts: Facts) -> Finding | None:
+    """Each number, time and setting can be read."""
+    found = {what: n for what, n in facts.crooked.items() if what.startswith(repairs.ODD)}
+    if not found:
+        return None
+    return Finding(
+        "values", "yellow", f"{repairs.told(found)}: each counts as absent", "timeoutq doctor QUEUE --repair"
+    )
 
 
 def paused(facts: Facts) -> Finding | None:
@@ -389,5 +400,6 @@ def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
 
 
 CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
-    version, role, eviction, memory, durability, clock, access, acl, scripts, keys, tasks, paused, leases, scheduled,
+    version, role, eviction, memory, durability, clock, access, acl, scripts, keys, tasks, values, paused, leases,
+    scheduled,
 )  # fmt: skip

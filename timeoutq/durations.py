@@ -101,10 +101,11 @@ def _counts(flat: Any) -> tuple[int, dict[int, int]]:
     at, counts = 0, dict[int, int]()
     for name, value in zip(flat[::2], flat[1::2], strict=True):
         try:
+            number = int(value)
             if name == b"span":
-                at = int(value)
-            else:
-                counts[int(name)] = int(value)
+                at = number
+            elif bucket(0) <= int(name) <= bucket(LONGEST) and 0 < number <= 2**53:
+                counts[int(name)] = number
         except ValueError:  # a foreign hand wrote this field
             continue
     return at, counts

@@ -587,7 +587,7 @@ def page(talk: Talk, state: str, cursor: str | None, n: int) -> Flow[tuple[list[
             counts, *held = yield from ask(talk, asked)
             tokens = held[0] if held else tokens
         found = [
-            operations.read_entry(id, at=float(score), token=token, releases=count)
+            operations.read_entry(id, at=score, token=token, releases=count)
             for id, score, token, count in zip(ids, scores, tokens, counts, strict=True)
         ]
         return found, str(start + n) if len(ids) == n else None
@@ -617,10 +617,7 @@ def entries(talk: Talk, state: str, cursor: str) -> Flow[tuple[list[Entry], str 
     tokens: list[Any] = [None] * len(pairs)
     if state == "in_progress" and pairs:
         (tokens,) = yield from ask(talk, [("HMGET", key("owners"), *(id for id, _ in pairs))])
-    read = [
-        operations.read_entry(id, at=float(score), token=token)
-        for (id, score), token in zip(pairs, tokens, strict=True)
-    ]
+    read = [operations.read_entry(id, at=score, token=token) for (id, score), token in zip(pairs, tokens, strict=True)]
     return read, _following(following)
 
 

@@ -418,7 +418,11 @@ class Stats:
     def politeness(self) -> Politeness | None:
         """How its hosts are treated; None for a queue that is not polite."""
         words = self.settings.get("politeness", "").split()
-        return Politeness(int(words[0]) / 1000, int(words[1])) if len(words) == 2 else None
+        if "politeness" not in self.settings or len(words) == 3:
+            return None
+        if len(words) == 2 and all(word.isdecimal() and len(word) < 16 for word in words):
+            return Politeness(int(words[0]) / 1000, int(words[1]))
+        return Politeness()  # it cannot be read: the scripts take the usual one, too
 
     @property
     def sample(self) -> Sample:

@@ -487,7 +487,7 @@ class Operations:
         return self.call(
             "repair",
             [min(n, BATCH), cursor, int(mend)],
-            lambda r: Repaired(r[0], r[1], {r[i].decode(): r[i + 1] for i in range(2, len(r), 2)}),
+            lambda r: Repaired(r[0], r[1], {r[i].decode("utf-8", "replace"): r[i + 1] for i in range(2, len(r), 2)}),
         )
 
     def probe(self, harmless: Sequence[Argument], making: Sequence[Argument]) -> Call[list[str]]:
@@ -666,7 +666,38 @@ def _digest(verb: bytes, words: Sequence[Argument]) -> bytes:
     return verb + hashed.hexdigest().encode()
 
 
-# ---- reading replies
+# ---- reading replies: what a foreign hand wrote, and is no number, counts as absent, here as in the scripts
+
+LARGEST = 2**53
+"""Larger numbers are none of the queue's: Lua does not tell them apart."""
+
+
+def number(value: Any) -> int | None:
+    """Read a whole number; None for anything else."""
+    try:
+        found = int(value) if value is not None else None
+    except (ValueError, OverflowError, TypeError):
+        return None
+    return found if found is not None and -LARGEST <= found <= LARGEST else None
+
+
+def whole(value: Any) -> int:
+    """Read a count; 0 where there is none, or where it is no number."""
+    return 0 if value is None else number(value) or 0
+
+
+def when(value: Any) -> float | None:
+    """Read a time in ms as seconds; None where there is none, or none before the year 10000."""
+    try:
+        found = float(value) if value is not None else math.nan
+    except (ValueError, TypeError):
+        return None
+    return max(0.0, found / 1000) if found <= arguments.MAX_TIME_MS else None
+
+
+def said(value: bytes) -> str:
+    """Read a word."""
+    return value.decode("utf-8", "replace")
 
 
 def _outcome(ids: Sequence[bytes]) -> Callable[[Any], Outcome]:
@@ -690,7 +721,7 @@ def _claimed(reply: Any, token: str, rest: Callable[[bytes], Call[Claimed]]) -> 
     return Claimed(
         now_ms,
         [
-            Lease(name, token, deadline, int(failed or 0) + 1, int(lost or 0), fence + i, arguments.unpack(body))
+            Lease(name, token, deadline, whole(failed) + 1, whole(lost), fence + i, arguments.unpack(body))
             for i, (name, failed, lost, body) in enumerate(zip(names, failures, crashes, bodies, strict=True))
         ],
     )
@@ -709,25 +740,26 @@ def _error(line: bytes | None) -> tuple[float | None, str | None]:
     if not line:
         return None, None
     at, _, message = line.partition(b" ")
-    return int(at) / 1000, message.decode("utf-8", "replace")
+    return when(at), message.decode("utf-8", "replace")
 
 
 def _info(task: str, reply: Any) -> TaskInfo:
     now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases = reply
     error_at, message = _error(error)
+    ends = when(deadline)
     return TaskInfo(
         task=task,
         state=STATES.get(state),
-        due=float(due) / 1000 if due else None,
-        deadline=float(deadline) / 1000 if deadline else None,
-        lease_left=(float(deadline) - now_ms) / 1000 if deadline else None,
+        due=when(due),
+        deadline=ends,
+        lease_left=None if ends is None else ends - now_ms / 1000,
         holder=token.decode("utf-8", "replace").partition("#")[0] if token else None,
-        failures=int(failures or 0),
-        crashes=int(crashes or 0),
+        failures=whole(failures),
+        crashes=whole(crashes),
         error=message,
         error_at=error_at,
         payload=arguments.unpack(body),
-        releases=int(releases or 0),
+        releases=whole(releases),
         traceback=read_traceback(trace, message),
         host=text(host) if host else None,
     )
@@ -744,22 +776,21 @@ def _why(task: str, reply: Any) -> Why:
 def _host(row: Any) -> HostInfo:
     name, waiting, held, turn, delay, per_host, budget, visits, failures, allowed, until, flag, reason, *rest = row
     busy, recalling = rest
-    said = reason.decode("utf-8", "replace")
-    at = float(turn or "inf")
+    reason = said(reason)
     return HostInfo(
         host=text(name),
         waiting=waiting,
         in_flight=[text(id) for id in held],
-        turn=at / 1000 if at < math.inf else None,
+        turn=when(turn),
         delay=delay / 1000,
         per_host=per_host,
         budget=budget if budget >= 0 else None,
         visits=visits,
         failures=failures,
-        next_allowed=int(allowed) / 1000 if int(allowed) else None,
-        blocked_until=int(until) / 1000 if flag == b"b" else None,
-        blocked_by=said if flag == b"b" else "",
-        banned=said if flag == b"x" else None,
+        next_allowed=when(allowed) or None,
+        blocked_until=when(until) if flag == b"b" else None,
+        blocked_by=reason if flag == b"b" else "",
+        banned=reason if flag == b"x" else None,
         busy=busy,
         recalling=bool(recalling),
     )
@@ -772,15 +803,15 @@ def _described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
         state = STATES.get(bytes((letter,)))
         if state is not None:
             error_at, message = _error(errors[i])
-            at = None if times[i] is None else float(times[i]) / 1000
+            at = when(times[i])
             records.append(
                 Record(
                     task=ids[i],
                     state=state,
                     due=at if state is State.SCHEDULED else None,
                     acked=at if state is State.DONE else None,
-                    failures=int(failures[i] or 0),
-                    crashes=int(crashes[i] or 0),
+                    failures=whole(failures[i]),
+                    crashes=whole(crashes[i]),
                     error=message,
                     error_at=error_at,
                     payload=arguments.unpack(bodies[i]) if bodies else None,
@@ -795,8 +826,12 @@ def _stats(reply: Any) -> Stats:
         now, todos, scheduled, in_progress, done, failed, due, deadline, workers, counters, settings,
         waiting, hosts, turn, spans,
     ) = reply  # fmt: skip
-    counted = {name.decode(): int(value) for name, value in zip(counters[::2], counters[1::2], strict=True)}
-    kept = {name.decode(): value.decode() for name, value in zip(settings[::2], settings[1::2], strict=True)}
+    counted = {
+        said(name): count
+        for name, value in zip(counters[::2], counters[1::2], strict=True)
+        if (count := number(value)) is not None
+    }
+    kept = {said(name): said(value) for name, value in zip(settings[::2], settings[1::2], strict=True)}
     since = counted.pop("todos_since", None)
     return Stats(
         now=now / 1000,
@@ -807,14 +842,14 @@ def _stats(reply: Any) -> Stats:
         failed=failed,
         paused=kept.get("paused") == "1",
         counters=counted,
-        next_due=float(due) / 1000 if due else None,
-        next_deadline=float(deadline) / 1000 if deadline else None,
+        next_due=when(due),
+        next_deadline=when(deadline),
         todos_since=since / 1000 if since and todos else None,
         settings=kept,
         workers=workers,
         waiting=waiting,
         hosts=hosts,
-        next_turn=float(turn) / 1000 if turn else None,
+        next_turn=when(turn),
         durations=read_durations(spans),
     )
 
@@ -827,40 +862,41 @@ def read_worker(worker: bytes, about: bytes, beat: bytes | float) -> WorkerInfo:
     except (ValueError, AttributeError):
         get = dict[str, Any]().get
 
-    def number(name: str) -> float:
+    def told(name: str) -> float:
         value: Any = get(name, 0)
-        return value if isinstance(value, int | float) else 0
+        return value if isinstance(value, int | float) and abs(value) <= LARGEST else 0
 
     return WorkerInfo(
         worker=text(worker),
         host=str(get("host", "")),
-        pid=int(number("pid")),
-        concurrency=int(number("concurrency")),
-        held=int(number("held")),
-        acked=int(number("acked")),
-        failed=int(number("failed")),
-        started=float(number("started")),
-        beat=float(beat) / 1000,
+        pid=int(told("pid")),
+        concurrency=int(told("concurrency")),
+        held=int(told("held")),
+        acked=int(told("acked")),
+        failed=int(told("failed")),
+        started=float(told("started")),
+        beat=when(beat) or 0.0,
     )
 
 
 def read_sample(line: bytes) -> Sample:
-    """Read a line of `history`."""
-    at, *counts = (int(word) for word in line.split())
-    return Sample(at / 1000, *counts)
+    """Read a line of `history`; the time is 0 where the line cannot be read."""
+    at, *counts = (line.split() + [b""] * 6)[:6]
+    return Sample(when(at) or 0.0, *map(whole, counts))
 
 
 def read_failure(line: bytes) -> Failure:
     """Read a line of `error_log`: length of the id, id, time, message."""
     length, _, rest = line.partition(b" ")
-    at, message = _error(rest[int(length) :])
-    return Failure(text(rest[: int(length)]), at or 0.0, message or "")
+    size = whole(length)
+    at, message = _error(rest[size:])
+    return Failure(text(rest[:size]), at or 0.0, message or "")
 
 
 def read_entry(
     task: bytes,
     *,
-    at: float | None = None,
+    at: float | bytes | None = None,
     token: bytes | None = None,
     error: bytes | None = None,
     releases: bytes | None = None,
@@ -870,10 +906,10 @@ def read_entry(
     error_at, message = _error(error)
     return Entry(
         text(task),
-        at=error_at if at is None else at / 1000,
+        at=error_at if at is None else when(at),
         holder=token.decode("utf-8", "replace").partition("#")[0] if token else None,
         error=message,
-        releases=int(releases or 0),
+        releases=whole(releases),
         traceback=read_traceback(trace, message),
     )
 

@@ -18,10 +18,18 @@ WORDS = {
 }
 """What is wrong with a task, by the word that the script uses."""
 
+ODD = "odd "
+"""Before the key, and the field, of values that cannot be read: they count as absent until a walk removes them."""
+
 UNMENDED = ("impolite",)
 """What no walk mends: a person has to decide."""
 
 
 def told(found: Mapping[str, int]) -> str:
     """Say what was found, as in `2 tasks in two states at once, 1 task in progress without a lease or an owner`."""
-    return ", ".join(f"{n:,} task{'' if n == 1 else 's'} {WORDS.get(what, what)}" for what, n in found.items())
+    return ", ".join(
+        f"{n:,} value{'' if n == 1 else 's'} in {what.removeprefix(ODD)} that cannot be read"
+        if what.startswith(ODD)
+        else f"{n:,} task{'' if n == 1 else 's'} {WORDS.get(what, what)}"
+        for what, n in found.items()
+    )

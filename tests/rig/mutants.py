@@ -226,12 +226,10 @@ MUTANTS = [
     ),
     # ---- counters and limits
     Mutant("fences are counted only", "lua/claim.lua", ", time[1] * 1000000 + time[2])", ")"),
-    Mutant("fences are the clock only", "lua/claim.lua", "math.max(tonumber(known[1] or 0) + 1, ", "math.max(0, "),
-    Mutant(
-        "crashes are not counted", "lua/parts/crashed.lua", "tonumber(counts[i] or 0) + 1", "tonumber(counts[i] or 0)"
-    ),
-    Mutant("failures are not counted", "lua/fail.lua", "tonumber(counts[i] or 0) + 1", "tonumber(counts[i] or 0)"),
-    Mutant("a suspect is not handed out alone", "lua/claim.lua", "tonumber(counts[i] or 0) < 2", "true"),
+    Mutant("fences are the clock only", "lua/claim.lua", "math.max(number(known[1], 0) + 1, ", "math.max(0, "),
+    Mutant("crashes are not counted", "lua/parts/crashed.lua", "number(counts[i], 0) + 1", "number(counts[i], 0)"),
+    Mutant("failures are not counted", "lua/fail.lua", "number(counts[i], 0) + 1", "number(counts[i], 0)"),
+    Mutant("a suspect is not handed out alone", "lua/claim.lua", "number(counts[i], 0) < 2", "true"),
     Mutant(
         "a paused queue gives out tasks",
         "lua/claim.lua",
@@ -244,7 +242,7 @@ MUTANTS = [
     Mutant(
         "a claim that is sent again tells a later deadline",
         "lua/claim.lua",
-        "  if #ids > 0 then deadline = tonumber(redis.call('ZSCORE', leases, ids[1])) end\n",
+        "  if #ids > 0 then deadline = moment(redis.call('ZSCORE', leases, ids[1])) or deadline end\n",
         "",
     ),
     Mutant("a claim does not know its own token again", "lua/claim.lua", "if age > 0 or from then", "if false then"),
@@ -444,7 +442,7 @@ MUTANTS = [
     Mutant(
         "a claim that is sent again looks through the first part only",
         "lua/claim.lua",
-        "if tonumber(score) <= deadline then",
+        "if moment(score) and moment(score) <= deadline then",
         "if false then",
         [_test("test_replay", "a_part_at_a_time")],
     ),

@@ -56,9 +56,9 @@ if #ended > 0 then
     if again_ms < 0 then redis.call('HDEL', payload, unpack(ended)) end
     clear(ended)
   end
-  redis.call('HINCRBY', stats, 'acked', #ended)
+  count_up(stats, 'acked', #ended)
   if again_ms >= 0 then
-    redis.call('HINCRBY', stats, 'again', #ended)
+    count_up(stats, 'again', #ended)
   elseif keep ~= 'forever' and keep ~= 'no' then
     local times = {}
     for i = 1, #ended do

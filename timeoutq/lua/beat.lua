@@ -23,9 +23,9 @@ if ARGV[5] and not was_called(ARGV[1]) then
     redis.call('HSET', this, 'span', string.format('%.0f', span))
   end
   -- a clock that stepped back leaves a span that lies in the future
-  if tonumber(redis.call('HGET', other, 'span') or 0) > span then redis.call('DEL', other) end
+  if number(redis.call('HGET', other, 'span'), 0) > span then redis.call('DEL', other) end
   for i = 5, #ARGV, 2 do
-    redis.call('HINCRBY', this, ARGV[i], ARGV[i + 1])
+    count_up(this, ARGV[i], ARGV[i + 1])
   end
   note_call(ARGV[1])
 end

@@ -39,12 +39,12 @@ if age > 0 or from then
   end
   if #first == 10000 then
     local score = redis.call('ZSCORE', leases, first[10000])
-    if tonumber(score) <= deadline then
+    if moment(score) and moment(score) <= deadline then
       rest = ((took == '1' or #ids > 0) and '1 ' or '0 ') .. score .. ' ' .. first[10000]
     end
   end
   -- they run since the first call
-  if #ids > 0 then deadline = tonumber(redis.call('ZSCORE', leases, ids[1])) end
+  if #ids > 0 then deadline = moment(redis.call('ZSCORE', leases, ids[1])) or deadline end
 end
 if #ids == 0 and (rest or took == '1') then
   return {now, 0, settings[2] == '1' and 1 or 0, rest}
@@ -59,7 +59,7 @@ if #ids == 0 and settings[2] ~= '1' then
     -- a task that lost two leases is a suspect: it is handed out alone
     local counts, others = redis.call('HMGET', crashes, unpack(picks)), {}
     for i = 1, #picks do
-      if tonumber(counts[i] or 0) < 2 then
+      if number(counts[i], 0) < 2 then
         others[#others + 1] = picks[i]
       elseif i == 1 then
         others = {picks[1]}
@@ -99,7 +99,7 @@ if #ids == 0 and settings[2] ~= '1' then
       end
       redis.call('HSET', runtime, unpack(tokens))
     end
-    redis.call('HINCRBY', stats, 'claimed', #ids)
+    count_up(stats, 'claimed', #ids)
     rouse(deadline)
     if ready > #ids then ring() end
   end
@@ -107,7 +107,7 @@ end
 if #ids == 0 then
   local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
   local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
-  local a, b = tonumber(lease[2] or 0), tonumber(due[2] or 0)
+  local a, b = moment(lease[2]) or 0, moment(due[2]) or 0
   if settings[7] then
     local turn = next_turn()
     if turn and (b == 0 or turn < b) then b = turn end
@@ -115,14 +115,14 @@ if #ids == 0 then
   local at = (a > 0 and b > 0) and math.min(a, b) or math.max(a, b)
   -- a clock that stepped back made leases longer than anybody asked for: they are cut at once
   local last = a > 0 and redis.call('ZRANGE', leases, -1, -1, 'WITHSCORES')
-  if last and tonumber(last[2]) > now + tonumber(settings[3] or lease_ms) + 1000 then at = now end
+  if last and (moment(last[2]) or math.huge) > now + number(settings[3], lease_ms) + 1000 then at = now end
   return {now, at, settings[2] == '1' and 1 or 0}
 end
 -- fences grow even when the clock steps back or a failover forgot the last ones
 local known = redis.call('HMGET', meta, 'fence', 'run_id')
-local fence = math.max(tonumber(known[1] or 0) + 1, time[1] * 1000000 + time[2])
+local fence = math.max(number(known[1], 0) + 1, time[1] * 1000000 + time[2])
 redis.call('HSET', meta, 'fence', string.format('%.0f', fence + #ids - 1))
-if lease_ms > tonumber(settings[3] or 0) then
+if lease_ms > number(settings[3], 0) then
   redis.call('HSET', meta, 'lease_ms', lease_ms)
 end
 -- the first lease notes which server gave it, so that already the first restart is noticed

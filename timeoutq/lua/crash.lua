@@ -14,6 +14,6 @@ for i = 1, #ids do
 end
 if #dead > 0 then
   local back, given_up = crash(dead, was, ARGV[3])
-  redis.call('HINCRBY', stats, 'crashed', back + given_up)
+  count_up(stats, 'crashed', back + given_up)
 end
 return table.concat(codes)

@@ -7,7 +7,7 @@
 --       will have a turn, each waiting task is asked why it waits, which may take several calls
 local busy = redis.call('SCARD', todos) + redis.call('SCARD', in_progress)
   -- a lease without a task in progress: a foreign hand took the task away, and the task comes back
-  + redis.call('ZCARD', leases) + redis.call('ZCOUNT', scheduled, '-inf', '(' .. ARGV[3])
+  + redis.call('ZCARD', leases) + (ARGV[3] == '+inf' and redis.call('ZCARD', scheduled) or redis.call('ZCOUNT', scheduled, '-inf', '(' .. ARGV[3]))
 local prefix = string.sub(meta, 1, -5)
 if polite then busy = busy + redis.call('ZCOUNT', prefix .. 'hosts', '-inf', '(' .. ARGV[3]) end
 if busy > 0 then return {0, '0'} end

@@ -12,8 +12,9 @@ local first = now + lease_ms
 sound()
 for i = 1, #ids do
   local left = lease_ms
-  if yes[i] and ends[i] then
-    left = math.min(left, tonumber(ends[i]) - now)
+  local ending = yes[i] and number(ends[i])
+  if ending then
+    left = math.min(left, ending - now)
   end
   if not yes[i] then
     codes[i] = 'L'
@@ -33,7 +34,7 @@ end
 if #scores > 0 then
   redis.call('ZADD', leases, unpack(scores))
   rouse(first)
-  if lease_ms > tonumber(settings[3] or 0) then
+  if lease_ms > number(settings[3], 0) then
     redis.call('HSET', meta, 'lease_ms', lease_ms)
   end
 end

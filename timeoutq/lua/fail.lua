@@ -26,7 +26,7 @@ for i = 1, #ids do
     -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
     seen[ids[i]], codes[i], ended[#ended + 1] = true, 'O', ids[i]
     if blocked then blocks[#ended] = now + tonumber(blocked) end
-    redis.call('HSET', attempts, ids[i], tonumber(counts[i] or 0) + 1)
+    redis.call('HSET', attempts, ids[i], number(counts[i], 0) + 1)
     log_error(ids[i], message, ARGV[at + 3 * i - 1], texts)
     if retry < 0 then
       gave_up = gave_up + 1
@@ -42,7 +42,7 @@ end
 if #ended > 0 then
   drop(ended)
   if ARGV[at + 3 * #ids] then trim_traces() end
-  redis.call('HINCRBY', stats, 'failed', #ended)
+  count_up(stats, 'failed', #ended)
   if polite then
     local names = hosts_of(ended)
     depart(ended, names, 1, 1)
@@ -51,7 +51,7 @@ if #ended > 0 then
     end
     turn()
   end
-  if gave_up > 0 then redis.call('HINCRBY', stats, 'gave_up', gave_up) end
+  if gave_up > 0 then count_up(stats, 'gave_up', gave_up) end
 end
 local letters = judge(call_id, codes, lost)
 if #ended > 0 then remember(call_id, codes, lost) end

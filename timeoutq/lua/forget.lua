@@ -39,6 +39,6 @@ if polite then
 end
 ungroup(ids)
 if count > 0 then
-  redis.call('HINCRBY', stats, 'forgotten', count)
+  count_up(stats, 'forgotten', count)
 end
 return table.concat(codes)

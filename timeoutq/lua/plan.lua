@@ -8,20 +8,18 @@ local at = now + tonumber(ARGV[3])
 local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
 sound()
-local longest = tonumber(settings[3] or 0)
+local longest = number(settings[3], 0)
 -- asked also while nothing runs out, so that a failover and the way back are two
 local grace_until = grace(longest, false)
-if lease[2] then
-  local deadline = tonumber(lease[2])
+local deadline = moment(lease[2])
+if deadline then
   if now < grace_until then deadline = math.max(deadline, grace_until) end
   at = math.min(at, deadline)
   -- a clock that stepped back made leases longer than anybody asked for: they are cut at once
   local last = redis.call('ZRANGE', leases, -1, -1, 'WITHSCORES')
-  if longest > 0 and tonumber(last[2]) > now + longest + 1000 then at = now end
+  if longest > 0 and (moment(last[2]) or math.huge) > now + longest + 1000 then at = now end
 end
-if due[2] then
-  at = math.min(at, tonumber(due[2]))
-end
+at = math.min(at, moment(due[2]) or at)
 if settings[7] then
   at = math.min(at, next_turn() or at)
 end
@@ -31,10 +29,12 @@ if wake_at < at or wake_at > now + 60000 then
 end
 -- counters of the last twenty minutes, for the dashboard: a line each ten seconds, whoever comes first
 local last = redis.call('LINDEX', history, 0)
-if not last or math.abs(now - tonumber(string.match(last, '^%d+'))) >= 10000 then
+local noted = last and number(string.match(last, '^%d+'), 0) or 0
+if math.abs(now - noted) >= 10000 then
   local c = redis.call('HMGET', stats, 'put', 'claimed', 'acked', 'failed', 'expired')
-  local line = now .. ' ' .. (c[1] or 0) .. ' ' .. (c[2] or 0) .. ' ' .. (c[3] or 0)
+  local line = tostring(now)
+  for i = 1, 5 do line = line .. ' ' .. string.format('%.0f', number(c[i], 0)) end
   redis.call('LTRIM', history, 0, 118)
-  redis.call('LPUSH', history, line .. ' ' .. (c[4] or 0) .. ' ' .. (c[5] or 0))
+  redis.call('LPUSH', history, line)
 end
 return {now, at}

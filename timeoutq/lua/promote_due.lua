@@ -19,7 +19,7 @@ if #ids > 0 then
     ring()
   end
   redis.call('ZREM', scheduled, unpack(ids))
-  redis.call('HINCRBY', stats, 'promoted', #ids)
+  count_up(stats, 'promoted', #ids)
 end
 if polite then
   local hosts = string.sub(meta, 1, -5) .. 'hosts'

@@ -6,7 +6,7 @@
 -- ARGV  1 call id   2 age of the call, ms   3 at most   4 where the dating of done tasks goes on, 0 at first
 -- Reply {pruned, where the dating goes on, 1 if there may be more to prune}
 local n, keep, cursor = tonumber(ARGV[3]), settings[5] or 'forever', '0'
-local old, undated = {}, false
+local old, undated, most = {}, false, number(string.sub(keep, 2)) -- a setting that cannot be read keeps all
 sound()
 if keep ~= 'forever' and keep ~= 'no' and redis.call('SCARD', done) > redis.call('ZCARD', done_at) then
   -- a task that was done while all tasks were kept has no time: its age counts from now
@@ -20,10 +20,10 @@ if keep ~= 'forever' and keep ~= 'no' and redis.call('SCARD', done) > redis.call
 end
 if keep == 'no' then
   old = redis.call('SRANDMEMBER', done, n)
-elseif string.sub(keep, 1, 1) == 't' then
-  old = redis.call('ZRANGEBYSCORE', done_at, '-inf', now - tonumber(string.sub(keep, 2)), 'LIMIT', 0, n)
-elseif string.sub(keep, 1, 1) == 'n' then
-  local over = redis.call('ZCARD', done_at) - tonumber(string.sub(keep, 2))
+elseif most and string.sub(keep, 1, 1) == 't' then
+  old = redis.call('ZRANGEBYSCORE', done_at, '-inf', now - most, 'LIMIT', 0, n)
+elseif most and string.sub(keep, 1, 1) == 'n' then
+  local over = redis.call('ZCARD', done_at) - most
   if over > 0 then
     old = redis.call('ZRANGE', done_at, 0, math.min(over, n) - 1)
   end
@@ -31,13 +31,13 @@ end
 if #old > 0 then
   redis.call('SREM', done, unpack(old))
   redis.call('ZREM', done_at, unpack(old))
-  redis.call('HINCRBY', stats, 'pruned', #old)
+  count_up(stats, 'pruned', #old)
 end
 local early = false
 if polite then
   -- a clock that stepped back leaves hosts whose turn is far away; only a blocked host keeps such a turn
   local hosts = string.sub(meta, 1, -5) .. 'hosts'
-  local beyond = now + tonumber(string.match(polite, '^%d+')) + 1000
+  local beyond = now + number(string.match(polite, '^%d+')) + 1000
   local far = redis.call('ZRANGEBYSCORE', hosts, '(' .. beyond, '(+inf', 'WITHSCORES', 'LIMIT', 0, n)
   if #far > 0 then
     local names = {}
@@ -45,7 +45,7 @@ if polite then
     redis.call('ZREM', hosts, '') -- goes first: a full server allows it, and all that follows it
     load_hosts(names)
     turn()
-    early = tonumber(redis.call('ZSCORE', hosts, far[1])) ~= tonumber(far[2])
+    early = redis.call('ZSCORE', hosts, far[1]) ~= far[2]
   end
 end
 return {#old, cursor, (#old == n or undated or early) and 1 or 0}

@@ -33,7 +33,7 @@ if keep ~= 'forever' and keep ~= 'no' then
     redis.call('ZADD', done_at, now, ids[i])
   end
 end
-redis.call('HINCRBY', stats, 'pulled', #ids)
+count_up(stats, 'pulled', #ids)
 if polite then
   depart(ids, hosts_of(ids), 1, 0)
   turn()

@@ -18,7 +18,7 @@ local into, back, back_names, dues, soonest, counted, spent = {}, {}, {}, {}, ma
 for i = 1, #ids do
   codes[i] = 'L'
   if yes[i] and held[i] == 1 and not seen[ids[i]] then
-    local id, count, wait = ids[i], counts and tonumber(counts[i] or 0) + 1 or 0, delay
+    local id, count, wait = ids[i], counts and number(counts[i], 0) + 1 or 0, delay
     -- the first release costs no wait, the second 50 ms, and each further release twice as long as the one before, up to a minute
     if count > 1 then wait = math.max(wait, math.min(60000, math.floor(50 * 2 ^ math.min(count - 2, 11)))) end
     seen[id], codes[i], ended[#ended + 1] = true, 'O', id
@@ -56,8 +56,8 @@ if #ended > 0 then
     end
   end
   drop(ended)
-  redis.call('HINCRBY', stats, 'released', #ended)
-  if #spent > 0 then redis.call('HINCRBY', stats, 'gave_up', #spent) end
+  count_up(stats, 'released', #ended)
+  if #spent > 0 then count_up(stats, 'gave_up', #spent) end
   if names then
     depart(ended, ended_names, 0, 0)
     arrive(back, back_names)

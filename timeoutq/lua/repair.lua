@@ -2,7 +2,7 @@
 -- script that was refused half-way. A task in two states keeps the state that loses nothing; a task in no state comes back.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime workers worker_info meta stats bell alarm
 -- PARTS open wake log hostname polite where walk
--- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at
+-- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at; durations0 durations1 resting policies host_failures history error_log
 -- ARGV  1 call id   2 age of the call, ms   3 how many ids to look at, at most   4 where the walk goes on: '' at first; + to go
 --       on where the last call of any client ended   5 mend: 1, or 0 to count only
 -- Reply {where the walk goes on, or '' at its end; ids looked at; (what was found, how often) *}
@@ -17,6 +17,8 @@
 --       haunted    a place of a host that is not used by its task
 --       leftover   a record of a task that is in no state
 --       impolite   a task that waits for a host on a queue that is not polite: this is not mended
+--       odd KEY, odd KEY FIELD   a value that is none of this key's: it is removed, for it counts as absent; a task with such a
+--                  due time becomes due, a lease with such a deadline ends, and the politeness becomes the usual one
 local n, cursor, mends, shared = tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1', false
 if cursor == '+' then
   shared, cursor = true, redis.call('HGET', meta, 'walk') or ''
@@ -43,7 +45,7 @@ local function settle(ids, missing, lane)
   if polite then load_hosts(names) end
   local waits, wait_names, free = {}, {}, {}
   for i = 1, #ids do
-    local id, state, deadline = ids[i], states[i], deadlines[i] and tonumber(deadlines[i])
+    local id, state, deadline = ids[i], states[i], moment(deadlines[i])
     if #state > 1 then
       local keep = best(state, deadline and deadline > now)
       if wrong('twice') then
@@ -63,9 +65,9 @@ local function settle(ids, missing, lane)
           -- the lease gets the time that the lock has left. Without a lock, the task gets a lease that nobody owns, of a minute
           -- at most (the longest lease that the queue ever gave may be days), and comes back when this lease runs out
           local left = redis.call('PTTL', lock .. id)
-          deadline = now + (left > 0 and left or math.min(tonumber(settings[3] or 30000), 60000))
+          deadline = now + (left > 0 and left or math.min(number(settings[3], 30000), 60000))
           redis.call('ZADD', leases, deadline, id)
-          redis.call('HINCRBY', stats, 'adopted', 1)
+          count_up(stats, 'adopted', 1)
           rouse(deadline)
         end
       end
@@ -113,9 +115,57 @@ local function settle(ids, missing, lane)
   return states, names
 end
 
+-- odd: remove the fields of a hash whose values cannot be read. `reads` reads a value; as a table, it has a reader for each field
+-- that is looked at. With `named`, these fields are told by name
+local function odd(name, ids, values, reads, named)
+  for i = 1, #ids do
+    local read = reads
+    if type(reads) == 'table' then read = reads[ids[i]] end
+    if read and values[i] and not read(values[i]) and wrong('odd ' .. name .. (named and ' ' .. string.sub(ids[i], 1, 40) or '')) then
+      redis.call('HDEL', prefix .. name, ids[i])
+      if name == 'meta' and ids[i] == 'politeness' then redis.call('HSET', meta, 'politeness', polite) end
+    end
+  end
+end
+local function whole(text) return string.find(text, '^%-?%d+$') and number(text) end
+local function like(form)
+  return function(text) return string.find(text, form) end
+end
+local of_meta = {
+  lease_ms = whole, fence = whole, wake_at = whole, max_crashes = whole, grace_until = whole,
+  keep_done = function(text)
+    return text == 'forever' or text == 'no' or string.find(text, '^[nt]%d+$') and number(string.sub(text, 2))
+  end,
+  politeness = function(text) return text == polite end,
+}
+local function of_fields(name, reads, named)
+  return function(ids, _, values) odd(name, ids, values, reads, named) end
+end
+
+-- dated: give times to what has a score that is no time
+local function dated(name, ids, scores, at)
+  for i = 1, #ids do
+    if scores and not moment(scores[i]) and redis.call('ZSCORE', prefix .. name, ids[i]) and wrong('odd ' .. name) then
+      if at then
+        redis.call('ZADD', prefix .. name, at, ids[i])
+        rouse(at)
+      else
+        redis.call('ZREM', prefix .. name, ids[i])
+      end
+    end
+  end
+end
+
 -- what each stage of the walk does with a page
 local function of_states(ids) settle(ids, false) end
-local function of_leases(ids) settle(ids, in_progress) end
+local function of_leases(ids, _, scores)
+  dated('leases', ids, scores, now + math.min(number(settings[3], 30000), 60000))
+  settle(ids, in_progress)
+end
+local function of_scheduled(ids, _, scores)
+  dated('scheduled', ids, scores, now)
+  settle(ids, false)
+end
 local function of_owners(ids) settle(ids, false) end
 local function of_lane(ids, name)
   if not polite then return end
@@ -128,8 +178,9 @@ local function of_lane(ids, name)
   if #bare > 0 and wrong('unqueued') then regroup(bare, name) end
   settle(ids, waiting, name)
 end
-local function of_records(key, kept_in, forget)
-  return function(ids)
+local function of_records(key, kept_in, forget, numbers)
+  return function(ids, _, values)
+    if numbers then odd(numbers, ids, values, whole) end
     local states, old = where_all(ids), {}
     for i = 1, #ids do
       if not string.find(states[i], kept_in or '[ptwsf]') then
@@ -154,8 +205,9 @@ local function of_workers(ids)
     if not beats[i] and wrong('leftover') then redis.call('HDEL', worker_info, ids[i]) end
   end
 end
-local function of_slots(names)
+local function of_slots(names, _, values)
   if not polite then return end
+  odd('slots', names, values, like('^%d+ '))
   local all, ids, owners_of = load_hosts(names), {}, {}
   for i = 1, #names do
     local id = all[names[i]].held
@@ -173,26 +225,57 @@ local function of_places(words)
   haunts(ids, names, wrong, words)
 end
 
+local function of_beats(ids, _, scores) dated('workers', ids, scores) end
+
+-- lines: remove the lines of a list that cannot be read
+local function lines(name, read)
+  local key, good, bad = prefix .. name, {}, false
+  for i = 0, 119 do
+    local text = redis.call('LINDEX', key, i)
+    if not text then break end
+    if not read(text) and wrong('odd ' .. name) then bad = true else good[#good + 1] = text end
+  end
+  if not bad then return end
+  redis.call('DEL', key)
+  for i = #good, 1, -1 do redis.call('LPUSH', key, good[i]) end
+end
+
 local stages = {
   {'SSCAN', in_progress, of_states}, {'LANES', prefix .. 'hosts', of_lane}, {'SSCAN', prefix .. 'waiting', of_states},
-  {'SSCAN', todos, of_states}, {'ZSCAN', scheduled, of_states}, {'SSCAN', failed, of_states}, {'ZSCAN', leases, of_leases},
-  {'HSCAN', owners, of_owners}, {'HSCAN', runtime, of_records(runtime, 'p')}, {'HSCAN', prefix .. 'slots', of_slots},
+  {'SSCAN', todos, of_states}, {'ZSCAN', scheduled, of_scheduled}, {'SSCAN', failed, of_states}, {'ZSCAN', leases, of_leases},
+  {'HSCAN', owners, of_owners}, {'HSCAN', runtime, of_records(runtime, 'p', nil, 'runtime')}, {'HSCAN', prefix .. 'slots', of_slots},
   {'ZSCAN', prefix .. 'places', of_places}, {'HSCAN', prefix .. 'groups', of_records(prefix .. 'groups')},
-  {'FIELDS', payload, of_records(payload)}, {'HSCAN', attempts, of_records(attempts, nil, clear)},
-  {'HSCAN', crashes, of_records(crashes, nil, clear)}, {'FIELDS', errors, of_records(errors, nil, clear)},
-  {'HSCAN', prefix .. 'releases', of_records('releases', nil, clear)},
+  {'FIELDS', payload, of_records(payload)}, {'HSCAN', attempts, of_records(attempts, nil, clear, 'attempts')},
+  {'HSCAN', crashes, of_records(crashes, nil, clear, 'crashes')}, {'FIELDS', errors, of_records(errors, nil, clear)},
+  {'HSCAN', prefix .. 'releases', of_records('releases', nil, clear, 'releases')},
   {'HSCAN', prefix .. 'traces', of_records('traces', nil, untrace)}, {'ZSCAN', done_at, of_times},
-  {'HSCAN', worker_info, of_workers},
+  {'HSCAN', worker_info, of_workers}, {'HSCAN', meta, of_fields('meta', of_meta, true)},
+  {'HSCAN', stats, of_fields('stats', whole, true)}, {'HSCAN', prefix .. 'durations0', of_fields('durations0', whole, true)},
+  {'HSCAN', prefix .. 'durations1', of_fields('durations1', whole, true)},
+  {'HSCAN', prefix .. 'trace_uses', of_fields('trace_uses', whole)}, {'HSCAN', prefix .. 'resting', of_fields('resting', whole)},
+  {'HSCAN', prefix .. 'host_failures', of_fields('host_failures', whole)},
+  {'HSCAN', prefix .. 'policies', of_fields('policies', like('^[%d-]%d* [%d-]%d* [%d-]%d* %d+ [bx-]'))},
+  {'ZSCAN', workers, of_beats},
 }
 local stage, at = string.match(cursor, '^(%d+) (.*)$')
-stage, at = tonumber(stage or 1), at or '0'
+stage, at = number(stage, 1), at or '0'
+-- where the walk goes on is kept in the queue, where a foreign hand may write
+local first = stages[stage] and stages[stage][1] == 'LANES' and string.match(at, '^(%d+) %d+ ') or at
+if not string.find(first, '^%d+$') or #first > 19 then stage, at = 1, '0' end
+if stage == 1 and at == '0' then
+  lines('history', like('^%d+ %d+ %d+ %d+ %d+ %d+$'))
+  lines('error_log', function(text)
+    local size, from = string.match(text, '^(%d%d?%d?%d?) ()')
+    return size and string.find(text, '^%d+ ', from + size)
+  end)
+end
 while looked < n and stage <= #stages do
   local how, key, see = unpack(stages[stage])
-  local ids, lane
-  ids, at, lane = page_of(how, key, at, n - looked)
+  local ids, lane, values
+  ids, at, lane, values = page_of(how, key, at, n - looked)
   -- a look that finds nothing costs time, too; and each small lane costs as much as a few tasks
   looked = looked + math.max(1, #ids) + (how == 'LANES' and 3 or 0)
-  if #ids > 0 then see(ids, lane) end
+  if #ids > 0 then see(ids, lane, values) end
   if at == '0' then stage = stage + 1 end
 end
 local on = stage <= #stages and stage .. ' ' .. at or ''

@@ -5,7 +5,7 @@
 -- ARGV  1 call id   2 age of the call, ms   3 at most   4 the server time that the client expects, ms, or 0
 -- Reply {now ms, taken back, gone to failed, 1 if there may be more}
 local n, expected = tonumber(ARGV[3]), tonumber(ARGV[4])
-local longest = tonumber(settings[3] or 0)
+local longest = number(settings[3], 0)
 -- a clock that stepped back would make leases longer than anybody asked for
 if longest > 0 then
   local beyond = redis.call('ZRANGEBYSCORE', leases, '(' .. (now + longest + 1000), '+inf', 'LIMIT', 0, n)
@@ -28,5 +28,5 @@ if now < grace_until then
 end
 local was = redis.call('HMGET', owners, unpack(ids))
 local back, given_up = crash(ids, was, 'the lease ran out')
-redis.call('HINCRBY', stats, 'expired', back + given_up)
+count_up(stats, 'expired', back + given_up)
 return {now, back, given_up, #ids == n and 1 or 0}

@@ -19,7 +19,7 @@ for i = 1, #ids do
 end
 if #moved > 0 then
   clear(moved)
-  redis.call('HINCRBY', stats, 'retried', #moved)
+  count_up(stats, 'retried', #moved)
   if names then
     arrive(moved, moved_names)
     turn()

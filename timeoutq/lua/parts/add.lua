@@ -62,7 +62,7 @@ end
 
 -- put_new: count what was put
 local function put_new(count)
-  redis.call('HINCRBY', stats, 'put', count)
+  count_up(stats, 'put', count)
   if not settings[1] then redis.call('HSET', meta, 'schema', '2') end
 end
 

@@ -9,5 +9,5 @@ end
 
 local function was_called(call_id)
   local at = redis.call('ZSCORE', calls, call_id)
-  return at and tonumber(at) > now - 60000
+  return at and (moment(at) or 0) > now - 60000
 end

@@ -9,7 +9,7 @@ end
 
 -- crash: leases on `ids` ran out (`was` their owners). Back to todos, or to failed for those that did it too often.
 local function crash(ids, was, reason)
-  local limit = tonumber(settings[6] or 5)
+  local limit = number(settings[6], 5)
   local counts = redis.call('HMGET', crashes, unpack(ids))
   local names = polite and hosts_of(ids)
   local again, again_names = {}, {}
@@ -18,7 +18,7 @@ local function crash(ids, was, reason)
   sound()
   for i = 1, #ids do
     local id = ids[i]
-    local count = tonumber(counts[i] or 0) + 1
+    local count = number(counts[i], 0) + 1
     gone[#gone + 1] = id
     local into = count >= limit and failed or names and names[i] and waiting or todos
     local moved = redis.call('SMOVE', in_progress, into, id)
@@ -50,7 +50,7 @@ local function crash(ids, was, reason)
     end
   end
   if given_up > 0 then
-    redis.call('HINCRBY', stats, 'gave_up', given_up)
+    count_up(stats, 'gave_up', given_up)
   end
   if back > 0 then
     ring()

@@ -2,12 +2,12 @@
 -- minute at most. Gives until when nothing is taken back.
 local function grace(longest, jumped)
   local known = redis.call('HMGET', meta, 'run_id', 'grace_until')
-  local run, ends, last = run_id(), tonumber(known[2] or 0), now + math.min(longest, 60000)
+  local run, ends, last = run_id(), number(known[2], 0), now + math.min(longest, 60000)
   if jumped or (known[1] and known[1] ~= run) then
     ends = last
     redis.call('HDEL', meta, 'grace_until') -- goes first: a full server allows it, and all that follows it
     redis.call('HSET', meta, 'run_id', run, 'grace_until', ends)
-    redis.call('HINCRBY', stats, jumped and 'clock_jumps' or 'restarts', 1)
+    count_up(stats, jumped and 'clock_jumps' or 'restarts', 1)
   elseif ends > last then
     -- the clock stepped back during a grace, which must not become longer by that
     ends = last

@@ -19,7 +19,7 @@ local function untrace(ids)
   if not next(uses) then return end
   redis.call('HDEL', log_key .. 'traces', unpack(ids))
   for digest, count in pairs(uses) do
-    if redis.call('HINCRBY', log_key .. 'trace_uses', digest, -count) <= 0 then
+    if count_up(log_key .. 'trace_uses', digest, -count) <= 0 then
       redis.call('HDEL', log_key .. 'trace_uses', digest)
       redis.call('HDEL', log_key .. 'trace_texts', digest)
       redis.call('ZREM', log_key .. 'trace_at', digest)
@@ -35,7 +35,7 @@ local function log_error(id, message, digest, texts)
   redis.call('LPUSH', log_key .. 'error_log', #id .. ' ' .. id .. line)
   redis.call('LTRIM', log_key .. 'error_log', 0, 49)
   if digest and digest ~= '' then
-    redis.call('HINCRBY', log_key .. 'trace_uses', digest, 1)
+    count_up(log_key .. 'trace_uses', digest, 1)
     redis.call('HSET', log_key .. 'traces', id, digest)
     redis.call('ZADD', log_key .. 'trace_at', now, digest)
     if texts[digest] then
@@ -49,7 +49,7 @@ end
 local function trim_traces()
   local over = redis.call('ZCARD', log_key .. 'trace_at') - 200
   if over > 0 then
-    local old = redis.call('ZRANGE', log_key .. 'trace_at', 0, over - 1)
+    local old = redis.call('ZRANGE', log_key .. 'trace_at', 0, math.min(over, 500) - 1)
     redis.call('ZREM', log_key .. 'trace_at', unpack(old))
     redis.call('HDEL', log_key .. 'trace_texts', unpack(old))
   end

@@ -1,5 +1,33 @@
 -- open: the one clock reading of the script, the settings, and the check that we understand this queue
 local unpack = table.unpack or unpack
+-- number: the whole number that a field holds; what a foreign hand has written, and is none, counts as absent
+local function number(text, default)
+  local found = tonumber(text or nil)
+  -- false for NaN, too: it is in no order
+  if found and found >= -9007199254740992 and found <= 9007199254740992 then return math.floor(found) end
+  return default
+end
+
+-- moment: the time that a score holds, ms; nil when it is beyond the year 9999, or infinite: then it is no time
+local function moment(score)
+  if score == '-inf' then return 1 end
+  local at = tonumber(score or nil)
+  if at and at < 253402300800000 then return at > 1 and at or 1 end
+end
+
+-- count_up: add to a counter; one that holds no number begins anew, for a script must not stop after its first write
+local function count_up(key, field, by)
+  local count = redis.pcall('HINCRBY', key, field, by)
+  if type(count) == 'number' then return count end
+  local said = tostring(count.err)
+  if not (string.find(said, 'integer', 1, true) or string.find(said, 'overflow', 1, true)) then
+    return redis.call('HINCRBY', key, field, by)
+  end
+  redis.call('HDEL', key, field)
+  redis.call('HSET', key, field, by)
+  return by
+end
+
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local settings = redis.call('HMGET', meta, 'schema', 'paused', 'lease_ms', 'wake_at', 'keep_done', 'max_crashes',
@@ -7,4 +35,4 @@ local settings = redis.call('HMGET', meta, 'schema', 'paused', 'lease_ms', 'wake
 if settings[1] and settings[1] ~= '2' then
   return {err = 'SCHEMA the queue has schema ' .. settings[1]}
 end
-local wake_at = tonumber(settings[4] or 0)
+local wake_at = number(settings[4] or 0, math.huge) -- one that cannot be read wakes the cleaners too often, not too rarely

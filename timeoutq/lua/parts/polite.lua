@@ -35,7 +35,9 @@ if polite then
   local host_failures = prefix .. 'host_failures'
   local call, find, sub, match, inf = redis.call, string.find, string.sub, string.match, math.huge
   local usual_delay, usual_per_host = match(polite, '^(%d+) (%d+)')
-  usual_delay, usual_per_host = tonumber(usual_delay), tonumber(usual_per_host)
+  usual_delay, usual_per_host = number(usual_delay), number(usual_per_host)
+  -- a politeness that cannot be read counts as the usual one: 1 s and one visit; no host is hurt, and nothing stops
+  if not (usual_delay and usual_per_host) then polite, usual_delay, usual_per_host = '1000 1', 1000, 1 end
   local known, order, left, places = {}, {}, 500, prefix .. 'places'
   waiting = prefix .. 'waiting'
 
@@ -83,7 +85,10 @@ if polite then
       local one, text = {name = name, held = false, visits = 0}, held[i]
       if text then
         local gap = find(text, ' ', 1, true)
-        one.visits = tonumber(sub(text, 1, gap - 1))
+        local visits = gap and number(sub(text, 1, gap - 1))
+        -- from a record that cannot be read, only what `places` holds is known
+        if not visits then gap, text, one.moved = 2, '0 \0', true end
+        one.visits = visits or 0
         if string.byte(text, gap + 1) == 0 then
           many_of(one)
           one.many = call('ZLEXCOUNT', places, '[' .. one.key, one.last)
@@ -98,15 +103,15 @@ if polite then
       end
       if rules then
         one.until_ms, one.flag, one.reason = 0, '-', ''
-        if rules[i] then
-          local delay, per_host, budget, until_ms, flag, reason = match(rules[i], '^(%S+) (%S+) (%S+) (%S+) (%S) ?(.*)$')
-          one.own_delay, one.own_per_host, one.budget = tonumber(delay), tonumber(per_host), tonumber(budget)
+        local delay, per_host, budget, until_ms, flag, reason = match(rules[i] or '', '^(%S+) (%S+) (%S+) (%S+) (%S) ?(.*)$')
+        if delay then
+          one.own_delay, one.own_per_host, one.budget = number(delay), number(per_host), number(budget)
           one.delay, one.per_host = one.own_delay, one.own_per_host
-          one.until_ms, one.flag, one.reason = tonumber(until_ms), flag, reason
+          one.until_ms, one.flag, one.reason = number(until_ms, 0), flag, reason
         end
       end
       if rests and rests[i] then
-        one.next_ms = tonumber(rests[i])
+        one.next_ms = number(rests[i])
         cut(one)
       end
       known[name] = one
@@ -201,7 +206,7 @@ if polite then
           if one.held == ids[i] then one.held, one.moved = false, true end
         end
         if visited > 0 then one.visits, one.moved = one.visits + visited, true end
-        if broken > 0 then call('HINCRBY', host_failures, one.name, broken) end
+        if broken > 0 then count_up(host_failures, one.name, broken) end
         local delay = one.delay or usual_delay
         if delay > 0 then one.next_ms, one.rested = now + delay, true end
       end
@@ -305,7 +310,7 @@ if polite then
       left = left - 1
       if call('SMOVE', waiting, prefix .. 'failed', ids[i]) == 1 then
         log_error(ids[i], 'gave up: host ' .. one.name .. ' is banned: ' .. one.reason)
-        call('HINCRBY', stats, 'gave_up', 1)
+        count_up(stats, 'gave_up', 1)
       end
     end
     return left == 0 and more(one) or inf
@@ -400,7 +405,7 @@ if polite then
       for j = 1, #ids do ids[j] = sub(ids[j], #one.key + 1) end
     end
     return {name, call('ZCARD', lane .. name), ids, call('ZSCORE', hosts, name),
-      one.delay or usual_delay, one.per_host or usual_per_host, one.budget or -1, one.visits, tonumber(call('HGET', host_failures, name) or 0),
+      one.delay or usual_delay, one.per_host or usual_per_host, one.budget or -1, one.visits, number(call('HGET', host_failures, name), 0),
       string.format('%.0f', one.next_ms or 0), string.format('%.0f', one.until_ms or 0), one.flag or '-', one.reason or '',
       busy(one), one.recall and 1 or 0}
   end

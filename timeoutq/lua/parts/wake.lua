@@ -10,7 +10,11 @@ end
 local function rouse(at)
   if at < wake_at or (wake_at > 0 and wake_at <= now) then
     redis.call('HSET', meta, 'wake_at', at)
-    redis.call('XADD', alarm, 'MAXLEN', 1, '*', 'at', at)
+    if type(redis.pcall('XADD', alarm, 'MAXLEN', 1, '*', 'at', at)) == 'table' then
+      -- a foreign hand gave the stream the last id that there is: it begins anew
+      redis.call('DEL', alarm)
+      redis.call('XADD', alarm, 'MAXLEN', 1, '*', 'at', at)
+    end
     wake_at = at
   end
 end

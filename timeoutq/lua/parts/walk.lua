@@ -68,13 +68,14 @@ local function lanes(hosts, at, count)
   return ids, from .. ' ' .. lane[1] .. ' ' .. name, name
 end
 
--- page_of: the next ids of a stage, where the stage goes on, and the host whose lane holds the ids
+-- page_of: the next ids of a stage, where the stage goes on, the host whose lane holds the ids, and their values or scores, if
+-- they are read
 local function page_of(how, key, at, count)
   if how == 'LANES' then return lanes(key, at, count) end
   if how == 'FIELDS' then return fields(key, at, count) end
   local page = redis.call(how, key, at, 'COUNT', count)
   if how == 'SSCAN' then return page[2], page[1] end
-  local ids = {}
-  for i = 1, #page[2], 2 do ids[#ids + 1] = page[2][i] end
-  return ids, page[1]
+  local ids, values = {}, {}
+  for i = 1, #page[2], 2 do ids[#ids + 1], values[#values + 1] = page[2][i], page[2][i + 1] end
+  return ids, page[1], nil, values
 end
