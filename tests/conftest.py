@@ -126,7 +126,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture(autouse=True)
 def _process_as_it_was() -> Iterator[None]:
-    """A command that runs inside the tests sets up the log and the signals of its process; each test finds the usual."""
+    """A command that runs inside the tests sets up logs and signals of its process; each test finds the usual."""
     names = ("", "timeoutq", "httpx", "httpcore", "asyncio")
     logs = [(found, found.level, found.propagate) for found in map(logging.getLogger, names)]
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP)

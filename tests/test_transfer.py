@@ -647,6 +647,7 @@ def ends(url: str, *words: str, stdout: Any = subprocess.DEVNULL) -> int:
     return int(done.stderr.split()[-1])
 
 
+@pytest.mark.breaking
 def test_ten_times_as_many_tasks_take_no_more_memory(tmp_path: Path) -> None:
     with EmbeddedServer() as server, redis.Redis.from_url(server.url) as raw:
         used: dict[int, list[int]] = {}
