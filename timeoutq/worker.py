@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from tenacity import RetryCallState, wait_random_exponential
 
-from timeoutq import arguments, flows, handlers, signals, tracebacks
+from timeoutq import arguments, flows, forks, handlers, signals, tracebacks
 from timeoutq.arguments import Bodies
 from timeoutq.cleaner import Cleaner
 from timeoutq.client import AsyncQueue, Queue, twin
@@ -260,7 +260,8 @@ class Worker:
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._heartbeat = Heartbeat(twin(self.queue), self.held, self._lost_in_thread, self._about, self._spans)
         self._bell_task: asyncio.Task[None] | None = None
-        with signals.heeded(self.stop) if self._signals else nullcontext():
+        self._generation = forks.generation
+        with forks.watched(self._loop), signals.heeded(self.stop) if self._signals else nullcontext():
             if not self._stop_level:
                 async with self._span:
                     if self._span.entered:
@@ -364,6 +365,8 @@ class Worker:
     async def _turn(self, cleaner: asyncio.Task[None]) -> None:
         drain_until = 0.0
         while True:
+            if forks.generation != self._generation:
+                forks.leave("a task", None)
             if cleaner.done():
                 cleaner.result()  # raises the error, which waiting cannot mend
             if self._broken is not None:
@@ -732,7 +735,7 @@ class Worker:
         call, bare = self._call, around.bare
         me = asyncio.current_task()
         assert me is not None
-        spans = self._spans
+        spans, generation = self._spans, self._generation
         began = since = time.monotonic()
         while not self._closing:
             if not inbox:
@@ -754,8 +757,8 @@ class Worker:
                     result = await handlers.resolve(result)
             except BaseException as error:  # whatever a handler raises is its task's failure
                 problem = error
-            if ledger is not None:
-                ledger.finish(lease)
+            if forks.generation != generation:
+                forks.leave(lease.task, problem)
             # one look at the clock serves as the end of this run and the beginning of the next
             ended = time.monotonic()
             if ended - began < SHORTEST:
@@ -770,10 +773,15 @@ class Worker:
                 if not wake.is_set():
                     wake.set()
             else:
+                ends = problem is not None and not isinstance(problem, Exception)
                 self._leave(run, result, problem)
-                if problem is not None and not isinstance(problem, Exception):
+                result = problem = None  # what their end runs is the task's doing, too
+                if ends:
+                    if ledger is not None:
+                        ledger.finish(lease)
                     return
-                result = problem = None
+            if ledger is not None:
+                ledger.finish(lease)
             if (len(copy_context()) if bare else around.changed()) or me.cancelling():
                 return  # another consumer begins, without the traces that the handler left in this one
             if ended - since > 0.005:
@@ -1128,7 +1136,8 @@ class _Crew:
         self._worker = worker
         self._size = size
         self._waiting: SimpleQueue[Lease | None] = SimpleQueue()
-        self._done: deque[tuple[_Run, Any, BaseException | None]] = deque()
+        self._done: deque[tuple[_Run, list[Any] | None]] = deque()
+        """Handlers that have ended, with what they returned and raised; None if both are None."""
         self._told = False
         self.taken = 0
         """How many leases are with the crew, begun or not."""
@@ -1217,7 +1226,7 @@ class _Crew:
     def _serve(self) -> bool:
         """Call handlers until one has changed the context (True), or there are no more (False)."""
         worker, me = self._worker, threading.current_thread()
-        ledger, around = worker._ledger, worker._around
+        ledger, around, generation = worker._ledger, worker._around, worker._generation
         bare = around.bare
         while True:
             lease = self._waiting.get()
@@ -1235,19 +1244,27 @@ class _Crew:
                 waits = result is not None and inspect.isawaitable(result)
             except BaseException as error:  # whatever a handler raises is its task's failure
                 problem, waits = error, False
+            if forks.generation != generation:
+                forks.leave(lease.task, problem)
             if waits:
                 self._await_in_loop(run, result)
+                result = None
             else:
-                if ledger is not None:
-                    ledger.finish(lease)
                 run.spent = time.monotonic() - run.began
-                self._hand_in(run, result, problem)
-            result = problem = None
+                came = None
+                if result is None and problem is None:
+                    if ledger is not None:
+                        ledger.finish(lease)
+                else:
+                    came = [result, problem]  # what their end runs is the task's doing: the loop lets go of them last
+                    result = problem = None
+                self._hand_in(run, came)
+                came = None
             if len(copy_context()) if bare else around.changed():
                 return True
 
-    def _hand_in(self, run: _Run, result: Any, problem: BaseException | None) -> None:
-        self._done.append((run, result, problem))
+    def _hand_in(self, run: _Run, came: list[Any] | None) -> None:
+        self._done.append((run, came))
         if not self._told:
             self._told = True
             with suppress(RuntimeError):  # the loop is closed already
@@ -1289,10 +1306,13 @@ class _Crew:
             result = await handlers.resolve(awaitable)
         except BaseException as error:  # as above
             problem = error
-        if self._worker._ledger is not None:
-            self._worker._ledger.finish(run.lease)
+        if forks.generation != self._worker._generation:
+            forks.leave(run.lease.task, problem)
         self._worker._spans.add(time.monotonic() - run.began)
         self._worker._leave(run, result, problem)
+        result = problem = None
+        if self._worker._ledger is not None:
+            self._worker._ledger.finish(run.lease)
 
     def _come_back(self) -> None:
         # another thread may have taken its place
@@ -1305,10 +1325,17 @@ class _Crew:
         self._told = False
         worker = self._worker
         while self._done:
-            run, result, problem = self._done.popleft()
+            run, came = self._done.popleft()
             worker._spans.add(run.spent)
             if run.end:
                 self._come_back()  # the lease was lost, timed out or given back meanwhile
-                continue
-            self.taken -= 1
-            worker._leave(run, result, problem)
+            else:
+                self.taken -= 1
+                if came is None:
+                    worker._leave(run, None, None)
+                else:
+                    worker._leave(run, came[0], came[1])
+            if came is not None:
+                came.clear()
+                if worker._ledger is not None:
+                    worker._ledger.finish(run.lease)

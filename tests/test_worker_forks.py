@@ -1,0 +1,89 @@
+"""Handlers that fork, and handlers that kill their process just after they have ended: real worker processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rig.handlers import history
+from tests.rig.processes import Processes, processes
+from timeoutq import Queue, exit_codes
+from timeoutq.embedded import EmbeddedServer
+
+HANDLERS = "tests.rig.forking"
+
+
+@pytest.fixture
+def url(server: EmbeddedServer) -> str:
+    """One server is enough: this is about processes."""
+    return server.url
+
+
+@pytest.fixture
+def run(url: str, tmp_path: Path) -> Iterator[Processes]:
+    with processes(url, tmp_path) as started:
+        yield started
+
+
+def runs(run: Processes) -> Counter[str]:
+    return Counter(task for event, task, *_ in history(run.history) if event == "start")
+
+
+def ends_of_copies(run: Processes) -> list[str]:
+    return [event for event, *_ in history(run.history) if event.startswith("copy-ended")]
+
+
+@pytest.mark.parametrize(
+    ("handler", "how", "code"),
+    [
+        ("fork", "return", 0),
+        ("fork", "exit", 0),
+        ("fork", "exit 7", 7),
+        ("fork", "error", 1),
+        ("fork_in_loop", "return", 0),
+        ("fork_in_loop", "exit 7", 7),
+        ("fork_in_loop", "error", 1),
+        ("fork_in_loop", "await", 1),
+    ],
+)
+@pytest.mark.parametrize("words", [(), ("--no-supervise",)])
+def test_a_copy_that_a_handler_forks_and_lets_go_on_ends_with_its_handler(
+    queue: Queue, run: Processes, handler: str, how: str, code: int, words: tuple[str, ...]
+) -> None:
+    tasks = ["fork", *(f"t{i}" for i in range(20))]
+    queue.put(tasks)
+    worker = run.start("worker", queue.name, f"{HANDLERS}:{handler}", "--burst", "-c", "3", *words, HOW=how)
+    assert worker.wait(30) == exit_codes.DONE, run.log(worker)
+    assert ends_of_copies(run) == [f"copy-ended-{code}"]
+    assert runs(run) == dict.fromkeys(tasks, 1)
+    stats = queue.stats()
+    assert (stats.done, stats.failed) == (21, 0)
+    assert {name: n for name, n in stats.counters.items() if n and name in ("crashed", "expired", "lost")} == {}
+
+
+@pytest.mark.parametrize("handler", ["multiprocess", "multiprocess_in_loop"])
+@pytest.mark.parametrize("words", [(), ("--no-supervise",)])
+def test_a_process_that_a_handler_starts_has_signals_of_its_own(
+    queue: Queue, run: Processes, handler: str, words: tuple[str, ...]
+) -> None:
+    queue.put("fork", [f"t{i}" for i in range(20)])
+    worker = run.start("worker", queue.name, f"{HANDLERS}:{handler}", "--burst", "-c", "3", *words)
+    assert worker.wait(30) == exit_codes.DONE, run.log(worker)
+    assert ends_of_copies(run) == ["copy-ended--15"]
+    assert "drains" not in run.log(worker)
+    assert queue.stats().done == 21
+
+
+@pytest.mark.parametrize("handler", ["die_after", "die_after_in_loop"])
+@pytest.mark.parametrize("how", ["put", "error", "result"])
+def test_a_task_that_kills_its_process_just_after_its_handler_has_ended_is_found_out(
+    queue: Queue, run: Processes, handler: str, how: str
+) -> None:
+    queue.put("poison")
+    worker = run.start("worker", queue.name, f"{HANDLERS}:{handler}", "--burst", HOW=how)
+    assert worker.wait(60) == exit_codes.DONE, run.log(worker)
+    poison = queue.inspect("poison")
+    assert (poison.state, poison.crashes) == ("failed", 5)
