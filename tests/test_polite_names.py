@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import timeoutq
 from timeoutq import InvalidInput, Politeness, Queue, arguments
 from timeoutq.testing import FakeQueue, fake_queue
 
@@ -64,6 +68,12 @@ HOSTS: list[tuple[str, str | None]] = [
     ("http://😀.example/", "xn--e28h.example"),
     ("http://a b.example/", "a b.example"),
     ("http://a%2eb.example/", "a%2eb.example"),
+    (f"http://{'A' * 251}.b:80/", f"{'a' * 251}.b:80"),
+    (f"http://{'é' * 63}/", "xn--" + ("é" * 63).encode("punycode").decode()),
+    (f"http://{'É' * 64}.MÜNCHEN:80/", f"{'É' * 64}.xn--mnchen-3ya"),
+    (f"http://{'é.' * 8}A/", "xn--9ca." * 8 + "a"),
+    (f"http://{'é.' * 9}A/", "é." * 9 + "a"),
+    (f"http://{'é' * 128}.:80/", f"{'é' * 128}.:80"),
     ("http:///path", None),
     ("http://", None),
     ("http://:80/", None),
@@ -132,6 +142,70 @@ def test_a_host_is_found_again_by_the_name_that_the_queue_gives_it(rest: str, sc
     host = FOR_ANY.inspect(scheme + rest).host
     if host is not None:
         assert FOR_ANY.host(host).host == host
+
+
+def hosts_in_lua() -> Callable[[str], str | bool]:
+    """Make what the scripts find hosts with, without a server."""
+    part = (Path(timeoutq.__file__).parent / "lua" / "parts" / "hostname.lua").read_text("utf-8")
+    runtime: Any = import_module("lupa.lua51").LuaRuntime(encoding="latin-1")
+    found: Callable[[str], str | bool] = runtime.execute(f"local settings = {{[7] = '0 1'}}\n{part}\nreturn host_of")
+    return found
+
+
+PIECES = st.sampled_from(["http://", "x+y://", "a", "B", ".", ":", "80", "443", "@", "/", "é", "É", "。", "漢字", "Ж",
+                          "😀", "ẞ", "K", "x" * 60, "漢" * 30, "\udcff", "\udced\udca0\udc80", "\udcc0\udc80"])  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=14).map("".join), st.sampled_from(["http://", "https://", "HTTP://"]))
+@settings(max_examples=500, deadline=None)
+def test_the_scripts_and_a_caller_agree_on_every_host(rest: str, scheme: str) -> None:
+    task = (scheme + rest).encode("utf-8", "surrogateescape")
+    found = hosts_in_lua()(task.decode("latin-1"))
+    if isinstance(found, bool):
+        with pytest.raises(InvalidInput):
+            arguments.host(task)
+    elif len(found) <= arguments.MAX_ID:
+        assert arguments.host(task).decode("latin-1") == found
+        assert arguments.host(found.encode("latin-1")).decode("latin-1") == found
+
+
+LONG: dict[str, Callable[[int], str]] = {
+    "characters": lambda n: "http://" + "".join(chr(0x4E00 + 7 * k % 20_000) for k in range(n)) + "/",
+    "dots before a port": lambda n: "http://a" + "." * n + "b:81/",
+    "dots at the end": lambda n: "http://a" + "." * n + "b./",
+    "a user": lambda n: "http://" + "a" * n + "@h/",
+    "labels": lambda n: "http://" + "漢字." * n + "/",
+    "no URL": lambda n: "a" * n,
+}
+
+
+@pytest.mark.parametrize("what", LONG)
+def test_the_host_of_a_long_id_costs_a_pass_over_its_bytes(what: str) -> None:
+    host_of = hosts_in_lua()
+
+    def cost(n: int) -> float:
+        task = LONG[what](n).encode().decode("latin-1")
+        began = time.process_time()
+        host_of(task)
+        return time.process_time() - began
+
+    # sixteen times the bytes: some sixteen times the work, and not two hundred and fifty-six times
+    assert min(cost(16_000) for _ in range(3)) < 80 * max(min(cost(1000) for _ in range(20)), 5e-6)
+
+
+def test_the_longest_name_is_put_into_punycode_once_a_script_and_with_bounded_work() -> None:
+    runtime: Any = import_module("lupa.lua51").LuaRuntime(encoding="latin-1")
+    part = (Path(timeoutq.__file__).parent / "lua" / "parts" / "hostname.lua").read_text("utf-8")
+    steps: Callable[[str], int] = runtime.execute(
+        f"local settings = {{[7] = '0 1'}}\n{part}\n"
+        "return function(id) local n = 0 debug.sethook(function() n = n + 1 end, '', 100) host_of(id) debug.sethook() "
+        "return n * 100 end"
+    )
+    label = "".join(chr(0x4E00 + 7 * k) for k in range(63))
+    task = f"http://{label}.{label[:21]}/".encode().decode("latin-1")
+    assert 1000 < steps(task) < 100_000
+    assert steps(task + "another") < 1000
+    assert steps(("http://" + "漢字." * 36 + "/").encode().decode("latin-1")) < 20_000
 
 
 RUBBISH = [b"http://\xff\xfe/", b"http://a\x00b/", b"x://\xc3/", b"http://\xf0\x9f/", b"http://\x80\x80.example:80/"]
