@@ -243,7 +243,7 @@ def test_an_ack_while_politeness_ends_hands_over_a_part(huge: Queue, url: str) -
 def test_politeness_that_begins_again_before_it_has_ended_is_right(huge: Queue, url: str) -> None:
     huge.put(urls(3000))
     once(huge, huge.operations.configure({"politeness": b"off"}))
-    once(huge, huge.operations.convert(b"p0"))
+    once(huge, huge.operations.convert())
     leases = claimed(huge, 20)
     huge.ack(leases[:10])
     huge.configure(politeness=Politeness(0, 3))

@@ -153,7 +153,7 @@ def hosts_in_lua() -> Callable[[str], str | bool]:
 
 
 PIECES = st.sampled_from(["http://", "x+y://", "a", "B", ".", ":", "80", "443", "@", "/", "é", "É", "。", "漢字", "Ж",
-                          "😀", "ẞ", "K", "x" * 60, "漢" * 30, "\udcff", "\udced\udca0\udc80", "\udcc0\udc80"])  # fmt: skip
+                          "😀", "ẞ", "x" * 60, "漢" * 30, "\udcff", "\udced\udca0\udc80", "\udcc0\udc80"])  # fmt: skip
 
 
 @given(st.lists(PIECES, max_size=14).map("".join), st.sampled_from(["http://", "https://", "HTTP://"]))

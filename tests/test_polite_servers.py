@@ -275,7 +275,7 @@ def test_what_is_claimed_while_politeness_begins_has_its_place(url: str, name: s
             held += queue.claim(20)
             queue.release(held[:: seed + 1])
             held = [lease for n, lease in enumerate(held) if n % (seed + 1)]
-            cursor = queue.run(flows.answer(queue.talk, queue.operations.convert(cursor)))
+            cursor = queue.run(flows.answer(queue.talk, queue.operations.convert()))
         check(url, name)
         placed = {task for host in queue.hosts().hosts for task in host.in_flight}
         assert {lease.task for lease in held} <= placed
@@ -291,10 +291,10 @@ def test_two_clients_may_begin_politeness_at_once(url: str, name: str) -> None:
     with Queue(name, url, timeout=60) as one, Queue(name, url, timeout=60) as two:
         one.put(f"http://{i % 50}.example/{i}" for i in range(1500))
         assert one.run(flows.answer(one.talk, one.operations.configure({"politeness": b"0 2"}))) == 2
-        cursor = one.run(flows.answer(one.talk, one.operations.convert(b"p0")))
+        cursor = one.run(flows.answer(one.talk, one.operations.convert()))
         two.configure(politeness=Politeness(0, 2))
         while cursor != b"end":
-            cursor = one.run(flows.answer(one.talk, one.operations.convert(cursor)))
+            cursor = one.run(flows.answer(one.talk, one.operations.convert()))
         check(url, name)
         assert (one.stats().todos, one.stats().waiting) == (100, 1400)
         one.purge()

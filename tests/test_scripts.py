@@ -53,7 +53,7 @@ def calls() -> dict[str, Call[Any]]:
         ops.why("a"),
         ops.host("h", [("delay", 5)]),
         ops.hosts(0, 5),
-        ops.convert(b"t0"),
+        ops.convert(),
         ops.drained(),
         ops.configure({"paused": b"1"}),
     ]

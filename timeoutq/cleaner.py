@@ -67,6 +67,7 @@ class Cleaner:
         self._alarm = asyncio.Event()
         self._cursor = b"0"
         self._prune_at = self._repair_at = 0.0
+        self._converting = False
 
     async def run(self) -> None:
         """Clean until cancelled. A server that is away is waited for, without end."""
@@ -111,6 +112,12 @@ class Cleaner:
                 return 0.05
         if time.monotonic() >= self._prune_at:
             await self._prune()
+        if self._converting:
+            # whoever changed the politeness may have died; between two parts, what is due is done
+            part = await self.queue.run(flows.answer(queue.talk, ops.convert()))
+            self._converting = part != b"end"
+            if self._converting:
+                return 0.0
         if time.monotonic() >= self._repair_at:
             await self._repair()
         # whole ms were rounded down on the way: one more, and the next look finds it due
@@ -121,7 +128,7 @@ class Cleaner:
         while True:
             call = self.queue.operations.prune(cursor=self._cursor)
             found = await self.queue.run(flows.answer(self.queue.talk, call))
-            self._cursor = found.cursor
+            self._cursor, self._converting = found.cursor, found.converting
             if not found.more:
                 break
         self._prune_at = time.monotonic() + PRUNE_EVERY

@@ -50,6 +50,8 @@ from timeoutq.troubles import LINK_ERRORS
 from timeoutq.why import Reason
 
 T = TypeVar("T")
+CONVERTS = 20
+"""How many parts of a conversion that was left unfinished one prune does: 250 tasks each."""
 Found = list
 """`list` is a method of the faces: below it, the type goes by this name."""
 
@@ -247,6 +249,8 @@ class _Face:
 
     def _prune(self, n: int) -> Flow[int]:
         found = yield from flows.answer(self.talk, self.operations.prune(arguments.count(n, high=BATCH)))
+        if found.converting:
+            yield from flows.convert(self.talk, calls=CONVERTS)
         yield from flows.answer(self.talk, self.operations.repair())
         return found.pruned
 

@@ -79,6 +79,7 @@ def repair(queue: Queue) -> Finding:
 
     Raises what any call raises.
     """
+    queue.run(flows.convert(queue.talk))
     found, _ = queue.run(flows.repair(queue.talk))
     mended = {what: n for what, n in found.items() if what not in repairs.UNMENDED}
     return Finding("repair", "green", f"mended: {repairs.told(mended)}" if mended else "nothing to mend")
@@ -355,6 +356,19 @@ def values(facts: Facts) -> Finding | None:
     )
 
 
+def politeness(facts: Facts) -> Finding | None:
+    """All tasks follow the politeness that is set."""
+    settings = facts.queue.get("settings", {})
+    ends = settings.get("politeness", "").endswith("off")
+    if "converting" not in settings and not ends:
+        return None
+    what = "ends" if ends else "has changed"
+    return Finding(
+        "politeness", "yellow", f"the politeness of the queue {what}, and not all tasks are in line with it yet",
+        "let workers or `timeoutq cleaner` go on with it, or do it now: timeoutq doctor QUEUE --repair",
+    )  # fmt: skip
+
+
 def paused(facts: Facts) -> Finding | None:
     """Somebody paused it, and may have forgotten."""
     if not facts.queue.get("paused"):
@@ -400,6 +414,6 @@ def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
 
 
 CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
-    version, role, eviction, memory, durability, clock, access, acl, scripts, keys, tasks, values, paused, leases,
-    scheduled,
+    version, role, eviction, memory, durability, clock, access, acl, scripts, keys, tasks, values, politeness, paused,
+    leases, scheduled,
 )  # fmt: skip

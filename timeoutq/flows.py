@@ -334,9 +334,17 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
 def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
     """Write settings; when the politeness has changed, adapt the tasks that are in the queue."""
     changed = yield from answer(talk, talk.operations.configure(settings))
-    cursor = b"p0" if changed == 2 else b"end"
-    while cursor != b"end":
-        cursor = yield from answer(talk, talk.operations.convert(cursor))
+    if changed == 2:
+        yield from convert(talk)
+
+
+def convert(talk: Talk, calls: int = 0) -> Flow[None]:
+    """Bring the tasks in line with the queue's politeness, from where anybody has come to; `calls` as for `repair`."""
+    sent = 0
+    while (yield from answer(talk, talk.operations.convert())) != b"end":
+        sent += 1
+        if sent == calls:
+            return
 
 
 def drained(talk: Talk, before_ms: int | None = None) -> Flow[bool]:

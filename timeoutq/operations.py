@@ -243,6 +243,8 @@ class Pruned:
     pruned: int
     cursor: bytes
     more: bool
+    converting: bool
+    """Whether the queue is not yet in line with its politeness, because who changed it died, or is still at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,7 +482,7 @@ class Operations:
 
     def prune(self, n: int = BATCH, cursor: bytes = b"0") -> Call[Pruned]:
         """Build a round of dropping done tasks that need not be kept."""
-        return self.call("prune", [min(n, BATCH), cursor], lambda r: Pruned(r[0], r[1], bool(r[2])))
+        return self.call("prune", [min(n, BATCH), cursor], lambda r: Pruned(r[0], r[1], bool(r[2]), bool(r[3])))
 
     def repair(self, n: int = BATCH, cursor: bytes = b"+", *, mend: bool = True) -> Call[Repaired]:
         """Build a part of the walk that mends, or counts, what is wrong; `b"+"` goes on where any walk ended."""
@@ -552,9 +554,9 @@ class Operations:
         """Build the call that writes settings; it answers 2 when `convert` is to be called until it ends."""
         return self.call("configure", [word for pair in settings.items() for word in pair], int)
 
-    def convert(self, cursor: bytes) -> Call[bytes]:
-        """Build a round of bringing the queue in line with its politeness: `p0` at first, until it gives `end`."""
-        return self.call("convert", [BATCH // 2, cursor], bytes)
+    def convert(self) -> Call[bytes]:
+        """Build a round of bringing the queue in line with its politeness, to be called until it gives `end`."""
+        return self.call("convert", [BATCH // 2], bytes)
 
     # ---- hosts
 

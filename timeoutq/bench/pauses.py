@@ -268,16 +268,17 @@ class Scene:
         """Let politeness end for a part of the tasks."""
         self.run(self.ops.configure({"politeness": b"off"}))
         for lease in _taken(self.flown, 100):
-            self.run(self.ops.convert(b"p0"), *self.ops.ack([lease]))
+            self.run(self.ops.convert(), *self.ops.ack([lease]))
 
     def begin_politeness(self) -> None:
         """Let politeness begin again, a part of each of its four walks."""
         self.run(self.ops.configure({"politeness": b"0 1"}))
         for state in (b"p", b"t", b"q", b"h"):
             cursor = state + b"0"
+            self.ground.bare.hset(self.ops.key("meta"), "converting", cursor.decode())
             for _ in range(100):
                 if cursor[:1] == state:
-                    cursor = self.run(self.ops.convert(cursor))
+                    cursor = self.run(self.ops.convert())
 
     def purge(self) -> None:
         """Remove a part of it."""

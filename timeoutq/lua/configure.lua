@@ -18,14 +18,15 @@ for i = 3, #ARGV, 2 do
     elseif value == 'off' then
       value = nil
     elseif was == value then
+      -- a conversion that has not ended goes on where it is
       value = nil
       if redis.call('HEXISTS', meta, 'converting') == 1 then reply = 2 end
     else
       reply = 2
     end
-    if reply == 2 then
+    if reply == 2 and value then
       redis.call('HDEL', meta, 'converting')
-      redis.call('HSET', meta, 'converting', '1')
+      redis.call('HSET', meta, 'converting', 'p0')
     end
   end
   if value then

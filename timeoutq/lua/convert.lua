@@ -3,10 +3,17 @@
 -- PARTS open wake log hostname polite
 -- SOUND stats alarm todos in_progress
 -- ARGV  1 call id   2 age of the call, ms   3 at most
---       4 where it goes on: a letter and a cursor; 'p0' at first. p in_progress, so that what is held counts before any
---         host hands over; t todos; q in_progress again, for what was claimed meanwhile; h the hosts, by the new rules
 -- Reply where it goes on, or 'end'
-if not polite then return 'end' end
+-- Where it goes on is kept in `converting` of meta, so that anybody can go on, and any number may do so at once: a letter and a
+-- cursor, 'p0' at first. p in_progress, so that what is held counts before any host hands over; t todos; q in_progress again, for
+-- what was claimed meanwhile; h the hosts, by the new rules
+local on = redis.call('HGET', meta, 'converting')
+if not polite then
+  -- a foreign hand has deleted the politeness
+  if on then redis.call('HDEL', meta, 'converting') end
+  return 'end'
+end
+if not on and string.sub(polite, -3) ~= 'off' then return 'end' end
 sound()
 if string.sub(polite, -3) == 'off' then
   local ids = redis.call('SRANDMEMBER', waiting, ARGV[3])
@@ -19,11 +26,12 @@ if string.sub(polite, -3) == 'off' then
     ring()
     return 'p0'
   end
-  redis.call('HDEL', meta, 'politeness', 'converting')
   dissolve()
+  redis.call('HDEL', meta, 'politeness', 'converting')
   return 'end'
 end
-local state, cursor = string.match(ARGV[4], '^(%a)(%d+)$')
+local state, cursor = string.match(on, '^([ptqh])(%d+)$')
+if not state then state, cursor = 'p', '0' end
 local prefix, after = string.sub(meta, 1, -5), {p = 't0', t = 'q0', q = 'h0', h = 'end'}
 redis.call('SREM', waiting, '') -- goes first: a full server allows it, and all that follows it
 local ids, some, some_names = {}, {}, {}
@@ -52,6 +60,10 @@ for i = 1, #ids do
 end
 arrive(some, some_names)
 turn()
-if page[1] ~= '0' then return state .. page[1] end
-if state == 'h' then redis.call('HDEL', meta, 'converting') end
-return after[state]
+on = page[1] ~= '0' and state .. page[1] or after[state]
+if on == 'end' then
+  redis.call('HDEL', meta, 'converting')
+else
+  redis.call('HSET', meta, 'converting', on)
+end
+return on

@@ -12,8 +12,8 @@ local prefix = string.sub(meta, 1, -5)
 if polite then busy = busy + redis.call('ZCOUNT', prefix .. 'hosts', '-inf', '(' .. ARGV[3]) end
 if busy > 0 then return {0, '0'} end
 if redis.call('EXISTS', prefix .. 'waiting') == 0 then return {1, '0'} end
--- on a queue that is no longer polite, nobody hands over the waiting tasks
-if not polite then return {0, '0'} end
+-- on a queue that is no longer polite, nobody hands over the waiting tasks; on one that is about to end being so, they come
+if not polite or string.sub(polite, -3) == 'off' then return {0, '0'} end
 local page = redis.call('SSCAN', waiting, ARGV[4], 'COUNT', 500)
 local ids = page[2]
 local names = #ids > 0 and hosts_of(ids) or {}

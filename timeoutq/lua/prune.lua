@@ -4,7 +4,7 @@
 -- PARTS open wake log hostname polite
 -- SOUND stats alarm todos done done_at
 -- ARGV  1 call id   2 age of the call, ms   3 at most   4 where the dating of done tasks goes on, 0 at first
--- Reply {pruned, where the dating goes on, 1 if there may be more to prune}
+-- Reply {pruned, where the dating goes on, 1 if there may be more to prune, 1 if `convert` has not come to its end}
 local n, keep, cursor = tonumber(ARGV[3]), settings[5] or 'forever', '0'
 local old, undated, most = {}, false, number(string.sub(keep, 2)) -- a setting that cannot be read keeps all
 sound()
@@ -48,4 +48,5 @@ if polite then
     early = redis.call('ZSCORE', hosts, far[1]) ~= far[2]
   end
 end
-return {#old, cursor, (#old == n or undated or early) and 1 or 0}
+local converting = redis.call('HEXISTS', meta, 'converting') == 1 or polite and string.sub(polite, -3) == 'off'
+return {#old, cursor, (#old == n or undated or early) and 1 or 0, converting and 1 or 0}
