@@ -410,3 +410,16 @@ def gone(raw: Any, name: str) -> None:
     raw.srem(key + "in_progress", *others)
     raw.hdel(key + "owners", *others)
     raw.zrem(key + "leases", *others)
+
+
+def test_old_ids_of_calls_are_cleared_away_in_small_parts_that_keep_up(raw: redis.Redis, queue: Queue) -> None:
+    key = queue.operations.key("calls")
+    old = {f"old{i}": float(i) for i in range(3000)}
+    raw.zadd(key, old)
+    before = 3000
+    for i in range(160):
+        queue.put(f"task{i}")
+        left = int(raw.zcount(key, "-inf", 3000))
+        assert before - left <= 200
+        before = left
+    assert before < 3000 - 160  # more go than came

@@ -61,7 +61,6 @@ HARMLESS: Mapping[str, Sequence[str | int]] = {
     "ZRANGEBYSCORE": ("KEY", 0, 0),
     "ZRANK": ("KEY", "x"),
     "ZREM": ("KEY", "x"),
-    "ZREMRANGEBYSCORE": ("KEY", 0, 0),
     "ZSCAN": ("KEY", 0),
     "ZREVRANGE": ("KEY", 0, 0),
     "ZSCORE": ("KEY", "x"),
