@@ -326,3 +326,30 @@ def test_small_payloads_behind_many_others_are_put_too(queue: Queue) -> None:
     assert queue.put(pages).added == 1500
     assert queue.inspect("last").payload == {"rows": "y"}
     assert queue.inspect("t1498").payload == {"rows": "x" * 3000}
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_pull_brings_large_tasks_in_several_calls_and_loses_none(kind: Any, url: str, queue: Queue) -> None:
+    queue.put({f"task{i}": os.urandom(MIB) for i in range(20)})
+    with kind(queue.name, url) as puller:
+        pulled: dict[str, bytes] = {}
+        while found := puller.pull(300):
+            assert len(found) <= 5  # the reply has a bound
+            pulled.update((task.task, task.payload) for task in found)
+        assert len(pulled) == 20
+        assert all(len(payload) == MIB for payload in pulled.values())
+
+
+async def test_a_worker_drains_large_tasks_whatever_its_concurrency(url: str, queue: Queue) -> None:
+    queue.put({f"task{i}": os.urandom(MIB // 4) for i in range(500)})
+    sizes: list[int] = []
+
+    async def handle(lease: Lease) -> None:
+        sizes.append(len(lease.payload))
+
+    async with AsyncQueue(queue.name, url, timeout=5) as its:
+        worker = Worker(its, handle, concurrency=500, burst=True)
+        async with asyncio.timeout(60):
+            await worker.run()
+    assert sizes == [MIB // 4] * 500
+    assert queue.stats().counters.get("expired", 0) == 0

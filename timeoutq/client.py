@@ -538,6 +538,8 @@ class Queue(_Face):
     def pull(self, n: int = 1) -> list[Task]:
         """Take up to `n` tasks (500 at most) without a lease: they are done at once, and lost if you die: at most once.
 
+        One call brings about 4 MiB of payloads, so fewer tasks when theirs are large; none only when none is ready.
+
         Raises `Unavailable` when the reply was lost: what it held is not given again.
         """
         return self.run(flows.answer(self.talk, self.operations.pull(arguments.count(n, high=BATCH))))
@@ -935,6 +937,8 @@ class AsyncQueue(_Face):
 
     async def pull(self, n: int = 1) -> list[Task]:
         """Take up to `n` tasks (500 at most) without a lease: they are done at once, and lost if you die: at most once.
+
+        One call brings about 4 MiB of payloads, so fewer tasks when theirs are large; none only when none is ready.
 
         Raises `Unavailable` when the reply was lost: what it held is not given again.
         """

@@ -72,7 +72,7 @@ if #ids == 0 and settings[2] ~= '1' then
     -- a reply brings 4 MiB of payloads at most, a payload more or less: what is beyond waits for the next claim
     local bytes, fit = 0, 0
     while fit < #picks and bytes < 4194304 do
-      local some = redis.call('HMGET', payload, unpack(picks, fit + 1, math.min(fit + 20, #picks)))
+      local some = redis.call('HMGET', payload, unpack(picks, fit + 1, math.min(fit + 8, #picks)))
       for i = 1, #some do
         if bytes < 4194304 then bytes, fit = bytes + (some[i] and #some[i] or 0), fit + 1 end
       end

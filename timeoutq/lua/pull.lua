@@ -3,14 +3,23 @@
 -- PARTS open wake pick log hostname polite
 -- SOUND stats alarm done; done_at payload attempts crashes errors releases groups traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 how many
--- Reply {ids, payloads}
+-- Reply {ids, payloads}; a reply brings 4 MiB of payloads at most, a payload more or less
 if settings[2] == '1' then
   return {{}, {}}
 end
 local picks, ids = pick(tonumber(ARGV[3]), redis.call('SCARD', todos)), {}
 local keep, bodies = settings[5] or 'forever', {}
 -- whoever pulls has the only copy: it is read before the tasks are taken
-local known = #picks > 0 and redis.call('HMGET', payload, unpack(picks))
+local known, bytes = {}, 0
+if redis.call('EXISTS', payload) == 1 then
+  while #known < #picks and bytes < 4194304 do
+    local some = redis.call('HMGET', payload, unpack(picks, #known + 1, math.min(#known + 8, #picks)))
+    for i = 1, #some do
+      if bytes < 4194304 then known[#known + 1], bytes = some[i], bytes + (some[i] and #some[i] or 0) end
+    end
+  end
+  picks = {unpack(picks, 1, #known)}
+end
 local recorded = sound()
 for i = 1, #picks do
   local moved
@@ -19,7 +28,7 @@ for i = 1, #picks do
   else
     moved = redis.call('SMOVE', todos, done, picks[i])
   end
-  if moved == 1 then ids[#ids + 1], bodies[#ids + 1] = picks[i], known[i] end
+  if moved == 1 then ids[#ids + 1], bodies[#ids + 1] = picks[i], known[i] or false end
 end
 if #ids == 0 then
   return {{}, {}}
