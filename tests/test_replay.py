@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -423,3 +424,24 @@ def test_old_ids_of_calls_are_cleared_away_in_small_parts_that_keep_up(raw: redi
         assert before - left <= 200
         before = left
     assert before < 3000 - 160  # more go than came
+
+
+@pytest.mark.parametrize(("silence", "again"), [(40.0, True), (51.0, False)])
+def test_a_call_is_never_sent_again_once_the_queue_may_have_forgotten_it(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, silence: float, again: bool
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("timeoutq.flows.time.monotonic", lambda: clock[0])
+    talk = replace(queue.talk, deadline=3600.0, proved=True)
+    flow = flows.settle(talk, talk.operations.put(("a",), talk.nonce))
+    assert isinstance(next(flow), flows.Send)
+    clock[0] += silence
+    if again:
+        assert isinstance(flow.send(ConnectionResetError("gone")), flows.Sleep)
+        step = flow.send(None)
+        assert isinstance(step, flows.Send)
+        assert 40_000 in step.commands[0]  # its age, by which the script looks for the first one
+    else:
+        with pytest.raises(StopIteration) as ended:
+            flow.send(ConnectionResetError("gone"))
+        assert isinstance(ended.value.value[0], Unavailable)

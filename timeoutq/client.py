@@ -86,7 +86,8 @@ class _Face:
         `keep_done` ("forever", 0, a count or a timedelta) and `max_crashes` (lost leases until a task goes to failed,
         5 at first) belong to the queue, and so does `politeness` (how often hosts may be visited, see `Politeness`):
         who gives them sets them for all its clients. No call takes longer than `deadline` seconds, waiting apart, and a
-        second more for each 128 KiB that it carries.
+        second more for each 128 KiB that it carries. A call that was first sent more than 50 s ago is not sent again,
+        whatever the deadline: the queue knows the calls of the last minute only.
         `allow_eviction` accepts a server that may throw tasks away.
 
         Raises `InvalidInput` for an argument that cannot be used.

@@ -41,6 +41,9 @@ BELL_WAIT = 10.0
 LAST_START = 1 - CONNECT - ATTEMPT
 """The part of the deadline after which no attempt is started, because the attempt could not end in time."""
 
+RESEND = 50.0
+"""Seconds after which a call that may have run is not sent again: the queue knows the calls of one minute."""
+
 
 @dataclass(frozen=True, slots=True)
 class Send:
@@ -240,6 +243,11 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
         if not open_calls:
             break
         elapsed = time.monotonic() - began
+        if sent_before and elapsed > RESEND:
+            for i in open_calls:
+                if is_script_missing(results[i]):
+                    results[i] = Unavailable(f"{talk.server.url} took {elapsed:.0f} s; the call is not sent again")
+            break
         left = talk.deadline * LAST_START - elapsed
         # a server that answers, but has lost the scripts, gets them at once, even if no time is left for a new attempt
         if left < 0.001 and not (missing and elapsed < talk.deadline * (1 - ATTEMPT) + carried):
