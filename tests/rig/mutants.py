@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCHEDULES = "schedules"
 PROPERTIES = "tests/test_core_model.py -k fakeredis"
+
+
+ALONE = ("-x", "-q", "-p", "no:cacheprovider", "-n", "0")
+"""One test after the other, until one fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,18 +509,49 @@ def command(killer: str) -> list[str]:
     if killer == SCHEDULES:
         return [sys.executable, "-m", "tests.rig.schedules", "600"]
     file, _, name = killer.partition(" -k ")
-    alone = ["-x", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", ""]
-    return [sys.executable, "-m", "pytest", *alone, *file.split(), "-k", name]
+    return [sys.executable, "-m", "pytest", *ALONE, "-m", "", *file.split(), "-k", name]
 
 
 def run(killer: str, tree: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run a killer in a tree, with these settings in its environment."""
+    return subprocess.run(
+        command(killer),
+        cwd=tree,
+        env=_environment(tree, settings),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def _environment(tree: Path, settings: Mapping[str, str]) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CI")}
     environment |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree), "NO_SHRINK": "1", **settings}
     environment["CANARY"] = "of-mutants"  # a test that fails shows its values
-    return subprocess.run(
-        command(killer), cwd=tree, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
+    return environment
+
+
+def run_tests(files: Sequence[str], tree: Path, seconds: float = 400) -> tuple[int, str]:
+    """Run files of tests in a tree until one test fails; give the exit code, and what was said. A hang is a failure."""
+    words = [sys.executable, "-m", "pytest", *ALONE, *files]
+    settings = {"STEPS": "4000", "SCHEDULES": "300"}
+    with subprocess.Popen(
+        words,
+        cwd=tree,
+        env=_environment(tree, settings),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return 1, f"still running after {seconds:g} s"
+    return process.returncode, said
 
 
 def spared() -> list[subprocess.CompletedProcess[str]]:
