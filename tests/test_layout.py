@@ -15,8 +15,8 @@ PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
     "errors", "exit_codes", "model", "arguments", "text", "retry", "tracebacks", "durations", "operations", "rights",
     "address", "troubles", "connection", "embedded", "flows", "repairs", "why", "client", "directory", "handlers",
-    "lifespan", "signals", "forks", "heartbeat", "cleaner", "worker", "endings", "ledger", "process", "supervisor",
-    "dashboard", "testing", "transfer", "doctor", "health", "bench", "logs", "cli", "__main__",
+    "lifespan", "signals", "unending", "forks", "heartbeat", "cleaner", "worker", "endings", "ledger", "process",
+    "supervisor", "dashboard", "testing", "transfer", "doctor", "health", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "testing": ["fake", "running", "__init__", "fixtures"],

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, Worker
+from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, State, Worker
 from timeoutq.testing import fake_async_queue
 from timeoutq.worker import Tally
 
@@ -115,6 +117,103 @@ async def test_a_suspect_that_lost_its_lease_while_it_waited_is_not_run_with_it(
         assert [task for task, _ in ran] == ["long", "other"]
         worker.stop()
         assert (await ended(working)).lost == 1
+
+
+# ---- a handler that does not end though it was cancelled
+
+
+async def swallowing(lease: Lease) -> None:
+    until_end = asyncio.get_running_loop().create_future()
+    while lease.task == "stuck":
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(until_end)
+
+
+async def hanging_in_finally(lease: Lease) -> None:
+    try:
+        if lease.task == "stuck":
+            await asyncio.sleep(60)
+    finally:
+        if lease.task == "stuck":
+            await asyncio.sleep(60)
+
+
+def given_to_the_loop(lease: Lease) -> Awaitable[None]:
+    return swallowing(lease)
+
+
+STUCK = [swallowing, hanging_in_finally, given_to_the_loop]
+
+
+@pytest.mark.parametrize("handler", STUCK)
+async def test_a_handler_that_ignores_its_cancellation_is_left_behind_and_its_task_fails(
+    url: str, queue: Queue, handler: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timeoutq.worker.CLEANUP", 0.5)
+    queue.put("stuck")
+    async with AsyncQueue(queue.name, url, timeout=1, max_runtime=1, retry=[]) as mine:
+        worker = Worker(mine, handler, concurrency=1, burst=True, signals=False)
+        working = asyncio.create_task(worker.run())
+        await until(lambda: bool(worker._running))
+        queue.put([f"t{i}" for i in range(5)])
+        tally = await ended(working)
+    assert (tally.acked, tally.failed, tally.end) == (5, 1, "drained")
+    assert worker.held == {}
+    info = queue.inspect("stuck")
+    assert info.state is State.FAILED
+    assert "max_runtime of 1 s is over, and the handler does not end though it was cancelled" in (info.error or "")
+    warnings = [line.getMessage() for line in caplog.records if "left behind" in line.getMessage()]
+    assert len(warnings) == 1
+    assert "the handler of task 'stuck' does not end though it was cancelled" in warnings[0]
+
+
+async def test_a_handler_that_ends_after_it_was_left_behind_changes_nothing(
+    url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timeoutq.worker.CLEANUP", 0.2)
+    go, over = asyncio.Event(), asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        while not go.is_set():
+            with suppress(asyncio.CancelledError):
+                await go.wait()
+        over.set()
+
+    queue.put("late")
+    async with AsyncQueue(queue.name, url, timeout=1, max_runtime=1, retry=[]) as mine:
+        worker = Worker(mine, handler, concurrency=2, signals=False)
+        working = asyncio.create_task(worker.run())
+        await until(lambda: queue.stats().failed == 1 and not worker._running)
+        assert len(worker._consumers) == 2
+        go.set()
+        await over.wait()
+        queue.put("next")
+        await until(lambda: queue.stats().done == 1)
+        assert len(worker._consumers) == 2
+        assert not worker._left
+        worker.stop()
+        tally = await ended(working)
+    assert (tally.acked, tally.failed, tally.lost) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("handler", STUCK)
+async def test_asyncio_run_ends_after_a_worker_whose_handler_never_does(
+    url: str, queue: Queue, handler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timeoutq.worker.CLEANUP", 0.2)
+    queue.put("stuck")
+
+    async def work() -> Tally:
+        async with AsyncQueue(queue.name, url, timeout=5) as mine:
+            worker = Worker(mine, handler, drain_deadline=0.2, signals=False)
+            working = asyncio.create_task(worker.run())
+            await until(lambda: bool(worker._running))
+            worker.stop()
+            return await working
+
+    tally = await asyncio.wait_for(asyncio.to_thread(asyncio.run, work()), 20)
+    assert tally.end == "stopped"
+    assert queue.stats().todos == 1
 
 
 # ---- a second run

@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from tenacity import RetryCallState, wait_random_exponential
 
-from timeoutq import arguments, flows, forks, handlers, signals, tracebacks
+from timeoutq import arguments, flows, forks, handlers, signals, tracebacks, unending
 from timeoutq.arguments import Bodies
 from timeoutq.cleaner import Cleaner
 from timeoutq.client import AsyncQueue, Queue, twin
@@ -53,6 +53,8 @@ UNBOUNDED = 1_000_000_000
 """More releases than any task will have."""
 ENOUGH = 64
 """This many ends, or tasks to claim, are always worth an exchange beside another one."""
+CLEANUP = 5.0
+"""Seconds that a cancelled handler may clean up; then it is left behind, and another takes its place."""
 SOLO_WAIT = 5.0
 """A suspect waits this many seconds at most, or a third of its lease, for the other handlers to end."""
 SOLO_LONGEST = 60.0
@@ -94,6 +96,10 @@ class _Run:
     task: asyncio.Task[None] | None = None
     end: str = ""
     """Why the handler is being stopped: lost, max_runtime, shutdown; empty while it is not being stopped."""
+    settled: bool = False
+    """Whether the lease is being ended already, although the handler has not ended."""
+    left: bool = False
+    """Whether the handler was left behind, because it does not end."""
     thread: threading.Thread | None = None
     began: float = 0.0
     spent: float = 0.0
@@ -202,6 +208,7 @@ class Worker:
         self.policy = queue.retry if retry is None else RetryPolicy.of(retry)
         runtime = queue.max_runtime if max_runtime is None else max_runtime
         self._runtime_ms = 0 if runtime is None else arguments.timeout_ms(runtime, "max_runtime")
+        self._margin_ms = min(300, self._runtime_ms // 10)
         self._timeout_ms = round(queue.timeout * 1000)
         self.burst = burst
         self.drain_deadline = arguments.seconds(drain_deadline, "drain_deadline")
@@ -238,6 +245,8 @@ class Worker:
         self._waiting_out = False
         self._crew: _Crew | None = None
         self._consumers: set[asyncio.Task[None]] = set()
+        self._left: set[asyncio.Task[None]] = set()
+        """Consumers that were left behind, because their handlers do not end."""
         self._sent: dict[object, list[_Errand]] = {}
         """The errands of the exchanges that are under way."""
         self._acking: set[int] = set()
@@ -390,7 +399,7 @@ class Worker:
                 continue
             if (
                 self.burst and self._idle and not self._exchanges and not self.held and not self._gathered
-                and await self._is_drained()
+                and not self._running and await self._is_drained()
             ):  # fmt: skip
                 self.tally.end = "drained"
                 return
@@ -721,6 +730,9 @@ class Worker:
 
     def _replace_consumer(self, task: asyncio.Task[None]) -> None:
         self._consumers.discard(task)
+        if task in self._left:  # another one was started long ago
+            self._left.discard(task)
+            return
         if not task.cancelled() and task.exception() is not None:
             _say(
                 logging.ERROR, "worker %s: a consumer ended", self.queue.worker,
@@ -766,14 +778,16 @@ class Worker:
             else:
                 spans.add(ended - began)
             began = ended
-            if result is None and problem is None:  # the usual case: the same as _leave, without the call
+            if (
+                result is None and problem is None and not run.end
+            ):  # the usual case: the same as _leave, without the call
                 running.pop(lease.fence, None)
                 self._runs += 1
                 self._gathered.acks.append(lease)
                 if not wake.is_set():
                     wake.set()
             else:
-                ends = problem is not None and not isinstance(problem, Exception)
+                ends = run.left or (problem is not None and not issubclass(type(problem), Exception))
                 self._leave(run, result, problem)
                 result = problem = None  # what their end runs is the task's doing, too
                 if ends:
@@ -791,11 +805,15 @@ class Worker:
 
     def _leave(self, run: _Run, result: Any, problem: BaseException | None) -> None:
         """End the lease by what its handler returned or raised; whatever it was, this does not raise."""
+        if run.left:
+            return
         lease = run.lease
         self._running.pop(lease.fence, None)
         self._runs += 1
         try:
-            if problem is None and result is None:
+            if run.settled:
+                pass
+            elif problem is None and result is None:
                 self._gathered.acks.append(lease)
             elif problem is not None and run.end:
                 self._ended(run)
@@ -943,7 +961,7 @@ class Worker:
 
     async def _watch_runtime(self) -> None:
         # a little before the scripts would take the task back, so that the task fails with the reason
-        margin_ms = min(300, self._runtime_ms // 10)
+        margin_ms = self._margin_ms
         first_ms = min(self._timeout_ms, self._runtime_ms)
         while True:
             await asyncio.sleep(min(0.1, self._runtime_ms / 20_000))
@@ -974,6 +992,11 @@ class Worker:
         run.end = why
         if run.task is not None:
             run.task.cancel(why)
+            if why == "max_runtime":
+                # the lease runs out soon: before that, the task fails with the reason
+                self._loop.call_later(self._margin_ms / 2000, self._fail_unended, run)
+            if why != "shutdown":
+                self._loop.call_later(CLEANUP, self._give_up, run)
         else:
             # a thread cannot be stopped: its result will not be acked, and another thread takes its place
             if why == "max_runtime":
@@ -987,6 +1010,38 @@ class Worker:
                 self._crew.replace_one()
             self._ended(run)
             self._wake.set()
+
+    def _fail_unended(self, run: _Run) -> None:
+        if self._running.get(run.lease.fence) is run and not run.settled:
+            run.settled = True
+            over = f"max_runtime of {self._runtime_ms / 1000:g} s is over"
+            self._fail(run.lease, TimeoutError(f"{over}, and the handler does not end though it was cancelled"))
+            self._wake.set()
+
+    def _give_up(self, run: _Run) -> None:
+        """Leave a handler behind that does not end though it was cancelled; another one takes its place."""
+        task = run.task
+        if self._running.get(run.lease.fence) is not run or task is None or task.done() or self._closing:
+            return
+        _say(
+            logging.WARNING,
+            "queue %s: the handler of task %a does not end though it was cancelled %g s ago (%s): it is left behind",
+            self.queue.name, run.lease.task, CLEANUP, run.end, fields=self._fields(run.lease),
+        )  # fmt: skip
+        self._running.pop(run.lease.fence)
+        self._runs += 1
+        run.left = True
+        if not run.settled:
+            run.settled = True
+            self._ended(run)
+        unending.leave(task)
+        if self._crew is not None:
+            self._crew.replace_one()
+        else:
+            self._left.add(task)
+            self._consumers.discard(task)
+            self._start_consumer()
+        self._wake.set()
 
     def _ended(self, run: _Run) -> None:
         lease = run.lease
@@ -1043,12 +1098,13 @@ class Worker:
             consumer.cancel()
         for task in background:
             task.cancel()
-        # a handler that swallows its cancellation is left behind
         await asyncio.wait([*consumers, *background], timeout=2.0)
         if self._long_acks:
             await asyncio.wait(self._long_acks, timeout=self.queue.talk.deadline)
         self._gathered.releases.extend(
-            run.lease for run in self._running.values() if run.end != "lost" and run.lease.fence in self.held
+            run.lease
+            for run in self._running.values()
+            if run.end != "lost" and not run.settled and run.lease.fence in self.held
         )
         if self._crew is not None:
             self._crew.close()
@@ -1065,6 +1121,21 @@ class Worker:
                 extra=self._fields(error=error),
             )  # fmt: skip
         await asyncio.get_running_loop().run_in_executor(None, self._heartbeat.stop)
+        await self._leave_unending()
+
+    async def _leave_unending(self) -> None:
+        """Leave handlers behind that do not end though they were cancelled: asyncio would wait for them without end."""
+        runs = {run.task: run.lease for run in self._running.values() if run.task is not None}
+        left = {task for task in (*self._consumers, *runs) if not task.done()}
+        if left:
+            _, left = await asyncio.wait(left, timeout=CLEANUP)
+        for task in left:
+            unending.leave(task)
+            if task in runs:
+                _say(
+                    logging.WARNING, "queue %s: the handler of task %a does not end though it was cancelled",
+                    self.queue.name, runs[task].task, fields=self._fields(runs[task]),
+                )  # fmt: skip
 
 
 def _say(
@@ -1293,7 +1364,10 @@ class _Crew:
             if worker._running.get(run.lease.fence) is run:  # the run was cancelled before it began
                 handlers.discard(awaitable)
                 worker._leave(run, None, asyncio.CancelledError())
-            self.taken -= 1
+            if run.left:
+                self._come_back()
+            else:
+                self.taken -= 1
             over.set()
 
         run.task = worker._loop.create_task(self._await(run, awaitable), name="handler", context=context)
@@ -1308,7 +1382,8 @@ class _Crew:
             problem = error
         if forks.generation != self._worker._generation:
             forks.leave(run.lease.task, problem)
-        self._worker._spans.add(time.monotonic() - run.began)
+        if not run.left:
+            self._worker._spans.add(time.monotonic() - run.began)
         self._worker._leave(run, result, problem)
         result = problem = None
         if self._worker._ledger is not None:
