@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from typing import Any
 
@@ -202,6 +202,38 @@ def test_a_handler_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(NotDrained, match=r"has been at work for 0\.3 real seconds on 'slow', and does not end"):
             run(handler, queue)
         assert queue.states("slow").counts() == {"todos": 1}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_handler_that_swallows_its_cancellation_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "PATIENCE", 0.3)
+    monkeypatch.setattr("timeoutq.worker.CLEANUP", 0.2)
+
+    async def handler(lease: Lease) -> None:
+        never = asyncio.get_running_loop().create_future()
+        while not never.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(never)
+
+    def work() -> None:
+        with fake_queue() as queue:
+            queue.put("stuck")
+            run(handler, queue)
+
+    # in a thread, so that a run that hangs fails this test alone
+    failure: list[BaseException] = []
+    thread = threading.Thread(target=lambda: failure.append(caught(work)), daemon=True)
+    thread.start()
+    thread.join(15)
+    assert not thread.is_alive()
+    assert isinstance(failure[0], NotDrained)
+    assert "has been at work for 0.3 real seconds on 'stuck', and does not end" in str(failure[0])
+
+
+def caught(work: Callable[[], None]) -> BaseException:
+    with pytest.raises(BaseException) as found:
+        work()
+    return found.value
 
 
 async def test_a_blocking_queue_in_a_coroutine_is_refused_with_what_to_write() -> None:
