@@ -778,9 +778,7 @@ class Worker:
             else:
                 spans.add(ended - began)
             began = ended
-            if (
-                result is None and problem is None and not run.end
-            ):  # the usual case: the same as _leave, without the call
+            if result is None and problem is None and not run.end:  # the usual case: as _leave, without the call
                 running.pop(lease.fence, None)
                 self._runs += 1
                 self._gathered.acks.append(lease)
