@@ -632,3 +632,31 @@ def test_on_a_terminal_it_asks_and_draws(url: str, queue: Queue, tmp_path: Path)
     code, shown = shown_on_a_terminal(url, "purge", queue.name, typed="y\n")
     assert code == 0
     assert queue.stats().known == 0
+
+
+def test_a_page_has_no_more_lines_than_asked_for_and_leaves_nothing_out(run: Run, queue: Queue) -> None:
+    queue.put([f"t{i}" for i in range(1000)])
+    seen: set[str] = set()
+    cursor: list[str] = []
+    while True:
+        done = run("list", queue.name, "todos", "-n", "20", *cursor)
+        assert len(done.lines) <= 20
+        seen.update(line[0] for line in done.lines)
+        if "--cursor" not in done.err:
+            break
+        cursor = ["--cursor", done.err.split("--cursor ")[1].split(",")[0]]
+    assert len(seen) == 1000
+
+
+def test_a_page_of_a_small_state_has_no_more_lines_than_asked_for(run: Run, queue: Queue) -> None:
+    queue.put([f"t{i}" for i in range(61)])
+    done = run("list", queue.name, "todos", "-n", "3")
+    assert len(done.lines) <= 3
+    assert "--cursor" in done.err or "gives 61 tasks at once: -n 61 shows them" in done.err
+    assert len(run("list", queue.name, "todos", "-n", "61").lines) == 61
+
+
+def test_times_are_seconds_in_json_and_iso_elsewhere(run: Run, queue: Queue) -> None:
+    queue.schedule("a", at=1_900_000_000)
+    assert run("list", queue.name, "scheduled", "--json").documents[0]["at"] == 1_900_000_000
+    assert run("list", queue.name, "scheduled").lines[0][1] == "2030-03-17T17:46:40.000+00:00"

@@ -135,8 +135,11 @@ def test_a_host_is_told_in_facts_that_have_something_to_say(run: Run, polite: Qu
 
 def test_a_host_that_nobody_has_met_has_the_rules_of_the_queue(run: Run, polite: Queue) -> None:
     done = run("host", polite.name, "new.example")
-    assert (done.code, done.facts["delay"], done.facts["waiting"]) == (0, "3600s", "0")
+    assert (done.code, done.facts["delay"], done.facts["waiting"]) == (1, "3600s", "0")
+    assert f"queue {polite.name} has never visited host new.example, and has no task and no rule of it" in done.err
     assert run("hosts", polite.name).out == ""
+    run("put", polite.name, "http://new.example/")
+    assert run("host", polite.name, "new.example").code == 0
 
 
 # ---- rules of a host

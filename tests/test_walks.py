@@ -128,3 +128,12 @@ def test_the_states_of_nothing_are_refused(say: Say, queue: Any, words: tuple[st
     done = say("states", queue.name, *words)
     assert done.code == 2
     assert "name tasks, or give --file" in done.err
+
+
+def test_an_answer_is_found_by_its_task(face: Any) -> None:
+    face.put("a", b"\xff")
+    found = face.states("a", "nosuch", b"\xff", "a")
+    assert (found["a"], found["nosuch"], found[b"\xff"], found["\udcff"]) == ("todos", "unknown", "todos", "todos")
+    assert (found[1], found[-1], found[:1]) == ("unknown", "todos", ["todos"])
+    with pytest.raises(KeyError, match="never named"):
+        found["never named"]

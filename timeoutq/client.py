@@ -579,7 +579,8 @@ class Queue(_Face):
     def states(self, *tasks: Tasks) -> Outcome:
         """Give the state of each task, any number of them, 500 at one moment; `UNKNOWN` for a task in no state.
 
-        `outcome.items()` gives pairs of id and state, `outcome.counts()` how many are where.
+        `outcome["https://example.com/"]` is the state of one task, `outcome.items()` gives pairs of id and state, and
+        `outcome.counts()` how many tasks are where.
         """
         return self.run(flows.answers(self.talk, self.operations.states(tasks)))
 
@@ -979,7 +980,8 @@ class AsyncQueue(_Face):
     async def states(self, *tasks: Tasks) -> Outcome:
         """Give the state of each task, any number of them, 500 at one moment; `UNKNOWN` for a task in no state.
 
-        `outcome.items()` gives pairs of id and state, `outcome.counts()` how many are where.
+        `outcome["https://example.com/"]` is the state of one task, `outcome.items()` gives pairs of id and state, and
+        `outcome.counts()` how many tasks are where.
         """
         return await self.run(flows.answers(self.talk, self.operations.states(tasks)))
 

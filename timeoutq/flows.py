@@ -494,7 +494,7 @@ def end_one(talk: Talk, lease: Lease, calls: Sequence[Call[Outcome]]) -> Flow[An
     outcome = yield from answers(talk, calls)
     if outcome[0] is Answer.LOST:
         raise (yield from lost(talk, lease))
-    return outcome[0]  # type: ignore[no-any-return]  # Outcome's __getitem__ serves ints and slices
+    return outcome[0]
 
 
 def lost(talk: Talk, lease: Lease) -> Flow[LeaseLost]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, cast, overload
 
 TaskId = str | bytes
 Payload = Any
@@ -166,20 +166,35 @@ class HostInfo:
 
 
 class Outcome(Sequence[Answer]):
-    """The answers to a batch, in the order of its ids; `outcome[i]` is an `Answer`."""
+    """The answers to a batch, in the order of its ids: `outcome[i]`, or by task id, `outcome["https://example.com/"]`.
 
-    __slots__ = ("codes", "tasks")
+    Of an id that was named twice, the id gives the first answer; an id that was not named raises `KeyError`.
+    """
+
+    __slots__ = ("_places", "codes", "tasks")
 
     def __init__(self, tasks: Sequence[bytes], codes: bytes) -> None:
         self.tasks = tasks
         self.codes = codes
+        self._places: dict[bytes, int] | None = None
 
     def __len__(self) -> int:
         return len(self.codes)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int | TaskId) -> Answer: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Answer]: ...
+    def __getitem__(self, index: int | slice | TaskId) -> Answer | list[Answer]:
         if isinstance(index, slice):
             return [ANSWERS[code] for code in self.codes[index]]
+        if isinstance(index, str | bytes):
+            if self._places is None:
+                self._places = {task: i for i, task in reversed(list(enumerate(self.tasks)))}
+            task = index if isinstance(index, bytes) else index.encode("utf-8", "surrogateescape")
+            if task not in self._places:
+                raise KeyError(index)
+            index = self._places[task]
         return ANSWERS[self.codes[index]]
 
     def __iter__(self) -> Iterator[Answer]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from timeoutq.cli.app import NOTHING, AsJson, Name, TaskName, Url, UrlFile, Yes, app, known_queue, sure
+from timeoutq.cli.app import NOTHING, AsJson, Name, TaskName, Url, UrlFile, Yes, app, known_queue, stop, sure
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.reading import moment, seconds
 from timeoutq.errors import InvalidInput
@@ -89,7 +89,11 @@ def hosts(
     everything: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """List the hosts that the queue has met; the host with the next turn comes first."""
+    """List the hosts that the queue has met; the host with the next turn comes first.
+
+    The columns on a pipe: host, waiting, in_flight, turn, delay, per_host, budget, visits, failures, blocked_until,
+    banned.
+    """
     sink = Sink(as_json)
     with known_queue(queue, url, url_file) as opened:
         while True:
@@ -132,7 +136,10 @@ def host(
     usual: Annotated[bool, typer.Option("--usual", help="The queue's own delay and number of visits.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Show everything about one host; with options, first give the host rules of its own."""
+    """Show everything about one host; with options, first give the host rules of its own.
+
+    Exit 1 when the queue has never met the host: the rules shown are those that it would have.
+    """
     if usual and (delay is not None or per_host is not None):
         raise InvalidInput("give --usual, or --delay and --per-host")
     with known_queue(queue, url, url_file) as opened:
@@ -143,6 +150,22 @@ def host(
             budget=_number_or(budget, "--budget", "none"),
         )
     _tell(found, as_json)
+    if delay is None and per_host is None and budget is None and not usual and _is_unmet(found):
+        stop(NOTHING, f"queue {queue} has never visited host {found.host}, and has no task and no rule of it")
+
+
+def _is_unmet(info: HostInfo) -> bool:
+    told = (
+        info.waiting,
+        info.busy,
+        info.visits,
+        info.failures,
+        info.budget,
+        info.turn,
+        info.blocked_until,
+        info.banned,
+    )
+    return not any(told) and info.next_allowed is None and info.budget is None
 
 
 @app.command(rich_help_panel="Hosts of a polite queue")

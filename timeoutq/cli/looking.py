@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from timeoutq.client import Queue
     from timeoutq.dashboard import Snapshot
     from timeoutq.directory import Listed
+    from timeoutq.model import Page
 
 
 @app.command(rich_help_panel="Looking")
@@ -50,6 +51,8 @@ def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -
     """List the queues on the server: how many tasks each queue has, and in which states. Exit 1 when there are none.
 
     The command looks at all keys of the server's database, a thousand at a time: about one second per million keys.
+
+    The columns: queue, known, todos, waiting, scheduled, in_progress, done, failed, workers, note.
     """
     from timeoutq import directory
 
@@ -95,7 +98,12 @@ def _show(seen: Snapshot) -> None:
 
 @app.command(rich_help_panel="Looking")
 def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
-    """Show the queue once, as the dashboard does."""
+    """Show the queue once, as the dashboard does.
+
+    On a pipe, each line begins with what it tells of: worker NAME alive|gone CONCURRENCY HELD ACKED FAILED LAST-SIGN;
+    host NAME WAITING AT-ONCE TURN VISITS FAILURES; lease TASK HOLDER DEADLINE; due TASK TIME; error TASK TIME ERROR;
+    handlers ran COUNT P50 P95 MAX (seconds).
+    """
     from timeoutq import dashboard as board
 
     with open_queue(queue, url, url_file) as opened:
@@ -134,7 +142,7 @@ def list_state(
     queue: Name, state: Annotated[State, typer.Argument(help="The state to page through.")],
     cursor: Annotated[str | None, typer.Option(help="The place where the page before ended.")] = None,
     limit: Annotated[
-        int, typer.Option("-n", "--limit", min=1, max=1000, help="About how many entries per page.")
+        int, typer.Option("-n", "--limit", min=1, max=1000, help="The most entries per page.")
     ] = 100,
     everything: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
     traceback: Annotated[bool, typer.Option("--traceback", help="Of failed tasks: with their tracebacks.")] = False,
@@ -144,19 +152,37 @@ def list_state(
     sink = Sink(as_json)
     with known_queue(queue, url, url_file) as opened:
         while True:
-            page = opened.list(state.value, cursor, limit)
+            page = opened.list(state.value, cursor, limit) if everything else _page(opened, state, cursor, limit)
+            entries = page.entries if everything else page.entries[:limit]
             columns = ("task", "at", "holder", "error", "releases", "traceback")
-            rows = [(e.task, iso(e.at), e.holder, e.error, e.releases or None, e.traceback) for e in page.entries]
+            rows = [
+                (e.task, e.at if as_json else iso(e.at), e.holder, e.error, e.releases or None, e.traceback)
+                for e in entries
+            ]
             shown = len(columns) if as_json else 4
             sink.rows(columns[:shown], [row[:shown] for row in rows])
-            for entry in page.entries if traceback and not as_json else ():
+            for entry in entries if traceback and not as_json else ():
                 for line in (entry.task, *(f"    {line}" for line in (entry.traceback or "").splitlines())):
                     typer.echo(safe(line))
             cursor = page.cursor
             if cursor is None or not everything:
                 break
-    if cursor is not None:
+    if len(entries) < len(page.entries):
+        # a cursor would leave out those that are not shown
+        most = len(page.entries)
+        said = f"the server gives {most} tasks at once: -n {most} shows them, --all shows every task"
+        typer.echo(f"timeoutq: {said}", err=True)
+    elif cursor is not None:
         typer.echo(f"timeoutq: more with --cursor {cursor}, or --all", err=True)
+
+
+def _page(opened: Queue, state: State, cursor: str | None, n: int) -> Page:
+    """Read a page of at most `n` entries, if the server can: of a set, it may give more than it is asked for."""
+    page, asked = opened.list(state.value, cursor, n), n
+    while len(page.entries) > n and asked > 1:
+        asked = max(1, asked - (len(page.entries) - n))
+        page = opened.list(state.value, cursor, asked)
+    return page
 
 
 @app.command(rich_help_panel="Looking")
