@@ -116,7 +116,10 @@ def test_a_process_that_died_is_told_with_its_fields(queue: Queue, url: str, tmp
         wait_until(lambda: queue.drained())
         lines = [json.loads(line) for line in run.log(worker).splitlines()]
     assert {line["queue"] for line in lines} == {queue.name}
-    (died,) = [line for line in lines if "died" in line["message"]]
+    (died,) = [line for line in lines if " died: " in line["message"] and "task" not in line]
     assert (died["level"], died["code"], died["error"], died["pid"]) == ("ERROR", 7, "exit code 7", worker.pid)
-    (reported,) = [line for line in lines if "were running in process" in line["message"]]
-    assert reported["child"] == died["child"]
+    task, reported = (line for line in lines if "was running in process" in line["message"])
+    assert (task["task"], task["crashes"], task["level"]) == ("leave", 1, "WARNING")
+    assert task["error"] == died["error"]
+    assert "1 task was running in process" in reported["message"]
+    assert reported["child"] == task["child"] == died["child"]

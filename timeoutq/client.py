@@ -210,6 +210,7 @@ class _Face:
         asked = time.monotonic()
         swept = yield from flows.answer(self.talk, self.operations.requeue_expired(arguments.count(n, high=BATCH)))
         self.talk.clock.swept(swept.now_ms, asked)
+        flows.tell_given_up(self.name, swept)
         return swept.moved
 
     def _promoted(self, n: int) -> Flow[int]:

@@ -36,6 +36,9 @@ class Told(IntEnum):
     """Another process in its place would end in the same way: a bad handler, a wrong password."""
 
 
+_ON_PURPOSE = (Told.DRAINED, Told.STOPPED, Told.MAX_TASKS)
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How a worker process ended."""
@@ -50,6 +53,11 @@ class Ending:
     def died(self) -> bool:
         """Whether the process ended without saying first why."""
         return self.told is Told.NOTHING
+
+    @property
+    def left_badly(self) -> bool:
+        """Whether the process ended on purpose, but its lifespan raised an error when it was left."""
+        return self.told in _ON_PURPOSE and self.code == exit_codes.DIED
 
     @property
     def words(self) -> str:

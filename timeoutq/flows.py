@@ -7,6 +7,7 @@ replayed, after a pause with full jitter, until the deadline of the whole call i
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
-from timeoutq import arguments, operations, rights
+from timeoutq import arguments, operations, rights, telling
 from timeoutq.arguments import Bodies
 from timeoutq.connection import ATTEMPT, CONNECT, SLOWEST, Server
 from timeoutq.errors import (
@@ -31,6 +32,8 @@ from timeoutq.errors import (
 from timeoutq.model import Answer, Entry, HostInfo, Lease, Outcome, State, TaskInfo, Tasks
 from timeoutq.operations import BATCH, Call, Claimed, Command, Operations, Swept
 from timeoutq.troubles import is_hopeless, is_script_missing, is_transient, refusal_of
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -458,7 +461,16 @@ def clean(talk: Talk) -> Flow[tuple[Swept, Swept]]:
         if isinstance(swept, TimeoutqError):
             raise swept
     talk.clock.swept(requeued.now_ms, asked)
+    tell_given_up(ops.name, requeued)
     return requeued, promoted
+
+
+def tell_given_up(queue: str, swept: Swept) -> None:
+    """Warn of the tasks that went to failed because their leases ran out too often."""
+    if swept.failed:
+        error = "the lease ran out too often"
+        told = [(task, f"is given up: {error}", {"error": error}) for task in swept.given_up]
+        telling.name_tasks(log, queue, told, {}, swept.failed)
 
 
 def extend(talk: Talk, leases: Sequence[Lease], timeout_ms: int) -> Flow[tuple[float, Outcome]]:

@@ -141,6 +141,18 @@ def _takes_state(handler: Callable[..., Any], name: str, has_state: bool) -> boo
     return positional[1].name == "state" if len(positional) > 1 else unknown
 
 
+def without_arguments(lifespan: Callable[..., Any]) -> None:
+    """Raise `InvalidInput` for a lifespan that cannot be called without arguments."""
+    parameters = _parameters(lifespan) or []
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    if any(one.default is Parameter.empty and one.kind not in variable for one in parameters):
+        takes = ", ".join(str(one) for one in parameters)
+        raise InvalidInput(
+            f"the lifespan {name_of(lifespan)} takes ({takes}); a lifespan is called without arguments: give each "
+            "parameter a default, or read the settings inside"
+        )
+
+
 def _parameters(handler: Callable[..., Any]) -> list[Parameter] | None:
     """Give the parameters of a call. A wrapper with `*args` takes those of the function that it wraps."""
     found: Any = handler

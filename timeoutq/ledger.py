@@ -12,6 +12,8 @@ import mmap
 import struct
 from collections.abc import Iterable
 
+from timeoutq import tracebacks
+from timeoutq.arguments import error_text
 from timeoutq.endings import Told
 from timeoutq.model import Lease
 from timeoutq.operations import BATCH
@@ -20,11 +22,13 @@ log = logging.getLogger(__name__)
 
 FREE, HELD, STARTED = 0, 1, 2
 TOKEN_BYTES, TASK_BYTES, WORDS_BYTES = 96, 1024, 4096
-_SLOT = struct.Struct(f"=BxHHxx{TOKEN_BYTES}s{TASK_BYTES}s")
+_SLOT = struct.Struct(f"=BxHHH{TOKEN_BYTES}s{TASK_BYTES}s")
 _USED = struct.Struct("=I")
 _TOLD_AT = _USED.size
 _WORDS_AT = _TOLD_AT + 1
-_SLOTS_AT = _WORDS_AT + WORDS_BYTES
+_TRACE_AT = _WORDS_AT + WORDS_BYTES
+_WORKER_AT = _TRACE_AT + tracebacks.MOST
+_SLOTS_AT = _WORKER_AT + TOKEN_BYTES
 
 
 def slots_for(concurrency: int, prefetch: int | None) -> int:
@@ -58,7 +62,7 @@ class SharedLedger:
             token = lease.token.encode()[:TOKEN_BYTES]
             # the state byte is written last: if the process dies during the write, the parent finds the slot free
             at = _SLOTS_AT + slot * _SLOT.size
-            _SLOT.pack_into(self._memory, at, FREE, len(token), len(task), token, task)
+            _SLOT.pack_into(self._memory, at, FREE, len(token), len(task), min(lease.crashes, 0xFFFF), token, task)
             self._memory[at] = HELD
 
     def _slot(self) -> int | None:
@@ -97,15 +101,36 @@ class SharedLedger:
                 self._memory[_SLOTS_AT + slot * _SLOT.size] = FREE
                 self._free.append(slot)
 
+    def sign(self, worker: str) -> None:
+        """Note the name under which the worker of this process gives signs of life."""
+        self._write(worker.encode()[:TOKEN_BYTES], _WORKER_AT)
+
+    @property
+    def worker(self) -> str:
+        """The name of the process's worker; empty if the process ended before it had one."""
+        return self._memory[_WORKER_AT:_SLOTS_AT].rstrip(b"\0").decode()
+
     def tell(self, told: Told, words: str = "") -> None:
         """Note that the process ends on purpose, and its last words."""
-        text = words.encode("utf-8", "replace")[:WORDS_BYTES]
-        self._memory[_WORDS_AT : _WORDS_AT + len(text)] = text
+        self._write(words.encode("utf-8", "replace")[:WORDS_BYTES], _WORDS_AT)
         self._memory[_TOLD_AT] = told
+
+    def confess(self, error: BaseException) -> None:
+        """Note the error of which the process dies, with its traceback."""
+        self._write(error_text(error)[:WORDS_BYTES], _WORDS_AT)
+        self._write(tracebacks.trace(error)[-tracebacks.MOST :], _TRACE_AT)
+
+    @property
+    def trace(self) -> bytes:
+        """The traceback of the error of which the process died, as `tracebacks.trace` gives it, or empty."""
+        return self._memory[_TRACE_AT:_WORKER_AT].rstrip(b"\0")
+
+    def _write(self, text: bytes, at: int) -> None:
+        self._memory[at : at + len(text)] = text
 
     def told(self) -> tuple[Told, str]:
         """Read whether the process ended on purpose, and its last words."""
-        words = self._memory[_WORDS_AT:_SLOTS_AT].rstrip(b"\0")
+        words = self._memory[_WORDS_AT:_TRACE_AT].rstrip(b"\0")
         return Told(self._memory[_TOLD_AT]), words.decode("utf-8", "replace")
 
     def read(self) -> tuple[list[Lease], list[Lease]]:
@@ -116,10 +141,11 @@ class SharedLedger:
         for at in range(_SLOTS_AT, _SLOTS_AT + used * _SLOT.size, _SLOT.size):
             if self._memory[at] == FREE:
                 continue
-            state, token_length, task_length, token, task = _SLOT.unpack_from(self._memory, at)
+            state, token_length, task_length, crashes, token, task = _SLOT.unpack_from(self._memory, at)
             lease = Lease(
-                task[:task_length].decode("utf-8", "surrogateescape"), token[:token_length].decode(), deadline=0.0
-            )
+                task[:task_length].decode("utf-8", "surrogateescape"), token[:token_length].decode(), deadline=0.0,
+                crashes=crashes,
+            )  # fmt: skip
             (started if state == STARTED else held).append(lease)
         return started, held
 

@@ -7,6 +7,7 @@ and cancel scopes demand the same task, and so a worker that is stopped meanwhil
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context, copy_context
@@ -85,7 +86,7 @@ class Span:
             self._task.cancel()
 
     async def _hold(self, lifespan: Lifespan[Any]) -> None:
-        manager: Any = lifespan()
+        manager: Any = _called(lifespan)
         if not is_manager(manager):
             discard(manager)
             raise InvalidInput(
@@ -96,3 +97,18 @@ class Span:
             self.state, self.context, self.entered = state, copy_context(), True
             self._ready.set()
             await self._over.wait()
+
+
+def _called(lifespan: Lifespan[Any]) -> Any:
+    try:
+        return lifespan()
+    except TypeError as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        # raised by the call itself, in no code of the user's: the arguments are wrong
+        if trace is not None and trace.tb_frame.f_code.co_filename in (__file__, contextlib.__file__):
+            raise InvalidInput(
+                f"the lifespan {name_of(lifespan)} cannot be called without arguments: {error}"
+            ) from error
+        raise

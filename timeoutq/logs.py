@@ -8,12 +8,17 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sys
+import threading
+from datetime import datetime
 from types import TracebackType
 
 from timeoutq.arguments import error_text
 from timeoutq.errors import InvalidInput
 from timeoutq.text import safe
 from timeoutq.tracebacks import read_traceback, trace
+
+log = logging.getLogger(__name__)
 
 Failed = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -38,9 +43,9 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format the record as an object with time, level, logger, pid, message, and its fields."""
+        """Format the record as an object with time (RFC 3339), level, logger, pid, message, and its fields."""
         found: dict[str, object] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "pid": record.process,
@@ -79,5 +84,22 @@ def configure(level: str, *, as_json: bool = False) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else SafeFormatter("%(asctime)s %(levelname)-7s %(message)s"))
     logging.basicConfig(level=number, handlers=[handler], force=True)
+    if as_json:
+        # an error that nobody catches is a line like the others
+        sys.excepthook = lambda kind, error, trace: _tell_uncaught((kind, error, trace))
+        threading.excepthook = _tell_of_thread
     for loud in ("httpx", "httpcore", "asyncio"):
         logging.getLogger(loud).setLevel(max(number, logging.WARNING))
+
+
+def _tell_uncaught(found: Failed) -> None:
+    log.critical("ended by an error: %s", error_text(found[1]).decode("utf-8", "replace"), exc_info=found)
+
+
+def _tell_of_thread(found: threading.ExceptHookArgs) -> None:
+    if found.exc_value is not None and not isinstance(found.exc_value, SystemExit):
+        name = "a thread" if found.thread is None else f"the thread {found.thread.name}"
+        error = (found.exc_type, found.exc_value, found.exc_traceback)
+        log.error(
+            "%s ended by an error: %s", name, error_text(found.exc_value).decode("utf-8", "replace"), exc_info=error
+        )

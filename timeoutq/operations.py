@@ -210,6 +210,8 @@ class Swept:
     moved: int
     failed: int = 0
     more: bool = False
+    given_up: tuple[str, ...] = ()
+    """Up to ten of the tasks that went to failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -734,8 +736,8 @@ def _pulled(reply: Any) -> list[Task]:
 
 
 def _swept(reply: Any) -> Swept:
-    now_ms, back, failed, more = reply
-    return Swept(now_ms, back + failed, failed, bool(more))
+    now_ms, back, failed, more, *given_up = reply
+    return Swept(now_ms, back + failed, failed, bool(more), tuple(map(text, given_up)))
 
 
 def _error(line: bytes | None) -> tuple[float | None, str | None]:

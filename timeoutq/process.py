@@ -13,7 +13,10 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from timeoutq import exit_codes, telling
+from timeoutq.arguments import error_text
 from timeoutq.endings import Order, Told
+from timeoutq.tracebacks import read_traceback, trace
 from timeoutq.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -24,8 +27,10 @@ TOLD = {"drained": Told.DRAINED, "stopped": Told.STOPPED, "max_tasks": Told.MAX_
 
 def run_worker(
     make: Callable[[], Worker], orders: Orders | None = None, tell: Callable[[Told], None] | None = None
-) -> None:
-    """Run the worker that `make` gives until it ends, and `tell` why it ended.
+) -> int:
+    """Run the worker that `make` gives until it ends, `tell` why it ended, and give the exit code of the process.
+
+    The code is 1 if the worker ended on purpose and its lifespan raised an error when it was left; the error is logged.
 
     `make` is called before the event loop runs, because modules that it imports may use `asyncio.run` themselves.
     `tell` is called before the event loop closes: after that, a signal may end the process at any moment. Raises what
@@ -33,18 +38,34 @@ def run_worker(
     """
     worker = make()
 
-    async def body() -> None:
+    async def body() -> int:
+        code = exit_codes.DONE
         if orders is not None:
             orders.obey(worker)
         try:
-            tally = await worker.run()
+            await worker.run()
+        except (Exception, asyncio.CancelledError) as error:
+            if not worker.tally.end:
+                raise
+            code = exit_codes.DIED
+            _tell_left_badly(worker, error)
         finally:
             await worker.queue.close()
         if tell is not None:
-            tell(TOLD[tally.end])
+            tell(TOLD[worker.tally.end])
+        return code
 
     with _runner() as runner:
-        runner.run(body())
+        return runner.run(body())
+
+
+def _tell_left_badly(worker: Worker, error: BaseException) -> None:
+    said = error_text(error).decode("utf-8", "replace")
+    telling.say(
+        log, logging.ERROR, "worker %s ends (%s), but its lifespan raised when it was left: %s", worker.queue.worker,
+        worker.tally.end, said, fields={"queue": worker.queue.name, "worker": worker.queue.worker, "error": said},
+        traceback=read_traceback(trace(error), said),
+    )  # fmt: skip
 
 
 def _runner() -> asyncio.Runner:

@@ -14,18 +14,18 @@ import select
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import NoReturn, Self
 
-from timeoutq import exit_codes, flows
-from timeoutq.client import AsyncQueue, twin
+from timeoutq import exit_codes, flows, telling, tracebacks
+from timeoutq.client import AsyncQueue, Queue, twin
 from timeoutq.endings import PATIENCE, Done, End, Ending, Order, Replace, Told, asked_for, judge, young_deaths
 from timeoutq.errors import TimeoutqError
 from timeoutq.ledger import SharedLedger
+from timeoutq.model import Answer, Lease
 from timeoutq.process import Orders, run_worker
 from timeoutq.worker import Worker
 
@@ -34,6 +34,10 @@ assert sys.platform != "win32"
 log = logging.getLogger(__name__)
 
 HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+ASK_AGAIN = 10.0
+"""Seconds for which a server that did not answer is not told of dead processes that held nothing."""
+TRACES = 100
+"""How many different tracebacks of dead processes are remembered, so that each is logged once."""
 LOOK_EVERY = 1.0
 """Seconds after which a supervisor looks at its processes even if no signal has woken it."""
 
@@ -140,6 +144,8 @@ class _Supervisor:
         self._kill_at: float | None = None
         self._killed: set[int] = set()
         self._young = 0
+        self._traces: set[str] = set()
+        self._away_until = 0.0
         self._fields = {"queue": self._queue.name}
         self._code = exit_codes.DONE
         self._words = ""
@@ -214,19 +220,25 @@ class _Supervisor:
             os.setpgid(0, 0)  # Ctrl-C in a terminal reaches the parent alone
             orders = Orders(reading)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            run_worker(lambda: self._job.make(ledger), orders, ledger.tell)
-            code = exit_codes.DONE
+            code = run_worker(lambda: self._signed(ledger), orders, ledger.tell)
         except BaseException as error:
             if isinstance(error, TimeoutqError) and (flows.is_final(error) or isinstance(error, ImportError)):
                 code = exit_codes.of(error)
                 ledger.tell(Told.HOPELESS, str(error))
             elif ledger.told()[0] is Told.NOTHING:
-                traceback.print_exc()
+                ledger.confess(error)
+            else:  # its work had ended, and it had said so
+                code = exit_codes.DONE
         finally:
             with suppress(BaseException):
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
+
+    def _signed(self, ledger: SharedLedger) -> Worker:
+        worker = self._job.make(ledger)
+        ledger.sign(worker.queue.worker)
+        return worker
 
     # ---- stopping
 
@@ -274,10 +286,17 @@ class _Supervisor:
         told, words = child.ledger.told()
         ending = Ending(told, code, time.monotonic() - child.started)
         fields = {**self._fields, "child": child.pid, "code": code}
+        died = ""
         if ending.died:
-            log.error("worker process %d died: %s", child.pid, ending.words, extra={**fields, "error": ending.words})
+            died = f"{ending.words}: {words}" if words else ending.words
+            telling.say(
+                log, logging.ERROR, "worker process %d died: %s", child.pid, died,
+                fields={**fields, "error": died}, traceback=self._new_trace(child.ledger.trace, words),
+            )  # fmt: skip
         else:
             log.info("worker process %d ended: %s", child.pid, told.name.lower().replace("_", " "), extra=fields)
+        if ending.left_badly:
+            self._code = self._code or exit_codes.DIED
         self._young = young_deaths(ending, self._young)
         match judge(ending, stopping=self._stopping_since is not None, young=self._young):
             case Replace(pause):
@@ -291,29 +310,62 @@ class _Supervisor:
                 if self._stopping_since is None:
                     self._stop(Order.DRAIN)
         # a lease that was given back is no longer in the ledger; a child that we killed could not give its leases back
-        self._report(child, ending, blame=ending.died and child.pid not in self._killed)
+        self._report(child, died, blame=ending.died and child.pid not in self._killed)
 
-    def _report(self, child: _Child, ending: Ending, *, blame: bool) -> None:
+    def _new_trace(self, trace: bytes, error: str) -> str | None:
+        """Give a traceback to log, or None: a process that dies again and again of one error has it logged once."""
+        key = tracebacks.digest(trace).decode()
+        if not trace or key in self._traces:
+            return None
+        if len(self._traces) >= TRACES:
+            self._traces.clear()
+        self._traces.add(key)
+        return tracebacks.read_traceback(trace, error)
+
+    def _report(self, child: _Child, died: str, *, blame: bool) -> None:
+        """End what a process held, and strike off its worker if it `died`; `blame` counts crashes of running tasks."""
         started, held = child.ledger.read()
-        if not blame:
-            started, held = [], started + held
-        if not started and not held:
+        worker = child.ledger.worker if died else ""
+        if not started and not held and (not worker or time.monotonic() < self._away_until):
             return
+        self._tell_started(child, started, died, blame=blame)
         queue = twin(self._queue)
         try:
-            if held:
-                queue.release(held)
-            if started:
-                reason = f"its worker process died while it ran: {ending.words}"
-                queue.run(flows.answers(queue.talk, queue.operations.crash(started, reason)))
-            log.warning(
-                "queue %s: %d tasks were running in process %d, %d more were held",
-                queue.name, len(started), child.pid, len(held), extra={**self._fields, "child": child.pid},
-            )  # fmt: skip
+            back = held if blame else started + held
+            if back:
+                queue.release(back)
+            if blame and started:
+                self._crash(queue, started, f"its worker process died while it ran: {died}")
+            if worker:
+                queue.run(flows.answer(queue.talk, queue.operations.beat(worker, None)))
+            if started or held:
+                log.warning(
+                    "queue %s: %s running in process %d, %d more %s held",
+                    queue.name, "1 task was" if len(started) == 1 else f"{len(started)} tasks were", child.pid,
+                    len(held), "was" if len(held) == 1 else "were", extra={**self._fields, "child": child.pid},
+                )  # fmt: skip
         except TimeoutqError as error:
+            self._away_until = time.monotonic() + ASK_AGAIN
             log.warning(
                 "queue %s: the leases of process %d must run out: %s", queue.name, child.pid, error,
                 extra={**self._fields, "child": child.pid, "error": str(error)},
             )  # fmt: skip
         finally:
             queue.close()
+
+    def _tell_started(self, child: _Child, started: list[Lease], died: str, *, blame: bool) -> None:
+        how = f"when it died: {died}" if blame else "when it had to be killed" if died else "when it ended"
+        told: list[telling.Told] = [
+            (lease.task, f"was running in process {child.pid} {how}", {"crashes": lease.crashes + blame, "error": died})
+            for lease in started
+        ]
+        telling.name_tasks(log, self._queue.name, told, {"child": child.pid})
+
+    def _crash(self, queue: Queue, started: list[Lease], reason: str) -> None:
+        outcome = queue.run(flows.answers(queue.talk, queue.operations.crash(started, reason)))
+        told: list[telling.Told] = [
+            (lease.task, f"is given up: {reason}", {"crashes": lease.crashes + 1, "error": reason})
+            for lease, answer in zip(started, outcome, strict=True)
+            if answer is Answer.FAILED
+        ]
+        telling.name_tasks(log, queue.name, told, self._fields)

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from tenacity import RetryCallState, wait_random_exponential
 
-from timeoutq import arguments, flows, forks, handlers, signals, tracebacks, unending
+from timeoutq import arguments, flows, forks, handlers, signals, telling, tracebacks, unending
 from timeoutq.arguments import Bodies
 from timeoutq.cleaner import Cleaner
 from timeoutq.client import AsyncQueue, Queue, twin
@@ -36,10 +36,10 @@ from timeoutq.lifespan import Span, is_manager
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.operations import BATCH, Call, Claimed, fitting, flushes
 from timeoutq.retry import GiveUp, Retries, Retry, RetryPolicy
-from timeoutq.text import safe
 from timeoutq.troubles import LINK_ERRORS
 
 log = logging.getLogger(__name__)
+_say = partial(telling.say, log)
 
 S = TypeVar("S")
 
@@ -260,7 +260,8 @@ class Worker:
         """Work until stopped (or drained, in a burst); give the tally. Waits for a server that is away.
 
         Raises at once the errors that waiting cannot mend: `AccessDenied`, `NotRedis`, `SchemaMismatch`,
-        `UnsafeServer`. A worker runs once: raises `InvalidInput` when it is run again.
+        `UnsafeServer`. Raises what the lifespan raises; when it is left, all work has ended, and `tally.end` says why.
+        A worker runs once: raises `InvalidInput` when it is run again.
         """
         if self._ran:
             raise InvalidInput("a Worker runs once: make another")
@@ -275,10 +276,14 @@ class Worker:
                 async with self._span:
                     if self._span.entered:
                         await self._serve(self._span)
-        if self._stop_level and not self.tally.end:
-            self.tally.end = "stopped"
+                    self._note_end()
+        self._note_end()
         log.info("worker %s ends: %s", self.queue.worker, self.tally, extra=self._fields())
         return self.tally
+
+    def _note_end(self) -> None:
+        if self._stop_level and not self.tally.end:
+            self.tally.end = "stopped"
 
     async def _serve(self, span: Span) -> None:
         self._around = Surroundings(copy_context() if span.context is None else span.context)
@@ -1078,6 +1083,7 @@ class Worker:
     async def _shut_down(self, background: list[asyncio.Task[None]]) -> None:
         if self._bell_task is not None:
             background.append(self._bell_task)
+        self._tell_cut_off()
         self._stop_level = max(self._stop_level, 1)
         self._closing = True
         self._give_back_unstarted()
@@ -1135,28 +1141,20 @@ class Worker:
                     self.queue.name, runs[task].task, fields=self._fields(runs[task]),
                 )  # fmt: skip
 
-
-def _say(
-    level: int,
-    message: str,
-    *words: object,
-    exc_info: BaseException | None = None,
-    fields: Mapping[str, object] | None = None,
-    traceback: str | None = None,
-) -> None:
-    """Log a line where an exception would do harm: the user's log handlers may raise, and so may a handler's error.
-
-    So a traceback goes as text, which any formatter shows; each of its lines is safe, and indented so that it cannot
-    look like another log line.
-    """
-    with suppress(BaseException):
-        if traceback is None or not log.isEnabledFor(level):
-            log.log(level, message, *words, exc_info=exc_info, extra=fields)
-            return
-        extra = {**(fields or {}), "traceback": traceback}
-        record = log.makeRecord(log.name, level, __file__, 0, message, words, None, "_say", extra)
-        record.exc_text = "\n".join(f"    {safe(line)}" for line in traceback.splitlines())
-        log.handle(record)
+    def _tell_cut_off(self) -> None:
+        if self._stop_level == 2:
+            why = "the worker stops at once"
+        elif self._stop_level:
+            why = f"the drain deadline of {self.drain_deadline:g} s is over"
+        else:
+            why = "the worker ends early"
+        told: list[telling.Told] = []
+        for run in list(self._running.values()):
+            if not run.end:
+                thread = "" if run.task is not None else "; its thread goes on until the process ends"
+                words = f"is cut off: {why}{thread}"
+                told.append((run.lease.task, words, {"attempt": run.lease.attempt, "error": why}))
+        telling.name_tasks(log, self.queue.name, told, self._fields())
 
 
 def _block_ms(error: BaseException) -> int:
@@ -1188,6 +1186,8 @@ def _checked(lifespan: Lifespan[Any] | str | None) -> Lifespan[Any] | None:
     if inspect.isasyncgenfunction(found) or (found is not None and not callable(found)):
         name = handlers.name_of(found) if callable(found) else type(found).__name__
         raise InvalidInput(f"lifespan {name} gives no async context manager: decorate it with @asynccontextmanager")
+    if found is not None:
+        handlers.without_arguments(found)
     return cast("Lifespan[Any] | None", found)
 
 

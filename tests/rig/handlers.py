@@ -129,3 +129,19 @@ async def nasty(lease: Lease) -> None:
 def nasty_in_thread(lease: Lease) -> None:
     """The same in a thread."""
     _raise_by_turns(lease)
+
+
+@asynccontextmanager
+async def lifespan_that_cannot_close() -> AsyncIterator[None]:
+    """Raise when it is left."""
+    yield
+    raise ConnectionError("the pool cannot close")
+
+
+def lifespan_with_settings(settings: str) -> None:
+    """Take an argument that no worker gives."""
+
+
+def lifespan_like_range() -> None:
+    """Raise a TypeError inside: an ordinary error of the user's code."""
+    raise TypeError("the database is not up")

@@ -404,7 +404,9 @@ class Model:
         if dead:
             back, given_up = self._crash(dead)
             self.counters["crashed"] += back + given_up
-        return "".join("O" if yes else "L" for yes in held)
+        return "".join(
+            "L" if not yes else "f" if task in self.failed else "O" for (task, _), yes in zip(pairs, held, strict=True)
+        )
 
     # ---- the cleaner's
 

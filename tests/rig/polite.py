@@ -153,7 +153,7 @@ class Walk:
         name = host_of(visit.lease.task)
         known = self.hosts[name]
         known.open.remove(visit)
-        if answer == "ok":
+        if answer in ("ok", "failed"):
             known.ended(at_ms)
             known.visited += visited
         else:

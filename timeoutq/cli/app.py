@@ -153,6 +153,16 @@ def unknown_words(queue: Queue) -> str:
     return f"queue {queue.name} is unknown: nothing was put to it at {queue.url}; {hint}"
 
 
+def new_words(queue: Queue) -> str:
+    """Say that a queue is new and which one may have been meant; empty if it is not new, or unlike all others."""
+    from timeoutq import directory
+
+    if queue.exists():
+        return ""
+    alike = " or ".join(directory.meant(queue, queue.name, 0.5))
+    return f"queue {queue.name} is new here; did you mean {alike}?" if alike else ""
+
+
 def sure(question: str, yes: bool) -> None:
     """Ask, unless --yes was given; end the command when the answer is no, or nobody can be asked."""
     if yes:

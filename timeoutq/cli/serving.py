@@ -5,22 +5,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from timeoutq import exit_codes
-from timeoutq.cli.app import SERVER, Name, Url, UrlFile, app, server_address, stop
+from timeoutq.cli.app import SERVER, Name, Url, UrlFile, app, new_words, server_address, stop
 from timeoutq.cli.reading import seconds
-from timeoutq.errors import InvalidInput, MissingExtra
+from timeoutq.errors import InvalidInput, MissingExtra, TimeoutqError
 
 if TYPE_CHECKING:
     from timeoutq.retry import RetryPolicy
     from timeoutq.worker import Ledger, Worker
+
+log = logging.getLogger(__name__)
 
 LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON, with fields for queue, task and error.")]
@@ -116,37 +120,79 @@ def worker(
     from timeoutq.worker import Worker
 
     _log(log_level, log_json)
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    policy = _policy(retry, max_attempts)
-    address = server_address(url, url_file)
+    with _errors_told(as_json=log_json):
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)
+        policy = _policy(retry, max_attempts)
+        address = server_address(url, url_file)
 
-    def opened() -> AsyncQueue:
-        return AsyncQueue(queue, address, timeout=timeout, max_runtime=max_runtime, retry=policy)
+        def opened() -> AsyncQueue:
+            return AsyncQueue(queue, address, timeout=timeout, max_runtime=max_runtime, retry=policy)
 
-    def make(ledger: Ledger | None) -> Worker:
-        # the handler and the lifespan are imported here: in each process, after the fork
-        return Worker(
-            opened(), handler, concurrency=concurrency, prefetch=prefetch, burst=burst, lifespan=lifespan,
-            max_tasks=max_tasks, max_releases=max_releases, drain_deadline=drain_deadline, signals=ledger is None,
-            ledger=ledger,
+        def make(ledger: Ledger | None) -> Worker:
+            # the handler and the lifespan are imported here: in each process, after the fork
+            return Worker(
+                opened(), handler, concurrency=concurrency, prefetch=prefetch, burst=burst, lifespan=lifespan,
+                max_tasks=max_tasks, max_releases=max_releases, drain_deadline=drain_deadline, signals=ledger is None,
+                ledger=ledger,
+            )  # fmt: skip
+
+        _tell_new(queue, address)
+        if not supervise:
+            if processes > 1:
+                raise InvalidInput(f"--no-supervise runs the worker in this process: leave out --processes {processes}")
+            stop(run_worker(lambda: make(None)))
+        if sys.platform != "win32":
+            from timeoutq import ledger, supervisor
+
+            slots = ledger.slots_for(concurrency, prefetch)
+            code, words = supervisor.supervise(supervisor.Job(make, opened, processes, slots, drain_deadline))
+            _stop(code, words, as_json=log_json)
+        raise InvalidInput(
+            "worker processes need fork(), which Windows lacks: use --no-supervise for a worker in one process, or run "
+            "timeoutq in WSL"
+        )
+
+
+@contextmanager
+def _errors_told(*, as_json: bool) -> Iterator[None]:
+    """Log what ends the command: an unexpected error, with exit code 1; with --log-json, every other error too."""
+    try:
+        yield
+    except TimeoutqError as error:
+        if not as_json:
+            raise
+        _stop(exit_codes.of(error), str(error), as_json=True)
+    except Exception as error:
+        if hasattr(error, "exit_code"):  # typer's way to end a command
+            raise
+        from timeoutq import telling
+        from timeoutq.arguments import error_text
+        from timeoutq.tracebacks import read_traceback, trace
+
+        said = error_text(error).decode("utf-8", "replace")
+        telling.say(
+            log, logging.ERROR, "ended by an error: %s", said,
+            fields={"error": said}, traceback=read_traceback(trace(error), said),
         )  # fmt: skip
+        stop(exit_codes.DIED)
 
-    if not supervise:
-        if processes > 1:
-            raise InvalidInput(f"--no-supervise runs the worker in this process: leave out --processes {processes}")
-        run_worker(lambda: make(None))
-        return
-    if sys.platform != "win32":
-        from timeoutq import ledger, supervisor
 
-        slots = ledger.slots_for(concurrency, prefetch)
-        stop(*supervisor.supervise(supervisor.Job(make, opened, processes, slots, drain_deadline)))
-    raise InvalidInput(
-        "worker processes need fork(), which Windows lacks: use --no-supervise for a worker in one process, or run "
-        "timeoutq in WSL"
-    )
+def _stop(code: int, words: str, *, as_json: bool) -> NoReturn:
+    if as_json and words:
+        log.error("%s", words, extra={"error": words, "code": code})
+        words = ""
+    stop(code, words)
+
+
+def _tell_new(name: str, address: str | None) -> None:
+    from timeoutq.client import Queue
+
+    with suppress(TimeoutqError), Queue(name, address, deadline=1.0) as queue:
+        words = new_words(queue)
+        if words:
+            log.warning("%s", words, extra={"queue": name})
 
 
 def _policy(retry: str | None, max_attempts: int | None) -> RetryPolicy:
@@ -194,7 +240,8 @@ def cleaner(
             for one in opened:
                 await one.close()
 
-    asyncio.run(body())
+    with _errors_told(as_json=log_json):
+        asyncio.run(body())
 
 
 @app.command(rich_help_panel="Processes")

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from timeoutq.cli.app import AsJson, Ids, Name, Url, UrlFile, app, open_queue, say
+from timeoutq.cli.app import AsJson, Ids, Name, Url, UrlFile, app, new_words, open_queue, say
 from timeoutq.cli.printing import Sink, bar, report
 from timeoutq.cli.reading import LONGEST_LINE, bare_line, given_ids, lines_of, moment, piped_in, read_json, seconds
-from timeoutq.errors import InvalidInput
+from timeoutq.errors import AccessDenied, InvalidInput
 
 if TYPE_CHECKING:
     from timeoutq.client import Queue
@@ -139,16 +139,25 @@ def _put(
         if jsonl:
             raise InvalidInput("--jsonl goes with --file or stdin, not with named tasks")
         given: Any = tasks if body is None else [{task: body} for task in tasks]
+        _tell_new(queue)
         report(_put_or_schedule(queue, given, how), as_json)
         return
     if file is None and not tasks and piped_in() is None:
         raise InvalidInput("name tasks, give --file, or pipe them in")
+    _tell_new(queue)
     counts = _put_stream(queue, file, jsonl, body, how)
     sink = Sink(as_json)
     if as_json:
         sink.document(counts)
     else:
         sink.rows(("answer", "tasks"), counts.items())
+
+
+def _tell_new(queue: Queue) -> None:
+    with suppress(AccessDenied):  # a user who may only put needs no hint
+        words = new_words(queue)
+        if words:
+            say(words)
 
 
 File = Annotated[

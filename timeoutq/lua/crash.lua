@@ -3,7 +3,7 @@
 -- PARTS open items drop wake log hostname polite crashed
 -- SOUND stats leases owners alarm in_progress todos failed; crashes runtime errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 reason   4.. count, runs of (token, length, id * length)
--- Reply letters, one a lease: O taken back; L is not this token's
+-- Reply letters, one a lease: O taken back; f that was a crash too many, and the task is in failed; L is not this token's
 local ids, tokens = read_leases(4)
 local yes, codes, dead, was = mine(ids, tokens), {}, {}, {}
 for i = 1, #ids do
@@ -13,7 +13,12 @@ for i = 1, #ids do
   end
 end
 if #dead > 0 then
-  local back, given_up = crash(dead, was, ARGV[3])
+  local back, given_up, spent = crash(dead, was, ARGV[3])
   count_up(stats, 'crashed', back + given_up)
+  local failing = {}
+  for i = 1, #spent do failing[spent[i]] = true end
+  for i = 1, #ids do
+    if yes[i] and failing[ids[i]] then codes[i] = 'f' end
+  end
 end
 return table.concat(codes)

@@ -3,7 +3,7 @@
 -- PARTS open drop wake log hostname polite crashed server grace
 -- SOUND stats leases owners alarm in_progress todos failed; crashes runtime errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 at most   4 the server time that the client expects, ms, or 0
--- Reply {now ms, taken back, gone to failed, 1 if there may be more}
+-- Reply {now ms, taken back, gone to failed, 1 if there may be more, the ids of up to ten that went to failed...}
 local n, expected = tonumber(ARGV[3]), tonumber(ARGV[4])
 local longest = number(settings[3], 0)
 -- a clock that stepped back would make leases longer than anybody asked for
@@ -27,6 +27,6 @@ if now < grace_until then
   return {now, 0, 0, 0}
 end
 local was = redis.call('HMGET', owners, unpack(ids))
-local back, given_up = crash(ids, was, 'the lease ran out')
+local back, given_up, spent = crash(ids, was, 'the lease ran out')
 count_up(stats, 'expired', back + given_up)
-return {now, back, given_up, #ids == n and 1 or 0}
+return {now, back, given_up, #ids == n and 1 or 0, unpack(spent, 1, math.min(10, given_up))}

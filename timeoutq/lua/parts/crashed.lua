@@ -7,13 +7,14 @@ local function nowhere(id)
   return not redis.call('ZSCORE', prefix .. 'scheduled', id)
 end
 
--- crash: leases on `ids` ran out (`was` their owners). Back to todos, or to failed for those that did it too often.
+-- crash: leases on `ids` ran out (`was` their owners). Back to todos, or to failed for those that did it too often. Returns
+-- how many went back, how many to failed, and the ids of those that went to failed.
 local function crash(ids, was, reason)
   local limit = number(settings[6], 5)
   local counts = redis.call('HMGET', crashes, unpack(ids))
   local names = polite and hosts_of(ids)
   local again, again_names = {}, {}
-  local gone, back, given_up = {}, 0, 0
+  local gone, back, given_up, spent = {}, 0, 0, {}
   local fields, lines = {}, {}
   sound()
   for i = 1, #ids do
@@ -29,6 +30,7 @@ local function crash(ids, was, reason)
       local line = reason .. ' (crash ' .. count .. ' of ' .. limit .. '; it was leased to ' .. (was[i] or '?') .. ')'
       if count >= limit then
         given_up = given_up + 1
+        spent[given_up] = id
         line = 'gave up: ' .. line
       else
         back = back + 1
@@ -55,5 +57,5 @@ local function crash(ids, was, reason)
   if back > 0 then
     ring()
   end
-  return back, given_up
+  return back, given_up, spent
 end
