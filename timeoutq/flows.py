@@ -579,6 +579,19 @@ def purge(talk: Talk) -> Flow[None]:
     """Remove the queue with all its keys."""
     while not (yield from answer(talk, talk.operations.purge())):
         pass
+    # lanes and locks that a foreign hand has made unknown to all other keys are found by their names only
+    prefix, cursor = talk.operations.key("").encode(), b"0"
+    while True:
+        reply = yield Send([("SCAN", cursor, "MATCH", prefix + b"*", "COUNT", 2 * BATCH)])
+        if isinstance(reply, BaseException) or isinstance(page := reply[0], BaseException):
+            return  # the queue is gone; a user who may not scan leaves what a foreign hand has left
+        cursor = page[0] if isinstance(page[0], bytes) else str(page[0]).encode()
+        names = [key[len(prefix) :] for key in page[1]]
+        strays = [name for name in names if name.startswith((b"host:", b"lock:"))]
+        for at in range(0, len(strays), BATCH):
+            yield from answer(talk, talk.operations.purge(strays[at : at + BATCH]))
+        if cursor == b"0":
+            return
 
 
 def ask(talk: Talk, commands: Sequence[Command]) -> Flow[list[Any]]:

@@ -468,9 +468,9 @@ class Operations:
         ids, _ = arguments.tasks(tasks)
         return [self.call("forget", part, _outcome(part)) for part, _, _ in _batches(ids, {})]
 
-    def purge(self) -> Call[int]:
+    def purge(self, strays: Sequence[bytes] = ()) -> Call[int]:
         """Build the call that removes the queue; it answers 0 while it has to be called again."""
-        return self.call("purge", [BATCH], int)
+        return self.call("purge", [BATCH, *strays], int)
 
     # ---- the cleaner's
 

@@ -5,10 +5,10 @@
 --       4 where the walk through the waiting tasks goes on, 0 at first
 -- Reply {1 or 0, where to go on; 0 if the answer is final}. Usually this is one atomic answer. Only when tasks wait, and no host
 --       will have a turn, each waiting task is asked why it waits, which may take several calls
-local busy = redis.call('SCARD', todos) + redis.call('SCARD', in_progress)
-  -- a lease without a task in progress: a foreign hand took the task away, and the task comes back
-  + redis.call('ZCARD', leases) + (ARGV[3] == '+inf' and redis.call('ZCARD', scheduled) or redis.call('ZCOUNT', scheduled, '-inf', '(' .. ARGV[3]))
 local prefix = string.sub(meta, 1, -5)
+local busy = redis.call('SCARD', todos) + redis.call('SCARD', in_progress)
+  -- a lease or an owner without a task in progress: a foreign hand took the task away, and the task comes back
+  + redis.call('ZCARD', leases) + redis.call('HLEN', prefix .. 'owners') + (ARGV[3] == '+inf' and redis.call('ZCARD', scheduled) or redis.call('ZCOUNT', scheduled, '-inf', '(' .. ARGV[3]))
 if polite then busy = busy + redis.call('ZCOUNT', prefix .. 'hosts', '-inf', '(' .. ARGV[3]) end
 if busy > 0 then return {0, '0'} end
 if redis.call('EXISTS', prefix .. 'waiting') == 0 then return {1, '0'} end

@@ -1,10 +1,20 @@
 -- purge: remove the queue, at most n leases with their lock keys, or hosts with their sets, a call; then all at once.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors error_log runtime stats bell alarm calls workers worker_info history meta
 -- PARTS open
--- ARGV  1 call id   2 age of the call, ms   3 at most
+-- ARGV  1 call id   2 age of the call, ms   3 at most   4.. lanes (host:NAME) and locks (lock:ID) that were seen after the end
 -- Reply 1 when nothing is left, 0 to call again
 -- a key of a foreign type goes with the others in the end
 local try = redis.pcall
+-- strays: where a foreign hand has deleted `hosts` or `leases`, their lanes and locks are known by their own keys only; those that
+-- a new queue of this name has made by now are known, and stay
+for i = 4, #ARGV do
+  local host, id = string.match(ARGV[i], '^host:(.*)$'), string.match(ARGV[i], '^lock:(.*)$')
+  if host and not redis.call('ZSCORE', string.sub(meta, 1, -5) .. 'hosts', host)
+    or id and not redis.call('ZSCORE', leases, id) then
+    redis.call('UNLINK', string.sub(meta, 1, -5) .. ARGV[i])
+  end
+end
+if #ARGV > 3 then return 1 end
 local ids = try('ZRANGE', leases, 0, tonumber(ARGV[3]) - 1)
 if #ids > 0 then
   local locks = {}
@@ -26,9 +36,9 @@ if #names > 0 then
   end
   redis.call('UNLINK', unpack(lanes))
   try('ZREM', prefix .. 'hosts', unpack(names))
-  redis.call('UNLINK', prefix .. 'waiting', prefix .. 'slots', prefix .. 'places')
   return 0
 end
+redis.call('UNLINK', prefix .. 'hosts', prefix .. 'waiting', prefix .. 'slots', prefix .. 'places')
 redis.call('UNLINK', prefix .. 'groups', prefix .. 'policies', prefix .. 'resting', prefix .. 'host_failures')
 redis.call('UNLINK', prefix .. 'traces', prefix .. 'trace_uses', prefix .. 'trace_texts', prefix .. 'trace_at')
 redis.call('UNLINK', prefix .. 'releases', prefix .. 'durations0', prefix .. 'durations1')

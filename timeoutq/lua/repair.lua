@@ -56,7 +56,7 @@ local function settle(ids, missing, lane)
       state = keep
     elseif state == '' and missing then
       if wrong('astray') then redis.call('SADD', missing, id) end
-      state = missing == in_progress and 'p' or 'w'
+      state = missing == in_progress and 'p' or missing == todos and 't' or 'w'
     end
     local name = names[i]
     if state == 'p' then
@@ -166,7 +166,7 @@ local function of_scheduled(ids, _, scores)
   dated('scheduled', ids, scores, now)
   settle(ids, false)
 end
-local function of_owners(ids) settle(ids, false) end
+local function of_owners(ids) settle(ids, todos) end
 local function of_lane(ids, name)
   if not polite then return end
   local given, named, bare = hosts_of(ids), redis.call('HMGET', prefix .. 'groups', unpack(ids)), {}
