@@ -48,6 +48,11 @@ LATER = YOUNG + 1
         (Told.HOPELESS, 3, True, End(3)),
         # it was killed after it had said so: it had given back all that it held
         (Told.DRAINED, -9, False, Done(0)),
+        # it did not end after it had said so, and was killed
+        ((Told.STOPPED, True), -9, True, Done(1)),
+        ((Told.DRAINED, True), -9, True, Done(1)),
+        ((Told.DRAINED, True), -9, False, Done(0)),
+        ((Told.MAX_TASKS, True), -9, False, Replace(0.0)),
         # without a word: it died, whatever its exit code is
         (Told.NOTHING, 0, False, Replace(0.0)),
         (Told.NOTHING, 1, False, Replace(0.0)),
@@ -58,8 +63,11 @@ LATER = YOUNG + 1
         (Told.NOTHING, -11, True, Done(1)),
     ],
 )
-def test_what_follows_the_end_of_a_process(told: Told, code: int, stopping: bool, meaning: object) -> None:
-    assert judge(Ending(told, code, LATER), stopping=stopping, young=0) == meaning
+def test_what_follows_the_end_of_a_process(
+    told: Told | tuple[Told, bool], code: int, stopping: bool, meaning: object
+) -> None:
+    said, killed = told if isinstance(told, tuple) else (told, False)
+    assert judge(Ending(said, code, LATER, killed), stopping=stopping, young=0) == meaning
 
 
 def test_the_pause_doubles_while_processes_die_young_and_has_an_end() -> None:

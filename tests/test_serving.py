@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.rig.processes import ROOT
 from timeoutq import exit_codes
 
+MAIN = "from timeoutq.cli import main; main()"
 AWAY = "redis://127.0.0.1:1/0"
 
 
-def command(*words: str, code: str = "from timeoutq.cli import main; main()") -> subprocess.CompletedProcess[str]:
+def command(*words: str, code: str = MAIN) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=ROOT,
@@ -57,6 +59,8 @@ def test_every_option_has_a_help(name: str) -> None:
         (("--max-runtime", "0"), "out of range"),
         (("--max-tasks", "0"), "--max-tasks"),
         (("--concurrency", "1000000"), "concurrency"),
+        (("--concurrency", "1000000000000000"), "--concurrency"),
+        (("--prefetch", "9999999999999"), "--prefetch"),
         (("--prefetch", "-1"), "--prefetch"),
         (("--processes", "257"), "--processes"),
         (("--url", "http://x"), "does not parse"),
@@ -79,3 +83,26 @@ def test_a_server_without_its_extra_names_what_to_install_and_no_option_that_it_
     assert "pip install 'timeoutq[server]'" in done.stderr
     assert "binary" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("words", "code"), [(("nosuch",), exit_codes.USAGE), (("queues",), exit_codes.SERVER)])
+def test_a_full_disk_behind_stderr_changes_no_exit_code(words: tuple[str, ...], code: int) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "timeoutq", *words],
+            cwd=ROOT, env={**os.environ, "TIMEOUTQ_URL": AWAY}, stderr=full, check=False, timeout=30,
+        )  # fmt: skip
+    assert done.returncode == code
+
+
+def test_a_completion_that_no_shell_asked_for_is_silent() -> None:
+    asked = "import os, sys; os.environ['_TIMEOUTQ_COMPLETE'] = 'complete_bash'; sys.argv[0] = 'timeoutq';"
+    done = command("queues", code=asked + MAIN)
+    assert (done.returncode, done.stdout, done.stderr) == (exit_codes.NOTHING, "", "")
+
+
+def test_a_worker_for_which_there_is_no_memory_says_so_and_ends() -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20));"
+    done = command("worker", "q", "json:loads", "-c", "100000", "--prefetch", "100000", code=limit + MAIN)
+    assert done.returncode == exit_codes.USAGE, done.stderr
+    assert "choose a lower concurrency or prefetch" in flat(done.stderr)

@@ -420,3 +420,42 @@ def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed(queue: Queue,
     # its supervisor killed it, so nobody is to blame
     info = queue.inspect("hangs")
     assert (info.state, info.crashes) == ("todos", 0)
+
+
+def test_a_handler_that_reads_stdin_finds_it_empty(queue: Queue, run: Processes) -> None:
+    # a pipe into which nobody writes, as a terminal at which nobody types
+    code = "import os; os.dup2(os.pipe()[0], 0); from timeoutq.cli import main; main()"
+    queue.put("a")
+    worker = run.start_code(
+        code, "worker", queue.name, "tests.rig.forking:read_stdin", "--burst", "--max-attempts", "1"
+    )
+    assert worker.wait(20) == exit_codes.DONE
+    assert "EOFError" in (queue.inspect("a").error or "")
+
+
+INTERRUPTED = """
+import os, signal
+from timeoutq import supervisor
+from timeoutq.cli import main
+
+parent, usual = os.getpid(), supervisor.suppress
+
+def interrupted(*errors):
+    if os.getpid() != parent:
+        os.write(2, f"SIGINT ends it by {signal.getsignal(signal.SIGINT)}\\n".encode())
+        raise KeyboardInterrupt
+    return usual(*errors)
+
+supervisor.suppress = interrupted
+main()
+"""
+
+
+def test_ctrl_c_on_the_way_out_of_a_child_never_runs_what_is_its_parents(queue: Queue, run: Processes) -> None:
+    queue.put("a")
+    worker = run.start_code(INTERRUPTED, "worker", queue.name, f"{HANDLERS}:work", "--burst", "-p", "2")
+    worker.wait(20)
+    log = run.log(worker)
+    assert said(log, "SIGINT ends it by 0") == 2
+    assert said(log, "ended: drained") == 2
+    assert "Traceback" not in log

@@ -48,6 +48,8 @@ class Ending:
     """Its exit code; -9 means that signal 9 killed it."""
     lived: float
     """Seconds from its start to its end."""
+    killed: bool = False
+    """Whether the supervisor killed it, because it did not end."""
 
     @property
     def died(self) -> bool:
@@ -96,7 +98,7 @@ def judge(ending: Ending, *, stopping: bool, young: int) -> Replace | Done | End
     if ending.told is Told.HOPELESS:
         return End(ending.code)
     if stopping:
-        return Done(exit_codes.DIED if ending.died else exit_codes.DONE)
+        return Done(exit_codes.DIED if ending.died or ending.killed else exit_codes.DONE)
     if ending.told is Told.DRAINED:
         return Done()
     if not ending.died:

@@ -53,6 +53,8 @@ def run_worker(
             await worker.queue.close()
         if tell is not None:
             tell(TOLD[worker.tally.end])
+        if orders is not None:
+            orders.let_go()
         return code
 
     with _runner() as runner:
@@ -103,6 +105,13 @@ class Orders:
         if self.asked:  # a signal came before there was an event loop
             self.asked = False
             loop.call_soon(self._drain)
+
+    def let_go(self) -> None:
+        """Let signals end the process at once: no signal raises an exception between here and the end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
 
     def _heard(self, number: int, frame: object) -> None:
         self.asked = True

@@ -23,7 +23,7 @@ from typing import NoReturn, Self
 from timeoutq import exit_codes, flows, telling, tracebacks
 from timeoutq.client import AsyncQueue, Queue, twin
 from timeoutq.endings import PATIENCE, Done, End, Ending, Order, Replace, Told, asked_for, judge, young_deaths
-from timeoutq.errors import TimeoutqError
+from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.ledger import SharedLedger
 from timeoutq.model import Answer, Lease
 from timeoutq.process import Orders, run_worker
@@ -113,6 +113,14 @@ def _noted(number: int, frame: FrameType | None) -> None:
     """Do nothing: the number is in the pipe."""
 
 
+def _read_nothing() -> None:
+    """Make stdin empty: a process in the background that reads its terminal is stopped, for ever."""
+    if sys.__stdin__ is not None:  # else descriptor 0 was closed when we began, and is something else now
+        empty = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(empty, 0)
+        os.close(empty)
+
+
 @dataclass(slots=True)
 class _Child:
     pid: int
@@ -190,7 +198,7 @@ class _Supervisor:
 
     def _start(self) -> None:
         with contextlib.ExitStack() as undo:
-            ledger = SharedLedger(self._job.slots)
+            ledger = self._new_ledger()
             undo.callback(ledger.close)
             reading, writing = os.pipe()
             undo.callback(os.close, writing)
@@ -202,13 +210,27 @@ class _Supervisor:
             try:
                 pid = os.fork()
                 if pid == 0:
-                    self._be_child(ledger, reading, writing, before)
+                    try:
+                        self._be_child(ledger, reading, writing, before)
+                    finally:
+                        os._exit(exit_codes.DIED)  # whatever comes: the child never runs what is the parent's
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
             undo.pop_all()
         os.close(reading)
         self._children[pid] = _Child(pid, ledger, writing)
         log.info("worker process %d started", pid, extra={**self._fields, "child": pid})
+
+    def _new_ledger(self) -> SharedLedger:
+        try:
+            return SharedLedger(self._job.slots)
+        except (OSError, OverflowError, MemoryError) as error:
+            if self._children:  # there was enough memory for others: a new attempt may succeed
+                raise OSError(f"no memory: {error}") from error
+            raise InvalidInput(
+                f"there is no memory to keep account of {self._job.slots:,} leases in each process ({error}): choose a "
+                "lower concurrency or prefetch"
+            ) from error
 
     def _be_child(self, ledger: SharedLedger, reading: int, writing: int, mask: set[int | signal.Signals]) -> NoReturn:
         code = exit_codes.DIED
@@ -218,6 +240,7 @@ class _Supervisor:
             for child in self._children.values():
                 child.end()
             os.setpgid(0, 0)  # Ctrl-C in a terminal reaches the parent alone
+            _read_nothing()
             orders = Orders(reading)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             code = run_worker(lambda: self._signed(ledger), orders, ledger.tell)
@@ -284,7 +307,7 @@ class _Supervisor:
 
     def _ended(self, child: _Child, code: int) -> None:
         told, words = child.ledger.told()
-        ending = Ending(told, code, time.monotonic() - child.started)
+        ending = Ending(told, code, time.monotonic() - child.started, child.pid in self._killed)
         fields = {**self._fields, "child": child.pid, "code": code}
         died = ""
         if ending.died:

@@ -204,7 +204,7 @@ class Worker:
         self._shape = handlers.shape_of(self.handler, has_state=lifespan is not None)
         self._call = cast("Callable[[Lease], Any]", self.handler)
         self.concurrency = arguments.count(concurrency, "concurrency", high=100_000)
-        self._prefetch = None if prefetch is None else arguments.count(prefetch, "prefetch", low=0)
+        self._prefetch = None if prefetch is None else arguments.count(prefetch, "prefetch", low=0, high=100_000)
         self.policy = queue.retry if retry is None else RetryPolicy.of(retry)
         runtime = queue.max_runtime if max_runtime is None else max_runtime
         self._runtime_ms = 0 if runtime is None else arguments.timeout_ms(runtime, "max_runtime")

@@ -103,3 +103,9 @@ async def die_after_in_loop(lease: Lease) -> Any:
     """The same in the event loop."""
     note("start", lease)
     return _result()
+
+
+def read_stdin(lease: Lease) -> None:
+    """Ask a question, as a debugger does."""
+    note("start", lease)
+    input()

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -180,43 +180,63 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a character that the terminal lacks is no reason to end
+    code = _run()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard(sys.stdout)
+    except OSError as error:
+        _discard(sys.stdout)
+        _complain(f"cannot write the output: {error.strerror}")
+        code = code or USAGE
+    sys.exit(code)
+
+
+def _run() -> int:
     try:
         code = app(standalone_mode=False)
         code = code if isinstance(code, int) else DONE
     except TimeoutqError as error:
-        say(str(error))
+        _complain(str(error))
         code = exit_codes.of(error)
     except (KeyboardInterrupt, EOFError):
         code = INTERRUPTED
     except BrokenPipeError:
         # whoever read our output has left: so do we, without a second complaint at the flush
-        _discard_output()
+        _discard(sys.stdout)
         code = 0
     except OSError as error:
-        _discard_output()
-        say(f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror or error}")
+        _discard(sys.stdout)
+        _complain(f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror or error}")
         code = USAGE
     except Exception as error:
         shown = getattr(error, "show", None)
         if shown is None or not hasattr(error, "exit_code"):
             if type(error).__name__ != "Abort":
+                if "_TIMEOUTQ_COMPLETE" in os.environ:  # whoever asks is no shell; a completion is silent
+                    return NOTHING
                 raise
             code = INTERRUPTED
         else:
             error.__dict__["message"] = safe(str(getattr(error, "message", "")))  # it quotes what was typed
-            shown()
+            _written(shown)
             code = USAGE
+    return code
+
+
+def _complain(message: str) -> None:
+    _written(lambda: say(message))
+
+
+def _written(write: Callable[[], object]) -> None:
+    """Write to stderr; that nobody can read it, because a disk is full, changes no exit code."""
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _discard_output()
-    except OSError as error:
-        _discard_output()
-        say(f"cannot write the output: {error.strerror}")
-        code = code or USAGE
-    sys.exit(code)
+        write()
+        sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr)
 
 
-def _discard_output() -> None:
+def _discard(stream: TextIO) -> None:
     with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

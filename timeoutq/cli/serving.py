@@ -49,10 +49,10 @@ SIGNALS = (
 
 Handler = Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="Called with each lease.", show_default=False)]
 Concurrency = Annotated[
-    int, typer.Option("-c", "--concurrency", min=1, help="Handlers that run at once in each process.")
+    int, typer.Option("-c", "--concurrency", min=1, max=100_000, help="Handlers that run at once in each process.")
 ]
 Prefetch = Annotated[
-    int | None, typer.Option(min=0, help="Tasks claimed ahead; adapts by default.", show_default=False)
+    int | None, typer.Option(min=0, max=100_000, help="Tasks claimed ahead; adapts by default.", show_default=False)
 ]
 Timeout = Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="Length of a lease.")]
 MaxRuntime = Annotated[
