@@ -28,6 +28,7 @@ from timeoutq import (
     UnsafeServer,
 )
 from timeoutq.embedded import EmbeddedServer
+from timeoutq.errors import TimeoutqError
 from timeoutq.worker import load_handler
 
 FACES: list[Any] = [Queue, Blocking]
@@ -149,10 +150,10 @@ def test_the_password_of_a_url_that_does_not_parse_is_not_told(url: str) -> None
     ("url", "message"),
     [
         ("redis://h/0?bogus=1", "'bogus' is not an option; of those it takes db, username, password, client_name"),
-        ("redis://h/?db=x", "db is the number of a database, not 'x'"),
-        ("redis://h/?db=-1", "db is the number of a database, not '-1'"),
-        ("redis://h/?db=", "db is the number of a database, not ''"),
-        ("redis://h/?db", "db is the number of a database, not ''"),
+        ("redis://h/?db=x", "db is the number of a database, not what"),
+        ("redis://h/?db=-1", "db is the number of a database, not what"),
+        ("redis://h/?db=", "db is the number of a database, not what"),
+        ("redis://h/?db", "db is the number of a database, not what"),
         ("redis://h/1?db=2", "it names two databases: /1 and db=2"),
         ("redis://h/?db=1&db=2", "db is given twice"),
         ("redis://h/\u00b2", "the path is a database number"),
@@ -164,15 +165,15 @@ def test_the_password_of_a_url_that_does_not_parse_is_not_told(url: str) -> None
         ("redis://h/0?ssl_ca_certs=/ca.pem", "'ssl_ca_certs' is for TLS: write rediss://"),
         ("unix:///s?bogus=1", "'bogus' is not an option"),
         ("unix:///s?ssl_certfile=x", "'ssl_certfile' is for TLS"),
-        ("rediss://h/0?ssl_cert_reqs=maybe", "ssl_cert_reqs is required, optional or none, not 'maybe'"),
-        ("rediss://h/0?ssl_check_hostname=perhaps", "ssl_check_hostname is true or false, not 'perhaps'"),
-        ("rediss://h/0?ssl_min_version=1.0", "ssl_min_version is 1.2 or 1.3, not '1.0'"),
+        ("rediss://h/0?ssl_cert_reqs=maybe", "ssl_cert_reqs is required, optional or none, not what"),
+        ("rediss://h/0?ssl_check_hostname=perhaps", "ssl_check_hostname is true or false, not what"),
+        ("rediss://h/0?ssl_min_version=1.0", "ssl_min_version is 1.2 or 1.3, not what"),
         ("rediss://h/0?ssl_ca_cert=/ca.pem", "'ssl_ca_cert' is not an option; of those it takes db, "),
         ("redis+sentinel://h/s/0?bogus=1", "'bogus' is not an option; of those it takes sentinel_username, "),
         ("redis+sentinel://h/s/0?ssl_ca_certs=/x", "is for TLS: write rediss:// (redis+sentinel: rediss+sentinel://)"),
         ("redis+sentinel://h:0/s/0", "its sentinels are host:port"),
         ("redis+sentinel://h/s/\u00b2", "the path is the name of the service"),
-        ("redis://h/0?password=", "password is a password, not that"),
+        ("redis://h/0?password=", "password is a password, not what"),
     ],
 )
 @pytest.mark.parametrize("kind", FACES)
@@ -187,6 +188,41 @@ def test_what_may_be_the_rest_of_a_password_is_not_quoted(url: str) -> None:
     with pytest.raises(InvalidInput, match="does not parse") as caught:
         Queue("q", url)
     assert "c4n4ry" not in str(caught.value).partition("does not parse")[2]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h/0?passwort=c4n4ry", "redis://h/0?pass=c4n4ry", "redis://h/0?c4n4ry", "redis://h/?db=c4n4ry",
+        "redis://h/c4n4ry", "redis://h/0#c4n4ry", "u:c4n4ry@h:6379", "redis:c4n4ry@h/0", "redis//:c4n4ry@h/0", "c4n4ry",
+        "redis+sentinel://h/a/c4n4ry", "rediss://h/?ssl_cert_reqs=c4n4ry", "rediss://h/?ssl_ciphers=c4n4ry",
+        "redis://c4n4ry@127.0.0.1:1",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", FACES)
+def test_no_message_shows_what_may_be_a_secret_at_a_wrong_place(kind: Any, url: str) -> None:
+    with pytest.raises(TimeoutqError) as caught:
+        kind("q", url, deadline=0.05).put("a")
+    assert "c4n4ry" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rediss://h/0?ssl_ca_certs=%00", "rediss://h/0?ssl_certfile=%00", "rediss://h/0?ssl_ciphers=%00",
+        f"redis://{'x' * 64}/0", "redis://x..y/0", "redis://\udc80/0", f"redis+sentinel://{'x' * 64}/s",
+        "redis+sentinel://x..y/s",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", FACES)
+def test_a_host_or_a_file_that_no_system_takes_is_refused(kind: Any, url: str) -> None:
+    with pytest.raises(InvalidInput, match="the server URL does not parse"):
+        kind("q", url, deadline=0.05).put("a")
+
+
+@pytest.mark.parametrize("delay", [1e308, 10**5000], ids=["float", "int"])
+def test_a_huge_delay_in_retry_is_a_long_one(delay: Any) -> None:
+    Queue("q", retry=[delay])
 
 
 def test_the_options_of_a_url_are_used(server: EmbeddedServer, name: str) -> None:

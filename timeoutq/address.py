@@ -22,6 +22,7 @@ SENTINEL_PORT = 26379
 _SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
 _SENTINEL_SCHEME = re.compile(r"(redis|valkey)(s?)\+sentinel")
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]@/?#,]+)(?::(?P<port>[0-9]{1,5}))?")
+_NO_HOST = "the name of its host has an empty part, one of more than 63 letters, or a letter that no name has"
 _SHAPES = (
     "redis://[user:password@]host:port/db, rediss:// for TLS, unix:///path, or "
     "redis+sentinel://[user:password@]host:port,host:port/service/db"
@@ -76,7 +77,7 @@ def _version(word: str) -> ssl.TLSVersion:
 
 
 def _word(word: str) -> str:
-    if not word:
+    if not word or "\0" in word:
         raise ValueError
     return word
 
@@ -120,7 +121,8 @@ def _options(parts: Any, known: Mapping[str, tuple[Callable[[str], object], str]
         return {}, "there is an @ after the ?; in a password write ? as %3F, / as %2F, # as %23 and @ as %40"
     for name, word in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known:
-            shown = repr(name) if re.fullmatch("[A-Za-z_]{1,40}", name) else "one"
+            # without a value the name may be the secret
+            shown = repr(name) if word and re.fullmatch("[A-Za-z_]{1,40}", name) else "one"
             if name in _OURS:
                 return {}, f"{shown} is for timeoutq to decide (deadline= bounds how long a call takes): leave it out"
             if name in _TLS_OPTIONS:
@@ -131,12 +133,8 @@ def _options(parts: Any, known: Mapping[str, tuple[Callable[[str], object], str]
         try:
             found[name] = known[name][0](word)
         except (ValueError, KeyError):
-            return {}, f"{name} is {known[name][1]}, not {_shown(name, word)}"
+            return {}, f"{name} is {known[name][1]}, not what stands there"
     return found, ""
-
-
-def _shown(name: str, word: str) -> str:
-    return "that" if "password" in name else repr(word[:60])
 
 
 # ---- the URL
@@ -146,10 +144,12 @@ def find_url(url: str | None) -> str:
     """Give the URL, else `TIMEOUTQ_URL`, else `REDIS_URL`, else redis://localhost:6379/0; checked."""
     if url is not None and not isinstance(url, str):
         raise InvalidInput(f"the server URL is a str, not {type(url).__name__}")
-    found = url or os.environ.get("TIMEOUTQ_URL") or os.environ.get("REDIS_URL") or DEFAULT_URL
+    named = next((name for name in ("TIMEOUTQ_URL", "REDIS_URL") if not url and os.environ.get(name)), "")
+    found = url or os.environ.get(named) or DEFAULT_URL
     problem = _problem(found)
     if problem:
-        raise InvalidInput(f"the server URL {redact(found)!r} does not parse: {problem}")
+        # what does not parse may hold a password anywhere: none of it is shown
+        raise InvalidInput(f"the server URL{' in ' * bool(named)}{named} does not parse: {problem}")
     return found
 
 
@@ -160,6 +160,9 @@ def _problem(url: str) -> str:
         if _SENTINEL_SCHEME.fullmatch(parts.scheme):
             return _sentinel_problem(url) or _options(parts, _known(parts.scheme))[1]
         port = parts.port
+        unquote(parts.hostname or "").encode("idna")
+    except UnicodeError:
+        return _NO_HOST
     except ValueError:
         return (
             "its host or port cannot be read; in a password write / as %2F, ? as %3F, # as %23 and @ as %40; "
@@ -186,6 +189,11 @@ def _sentinel_problem(url: str) -> str:
     hosts = [_HOST.fullmatch(name) for name in names]
     if not all(host and 1 <= int(host["port"] or SENTINEL_PORT) <= 65535 for host in hosts):
         return "its sentinels are host:port, with commas between them"
+    try:
+        for host in hosts:
+            (host["host"] if host else "").encode("idna")
+    except UnicodeError:
+        return _NO_HOST
     if not re.fullmatch(r"/[^/]+(/[0-9]{0,9})?/?", parts.path, re.ASCII):
         return "the path is the name of the service that the sentinels watch, and a database number: /mymaster/0"
     return "a URL here has no part after a #; in a password write # as %23" if "#" in url else ""
@@ -287,7 +295,7 @@ def _check_certificates(options: Mapping[str, Any]) -> None:
         try:
             context.set_ciphers(options["ssl_ciphers"])
         except ssl.SSLError:
-            raise InvalidInput(f"ssl_ciphers={options['ssl_ciphers'][:60]!r} names no cipher of this OpenSSL") from None
+            raise InvalidInput("ssl_ciphers names no cipher of this OpenSSL") from None
 
 
 def _why_not(error: Exception, *files: str | None) -> str:
@@ -310,6 +318,8 @@ def _why_not(error: Exception, *files: str | None) -> str:
 def redact(url: str) -> str:
     """Give the URL with its password, wherever it stands, replaced by ***."""
     shown = re.sub(r"(://[^:@/?#]*):.*@", r"\1:***@", url)
+    # a name without a password may be a password without its colon
+    shown = re.sub(r"://[^:@/?#]+@", "://***@", shown)
     # what stands for a port and is none may be a password whose host was forgotten
     shown = re.sub(r"(://[^:@/?#\[]*):(?!\*|\d+(?:[,/?#]|\Z))[^/?#@]+", r"\1:***", shown)
     return re.sub(r"(?i)([?&][a-z_]*password=)[^&#]*", r"\1***", shown)

@@ -283,7 +283,7 @@ def access(facts: Facts) -> Finding:
     """Who may come in."""
     host = urlsplit(facts.url).hostname or ""
     local = host in ("", "localhost", "::1") or host.startswith("127.") or facts.url.startswith("unix")
-    password = "***" in facts.url
+    password = "***" in facts.url.replace("://***@", "://")
     if not local and not password:
         return Finding("access", "yellow", f"{host} without a password", "set requirepass or an ACL user, and use TLS")
     if not local and not facts.url.startswith(("rediss", "valkeys")):

@@ -196,9 +196,10 @@ def _refuse_delays(stop: object) -> None:
 def _seconds(value: object, name: str) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    # comparisons alone: no float holds a huge int
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {_shown(value)}")
-    return float(value)
+    return float(min(value, 10**300))
 
 
 def _shown(value: object) -> str:
@@ -228,7 +229,7 @@ class Recrawl:
     def __post_init__(self) -> None:
         """Raise `InvalidInput` for bounds that leave no interval."""
         given = (self.first, self.shortest, self.longest, self.faster, self.slower)
-        real = all(isinstance(one, int | float) and math.isfinite(one) for one in given)
+        real = all(isinstance(one, int | float) and abs(one) < math.inf for one in given)
         if not real or not 0 < self.shortest <= self.longest or not 0 <= self.faster < 1 or self.slower < 0:
             raise InvalidInput(
                 f"{self!r} makes no sense: all are finite, 0 < shortest <= longest, 0 <= faster < 1, 0 <= slower"
