@@ -176,3 +176,10 @@ def test_bad_settings_are_refused_as_by_queue() -> None:
         fake_queue("no spaces")
     with pytest.raises(InvalidInput):
         fake_queue(timeout=-1)
+
+
+def test_a_heavy_call_reaches_a_queue_in_memory() -> None:
+    with fake_queue() as queue:
+        queue.put({"a": "x" * 200_000})
+        (lease,) = queue.claim()
+        assert lease.payload == "x" * 200_000

@@ -321,13 +321,14 @@ class Link:
 
     def _carry(self, connection: Any, packed: Sequence[bytes], size: int) -> float:
         # a socket's timeout covers all bytes of one call, so each call gets only one slice
-        link = connection._sock
-        link.settimeout(self._patience + SLICE / SLOWEST)
+        # the socket of fakeredis has no timeout
+        set_timeout: Callable[[float], None] = getattr(connection._sock, "settimeout", lambda _: None)
+        set_timeout(self._patience + SLICE / SLOWEST)
         try:
             for piece in _slices(packed):
                 connection.send_packed_command((piece,))
         finally:
-            link.settimeout(self._patience)
+            set_timeout(self._patience)
         # bytes that a buffer has taken may still be on their way to the server
         return time.monotonic() + self._patience + size / SLOWEST
 
