@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, State, Worker
+from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, State, Worker, WorkerBroken
 from timeoutq.testing import fake_async_queue
 from timeoutq.worker import Tally
 
@@ -213,6 +213,45 @@ async def test_asyncio_run_ends_after_a_worker_whose_handler_never_does(
 
     tally = await asyncio.wait_for(asyncio.to_thread(asyncio.run, work()), 20)
     assert tally.end == "stopped"
+    assert queue.stats().todos == 1
+
+
+# ---- a handler that cancels parts of the worker
+
+
+def cancel_tasks(*prefixes: str) -> None:
+    for task in asyncio.all_tasks():
+        if task.get_name().startswith(prefixes):
+            task.cancel()
+
+
+async def test_the_parts_that_a_handler_cancels_are_started_again(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(lease: Lease) -> None:
+        if lease.task == "cancels":
+            cancel_tasks("cleaner-", "held-", "runtime-")
+
+    queue.put("cancels")
+    async with AsyncQueue(queue.name, url, timeout=1, max_runtime=5) as mine:
+        worker = Worker(mine, handler, signals=False)
+        working = asyncio.create_task(worker.run())
+        await until(lambda: caplog.text.count("was cancelled by somebody else, and is started again") == 3)
+        queue.schedule("due", after=0.1)  # only a cleaner makes it ready
+        await until(lambda: queue.stats().done == 2)
+        worker.stop()
+        assert (await ended(working)).acked == 2
+
+
+async def test_a_handler_that_cancels_the_pump_ends_the_worker_with_what_happened(url: str, queue: Queue) -> None:
+    async def handler(lease: Lease) -> None:
+        cancel_tasks("pump-")
+        await asyncio.sleep(60)
+
+    queue.put("cancels")
+    async with AsyncQueue(queue.name, url) as mine:
+        with pytest.raises(WorkerBroken, match=r"the pump of worker .* was cancelled by somebody else: .*'cancels'"):
+            await asyncio.wait_for(Worker(mine, handler, signals=False).run(), 20)
     assert queue.stats().todos == 1
 
 

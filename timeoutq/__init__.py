@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from timeoutq.errors import TimeoutqError as TimeoutqError
     from timeoutq.errors import Unavailable as Unavailable
     from timeoutq.errors import UnsafeServer as UnsafeServer
+    from timeoutq.errors import WorkerBroken as WorkerBroken
     from timeoutq.errors import WrongResult as WrongResult
     from timeoutq.handlers import Handler as Handler
     from timeoutq.handlers import Lifespan as Lifespan
@@ -74,7 +75,7 @@ _HOMES = {
     "client": "AsyncQueue Queue",
     "errors": "AccessDenied HandlerNotFound InvalidInput LeaseLost MissingExtra NotRedis NotReplicated "
     "ReadOnly SchemaMismatch ServerError ServerFull TimeoutqError Unavailable UnsafeServer "
-    "WrongResult",
+    "WorkerBroken WrongResult",
     "handlers": "Handler Lifespan",
     "model": "Ack Answer Entry Failure HostInfo HostPage Lease Outcome Page Payload Politeness Record "
     "Release Sample State Stats Task TaskId TaskInfo Tasks WorkerInfo",

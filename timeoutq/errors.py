@@ -85,6 +85,10 @@ class HandlerNotFound(TimeoutqError, ImportError):
     """A handler given as `module:function` cannot be imported."""
 
 
+class WorkerBroken(TimeoutqError):
+    """A handler ended a part of its worker: the message says which part, and what ran. Mend the handler."""
+
+
 class MissingExtra(TimeoutqError, ImportError):
     """A feature needs a package that is not installed: the message says which."""
 

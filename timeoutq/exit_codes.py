@@ -6,7 +6,7 @@ The commands in `cli/` end with these codes, and so do the worker processes, who
 
 from __future__ import annotations
 
-from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
+from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError, WorkerBroken
 
 DONE = 0
 NOTHING = 1
@@ -35,5 +35,7 @@ def of(error: TimeoutqError) -> int:
     """Give the exit code of a command that ends with an error."""
     if isinstance(error, LeaseLost):
         return LOST
+    if isinstance(error, WorkerBroken):
+        return DIED
     # an import fails because an argument is wrong, or because an extra is not installed
     return USAGE if isinstance(error, InvalidInput | ImportError) else SERVER

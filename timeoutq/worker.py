@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from timeoutq.arguments import Bodies
 from timeoutq.cleaner import Cleaner
 from timeoutq.client import AsyncQueue, Queue, twin
 from timeoutq.durations import SHORTEST, Spans
-from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
+from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError, WorkerBroken
 from timeoutq.handlers import Handler, Lifespan, Returned, Surroundings
 from timeoutq.heartbeat import Heartbeat
 from timeoutq.lifespan import Span, is_manager
@@ -245,6 +245,7 @@ class Worker:
         self._waiting_out = False
         self._crew: _Crew | None = None
         self._consumers: set[asyncio.Task[None]] = set()
+        self._background: dict[str, asyncio.Task[None]] = {}
         self._left: set[asyncio.Task[None]] = set()
         """Consumers that were left behind, because their handlers do not end."""
         self._sent: dict[object, list[_Errand]] = {}
@@ -290,13 +291,12 @@ class Worker:
         if self._shape.takes_state:
             self._call = partial(_with_state, cast("Callable[[Lease, Any], Any]", self.handler), span.state)
         self._cleaner = cleaner = Cleaner(self.queue)
-        background: list[asyncio.Task[None]] = []
         try:
             self._heartbeat.start()
-            background.append(asyncio.create_task(cleaner.run(), name=f"cleaner-{self.queue.name}"))
-            background.append(asyncio.create_task(self._watch_held(), name=f"held-{self.queue.name}"))
+            self._keep("cleaner", cleaner.run)
+            self._keep("held", self._watch_held)
             if self._runtime_ms:
-                background.append(asyncio.create_task(self._watch_runtime(), name=f"runtime-{self.queue.name}"))
+                self._keep("runtime", self._watch_runtime)
             if self._shape.is_async:
                 for _ in range(self.concurrency):
                     self._start_consumer()
@@ -306,16 +306,42 @@ class Worker:
                 "worker %s starts on queue %s: concurrency %d, timeout %g s",
                 self.queue.worker, self.queue.name, self.concurrency, self.queue.timeout, extra=self._fields(),
             )  # fmt: skip
-            self._pumping = asyncio.create_task(self._pump(background[0]), name=f"pump-{self.queue.name}")
+            self._pumping = asyncio.create_task(self._pump(), name=f"pump-{self.queue.name}")
             try:
                 await self._pumping
             except asyncio.CancelledError:
                 if not self._stop_level:
                     self._pumping.cancel()
                     await asyncio.gather(self._pumping, return_exceptions=True)
+                    me = asyncio.current_task()
+                    if me is None or not me.cancelling():
+                        raise WorkerBroken(self._cancelled_pump()) from None
                     raise
         finally:
-            await self._shut_down(background)
+            await self._shut_down(list(self._background.values()))
+
+    def _keep(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start a part of the worker, and start it again when a handler has cancelled it."""
+        task = asyncio.create_task(run(), name=f"{name}-{self.queue.name}")
+        self._background[name] = task
+
+        def start_again(_: asyncio.Task[None]) -> None:
+            if task.cancelled() and not self._closing:
+                _say(
+                    logging.WARNING, "worker %s: its %s was cancelled by somebody else, and is started again; does a "
+                    "handler cancel tasks that it did not start?", self.queue.worker, name, fields=self._fields(),
+                )  # fmt: skip
+                self._keep(name, run)
+            self._wake.set()
+
+        task.add_done_callback(start_again)
+
+    def _cancelled_pump(self) -> str:
+        names = ", ".join(f"{run.lease.task!a:.80}" for run in list(self._running.values())[:5]) or "no tasks"
+        return (
+            f"the pump of worker {self.queue.worker} was cancelled by somebody else: does a handler cancel "
+            f"asyncio tasks that it did not start? Running were {names}"
+        )
 
     @property
     def _away(self) -> bool:
@@ -362,9 +388,9 @@ class Worker:
 
     # ---- the pump: all exchanges with the queue
 
-    async def _pump(self, cleaner: asyncio.Task[None]) -> None:
+    async def _pump(self) -> None:
         try:
-            await self._turn(cleaner)
+            await self._turn()
         except BaseException:
             for task in self._exchanges:
                 task.cancel()
@@ -376,12 +402,13 @@ class Worker:
         if self._broken is not None:
             raise self._broken
 
-    async def _turn(self, cleaner: asyncio.Task[None]) -> None:
+    async def _turn(self) -> None:
         drain_until = 0.0
         while True:
             if forks.generation != self._generation:
                 forks.leave("a task", None)
-            if cleaner.done():
+            cleaner = self._background["cleaner"]
+            if cleaner.done() and not cleaner.cancelled():
                 cleaner.result()  # raises the error, which waiting cannot mend
             if self._broken is not None:
                 raise self._broken
