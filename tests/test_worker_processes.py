@@ -225,6 +225,25 @@ def test_no_exception_of_a_handler_ends_a_worker_or_keeps_it_from_ending(
     assert run.log(worker).count("failed on attempt 1") == 50
 
 
+@pytest.mark.parametrize("words", [("exits", "failures"), ("unawaited", "crashes")])
+def test_a_task_of_a_handler_that_exits_ends_the_worker_with_1_and_counts(
+    queue: Queue, run: Processes, words: tuple[str, str]
+) -> None:
+    task, counted = words
+    queue.put("beside")
+    worker = run.worker(queue.name, "exit_in_a_task", "--concurrency", "3", "--timeout", "30", "--retry", "600")
+    wait_until(lambda: queue.stats().in_progress == 1)
+    wait_until(lambda: len(history(run.history)) == 1)
+    queue.put(task)
+    assert worker.wait(20) == 1
+    said = run.log(worker)
+    assert "SystemExit in an asyncio task that a handler started ended the event loop" in said
+    assert f"'beside', '{task}'" in said
+    assert getattr(queue.inspect(task), counted) == 1
+    assert queue.inspect("beside").failures == 0
+    assert queue.stats().in_progress == 0
+
+
 def test_a_worker_whose_supervisor_was_killed_drains(queue: Queue, run: Processes) -> None:
     queue.put([f"t{i}" for i in range(200)])
     words = ("--processes", "2", "--concurrency", "2", "--timeout", "5")

@@ -10,12 +10,16 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
-from timeoutq import exit_codes, telling
+from timeoutq import exit_codes, flows, telling
 from timeoutq.arguments import error_text
+from timeoutq.client import twin
 from timeoutq.endings import Order, Told
+from timeoutq.errors import TimeoutqError, WorkerBroken
+from timeoutq.model import Lease
 from timeoutq.tracebacks import read_traceback, trace
 from timeoutq.worker import Worker
 
@@ -34,11 +38,14 @@ def run_worker(
 
     `make` is called before the event loop runs, because modules that it imports may use `asyncio.run` themselves.
     `tell` is called before the event loop closes: after that, a signal may end the process at any moment. Raises what
-    `Worker.run` raises.
+    `Worker.run` raises, and `WorkerBroken` when something that a handler started ended the event loop.
     """
     worker = make()
+    escaped: BaseException | None = None
+    mains: list[asyncio.Task[int]] = []
 
     async def body() -> int:
+        mains.append(cast("asyncio.Task[int]", asyncio.current_task()))
         code = exit_codes.DONE
         if orders is not None:
             orders.obey(worker)
@@ -51,14 +58,64 @@ def run_worker(
             _tell_left_badly(worker, error)
         finally:
             await worker.queue.close()
-        if tell is not None:
+        if tell is not None and escaped is None:
             tell(TOLD[worker.tally.end])
         if orders is not None:
             orders.let_go()
         return code
 
     with _runner() as runner:
-        return runner.run(body())
+        try:
+            return runner.run(body())
+        except (SystemExit, KeyboardInterrupt) as error:
+            running = worker.running
+            if not running or not mains or mains[0].done():
+                raise
+            escaped = error
+            _end_after(runner.get_loop(), worker, mains[0], error)
+            raise WorkerBroken(_told_of(worker, error, running)) from error
+
+
+def _told_of(worker: Worker, error: BaseException, running: list[Lease]) -> str:
+    names = ", ".join(f"{lease.task!a:.80}" for lease in running[:5])
+    more = f" and {len(running) - 5} more" if len(running) > 5 else ""
+    return (
+        f"worker {worker.queue.worker}: {type(error).__name__} in an asyncio task that a handler started ended the "
+        f"event loop; running were {names}{more}"
+    )
+
+
+def _end_after(loop: asyncio.AbstractEventLoop, worker: Worker, main: asyncio.Task[int], error: BaseException) -> None:
+    """End a worker whose event loop was left by an exception.
+
+    The handler that awaits the task which raised gets the exception, and its attempt fails. If no handler awaits it,
+    each running task counts a crash, as when a process dies.
+    """
+    before = {lease.fence for lease in worker.running}
+    with suppress(SystemExit, KeyboardInterrupt):
+        loop.run_until_complete(asyncio.sleep(0.05))
+    running = worker.running
+    if before <= {lease.fence for lease in running}:
+        _count_crashes(worker, running, f"its worker was ended while it ran: {type(error).__name__}")
+    worker.stop(now=True)
+    for _ in range(len(before) + 1):  # other handlers may end the loop in the same way
+        with suppress(SystemExit, KeyboardInterrupt, Exception):
+            loop.run_until_complete(main)
+        if main.done():
+            return
+
+
+def _count_crashes(worker: Worker, leases: list[Lease], reason: str) -> None:
+    queue = twin(worker.queue)
+    try:
+        queue.run(flows.answers(queue.talk, queue.operations.crash(leases, reason)))
+    except TimeoutqError as error:
+        log.warning(
+            "queue %s: the leases of process %d must run out: %s", queue.name, os.getpid(), error,
+            extra={"queue": queue.name, "error": str(error)},
+        )  # fmt: skip
+    finally:
+        queue.close()
 
 
 def _tell_left_badly(worker: Worker, error: BaseException) -> None:

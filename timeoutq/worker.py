@@ -348,6 +348,11 @@ class Worker:
         return self._failures > 0 or (not self._met and time.time() - self._started > 1)
 
     @property
+    def running(self) -> list[Lease]:
+        """The leases whose handlers are running."""
+        return [run.lease for run in list(self._running.values())]
+
+    @property
     def peers(self) -> int:
         """How many workers of this queue are alive, as the heartbeat last heard."""
         return self._heartbeat.peers

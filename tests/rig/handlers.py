@@ -145,3 +145,18 @@ def lifespan_with_settings(settings: str) -> None:
 def lifespan_like_range() -> None:
     """Raise a TypeError inside: an ordinary error of the user's code."""
     raise TypeError("the database is not up")
+
+
+async def exit_in_a_task(lease: Lease) -> None:
+    """End the event loop from an asyncio task of the handler's own, which it awaits unless the task is `unawaited`."""
+    note("start", lease)
+    if lease.task == "beside":
+        await asyncio.sleep(60)
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    task = asyncio.create_task(leave())
+    if lease.task == "unawaited":
+        await asyncio.sleep(60)
+    await asyncio.wait_for(task, 10)
