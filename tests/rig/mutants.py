@@ -218,8 +218,8 @@ MUTANTS = [
     Mutant(
         "max_runtime is the worker's affair only",
         "lua/extend.lua",
-        "  if yes[i] and ends[i] then\n",
-        "  if false then\n",
+        "yes[i] and number(ends[i])",
+        "false",
         [_test("test_core", "max_runtime")],
     ),
     Mutant(
