@@ -401,8 +401,9 @@ async def test_due_tasks_are_ready_within_fifty_milliseconds(jobs: AsyncQueue, q
 
 async def test_an_idle_cleaner_costs_less_than_a_command_a_second(jobs: AsyncQueue, queue: Queue, url: str) -> None:
     queue.schedule("far", after=3600)
-    cleaner = asyncio.create_task(Cleaner(jobs).run())
-    await until(lambda: blocked(url) == 1)
+    one = Cleaner(jobs)
+    cleaner = asyncio.create_task(one.run())
+    await until(lambda: blocked(url) == 1 and min(one._prune_at, one._repair_at) > time.monotonic())
     with redis.Redis.from_url(url) as client:
         raw: Any = client
         raw.config_resetstat()

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,7 +33,7 @@ _before = threading.local()
 def watched(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Mark each copy of this process as a copy of a worker, as long as the worker runs in this loop and thread."""
     global _watching  # a hook of the process is registered once and stays
-    if not _watching and hasattr(os, "register_at_fork"):
+    if sys.platform != "win32" and not _watching:
         _watching = True
         os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_come, after_in_child=_be_copy)
     me = object()
@@ -45,13 +46,13 @@ def watched(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 def _hold_signals() -> None:
     # until the copy has handlers of its own: a signal that comes earlier would arrive in the parent
-    if _loops:
+    if sys.platform != "win32" and _loops:
         _before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
 
 
 def _let_signals_come() -> None:
     mask = _before.__dict__.pop("mask", None)
-    if mask is not None:
+    if sys.platform != "win32" and mask is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
