@@ -459,21 +459,3 @@ def test_ctrl_c_on_the_way_out_of_a_child_never_runs_what_is_its_parents(queue: 
     assert said(log, "SIGINT ends it by 0") == 2
     assert said(log, "ended: drained") == 2
     assert "Traceback" not in log
-
-
-HURRIED = "from timeoutq import endings, supervisor; endings.PATIENCE = supervisor.PATIENCE = 1.0;"
-
-
-@pytest.mark.parametrize(
-    "handler", ["leave_a_thread", "leave_a_thread --lifespan tests.rig.forking:lifespan_that_stays"]
-)
-@pytest.mark.parametrize("words", [(), ("--no-supervise",)])
-def test_a_process_that_says_it_ends_and_does_not_is_ended(
-    queue: Queue, run: Processes, handler: str, words: tuple[str, ...]
-) -> None:
-    queue.put("a")
-    code = HURRIED + "from timeoutq.cli import main; main()"
-    worker = run.start_code(code, "worker", queue.name, *f"tests.rig.forking:{handler}".split(), "--burst", *words)
-    assert worker.wait(20) == exit_codes.DONE, run.log(worker)
-    assert said(run.log(worker), "does not end") == 1
-    assert queue.stats().done == 1

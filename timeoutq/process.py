@@ -9,13 +9,12 @@ import asyncio
 import logging
 import os
 import signal
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, cast
 
-from timeoutq import endings, exit_codes, flows, telling
+from timeoutq import exit_codes, flows, telling
 from timeoutq.arguments import error_text
 from timeoutq.client import twin
 from timeoutq.endings import Order, Told
@@ -38,24 +37,16 @@ def run_worker(
     The code is 1 if the worker ended on purpose and its lifespan raised an error when it was left; the error is logged.
 
     `make` is called before the event loop runs, because modules that it imports may use `asyncio.run` themselves.
-    `tell` is called when all work has ended, before the lifespan is left and the event loop closes; without `tell`, the
-    process itself sees to it that it ends in time. Raises what `Worker.run` raises, and `WorkerBroken` when something
-    that a handler started ended the event loop.
+    `tell` is called before the event loop closes: after that, a signal may end the process at any moment. Raises what
+    `Worker.run` raises, and `WorkerBroken` when something that a handler started ended the event loop.
     """
     worker = make()
     escaped: BaseException | None = None
     mains: list[asyncio.Task[int]] = []
 
-    def ending(end: str) -> None:
-        if tell is None:
-            _leave_in_time(end)
-        elif escaped is None:
-            tell(TOLD[end])
-
     async def body() -> int:
         mains.append(cast("asyncio.Task[int]", asyncio.current_task()))
         code = exit_codes.DONE
-        worker.ending = ending
         if orders is not None:
             orders.obey(worker)
         try:
@@ -67,6 +58,8 @@ def run_worker(
             _tell_left_badly(worker, error)
         finally:
             await worker.queue.close()
+        if tell is not None and escaped is None:
+            tell(TOLD[worker.tally.end])
         if orders is not None:
             orders.let_go()
         return code
@@ -123,18 +116,6 @@ def _count_crashes(worker: Worker, leases: list[Lease], reason: str) -> None:
         )  # fmt: skip
     finally:
         queue.close()
-
-
-def _leave_in_time(end: str) -> None:
-    """End the process, if something in it does not: a lifespan that is being left, or a thread."""
-
-    def leave() -> None:
-        telling.say(log, logging.ERROR, "process %d does not end (%s): it leaves at once", os.getpid(), end)
-        os._exit(exit_codes.DIED if end == "stopped" else exit_codes.DONE)
-
-    timer = threading.Timer(endings.PATIENCE, leave)
-    timer.daemon = True
-    timer.start()
 
 
 def _tell_left_badly(worker: Worker, error: BaseException) -> None:
