@@ -237,7 +237,7 @@ def test_every_key_of_a_polite_queue_has_its_hash_tag(url: str, name: str, raw: 
         check(url, name)
         queue.configure(politeness="off")
         kept = {key.rpartition("}:")[2] for key in map(str, raw.keys("*"))}
-        assert not kept & {"waiting", "hosts", "slots", "places", "policies", "groups"}
+        assert not kept & {"waiting", "hosts", "slots", "places", "policies"}
         queue.purge()
 
 

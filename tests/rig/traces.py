@@ -16,7 +16,9 @@ _folders: list[Path] = []
 
 
 def hear_ctrl_c() -> None:
-    """Let SIGINT be what it is in a terminal, for this process and those that it starts."""
+    """Let SIGINT and SIGHUP be what they are in a terminal, for this process and those that it starts."""
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
