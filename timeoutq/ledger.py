@@ -128,6 +128,11 @@ class SharedLedger:
     def _write(self, text: bytes, at: int) -> None:
         self._memory[at : at + len(text)] = text
 
+    @property
+    def has_told(self) -> bool:
+        """Whether the process has said that it ends on purpose."""
+        return self._memory[_TOLD_AT] != Told.NOTHING
+
     def told(self) -> tuple[Told, str]:
         """Read whether the process ended on purpose, and its last words."""
         words = self._memory[_WORDS_AT:_TRACE_AT].rstrip(b"\0")

@@ -9,12 +9,14 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, cast
+from types import TracebackType
+from typing import Any, Self, cast
 
-from timeoutq import exit_codes, flows, telling
+from timeoutq import endings, exit_codes, flows, telling
 from timeoutq.arguments import error_text
 from timeoutq.client import twin
 from timeoutq.endings import Order, Told
@@ -30,23 +32,41 @@ TOLD = {"drained": Told.DRAINED, "stopped": Told.STOPPED, "max_tasks": Told.MAX_
 
 
 def run_worker(
-    make: Callable[[], Worker], orders: Orders | None = None, tell: Callable[[Told], None] | None = None
+    make: Callable[[], Worker],
+    orders: Orders | None = None,
+    tell: Callable[[Told], None] | None = None,
+    *,
+    alone: bool = False,
 ) -> int:
     """Run the worker that `make` gives until it ends, `tell` why it ended, and give the exit code of the process.
 
     The code is 1 if the worker ended on purpose and its lifespan raised an error when it was left; the error is logged.
 
     `make` is called before the event loop runs, because modules that it imports may use `asyncio.run` themselves.
-    `tell` is called before the event loop closes: after that, a signal may end the process at any moment. Raises what
-    `Worker.run` raises, and `WorkerBroken` when something that a handler started ended the event loop.
+    `tell` is called when all work has ended, before the lifespan is left and the event loop closes: from then on the
+    process may be ended at any moment. `alone` is for a command that has no supervisor: if the worker has told why it
+    ends, and has not ended `PATIENCE` seconds later, the whole process is ended; no caller that goes on afterwards asks
+    for this. Raises what `Worker.run` raises, and `WorkerBroken` when something that a handler started ended the event
+    loop.
     """
     worker = make()
     escaped: BaseException | None = None
     mains: list[asyncio.Task[int]] = []
+    limit = _Limit()
+
+    def ending(end: str) -> None:
+        worker.ending = None
+        if escaped is not None:
+            return
+        if alone:
+            limit.start(end)
+        if tell is not None:
+            tell(TOLD[end])
 
     async def body() -> int:
         mains.append(cast("asyncio.Task[int]", asyncio.current_task()))
         code = exit_codes.DONE
+        worker.ending = ending
         if orders is not None:
             orders.obey(worker)
         try:
@@ -58,13 +78,13 @@ def run_worker(
             _tell_left_badly(worker, error)
         finally:
             await worker.queue.close()
-        if tell is not None and escaped is None:
-            tell(TOLD[worker.tally.end])
+        if worker.ending is not None:  # the worker met an error on its way out
+            ending(worker.tally.end)
         if orders is not None:
             orders.let_go()
         return code
 
-    with _runner() as runner:
+    with limit, _runner() as runner:
         try:
             return runner.run(body())
         except (SystemExit, KeyboardInterrupt) as error:
@@ -116,6 +136,38 @@ def _count_crashes(worker: Worker, leases: list[Lease], reason: str) -> None:
         )  # fmt: skip
     finally:
         queue.close()
+
+
+class _Limit:
+    """Ends the process, if something in it does not end: a lifespan that is being left, or a thread.
+
+    The limit starts when the worker tells why it ends, and is called off when the event loop has closed.
+    """
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def start(self, end: str) -> None:
+        timer = threading.Timer(endings.PATIENCE, _leave_at_once, (end,))
+        timer.daemon = True
+        with suppress(RuntimeError):  # no more threads can be started
+            timer.start()
+            self._timer = timer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+
+
+def _leave_at_once(end: str) -> None:
+    telling.say(log, logging.ERROR, "process %d does not end (%s): it leaves at once", os.getpid(), end)
+    os._exit(exit_codes.DIED if end == "stopped" else exit_codes.DONE)
 
 
 def _tell_left_badly(worker: Worker, error: BaseException) -> None:

@@ -128,6 +128,8 @@ class _Child:
     lifeline: int
     """The writing end of a pipe: orders go through the pipe, and the child drains when the pipe closes."""
     started: float = field(default_factory=time.monotonic)
+    kill_at: float | None = None
+    """When to kill it, because it has said that it ends, and does not."""
 
     def tell(self, order: Order) -> None:
         with suppress(OSError):  # the child has ended already
@@ -284,10 +286,15 @@ class _Supervisor:
             child.tell(order)
 
     def _kill_overdue(self) -> None:
-        if self._kill_at is None or time.monotonic() < self._kill_at:
-            return
-        self._kill_at = None
-        for pid in self._children:
+        now = time.monotonic()
+        everybody = self._kill_at is not None and now >= self._kill_at
+        if everybody:
+            self._kill_at = None
+        for pid, child in self._children.items():
+            if child.kill_at is None and child.ledger.has_told:
+                child.kill_at = now + PATIENCE
+            if not everybody and (child.kill_at is None or now < child.kill_at or pid in self._killed):
+                continue
             log.error("worker process %d does not end: it is killed", pid, extra={**self._fields, "child": pid})
             self._killed.add(pid)
             with suppress(ProcessLookupError):

@@ -254,6 +254,8 @@ class Worker:
         """The fences of leases whose ack takes several calls."""
         self._long_acks: set[asyncio.Task[None]] = set()
         self._asking = asyncio.Lock()
+        self.ending: Callable[[str], None] | None = None
+        """Called with `tally.end` when all work has ended, before the lifespan is left; it may be called twice."""
 
     # ---- the whole
 
@@ -285,6 +287,8 @@ class Worker:
     def _note_end(self) -> None:
         if self._stop_level and not self.tally.end:
             self.tally.end = "stopped"
+        if self.ending is not None and self.tally.end:
+            self.ending(self.tally.end)
 
     async def _serve(self, span: Span) -> None:
         self._around = Surroundings(copy_context() if span.context is None else span.context)

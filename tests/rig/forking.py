@@ -6,6 +6,8 @@ import asyncio
 import multiprocessing
 import os
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.rig.handlers import append, note
@@ -109,3 +111,16 @@ def read_stdin(lease: Lease) -> None:
     """Ask a question, as a debugger does."""
     note("start", lease)
     input()
+
+
+async def leave_a_thread(lease: Lease) -> None:
+    """Leave a thread behind for which the event loop waits when it closes."""
+    note("start", lease)
+    asyncio.get_running_loop().run_in_executor(None, time.sleep, 3600)
+
+
+@asynccontextmanager
+async def lifespan_that_stays() -> AsyncIterator[None]:
+    """Never end leaving."""
+    yield
+    await asyncio.sleep(3600)

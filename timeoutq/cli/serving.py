@@ -142,7 +142,7 @@ def worker(
         if not supervise:
             if processes > 1:
                 raise InvalidInput(f"--no-supervise runs the worker in this process: leave out --processes {processes}")
-            stop(run_worker(lambda: make(None)))
+            stop(run_worker(lambda: make(None), alone=True))
         if sys.platform != "win32":
             from timeoutq import ledger, supervisor
 
