@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.rig.handlers import history
+from tests.rig.handlers import history, work
 from tests.rig.processes import ROOT, Processes, processes
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, exit_codes
+from timeoutq import Queue, Worker, endings, exit_codes, process
 from timeoutq.embedded import EmbeddedServer
+from timeoutq.testing import fake_async_queue
 
 HANDLERS = "tests.rig.handlers"
 
@@ -461,3 +464,42 @@ def test_ctrl_c_on_the_way_out_of_a_child_never_runs_what_is_its_parents(queue: 
     assert said(log, "SIGINT ends it by 0") == 2
     assert said(log, "ended: drained") == 2
     assert "Traceback" not in log
+
+
+HURRIED = "from timeoutq import endings, supervisor; endings.PATIENCE = supervisor.PATIENCE = 1.0;"
+
+
+@pytest.mark.parametrize(
+    "handler", ["leave_a_thread", "leave_a_thread --lifespan tests.rig.forking:lifespan_that_stays"]
+)
+@pytest.mark.parametrize("words", [(), ("--no-supervise",)])
+def test_a_process_that_says_it_ends_and_does_not_is_ended(
+    queue: Queue, run: Processes, handler: str, words: tuple[str, ...]
+) -> None:
+    queue.put("a")
+    code = HURRIED + "from timeoutq.cli import main; main()"
+    worker = run.start_code(code, "worker", queue.name, *f"tests.rig.forking:{handler}".split(), "--burst", *words)
+    assert worker.wait(20) == exit_codes.DONE, run.log(worker)
+    assert said(run.log(worker), "does not end") == 1
+    assert queue.stats().done == 1
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_nothing_is_left_that_could_end_a_process_which_goes_on_after_its_worker(
+    monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(process, "_leave_at_once", ended.append)
+    monkeypatch.setattr(endings, "PATIENCE", 5.0 if alone else 0.1)
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        yield
+        await asyncio.sleep(0.5)  # longer than a patience of 0.1 s
+
+    def make() -> Worker:
+        return Worker(fake_async_queue(), work, burst=True, signals=False, lifespan=lifespan)
+
+    assert process.run_worker(make, alone=alone) == exit_codes.DONE
+    assert ended == []
+    assert [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)] == []
