@@ -129,11 +129,13 @@ def test_a_claim_brings_as_many_as_there_are(queue: Queue, size: int, n: int) ->
 def test_any_ready_task_may_be_the_next(queue: Queue) -> None:
     queue.put(f"https://example.com/{number:04d}/a-name-that-takes-some-room-in-its-set" for number in range(1000))
     met: set[str] = set()
-    for _ in range(1000):  # each misses a task with 99 %
+    for _ in range(20_000):  # some tasks are drawn ten times less often than others: the server's tables are uneven
         leases = queue.claim(10)
         met |= ids(leases)
         queue.release(leases)
-    assert len(met) > 990
+        if len(met) == 1000:
+            break
+    assert len(met) == 1000
 
 
 def test_a_claim_of_many_workers_takes_its_share_of_a_short_queue(queue: Queue) -> None:

@@ -743,12 +743,31 @@ def test_a_claim_that_waits_gets_its_task_though_the_bell_breaks(face: Any, valk
             assert other.stats().counters["claimed"] == 1
             check(valkey_url, name)
 
-    # a blocking client bounds each wait for a byte, not the whole of them
-    told = [fault for fault in Fault if fault is not Fault.DRIP]
-    with ThreadPoolExecutor(len(told)) as pool:
-        for played in [pool.submit(wait_for_a_task, fault) for fault in told]:
+    with ThreadPoolExecutor(len(Fault)) as pool:
+        for played in [pool.submit(wait_for_a_task, fault) for fault in Fault]:
             played.result()
-    levels.count("faults", scenarios=len(told))
+    levels.count("faults", scenarios=len(Fault))
+
+
+@BOTH
+def test_a_reply_that_trickles_in_without_an_end_is_not_waited_for(face: Any, valkey_url: str) -> None:
+    name = f"f{next(_numbers)}"
+    with (
+        Proxy(valkey_url) as proxy,
+        Queue(name, valkey_url) as other,
+        face(name, proxy.url, deadline=SOME) as queue,
+    ):
+        other.put("a-task-with-a-long-name-" + 100 * "x")
+        queue.stats()
+        proxy.arm(Fault.DRIP, sha("claim"), times=None, seconds=0.2)  # no pause is longer than an attempt is patient
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            queue.claim(timeout=LEASE)
+        assert time.monotonic() - began < SOME + MARGIN
+        proxy.disarm()
+        wait_until(lambda: other.requeue_expired() or other.stats().todos)
+        check(valkey_url, name)
+    levels.count("faults", scenarios=1)
 
 
 @BOTH

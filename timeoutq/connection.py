@@ -29,9 +29,11 @@ from timeoutq import address
 from timeoutq.address import Address, Sentinels
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.operations import Command
+from timeoutq.patience import SLOWEST, AsyncPatientParser, PatientParser
 from timeoutq.troubles import explain, is_denied
 
 T = TypeVar("T")
+P = TypeVar("P")
 
 ATTEMPT = 0.3
 """The part of the deadline that one attempt waits for its reply: after a silent one there is time for another."""
@@ -41,9 +43,6 @@ CONNECT = 0.2
 
 SLICE = 64 * 1024
 """Commands with more bytes than this are sent in pieces of this size; each piece may take as long as a reply."""
-
-SLOWEST = 128 * 1024
-"""The slowest link that is waited for, bytes per second: heavy commands get the time that they need on such a link."""
 
 
 def _unnamed() -> dict[str, Any]:
@@ -113,9 +112,10 @@ class Server:
         options = self._options(read_timeout)
         if asynchronous:
             options["retry"] = AsyncRetry(NoBackoff(), 0)
-            options["parser_class"] = _Listener
+            options["parser_class"] = AsyncPatientParser
         else:
             options["retry"] = Retry(NoBackoff(), 0)
+            options["parser_class"] = PatientParser
         kind: Any = redis.asyncio.Redis if asynchronous else redis.Redis
         if self._sentinels is not None:
             return kind(connection_pool=self._watched(self._sentinels, asynchronous, options))
@@ -289,9 +289,12 @@ class Link:
                 connection.send_packed_command(packed)
             else:
                 until = self._carry(connection, packed, size)
+            parser = _patient(connection, PatientParser)
             for command in commands:
                 if until and not connection.can_read(max(self._patience, until - time.monotonic())):
                     raise redis.TimeoutError("Timeout reading from the server")
+                if parser is not None:
+                    parser.expect(self._patience)
                 try:
                     reply = connection.read_response()
                 except ResponseError as error:
@@ -303,6 +306,8 @@ class Link:
                     name = command[0]
                     if type(name) is str and name in self._parse:
                         reply = self._parse[name](reply)
+                if parser is not None:
+                    parser.relax()
                 replies.append(reply)
         except BaseException:
             self._drop(connection)
@@ -362,8 +367,10 @@ class Link:
         try:
             connection.send_command("BLPOP", key, max(0.001, seconds))
             # if the connection died silently, give up when the stroke is overdue, not only after the longest wait
-            if not connection.can_read(seconds + self.server.deadline * ATTEMPT):
+            if not connection.can_read(seconds + self._patience):
                 raise redis.TimeoutError("no reply of the bell")
+            if (parser := _patient(connection, PatientParser)) is not None:
+                parser.expect(self._patience)
             return connection.read_response() is not None
         except BaseException:
             connection.disconnect()
@@ -405,27 +412,10 @@ async def _leaving(answer: Awaitable[T]) -> T:
         raise
 
 
-_Parser: Any = redis.asyncio.connection.DefaultParser
-
-
-class _Listener(_Parser):  # type: ignore[misc]  # redis-py names no type for it
-    """Reads replies; as long as parts of a long reply keep coming, the timeout is put off."""
-
-    alarm: asyncio.Timeout | None = None
-    patience = 0.0
-    reads = 0
-
-    async def read_from_socket(self) -> Any:
-        if self.reads and self.alarm is not None:
-            self.alarm.reschedule(max(self.alarm.when() or 0.0, _from_now(self.patience)))
-        self.reads += 1
-        return await _Parser.read_from_socket(self)
-
-
-def _listen(connection: Any, alarm: asyncio.Timeout | None, patience: float) -> None:
-    parser: Any = getattr(connection, "_parser", None)
-    if isinstance(parser, _Listener):
-        parser.alarm, parser.patience, parser.reads = alarm, patience, 0
+def _patient(connection: Any, kind: type[P]) -> P | None:
+    # connections of fakeredis have parsers of their own
+    parser: object = getattr(connection, "_parser", None)
+    return parser if isinstance(parser, kind) else None
 
 
 def _from_now(seconds: float) -> float:
@@ -467,8 +457,10 @@ class AsyncLink:
                     await connection.send_packed_command(packed)
                 else:
                     await self._carry(connection, packed, size, alarm)
-                _listen(connection, alarm, self._patience)
+                parser = _patient(connection, AsyncPatientParser)
                 for command in commands:
+                    if parser is not None:
+                        parser.expect(self._patience, alarm)
                     try:
                         reply = await connection.read_response()
                     except ResponseError as error:
@@ -534,7 +526,8 @@ class AsyncLink:
 
     async def _return(self, connection: Any) -> None:
         connection.socket_timeout = self._patience
-        _listen(connection, None, 0.0)
+        if (parser := _patient(connection, AsyncPatientParser)) is not None:
+            parser.expect(0.0, None)
         await self._pool.release(connection)
 
     def _blocking(self) -> Any:

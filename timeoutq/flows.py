@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from timeoutq import arguments, operations, rights, telling
 from timeoutq.arguments import Bodies
-from timeoutq.connection import ATTEMPT, CONNECT, SLOWEST, Server
+from timeoutq.connection import ATTEMPT, CONNECT, Server
 from timeoutq.errors import (
     AccessDenied,
     InvalidInput,
@@ -31,6 +31,7 @@ from timeoutq.errors import (
 )
 from timeoutq.model import Answer, Entry, HostInfo, Lease, Outcome, State, TaskInfo, Tasks
 from timeoutq.operations import BATCH, Call, Claimed, Command, Operations, Swept
+from timeoutq.patience import SLOWEST
 from timeoutq.troubles import is_hopeless, is_script_missing, is_transient, refusal_of
 
 log = logging.getLogger(__name__)
