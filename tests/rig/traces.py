@@ -24,15 +24,20 @@ def hear_ctrl_c() -> None:
 
 
 def begin() -> None:
-    """Keep what is made from now on in a folder; pytest's own stays where it is, to be looked at."""
+    """Keep what is made from now on in folders; pytest's own stays where it is, to be looked at."""
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     # a short name: the path of a unix socket has no room for a long one
     folder = Path(tempfile.mkdtemp(prefix="timeoutq-run-"))
     _folders.append(folder)
+    # hundreds of processes are started from this tree: one of them compiles it, the others read what it has written
+    compiled = Path(tempfile.mkdtemp(prefix="timeoutq-pyc-"))
+    _folders.append(compiled)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(compiled)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
 
 
 def end() -> None:
-    """Remove the folder."""
+    """Remove the folders."""
     while _folders:
         shutil.rmtree(_folders.pop(), ignore_errors=True)
