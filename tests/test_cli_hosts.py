@@ -2,73 +2,24 @@
 
 from __future__ import annotations
 
-import io
-import json
 import re
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from tests.rig.corpus import CORPUS, as_id, stray
+from tests.rig.command import Say, say
+from tests.rig.corpus import CORPUS, as_id
 from tests.rig.terminal import on_a_terminal
-from timeoutq import Politeness, Queue, cli
+from timeoutq import Politeness, Queue
 from timeoutq.text import safe
+
+__all__ = ["say"]
 
 A, B = "http://a.example/", "http://b.example:8080/"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 COLUMNS = ["host", "waiting", "in_flight", "turn", "delay", "per_host", "budget", "visits", "failures",
            "blocked_until", "banned"]  # fmt: skip
 GROUPS = [as_id(text) for what, text in CORPUS.items() if what != "only spaces"]
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command said and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[list[str]]:
-        return [line.split("\t") for line in self.out.splitlines()]
-
-    @property
-    def facts(self) -> dict[str, str]:
-        return {line[0]: line[1] for line in self.lines}
-
-    @property
-    def documents(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def run(url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """The command inside this process; whatever it says must be text that steers no terminal."""
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TIMEOUTQ_URL", url)
-
-    def call(*words: str, stdin: str = "") -> Done:
-        capfd.readouterr()
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8"))
-        monkeypatch.setattr(sys, "argv", ["timeoutq", *words])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        out, err = capfd.readouterr()
-        assert isinstance(left.value.code, int), words
-        assert stray(out, "\n\t") == [], words
-        assert stray(err) == [], words
-        assert "Traceback" not in err, words
-        return Done(left.value.code, out, err)
-
-    return call
 
 
 @pytest.fixture
@@ -85,85 +36,85 @@ def pages(host: str, n: int) -> list[str]:
 # ---- looking at hosts
 
 
-def test_hosts_are_rows_of_tabs_on_a_pipe_and_documents_with_json(run: Run, polite: Queue) -> None:
-    run("put", polite.name, *pages(A, 3), *pages(B, 1))
-    done = run("hosts", polite.name)
+def test_hosts_are_rows_of_tabs_on_a_pipe_and_documents_with_json(say: Say, polite: Queue) -> None:
+    say("put", polite.name, *pages(A, 3), *pages(B, 1))
+    done = say("hosts", polite.name)
     assert (done.code, done.err) == (0, "")
     assert sorted(done.lines) == [
         ["a.example", "2", "1", "-", "3600s", "1", "-", "0", "0", "-", "-"],
         ["b.example:8080", "0", "1", "-", "3600s", "1", "-", "0", "0", "-", "-"],
     ]
     assert all(len(line) == len(COLUMNS) for line in done.lines)
-    found = {document["host"]: document for document in run("hosts", polite.name, "--json").documents}
+    found = {document["host"]: document for document in say("hosts", polite.name, "--json").documents}
     assert found.keys() == {"a.example", "b.example:8080"}
     assert found["a.example"]["waiting"] == 2
     assert len(found["a.example"]["in_flight"]) == 1
     assert found["a.example"]["delay"] == 3600
 
 
-def test_hosts_come_in_pages(run: Run, polite: Queue) -> None:
-    run("put", polite.name, *(f"http://h{i}.example/" for i in range(5)))
-    first = run("hosts", polite.name, "-n", "2")
+def test_hosts_come_in_pages(say: Say, polite: Queue) -> None:
+    say("put", polite.name, *(f"http://h{i}.example/" for i in range(5)))
+    first = say("hosts", polite.name, "-n", "2")
     assert len(first.lines) == 2
     assert first.err == "timeoutq: more with --cursor 2, or --all\n"
-    second = run("hosts", polite.name, "-n", "2", "--cursor", "2")
-    third = run("hosts", polite.name, "-n", "2", "--cursor", "4")
+    second = say("hosts", polite.name, "-n", "2", "--cursor", "2")
+    third = say("hosts", polite.name, "-n", "2", "--cursor", "4")
     assert third.err == ""
     names = [line[0] for page in (first, second, third) for line in page.lines]
     assert sorted(names) == [f"h{i}.example" for i in range(5)]
-    every = run("hosts", polite.name, "-n", "2", "--all")
+    every = say("hosts", polite.name, "-n", "2", "--all")
     assert ([line[0] for line in every.lines], every.err) == (names, "")
-    assert [one["host"] for one in run("hosts", polite.name, "-n", "2", "--all", "--json").documents] == names
-    assert run("hosts", polite.name, "--cursor", "9").out == ""
+    assert [one["host"] for one in say("hosts", polite.name, "-n", "2", "--all", "--json").documents] == names
+    assert say("hosts", polite.name, "--cursor", "9").out == ""
 
 
-def test_a_host_is_told_in_facts_that_have_something_to_say(run: Run, polite: Queue) -> None:
-    run("put", polite.name, *pages(A, 3))
-    facts = run("host", polite.name, "a.example").facts
+def test_a_host_is_told_in_facts_that_have_something_to_say(say: Say, polite: Queue) -> None:
+    say("put", polite.name, *pages(A, 3))
+    facts = say("host", polite.name, "a.example").facts
     assert facts.keys() == {"host", "waiting", "in flight", "delay", "per host", "visits", "failures"}
     assert facts["waiting"] == "2"
     assert facts["in flight"].startswith(A)
     (lease,) = polite.claim(10)
     polite.ack(lease)
-    facts = run("host", polite.name, f"{A}whatever?page=1").facts  # a URL of it will do
+    facts = say("host", polite.name, f"{A}whatever?page=1").facts  # a URL of it will do
     assert (facts["host"], facts["visits"]) == ("a.example", "1")
     assert facts["turn"] == facts["next allowed"]
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", facts["turn"])
-    (document,) = run("host", polite.name, "A.EXAMPLE", "--json").documents
+    (document,) = say("host", polite.name, "A.EXAMPLE", "--json").documents
     assert (document["host"], document["visits"], document["blocked_by"]) == ("a.example", 1, "")
 
 
-def test_a_host_that_nobody_has_met_has_the_rules_of_the_queue(run: Run, polite: Queue) -> None:
-    done = run("host", polite.name, "new.example")
+def test_a_host_that_nobody_has_met_has_the_rules_of_the_queue(say: Say, polite: Queue) -> None:
+    done = say("host", polite.name, "new.example")
     assert (done.code, done.facts["delay"], done.facts["waiting"]) == (1, "3600s", "0")
     assert f"queue {polite.name} has never visited host new.example, and has no task and no rule of it" in done.err
-    assert run("hosts", polite.name).out == ""
-    run("put", polite.name, "http://new.example/")
-    assert run("host", polite.name, "new.example").code == 0
+    assert say("hosts", polite.name).out == ""
+    say("put", polite.name, "http://new.example/")
+    assert say("host", polite.name, "new.example").code == 0
 
 
 # ---- rules of a host
 
 
-def test_a_host_is_given_rules_of_its_own_and_the_usual_ones_again(run: Run, polite: Queue) -> None:
-    run("put", polite.name, *pages(A, 5))
-    facts = run("host", polite.name, "a.example", "--delay", "2.5s", "--per-host", "3", "--budget", "7").facts
+def test_a_host_is_given_rules_of_its_own_and_the_usual_ones_again(say: Say, polite: Queue) -> None:
+    say("put", polite.name, *pages(A, 5))
+    facts = say("host", polite.name, "a.example", "--delay", "2.5s", "--per-host", "3", "--budget", "7").facts
     assert (facts["delay"], facts["per host"], facts["budget"]) == ("2.5s", "3", "7")
     assert facts["waiting"] == "2"  # the two new places are taken at once
-    facts = run("host", polite.name, "a.example", "--budget", "none").facts
+    facts = say("host", polite.name, "a.example", "--budget", "none").facts
     assert "budget" not in facts
     assert facts["per host"] == "3"  # what is not named stays
-    assert run("host", polite.name, "a.example", "--delay", "usual").facts["delay"] == "3600s"
-    run("host", polite.name, "a.example", "--delay", "250ms")
-    facts = run("host", polite.name, "a.example", "--usual").facts
+    assert say("host", polite.name, "a.example", "--delay", "usual").facts["delay"] == "3600s"
+    say("host", polite.name, "a.example", "--delay", "250ms")
+    facts = say("host", polite.name, "a.example", "--usual").facts
     assert (facts["delay"], facts["per host"]) == ("3600s", "1")
 
 
 @pytest.mark.parametrize(("given", "shown"), [("30d", "2592000s"), ("1ms", "0.001s"), ("0", "0s"), ("90m", "5400s")])
-def test_a_delay_is_shown_as_it_was_given_however_long(run: Run, polite: Queue, given: str, shown: str) -> None:
-    assert run("host", polite.name, "a.example", "--delay", given).facts["delay"] == shown
-    run("put", polite.name, A)
-    assert run("hosts", polite.name).lines[0][COLUMNS.index("delay")] == shown
+def test_a_delay_is_shown_as_it_was_given_however_long(say: Say, polite: Queue, given: str, shown: str) -> None:
+    assert say("host", polite.name, "a.example", "--delay", given).facts["delay"] == shown
+    say("put", polite.name, A)
+    assert say("hosts", polite.name).lines[0][COLUMNS.index("delay")] == shown
 
 
 BAD_RULES = [
@@ -184,10 +135,10 @@ BAD_RULES = [
 
 @pytest.mark.parametrize(("words", "said"), BAD_RULES, ids=[" ".join(words)[:30] for words, _ in BAD_RULES])
 def test_a_rule_that_is_none_is_refused_with_what_would_be_one(
-    run: Run, polite: Queue, words: tuple[str, ...], said: str
+    say: Say, polite: Queue, words: tuple[str, ...], said: str
 ) -> None:
     before = polite.set_host("a.example", delay=2, per_host=3, budget=7)
-    done = run("host", polite.name, "a.example", *words)
+    done = say("host", polite.name, "a.example", *words)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
     assert len(done.err) < 6000
@@ -195,33 +146,33 @@ def test_a_rule_that_is_none_is_refused_with_what_would_be_one(
 
 
 @pytest.mark.parametrize("given", ["", "http://", "https:///path", "...", "x" * 1025])
-def test_what_names_no_host_is_refused(run: Run, polite: Queue, given: str) -> None:
+def test_what_names_no_host_is_refused(say: Say, polite: Queue, given: str) -> None:
     for words in (["host"], ["block", "--for", "5m"], ["unblock"], ["ban", "--yes"]):
-        done = run(words[0], polite.name, *words[1:], "--", given)
+        done = say(words[0], polite.name, *words[1:], "--", given)
         assert (done.code, done.out) == (2, ""), words
-    assert run("hosts", polite.name).out == ""
+    assert say("hosts", polite.name).out == ""
 
 
 # ---- block, unblock, ban
 
 
-def test_a_block_keeps_everybody_from_a_host_until_it_ends_or_is_ended(run: Run, polite: Queue) -> None:
-    run("put", polite.name, *pages(A, 2))
+def test_a_block_keeps_everybody_from_a_host_until_it_ends_or_is_ended(say: Say, polite: Queue) -> None:
+    say("put", polite.name, *pages(A, 2))
     now = polite.stats().now
-    facts = run("block", polite.name, "a.example", "--for", "5m", "--reason", "Retry-After: 300").facts
+    facts = say("block", polite.name, "a.example", "--for", "5m", "--reason", "Retry-After: 300").facts
     assert facts["blocked by"] == "Retry-After: 300"
     assert facts["turn"] == facts["blocked until"]
     until = polite.host("a.example").blocked_until
     assert until is not None
     assert now + 300 <= until <= polite.stats().now + 300
-    assert run("claim", polite.name).code == 1
-    assert run("hosts", polite.name).lines[0][COLUMNS.index("blocked_until")] == facts["blocked until"]
-    facts = run("block", polite.name, "a.example", "--until", "2099-01-01T00:00:00Z").facts
+    assert say("claim", polite.name).code == 1
+    assert say("hosts", polite.name).lines[0][COLUMNS.index("blocked_until")] == facts["blocked until"]
+    facts = say("block", polite.name, "a.example", "--until", "2099-01-01T00:00:00Z").facts
     assert facts["blocked until"] == "2099-01-01T00:00:00.000+00:00"
     assert re.search(r":\d+:", facts["blocked by"])  # nobody gave a reason, so it is who did it
-    done = run("unblock", polite.name, "a.example")
+    done = say("unblock", polite.name, "a.example")
     assert (done.code, done.facts.keys() & {"blocked until", "blocked by"}) == (0, set())
-    assert run("claim", polite.name).code == 0
+    assert say("claim", polite.name).code == 0
 
 
 @pytest.mark.parametrize(
@@ -232,87 +183,87 @@ def test_a_block_keeps_everybody_from_a_host_until_it_ends_or_is_ended(run: Run,
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_a_block_of_no_length_is_refused(run: Run, polite: Queue, words: tuple[str, ...]) -> None:
-    done = run("block", polite.name, "a.example", *words)
+def test_a_block_of_no_length_is_refused(say: Say, polite: Queue, words: tuple[str, ...]) -> None:
+    done = say("block", polite.name, "a.example", *words)
     assert (done.code, done.out) == (2, "")
     assert "for_=" not in done.err  # words of the command, not of the API
     assert polite.host("a.example").blocked_until is None
 
 
-def test_a_ban_asks_first_and_moves_what_is_ready_to_failed(run: Run, polite: Queue) -> None:
-    run("put", polite.name, *pages(A, 4), B)
-    done = run("ban", polite.name, A)
+def test_a_ban_asks_first_and_moves_what_is_ready_to_failed(say: Say, polite: Queue) -> None:
+    say("put", polite.name, *pages(A, 4), B)
+    done = say("ban", polite.name, A)
     assert (done.code, done.out) == (2, "")
     assert "Ban host a.example of queue" in done.err
     assert "3 waiting, 1 ready or in progress" in done.err
     assert "--yes" in done.err
     assert polite.host(A).banned is None
-    done = run("ban", polite.name, A, "--yes", "--reason", "they asked")
+    done = say("ban", polite.name, A, "--yes", "--reason", "they asked")
     assert (done.code, done.facts["banned"], done.facts["waiting"]) == (0, "they asked", "0")
     assert polite.stats().failed == 4
-    assert {line[-1] for line in run("list", polite.name, "failed").lines} == {
+    assert {line[-1] for line in say("list", polite.name, "failed").lines} == {
         "gave up: host a.example is banned: they asked"
     }
-    run("put", polite.name, f"{A}new")
-    assert run("put", polite.name, f"{A}new").lines == [[f"{A}new", "failed"]]
-    assert next(line for line in run("hosts", polite.name).lines if line[0] == "a.example")[-1] == "they asked"
-    assert "banned" not in run("unblock", polite.name, A).facts
-    assert run("put", polite.name, f"{A}newer").lines == [[f"{A}newer", "added"]]
-    assert run("ban", polite.name, A, "-y", "--json").documents[0]["banned"] == "banned by hand"
+    say("put", polite.name, f"{A}new")
+    assert say("put", polite.name, f"{A}new").lines == [[f"{A}new", "failed"]]
+    assert next(line for line in say("hosts", polite.name).lines if line[0] == "a.example")[-1] == "they asked"
+    assert "banned" not in say("unblock", polite.name, A).facts
+    assert say("put", polite.name, f"{A}newer").lines == [[f"{A}newer", "added"]]
+    assert say("ban", polite.name, A, "-y", "--json").documents[0]["banned"] == "banned by hand"
 
 
 # ---- why
 
 
-def test_why_is_one_sentence_and_one_code(run: Run, polite: Queue) -> None:
-    run("put", polite.name, *pages(A, 3))
+def test_why_is_one_sentence_and_one_code(say: Say, polite: Queue) -> None:
+    say("put", polite.name, *pages(A, 3))
     (lease,) = polite.claim(10)
-    facts = run("why", polite.name, lease.task).facts
+    facts = say("why", polite.name, lease.task).facts
     assert (facts["state"], facts["reason"], facts["host"]) == ("in_progress", "running", "a.example")
     waiting = next(task for task in pages(A, 3) if task != lease.task)
-    facts = run("why", polite.name, waiting).facts
+    facts = say("why", polite.name, waiting).facts
     assert (facts["state"], facts["reason"]) == ("waiting", "host_busy")
     assert "1 others" not in facts["why"]
     assert lease.task in facts["why"]
     polite.fail(lease, "HTTP 500", retry_in=60)
-    facts = run("why", polite.name, lease.task).facts
+    facts = say("why", polite.name, lease.task).facts
     assert (facts["reason"], facts["failures"], facts["last error"]) == ("due", "1", "HTTP 500")
-    assert run("why", polite.name, waiting).facts["reason"] == "delay"
-    run("block", polite.name, A, "--for", "2h", "--reason", "asleep")
-    (document,) = run("why", polite.name, waiting, "--json").documents
+    assert say("why", polite.name, waiting).facts["reason"] == "delay"
+    say("block", polite.name, A, "--for", "2h", "--reason", "asleep")
+    (document,) = say("why", polite.name, waiting, "--json").documents
     assert (document["code"], document["near"]) == ("blocked", None)
     assert "by asleep until" in document["message"]
     assert (document["info"]["state"], document["host"]["blocked_by"]) == ("waiting", "asleep")
-    run("unblock", polite.name, A)
-    run("host", polite.name, A, "--budget", "1")
-    facts = run("why", polite.name, waiting).facts
+    say("unblock", polite.name, A)
+    say("host", polite.name, A, "--budget", "1")
+    facts = say("why", polite.name, waiting).facts
     assert facts["reason"] == "budget"
     assert "--budget" in facts["why"]
 
 
-def test_why_ends_with_one_for_what_no_state_holds(run: Run, polite: Queue) -> None:
-    run("put", polite.name, f"{A}page/")
-    done = run("why", polite.name, f"{A}page")
+def test_why_ends_with_one_for_what_no_state_holds(say: Say, polite: Queue) -> None:
+    say("put", polite.name, f"{A}page/")
+    done = say("why", polite.name, f"{A}page")
     assert (done.code, done.facts["reason"], done.facts["near"]) == (1, "unknown", f"{A}page/")
     assert "state" not in done.facts
-    done = run("why", polite.name, "nothing", "--json")
+    done = say("why", polite.name, "nothing", "--json")
     assert (done.code, done.documents[0]["code"], done.documents[0]["info"]["state"]) == (1, "unknown", None)
-    assert run("why", polite.name, "").code == 2
+    assert say("why", polite.name, "").code == 2
 
 
-def test_why_answers_on_a_plain_queue_too(run: Run, queue: Queue) -> None:
-    run("put", queue.name, "a")
-    facts = run("why", queue.name, "a").facts
+def test_why_answers_on_a_plain_queue_too(say: Say, queue: Queue) -> None:
+    say("put", queue.name, "a")
+    facts = say("why", queue.name, "a").facts
     assert (facts["state"], facts["reason"], "host" in facts) == ("todos", "no_worker", False)
 
 
-def test_inspect_and_list_tell_of_the_host_and_of_what_waits(run: Run, polite: Queue) -> None:
-    run("put", polite.name, *pages(A, 2), "no host")
-    (line,) = run("list", polite.name, "waiting").lines
-    facts = run("inspect", polite.name, line[0]).facts
+def test_inspect_and_list_tell_of_the_host_and_of_what_waits(say: Say, polite: Queue) -> None:
+    say("put", polite.name, *pages(A, 2), "no host")
+    (line,) = say("list", polite.name, "waiting").lines
+    facts = say("inspect", polite.name, line[0]).facts
     assert (facts["state"], facts["host"]) == ("waiting", "a.example")
-    assert "host" not in run("inspect", polite.name, "no host").facts
-    assert run("inspect", polite.name, line[0], "--json").documents[0]["host"] == "a.example"
+    assert "host" not in say("inspect", polite.name, "no host").facts
+    assert say("inspect", polite.name, line[0], "--json").documents[0]["host"] == "a.example"
 
 
 # ---- a queue becomes polite, and is no more
@@ -325,29 +276,29 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("words", PLAIN, ids=" ".join)
-def test_a_plain_queue_knows_no_hosts_and_says_how_it_would(run: Run, queue: Queue, words: tuple[str, ...]) -> None:
+def test_a_plain_queue_knows_no_hosts_and_says_how_it_would(say: Say, queue: Queue, words: tuple[str, ...]) -> None:
     queue.put(A)
-    done = run(words[0], queue.name, *words[1:])
+    done = say(words[0], queue.name, *words[1:])
     assert (done.code, done.out) == (2, "")
     cure = re.search(r"run 'timeoutq (configure \S+ --delay 1s)'", done.err)
     assert cure
-    assert run(*cure[1].split()).code == 0
-    assert run(words[0], queue.name, *words[1:]).code == 0
+    assert say(*cure[1].split()).code == 0
+    assert say(words[0], queue.name, *words[1:]).code == 0
 
 
-def test_a_queue_is_made_polite_and_plain_again(run: Run, queue: Queue) -> None:
-    run("put", queue.name, *pages(A, 3))
-    done = run("configure", queue.name, "--delay", "2m")
+def test_a_queue_is_made_polite_and_plain_again(say: Say, queue: Queue) -> None:
+    say("put", queue.name, *pages(A, 3))
+    done = say("configure", queue.name, "--delay", "2m")
     assert (done.code, done.out, done.err) == (0, "", "")
     assert queue.stats().politeness == Politeness(120, 1)
     assert queue.stats().waiting == 2
-    run("configure", queue.name, "--per-host", "2")
+    say("configure", queue.name, "--per-host", "2")
     assert queue.stats().politeness == Politeness(120, 2)  # the delay stays
-    run("configure", queue.name, "--delay", "0")
+    say("configure", queue.name, "--delay", "0")
     assert queue.stats().politeness == Politeness(0, 2)
-    assert run("configure", queue.name, "--impolite").code == 0
+    assert say("configure", queue.name, "--impolite").code == 0
     assert (queue.stats().politeness, queue.stats().waiting, queue.stats().todos) == (None, 0, 3)
-    run("configure", queue.name, "--per-host", "4")
+    say("configure", queue.name, "--per-host", "4")
     assert queue.stats().politeness == Politeness(1, 4)  # the usual second
 
 
@@ -360,76 +311,78 @@ def test_a_queue_is_made_polite_and_plain_again(run: Run, queue: Queue) -> None:
     ids=" ".join,
 )  # fmt: skip
 def test_politeness_that_is_none_is_refused_and_nothing_changes(
-    run: Run, polite: Queue, words: tuple[str, ...]
+    say: Say, polite: Queue, words: tuple[str, ...]
 ) -> None:
-    done = run("configure", polite.name, *words)
+    done = say("configure", polite.name, *words)
     assert (done.code, done.out) == (2, "")
     assert done.err
     assert polite.stats().politeness == Politeness(3600)
 
 
-def test_drained_waits_for_hosts_and_not_for_what_waits_for_no_time(run: Run, polite: Queue) -> None:
-    run("put", polite.name, *pages(A, 3))
-    assert run("drained", polite.name, "--wait", "10ms").out == "no\n"
+def test_drained_waits_for_hosts_and_not_for_what_waits_for_no_time(say: Say, polite: Queue) -> None:
+    say("put", polite.name, *pages(A, 3))
+    assert say("drained", polite.name, "--wait", "10ms").out == "no\n"
     (lease,) = polite.claim(5)
     polite.ack(lease)
-    done = run("drained", polite.name, "--wait", "0s", "--json")
+    done = say("drained", polite.name, "--wait", "0s", "--json")
     assert (done.code, done.documents) == (1, [{"drained": False}])  # two wait for its next turn
-    run("host", polite.name, A, "--budget", "1")
-    done = run("drained", polite.name, "--wait", "5s")
+    say("host", polite.name, A, "--budget", "1")
+    done = say("drained", polite.name, "--wait", "5s")
     assert (done.code, done.out) == (0, "yes\n")
     assert polite.stats().waiting == 2
     began = time.monotonic()
-    assert run("drained", polite.name, "--wait", "10m").out == "yes\n"
+    assert say("drained", polite.name, "--wait", "10m").out == "yes\n"
     assert time.monotonic() - began < 60  # not to the end of its time
-    assert run("drained", polite.name, "--wait", "long").code == 2
+    assert say("drained", polite.name, "--wait", "long").code == 2
 
 
 # ---- tasks and leases
 
 
-def test_a_group_is_the_host_of_what_is_put_or_scheduled_with_it(run: Run, polite: Queue) -> None:
-    assert run("put", polite.name, "--group", "Printer", *pages(A, 2), "plain words").code == 0
-    assert run("schedule", polite.name, "--group", "Printer", "--after", "1h", "later").code == 0
-    assert [line[0] for line in run("hosts", polite.name).lines] == ["printer"]
-    assert run("host", polite.name, "printer").facts["waiting"] == "2"
-    assert run("inspect", polite.name, "later").facts["host"] == "printer"
-    done = run("put", polite.name, "--group", "printer", "--jsonl", stdin='{"task": "x", "payload": 1}\n')
+def test_a_group_is_the_host_of_what_is_put_or_scheduled_with_it(say: Say, polite: Queue) -> None:
+    assert say("put", polite.name, "--group", "Printer", *pages(A, 2), "plain words").code == 0
+    assert say("schedule", polite.name, "--group", "Printer", "--after", "1h", "later").code == 0
+    assert [line[0] for line in say("hosts", polite.name).lines] == ["printer"]
+    assert say("host", polite.name, "printer").facts["waiting"] == "2"
+    assert say("inspect", polite.name, "later").facts["host"] == "printer"
+    done = say("put", polite.name, "--group", "printer", "--jsonl", stdin=b'{"task": "x", "payload": 1}\n')
     assert (done.code, polite.host("printer").waiting) == (0, 3)
-    done = run("put", polite.name, "y", "--group", "")
+    done = say("put", polite.name, "y", "--group", "")
     assert (done.code, done.out) == (2, "")
 
 
-def test_an_ack_may_ask_for_another_visit(run: Run, polite: Queue) -> None:
-    run("put", polite.name, A, "plain words")
-    claimed = run("claim", polite.name, "-n", "5", "--json").out
+def test_an_ack_may_ask_for_another_visit(say: Say, polite: Queue) -> None:
+    say("put", polite.name, A, "plain words")
+    claimed = say("claim", polite.name, "-n", "5", "--json").out
     now = polite.stats().now
-    done = run("ack", polite.name, "--again-in", "2h", stdin=claimed)
+    done = say("ack", polite.name, "--again-in", "2h", stdin=claimed.encode())
     assert (done.code, {line[1] for line in done.lines}) == (0, {"ok"})
     for task in (A, "plain words"):
         due = polite.inspect(task).due
         assert due is not None
         assert now + 7200 <= due <= polite.stats().now + 7200
     assert (polite.stats().done, polite.stats().scheduled) == (0, 2)
-    assert run("ack", polite.name, "--again-in", "2h", stdin=claimed).code == 0  # sent again, it changes nothing
+    assert (
+        say("ack", polite.name, "--again-in", "2h", stdin=claimed.encode()).code == 0
+    )  # sent again, it changes nothing
     assert polite.stats().counters["acked"] == 2
-    run("schedule", polite.name, "plain words", "--after", "0")
-    (lease,) = run("claim", polite.name, "--wait", "5s").lines
-    done = run("ack", polite.name, lease[0], "--token", lease[1], "--put", "found", "--again-in", "1d")
+    say("schedule", polite.name, "plain words", "--after", "0")
+    (lease,) = say("claim", polite.name, "--wait", "5s").lines
+    done = say("ack", polite.name, lease[0], "--token", lease[1], "--put", "found", "--again-in", "1d")
     assert (done.code, polite.inspect("found").state, polite.inspect("plain words").state) == (0, "todos", "scheduled")
-    assert run("ack", polite.name, "a", "--token", "t#1", "--again-in", "soon").code == 2
-    assert run("ack", polite.name, "a", "--token", "t#1", "--again-in", "99999999d").code == 2
+    assert say("ack", polite.name, "a", "--token", "t#1", "--again-in", "soon").code == 2
+    assert say("ack", polite.name, "a", "--token", "t#1", "--again-in", "99999999d").code == 2
 
 
-def test_a_release_may_block_its_host(run: Run, polite: Queue) -> None:
-    run("put", polite.name, A)
-    claimed = run("claim", polite.name, "--json").out
-    assert run("release", polite.name, "--block-host", "2h", stdin=claimed).code == 0
+def test_a_release_may_block_its_host(say: Say, polite: Queue) -> None:
+    say("put", polite.name, A)
+    claimed = say("claim", polite.name, "--json").out
+    assert say("release", polite.name, "--block-host", "2h", stdin=claimed.encode()).code == 0
     assert polite.inspect(A).state == "waiting"
-    assert run("why", polite.name, A).facts["reason"] == "blocked"
-    assert run("claim", polite.name).code == 1
-    assert run("release", polite.name, "a", "--token", "t#1", "--block-host", "soon").code == 2
-    done = run("release", polite.name, A, "--token", "t#1", "--block-host", "1d")
+    assert say("why", polite.name, A).facts["reason"] == "blocked"
+    assert say("claim", polite.name).code == 1
+    assert say("release", polite.name, "a", "--token", "t#1", "--block-host", "soon").code == 2
+    done = say("release", polite.name, A, "--token", "t#1", "--block-host", "1d")
     assert done.code == 4
     until = polite.host(A).blocked_until
     assert until is not None
@@ -440,46 +393,46 @@ def test_a_release_may_block_its_host(run: Run, polite: Queue) -> None:
 
 
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)
-def test_hostile_hosts_are_text_in_all_that_is_said_of_them(run: Run, polite: Queue) -> None:
+def test_hostile_hosts_are_text_in_all_that_is_said_of_them(say: Say, polite: Queue) -> None:
     for number, group in enumerate(GROUPS):
         polite.put([f"{number} ready", f"{number} waits"], group=group)
     met: dict[str, int] = {}
     for group in GROUPS:
         met[polite.host(group).host] = met.get(polite.host(group).host, 0) + 1
-    done = run("hosts", polite.name, "--all")
+    done = say("hosts", polite.name, "--all")
     assert sorted(line[0] for line in done.lines) == sorted(map(safe, met))
     assert all(len(line) == len(COLUMNS) for line in done.lines)
-    listed = run("hosts", polite.name, "--all", "-n", "7", "--json")
+    listed = say("hosts", polite.name, "--all", "-n", "7", "--json")
     assert listed.out.isascii()
     assert {document["host"] for document in listed.documents} == met.keys()
     for group in GROUPS[::3]:
         name = polite.host(group).host
-        facts = run("block", polite.name, "--for", "1h", "--reason", group, "--", group).facts
+        facts = say("block", polite.name, "--for", "1h", "--reason", group, "--", group).facts
         assert facts["host"] == safe(name)
-        assert run("host", polite.name, "--", group).facts == facts
-        assert "blocked until" not in run("unblock", polite.name, "--", group).facts
-        done = run("ban", polite.name, "--reason", group, "--", group)
+        assert say("host", polite.name, "--", group).facts == facts
+        assert "blocked until" not in say("unblock", polite.name, "--", group).facts
+        done = say("ban", polite.name, "--reason", group, "--", group)
         assert done.code == 2
         assert f"Ban host {safe(name)} of queue" in done.err
-    assert run("status", polite.name).code == 0
+    assert say("status", polite.name).code == 0
 
 
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)
-def test_hostile_reasons_and_groups_are_text_in_the_answer_to_why(run: Run, polite: Queue) -> None:
+def test_hostile_reasons_and_groups_are_text_in_the_answer_to_why(say: Say, polite: Queue) -> None:
     for number, group in enumerate(GROUPS[1::3]):
         # what an argument cannot hold comes in by the API
         given = ("put", polite.name, f"{number}", "--group", group)
         if "\0" in group:
             polite.put(f"{number}", group=group)
         else:
-            assert run(*given).code == 0, group
-        facts = run("why", polite.name, f"{number}").facts
+            assert say(*given).code == 0, group
+        facts = say("why", polite.name, f"{number}").facts
         assert facts["host"] == safe(polite.host(group).host)
         polite.ban_host(group, group)
-        facts = run("why", polite.name, f"{number}").facts
+        facts = say("why", polite.name, f"{number}").facts
         assert facts["reason"] == "banned"
         assert facts["last error"].startswith("gave up: host ")
-        assert run("unblock", polite.name, "--", group).code == 0
+        assert say("unblock", polite.name, "--", group).code == 0
 
 
 # ---- on a terminal

@@ -20,15 +20,18 @@ import redis
 from rich.console import Console
 
 from tests.invariants import check
-from tests.rig import canary, levels
+from tests.rig import levels
+from tests.rig.command import Say, say, server
 from tests.rig.corpus import BAD_QUEUE_NAMES, CORPUS, REFUSED, Text, as_bytes, as_id, stray
 from tests.rig.terminal import on_a_terminal
-from timeoutq import AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Worker, cli
+from timeoutq import AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Worker
 from timeoutq.dashboard import Snapshot, render, snapshot, to_json
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.logs import JsonFormatter, SafeFormatter
 from timeoutq.model import Entry, Failure, WorkerInfo
 from timeoutq.text import safe
+
+__all__ = ["say", "server"]
 
 ROOT = Path(__file__).resolve().parent.parent
 IDS = [as_id(task) for task in CORPUS.values()]
@@ -142,112 +145,79 @@ def loss(queue: Queue, lease: Lease) -> str:
 # ---- the command
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(config={"requirepass": canary.PASSWORD}) as running:
-        yield running
-
-
 @pytest.fixture
-def kept(site: EmbeddedServer, name: str) -> Iterator[Queue]:
+def kept(url: str, name: str) -> Iterator[Queue]:
     """A queue on a server of this file's; after the test its invariants must hold."""
-    with Queue(name, site.url, timeout=60) as opened:
+    with Queue(name, url, timeout=60) as opened:
         yield opened
-        check(site.url, name)
+        check(url, name)
         opened.purge()
-
-
-Said = tuple[int, str, str]
-
-
-@pytest.fixture
-def say(
-    site: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Said]:
-    """The command inside this process: how it ended, its output and its errors."""
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TIMEOUTQ_URL", site.url)
-
-    def call(*words: str, stdin: bytes = b"") -> Said:
-        capfd.readouterr()
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8"))
-        monkeypatch.setattr(sys, "argv", ["timeoutq", *words])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        out, err = capfd.readouterr()
-        assert isinstance(left.value.code, int), words
-        assert stray(out, "\n\t") == [], words
-        assert stray(err) == [], words
-        assert "Traceback" not in err, words
-        return left.value.code, out, err
-
-    return call
 
 
 def rows(out: str) -> list[list[str]]:
     return [line.split("\t") for line in out.splitlines()]
 
 
-def test_the_command_says_in_one_line_what_it_was_told_in_many(kept: Queue, say: Callable[..., Said]) -> None:
+def test_the_command_says_in_one_line_what_it_was_told_in_many(kept: Queue, say: Say) -> None:
     name = kept.name
-    code, out, _ = say("put", name, "--", *IDS)
-    assert (code, rows(out)) == (0, [[safe(task), "added"] for task in IDS])
-    code, out, _ = say("list", name, "todos", "-n", "1000")
-    assert sorted(row[0] for row in rows(out)) == sorted(map(safe, IDS))
-    code, claimed, _ = say("claim", name, "-n", "500", "--json")
-    leases = [json.loads(line) for line in claimed.splitlines()]
+    done = say("put", name, "--", *IDS)
+    assert (done.code, done.lines) == (0, [[safe(task), "added"] for task in IDS])
+    done = say("list", name, "todos", "-n", "1000")
+    assert sorted(row[0] for row in done.lines) == sorted(map(safe, IDS))
+    done = say("claim", name, "-n", "500", "--json")
+    claimed, leases = done.out.encode(), done.documents
     assert {lease["task"] for lease in leases} == set(IDS)
     assert claimed.isascii()
-    code, out, _ = say("list", name, "in_progress", "-n", "1000")
-    assert sorted(row[0] for row in rows(out)) == sorted(map(safe, IDS))
+    done = say("list", name, "in_progress", "-n", "1000")
+    assert sorted(row[0] for row in done.lines) == sorted(map(safe, IDS))
     token = leases[0]["token"]
-    code, out, _ = say("extend", name, "--token", token, "--timeout", "2m", "--", *IDS)
-    assert (code, rows(out)) == (0, [[safe(task), "ok"] for task in IDS])
-    code, out, _ = say("fail", name, "--give-up", "--error", "a\x1b[2J\nb\u202e", stdin=claimed.encode())
-    assert (code, {row[1] for row in rows(out)}) == (0, {"ok"})
-    code, out, _ = say("list", name, "failed", "-n", "1000")
-    assert {(row[0], row[3]) for row in rows(out)} == {(safe(task), r"a\x1b[2J\x0ab\u202e") for task in IDS}
-    code, out, _ = say("retry", name, "--", *IDS)
-    assert (code, rows(out)) == (0, [[safe(task), "retried"] for task in IDS])
-    assert say("claim", name, "-n", "500")[0] == 0
-    code, out, err = say("ack", name, "--token", "some one#1", "--", *IDS)
-    assert (code, {row[1] for row in rows(out)}) == (4, {"lost"})
-    assert err.count("\n") == 4
-    assert say("status", name)[0] == say("doctor", name)[0] == say("status", name, "--json")[0] == 0
-    code, out, _ = say("forget", name, "--yes", "--", *IDS)
-    assert (code, rows(out)) == (0, [[safe(task), "in_progress"] for task in IDS])
+    done = say("extend", name, "--token", token, "--timeout", "2m", "--", *IDS)
+    assert (done.code, done.lines) == (0, [[safe(task), "ok"] for task in IDS])
+    done = say("fail", name, "--give-up", "--error", "a\x1b[2J\nb\u202e", stdin=claimed)
+    assert (done.code, {row[1] for row in done.lines}) == (0, {"ok"})
+    done = say("list", name, "failed", "-n", "1000")
+    assert {(row[0], row[3]) for row in done.lines} == {(safe(task), r"a\x1b[2J\x0ab\u202e") for task in IDS}
+    done = say("retry", name, "--", *IDS)
+    assert (done.code, done.lines) == (0, [[safe(task), "retried"] for task in IDS])
+    assert say("claim", name, "-n", "500").code == 0
+    done = say("ack", name, "--token", "some one#1", "--", *IDS)
+    assert (done.code, {row[1] for row in done.lines}) == (4, {"lost"})
+    assert done.err.count("\n") == 4
+    assert say("status", name).code == say("doctor", name).code == say("status", name, "--json").code == 0
+    done = say("forget", name, "--yes", "--", *IDS)
+    assert (done.code, done.lines) == (0, [[safe(task), "in_progress"] for task in IDS])
 
 
-def test_the_command_reads_every_text_from_a_pipe(kept: Queue, say: Callable[..., Said]) -> None:
+def test_the_command_reads_every_text_from_a_pipe(kept: Queue, say: Say) -> None:
     lines = [as_bytes(task) for task in CORPUS.values() if not set(as_bytes(task)) & {10, 13}]
     wanted = {line.rstrip(b" \t").decode("utf-8", "surrogateescape") for line in lines if line.strip()}
-    code, out, _ = say("put", kept.name, stdin=b"\n".join(lines))
-    assert (code, rows(out)) == (0, [["added", str(len(wanted))]])
+    done = say("put", kept.name, stdin=b"\n".join(lines))
+    assert (done.code, done.lines) == (0, [["added", str(len(wanted))]])
     assert {lease.task for lease in kept.claim(500)} == wanted
     objects = [json.dumps({"task": task, "payload": {task: task}}) for task in IDS]
-    code, out, _ = say("put", kept.name, "--jsonl", "--json", stdin="\n".join(objects).encode())
-    assert code == 0
-    assert sum(json.loads(out).values()) == len(IDS)
+    done = say("put", kept.name, "--jsonl", "--json", stdin="\n".join(objects).encode())
+    assert done.code == 0
+    assert sum(json.loads(done.out).values()) == len(IDS)
     found = {lease.task: lease.payload for lease in kept.claim(500)}
     assert found == {task: {task: task} for task in IDS if task not in wanted}
 
 
-def test_the_command_tells_all_of_one_task(kept: Queue, say: Callable[..., Said]) -> None:
+def test_the_command_tells_all_of_one_task(kept: Queue, say: Say) -> None:
     for number, task in enumerate(IDS):
         kept.put({task: {task: [task]}})
         (lease,) = kept.claim()
         kept.fail(lease, task, give_up=True)
         if number % 2:
-            code, out, _ = say("inspect", kept.name, "--", task)
-            facts = dict(rows(out))
-            assert (code, facts["task"], facts["last error"]) == (0, safe(task), safe(told(task)))
+            done = say("inspect", kept.name, "--", task)
+            facts = done.facts
+            assert (done.code, facts["task"], facts["last error"]) == (0, safe(task), safe(told(task)))
         else:
-            code, out, _ = say("inspect", kept.name, "--json", "--", task)
-            found = json.loads(out)
-            assert (code, found["task"], found["error"], found["payload"]) == (0, task, told(task), {task: [task]})
+            done = say("inspect", kept.name, "--json", "--", task)
+            found = json.loads(done.out)
+            assert (done.code, found["task"], found["error"], found["payload"]) == (0, task, told(task), {task: [task]})
 
 
-def test_the_command_refuses_what_is_no_name_of_a_queue(say: Callable[..., Said]) -> None:
+def test_the_command_refuses_what_is_no_name_of_a_queue(say: Say) -> None:
     commands = [
         ["put", "--", "?", "a"], ["status", "--", "?"], ["purge", "--yes", "--", "?"],
         ["worker", "--", "?", "json:loads"], ["cleaner", "--", "?"], ["pull", "--", "?"], ["doctor", "--", "?"],
@@ -257,8 +227,8 @@ def test_the_command_refuses_what_is_no_name_of_a_queue(say: Callable[..., Said]
     names = [as_id(name) for what, name in BAD_QUEUE_NAMES.items() if what != "bytes"]
     for number, name in enumerate(names[::2]):
         words = [name if word == "?" else word for word in commands[number % len(commands)]]
-        code, _, err = say(*words)
-        assert (code, "is not a queue name" in err) == (2, True), (words, err)
+        done = say(*words)
+        assert (done.code, "is not a queue name" in done.err) == (2, True), (words, done.err)
 
 
 WRONG: dict[str, Callable[[str], tuple[str, ...]]] = {
@@ -283,19 +253,19 @@ SPREAD = [text for text in IDS if not text.startswith("-")]
 
 
 @pytest.mark.parametrize("place", WRONG)
-def test_wrong_words_are_refused_in_text(site: EmbeddedServer, say: Callable[..., Said], place: str) -> None:
-    with Queue("q", site.url) as there:
+def test_wrong_words_are_refused_in_text(server: EmbeddedServer, say: Say, place: str) -> None:
+    with Queue("q", server.url) as there:
         there.put("a")
     # each place takes its own share of the corpus: all of it in all places would be as many runs as all else together
     for text in SPREAD[list(WRONG).index(place) :: 8]:
         if "\0" not in text or place not in ("a file", "a file with the url"):
-            code, _, err = say(*WRONG[place](text))
-            assert code == 2, (text, err)
+            done = say(*WRONG[place](text))
+            assert done.code == 2, (text, done.err)
 
 
-def test_unknown_options_are_refused_in_text(say: Callable[..., Said]) -> None:
+def test_unknown_options_are_refused_in_text(say: Say) -> None:
     for text in SPREAD[::4]:
-        assert say("status", "q", f"--x{text}")[0] == 2
+        assert say("status", "q", f"--x{text}").code == 2
 
 
 def started(words: Iterable[str | bytes], url: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
@@ -306,16 +276,16 @@ def started(words: Iterable[str | bytes], url: str, **more: Any) -> subprocess.C
     )  # fmt: skip
 
 
-def test_a_real_process_is_told_and_tells_the_same(kept: Queue, site: EmbeddedServer) -> None:
+def test_a_real_process_is_told_and_tells_the_same(kept: Queue, server: EmbeddedServer) -> None:
     # a program's arguments hold no NUL
     tasks = [as_bytes(task) for task in CORPUS.values() if b"\0" not in as_bytes(task)]
-    done = started(["put", kept.name, "--", *tasks], site.url)
+    done = started(["put", kept.name, "--", *tasks], server.url)
     assert done.returncode == 0, done.stderr
     shown = done.stdout.decode("utf-8")  # and nothing else
     assert rows(shown) == [[safe(task), "added"] for task in tasks]
-    claimed = started(["claim", kept.name, "-n", "500", "--json"], site.url).stdout
+    claimed = started(["claim", kept.name, "-n", "500", "--json"], server.url).stdout
     assert {as_bytes(json.loads(line)["task"]) for line in claimed.splitlines()} == set(tasks)
-    assert started(["ack", kept.name], site.url, input=claimed).returncode == 0
+    assert started(["ack", kept.name], server.url, input=claimed).returncode == 0
     assert kept.stats().done == len(tasks)
 
 
@@ -354,13 +324,13 @@ def screen_of(shown: str, width: int, height: int) -> Titled:
     return screen
 
 
-def test_a_terminal_is_sent_text_and_colours_only(kept: Queue, site: EmbeddedServer) -> None:
+def test_a_terminal_is_sent_text_and_colours_only(kept: Queue, server: EmbeddedServer) -> None:
     kept.put(list(CORPUS.values()))
     for lease in kept.claim(60):
         kept.fail(lease, lease.task, give_up=True)
     for words in (["list", kept.name, "todos", "-n", "1000"], ["list", kept.name, "failed", "-n", "1000"],
                   ["status", kept.name]):  # fmt: skip
-        code, told = on_a_terminal(site.url, *words)
+        code, told = on_a_terminal(server.url, *words)
         assert code == 0, told
         shown = told.decode("utf-8")
         assert stray(COLOURS.sub("", shown), "\r\n") == []
@@ -486,7 +456,7 @@ class Hostile(Exception):
 
 @pytest.mark.parametrize("threads", [False, True])
 async def test_a_worker_whose_handlers_raise_hostile_text_writes_a_line_an_event(
-    kept: Queue, site: EmbeddedServer, lines: Lines, threads: bool
+    kept: Queue, server: EmbeddedServer, lines: Lines, threads: bool
 ) -> None:
     kept.put(list(CORPUS.values()))
 
@@ -496,7 +466,7 @@ async def test_a_worker_whose_handlers_raise_hostile_text_writes_a_line_an_event
     async def refuse_here(lease: Lease) -> None:
         refuse(lease)
 
-    async with AsyncQueue(kept.name, site.url, timeout=60) as queue:
+    async with AsyncQueue(kept.name, server.url, timeout=60) as queue:
         handler: Any = refuse if threads else refuse_here
         tally = await Worker(queue, handler, retry=[], burst=True, signals=False, concurrency=8).run()
     assert tally.failed == len(IDS)
@@ -507,33 +477,31 @@ async def test_a_worker_whose_handlers_raise_hostile_text_writes_a_line_an_event
 
 
 async def test_a_worker_that_lost_hostile_tasks_says_so_in_a_line_each(
-    kept: Queue, site: EmbeddedServer, lines: Lines
+    kept: Queue, server: EmbeddedServer, lines: Lines
 ) -> None:
     kept.put(list(CORPUS.values()))
 
     async def lose(lease: Lease) -> None:
         kept.forget(lease.task)
 
-    async with AsyncQueue(kept.name, site.url, timeout=60) as queue:
+    async with AsyncQueue(kept.name, server.url, timeout=60) as queue:
         tally = await Worker(queue, lose, burst=True, signals=False, concurrency=1).run()
     assert tally.lost == len(IDS)
     assert len([line for line in lines.plain if "too late" in line]) == len(IDS)
     lines.check()
 
 
-def test_a_holder_that_a_stranger_wrote_is_told_in_text(
-    kept: Queue, say: Callable[..., Said], site: EmbeddedServer
-) -> None:
+def test_a_holder_that_a_stranger_wrote_is_told_in_text(kept: Queue, say: Say, server: EmbeddedServer) -> None:
     kept.put("a")
     (lease,) = kept.claim()
-    with redis.Redis.from_url(site.url) as raw:
+    with redis.Redis.from_url(server.url) as raw:
         key = f"timeoutq:{{{kept.name}}}:"
         raw.hset(f"{key}owners", "a", b"\x1b[2J\nevil\x9b\xff#1")
         raw.set(f"{key}lock:a", b"\x1b[2J\nevil\x9b\xff#1", px=60_000)
-    code, _, err = say("ack", kept.name, "a", "--token", lease.token)
-    assert (code, err.count("\n")) == (4, 1)
-    assert say("list", kept.name, "in_progress")[0] == 0
-    assert say("inspect", kept.name, "a")[0] == 0
+    done = say("ack", kept.name, "a", "--token", lease.token)
+    assert (done.code, done.err.count("\n")) == (4, 1)
+    assert say("list", kept.name, "in_progress").code == 0
+    assert say("inspect", kept.name, "a").code == 0
     assert stray(drawn(snapshot(kept), 120, terminal=False)) == []
     kept.forget("a")
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -26,18 +26,6 @@ from timeoutq.embedded import EmbeddedServer
 from timeoutq.testing import fake_async_queue
 
 HANDLERS = "tests.rig.handlers"
-
-
-@pytest.fixture
-def url(server: EmbeddedServer) -> str:
-    """One server is enough: this is about processes."""
-    return server.url
-
-
-@pytest.fixture
-def run(url: str, tmp_path: Path) -> Iterator[Processes]:
-    with processes(url, tmp_path) as started:
-        yield started
 
 
 def children_of(parent: subprocess.Popen[bytes]) -> list[int]:
@@ -442,6 +430,8 @@ INTERRUPTED = """
 import os, signal
 from timeoutq import supervisor
 from timeoutq.cli import main
+
+__all__ = ["run", "url"]
 
 parent, usual = os.getpid(), supervisor.suppress
 

@@ -7,7 +7,6 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterator
 from configparser import ConfigParser
 from contextlib import suppress
 from pathlib import Path
@@ -15,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.rig.handlers import history
-from tests.rig.processes import ROOT, Processes, processes
+from tests.rig.processes import ROOT, Processes, run
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, endings, exit_codes
 from timeoutq.cli.reading import seconds
+
+__all__ = ["run"]
 
 README = (ROOT / "README.md").read_text("utf-8")
 
@@ -31,12 +32,6 @@ def unit() -> ConfigParser:
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's names have capitals
     parser.read_string(found[1])
     return parser
-
-
-@pytest.fixture
-def run(url: str, tmp_path: Path) -> Iterator[Processes]:
-    with processes(url, tmp_path) as started:
-        yield started
 
 
 class Service:

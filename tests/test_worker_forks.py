@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.rig.handlers import history
-from tests.rig.processes import Processes, processes
+from tests.rig.processes import Processes, run, url
 from timeoutq import Queue, exit_codes
-from timeoutq.embedded import EmbeddedServer
+
+__all__ = ["run", "url"]
 
 HANDLERS = "tests.rig.forking"
-
-
-@pytest.fixture
-def url(server: EmbeddedServer) -> str:
-    """One server is enough: this is about processes."""
-    return server.url
-
-
-@pytest.fixture
-def run(url: str, tmp_path: Path) -> Iterator[Processes]:
-    with processes(url, tmp_path) as started:
-        yield started
 
 
 def runs(run: Processes) -> Counter[str]:

@@ -9,33 +9,22 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.rig.handlers import history
-from tests.rig.processes import Processes, processes
+from tests.rig.processes import Processes, run, url
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, Worker, exit_codes, telling
-from timeoutq.embedded import EmbeddedServer
 from timeoutq.testing import FakeQueue, fake_async_queue, fake_queue
 
+__all__ = ["run", "url"]
+
 HANDLERS = "tests.rig.handlers"
-
-
-@pytest.fixture
-def url(server: EmbeddedServer) -> str:
-    return server.url
-
-
-@pytest.fixture
-def run(url: str, tmp_path: Path) -> Iterator[Processes]:
-    with processes(url, tmp_path) as started:
-        yield started
 
 
 def lines(run: Processes, worker: Any) -> list[dict[str, Any]]:

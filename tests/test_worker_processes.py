@@ -7,22 +7,17 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
 from tests.rig.handlers import history
-from tests.rig.processes import Processes, processes
+from tests.rig.processes import Processes, processes, run
 from tests.rig.waiting import wait_until
 from timeoutq import LeaseLost, Queue
 
-
-@pytest.fixture
-def run(url: str, tmp_path: Path) -> Iterator[Processes]:
-    with processes(url, tmp_path) as started:
-        yield started
+__all__ = ["run"]
 
 
 def test_a_task_that_kills_its_process_fails_and_takes_no_other_with_it(queue: Queue, run: Processes) -> None:

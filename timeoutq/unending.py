@@ -28,8 +28,3 @@ def _came_back(task: asyncio.Task[Any]) -> None:
     _left.discard(task)
     if not task.cancelled():
         task.exception()  # it is known: the task was given up long ago
-
-
-def any_left() -> bool:
-    """Say whether tasks that were left behind have still not ended: then only the end of the process ends them."""
-    return bool(_left)

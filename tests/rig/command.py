@@ -30,6 +30,10 @@ class Done:
         return [line.split("\t") for line in self.out.splitlines()]
 
     @property
+    def facts(self) -> dict[str, str]:
+        return {line[0]: line[1] for line in self.lines}
+
+    @property
     def documents(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.out.splitlines()]
 

@@ -1,4 +1,7 @@
-"""Worker and cleaner processes for the tests: started as a user would, killed and ended by pid."""
+"""Worker and cleaner processes for the tests: started as a user would, killed and ended by pid.
+
+Files about processes, for which one server is enough, import the fixtures `run` and `url`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import pytest
+
+from timeoutq.embedded import EmbeddedServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -77,3 +84,16 @@ def processes(url: str, folder: Path) -> Iterator[Processes]:
         yield started
     finally:
         started.end()
+
+
+@pytest.fixture
+def url(server: EmbeddedServer) -> str:
+    """Where the server is; what other tests have left on it stays."""
+    return server.url
+
+
+@pytest.fixture
+def run(url: str, tmp_path: Path) -> Iterator[Processes]:
+    """Give processes that end with the test."""
+    with processes(url, tmp_path) as started:
+        yield started
