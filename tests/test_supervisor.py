@@ -303,6 +303,27 @@ def test_the_dead_are_reported_with_the_settings_of_the_queue(tmp_path: Path) ->
         assert queue.stats().counters["crashed"] == 1
 
 
+def test_a_process_whose_handler_cancels_all_its_tasks_is_replaced(queue: Queue, run: Processes) -> None:
+    queue.put("cancels", [f"t{i}" for i in range(20)])
+    worker = run.start("worker", queue.name, f"{HANDLERS}:cancel_everything", "-c", "5", "--burst", "--retry", "0.1")
+    assert worker.wait(30) == exit_codes.DONE, run.log(worker)
+    assert said(run.log(worker), "died: exit code 1: WorkerBroken: worker ") == 1
+    assert "does a handler cancel asyncio tasks that it did not start" in run.log(worker)
+    stats = queue.stats()
+    assert (stats.done, stats.counters.get("crashed", 0), stats.counters.get("expired", 0)) == (21, 0, 0)
+
+
+def test_without_a_supervisor_a_handler_that_cancels_all_tasks_ends_the_command_with_1(
+    queue: Queue, run: Processes
+) -> None:
+    queue.put("cancels")
+    worker = run.worker(queue.name, "cancel_everything", "--retry", "60")
+    assert worker.wait(20) == exit_codes.DIED
+    assert "was cancelled though nobody asked it to stop" in run.log(worker)
+    info = queue.inspect("cancels")
+    assert (info.state, info.failures) == ("scheduled", 1)
+
+
 # ---- signals
 
 

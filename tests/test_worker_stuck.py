@@ -255,6 +255,60 @@ async def test_a_handler_that_cancels_the_pump_ends_the_worker_with_what_happene
     assert queue.stats().todos == 1
 
 
+def working_alone(url: str, name: str, handler: Any, **options: Any) -> BaseException | Tally:
+    """Run a worker in an event loop of its own, and give how it ended."""
+
+    async def work() -> Tally:
+        async with AsyncQueue(name, url, timeout=5) as mine:
+            return await Worker(mine, handler, signals=False, **options).run()
+
+    try:
+        return asyncio.run(work())
+    except BaseException as error:
+        return error
+
+
+async def test_a_handler_that_cancels_all_tasks_fails_and_the_worker_ends_with_its_leases_given_back(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(lease: Lease) -> None:
+        if lease.task == "cancels":
+            for task in asyncio.all_tasks():
+                task.cancel()
+        await asyncio.sleep(60)
+
+    queue.put("cancels")
+    with caplog.at_level("INFO", "timeoutq"):
+        ended = await asyncio.to_thread(working_alone, url, queue.name, handler, concurrency=3)
+    assert isinstance(ended, asyncio.CancelledError)
+    assert "does a handler cancel tasks that it did not start?" in caplog.text
+    stats = queue.stats()
+    assert (stats.in_progress, stats.scheduled) == (0, 1)
+    info = queue.inspect("cancels")
+    assert (info.failures, info.crashes) == (1, 0)
+    assert "the handler was cancelled, and not by its worker" in (info.error or "")
+    assert not [task for task in asyncio.all_tasks() if task.cancelling()]
+
+
+async def test_a_worker_that_is_cancelled_from_outside_gives_its_leases_back_and_blames_nobody(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(lease: Lease) -> None:
+        await asyncio.sleep(60)
+
+    queue.put("a", "b", "c")
+    async with AsyncQueue(queue.name, url) as mine:
+        worker = Worker(mine, handler, concurrency=2, signals=False)
+        working = asyncio.create_task(worker.run())
+        await until(lambda: len(worker.running) == 2)
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ended(working)
+    assert queue.stats().todos == 3
+    assert queue.stats().counters.get("failed", 0) == 0
+    assert "does a handler cancel" not in caplog.text
+
+
 # ---- a second run
 
 

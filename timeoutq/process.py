@@ -87,6 +87,11 @@ def run_worker(
     with limit, _runner() as runner:
         try:
             return runner.run(body())
+        except asyncio.CancelledError:  # no caller can have cancelled it: nobody else has this event loop
+            raise WorkerBroken(
+                f"worker {worker.queue.worker} was cancelled though nobody asked it to stop: does a handler cancel "
+                "asyncio tasks that it did not start, such as all of them?"
+            ) from None
         except (SystemExit, KeyboardInterrupt) as error:
             running = worker.running
             if not running or not mains or mains[0].done():

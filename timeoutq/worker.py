@@ -320,6 +320,7 @@ class Worker:
                     me = asyncio.current_task()
                     if me is None or not me.cancelling():
                         raise WorkerBroken(self._cancelled_pump()) from None
+                    self._tell_cancelled()
                     raise
         finally:
             await self._shut_down(list(self._background.values()))
@@ -339,6 +340,14 @@ class Worker:
             self._wake.set()
 
         task.add_done_callback(start_again)
+
+    def _tell_cancelled(self) -> None:
+        parts = [name for name, task in self._background.items() if task.cancelling()]
+        if parts:  # a part that was started again has been told of
+            _say(
+                logging.WARNING, "worker %s was cancelled together with its %s: does a handler cancel tasks that it "
+                "did not start?", self.queue.worker, ", ".join(parts), fields=self._fields(),
+            )  # fmt: skip
 
     def _cancelled_pump(self) -> str:
         names = ", ".join(f"{run.lease.task!a:.80}" for run in list(self._running.values())[:5]) or "no tasks"
@@ -856,6 +865,8 @@ class Worker:
                 self._gathered.acks.append(lease)
             elif problem is not None and run.end:
                 self._ended(run)
+            elif isinstance(problem, asyncio.CancelledError) and not problem.args and _was_cancelled(run.task):
+                self._fail(lease, _cancelled_by_others(problem))
             else:
                 self._finish(lease, result if problem is None else problem, raised=problem is not None)
         except BaseException as error:  # the result cannot be used: that is a failure of the task
@@ -1198,6 +1209,18 @@ def _block_ms(error: BaseException) -> int:
         with suppress(Exception):  # somebody may have tampered with this Retry
             return arguments.delay_ms(cast("Retry", error).block_host, "block_host")
     return 0
+
+
+def _was_cancelled(task: asyncio.Task[None] | None) -> bool:
+    return task is not None and task.cancelling() > 0
+
+
+def _cancelled_by_others(error: asyncio.CancelledError) -> asyncio.CancelledError:
+    """Give the error of a handler that something else than its worker has cancelled, with words that say so."""
+    told = asyncio.CancelledError(
+        "the handler was cancelled, and not by its worker: does a handler cancel asyncio tasks that it did not start?"
+    )
+    return told.with_traceback(error.__traceback__)
 
 
 def _with_state(handler: Callable[[Lease, Any], Any], state: Any, lease: Lease) -> Any:

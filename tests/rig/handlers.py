@@ -160,3 +160,13 @@ async def exit_in_a_task(lease: Lease) -> None:
     if lease.task == "unawaited":
         await asyncio.sleep(60)
     await asyncio.wait_for(task, 10)
+
+
+async def cancel_everything(lease: Lease) -> None:
+    """Cancel all asyncio tasks of the process at the first attempt on `cancels`."""
+    note("start", lease)
+    if lease.task == "cancels" and lease.attempt == 1:
+        for task in asyncio.all_tasks():
+            task.cancel()
+    await asyncio.sleep(float(os.environ.get("WORK", "0.005")))
+    note("end", lease)
