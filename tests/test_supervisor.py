@@ -19,11 +19,13 @@ from pathlib import Path
 import pytest
 
 from tests.rig.handlers import history, work
-from tests.rig.processes import ROOT, Processes, processes
+from tests.rig.processes import ROOT, Processes, processes, run, url
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, Worker, endings, exit_codes, process
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.testing import fake_async_queue
+
+__all__ = ["run", "url"]
 
 HANDLERS = "tests.rig.handlers"
 
@@ -451,8 +453,6 @@ INTERRUPTED = """
 import os, signal
 from timeoutq import supervisor
 from timeoutq.cli import main
-
-__all__ = ["run", "url"]
 
 parent, usual = os.getpid(), supervisor.suppress
 
