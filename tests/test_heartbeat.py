@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, Unavailable
+from timeoutq import Lease, Unavailable, heartbeat
 from timeoutq.heartbeat import Heartbeat
 from timeoutq.model import Answer
 from timeoutq.testing import FakeQueue, fake_queue
@@ -130,3 +130,49 @@ def test_what_is_refused_is_reported_once_it_is_known_and_still_held(heart: Call
     heart.start()
     wait_until(lambda: heart.lost)
     assert heart.lost[0] == (lease, Answer.LOST)
+
+
+def test_of_many_leases_the_one_that_was_lost_is_reported_alone(heart: Calls, held: dict[int, Lease]) -> None:
+    heart.queue.put("a", "b", "c")
+    leases = heart.queue.claim(3)
+    held.update({lease.fence: lease for lease in leases})
+    (lost,) = [lease for lease in leases if lease.task == "b"]
+    heart.queue.forget("b")
+    heart.start()
+    wait_until(lambda: heart.lost)
+    assert {(lease.task, answer) for lease, answer in list(heart.lost)} == {(lost.task, Answer.LOST)}
+
+
+def test_leases_that_could_not_be_extended_are_extended_long_before_the_next_third(
+    held: dict[int, Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shortest(low: float, high: float) -> float:
+        return 0.05
+
+    monkeypatch.setattr(random, "uniform", shortest)
+    heart = Calls(fake_queue(timeout=6), held)
+    heart.start()
+    try:
+        wait_until(lambda: heart.times("beat"))
+        heart.fails = True
+        wait_until(lambda: heart.times("extend"))
+        heart.fails = False
+        wait_until(lambda: len(heart.times("extend")) >= 2)
+        first, second = heart.times("extend")[:2]
+        assert second - first < 1, "the usual time between two extensions is 2 s"
+    finally:
+        heart.stop()
+
+
+def test_a_worker_of_long_leases_gives_signs_of_life_more_often_than_it_extends(
+    held: dict[int, Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_EVERY", 0.05)
+    monkeypatch.setattr(heartbeat, "BEAT_AT_MOST", 0.1)
+    heart = Calls(fake_queue(timeout=600), held)
+    heart.start()
+    try:
+        wait_until(lambda: len(heart.times("beat")) >= 4)
+        assert not heart.times("extend")
+    finally:
+        heart.stop()

@@ -48,6 +48,7 @@ def found(base: Why, *facts: dict[str, Any]) -> Why:
         (READY, ({"crashes": 1},), "queued"),
         (READY, (NOBODY, CRASHED), "no_worker"),
         (READY, (PAUSED, NOBODY, CRASHED), "paused"),
+        (READY, (PAUSED,), "paused"),
         # waiting for its host's turn: what ends by itself comes after what does not
         (WAITS, (), "turn"),
         (WAITS, (CRASHED,), "suspect"),
@@ -63,6 +64,7 @@ def found(base: Why, *facts: dict[str, Any]) -> Why:
         (WAITS, ({"blocked_until": NOW - 1, "next_allowed": NOW},), "turn"),
         (WAITS, (BANNED, BLOCKED, SPENT, FULL, RESTS, NOBODY), "banned"),
         (WAITS, (PAUSED, BANNED, BLOCKED, SPENT, FULL, RESTS, NOBODY), "paused"),
+        (WAITS, (PAUSED, RESTS), "paused"),
         # other states: nothing of the queue or the host matters
         (WAITS, ({"state": State.DONE}, PAUSED, BANNED), "done"),
         (WAITS, ({"state": State.FAILED, "error": "HTTP 404"}, PAUSED, BANNED), "failed"),
