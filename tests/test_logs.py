@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.rig.processes import processes
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, Queue, Worker
 from timeoutq.logs import JsonFormatter
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
+from timeoutq.testing import lease as make_lease
+
+variable: ContextVar[str] = ContextVar("variable")
 
 
 @contextmanager
-def as_json() -> Iterator[list[dict[str, Any]]]:
-    """Keep the lines of timeoutq as `--log-json` writes them."""
+def as_json(name: str = "timeoutq") -> Iterator[list[dict[str, Any]]]:
+    """Keep the lines of a logger as `--log-json` writes them."""
     written, found = io.StringIO(), list[dict[str, Any]]()
     handler = logging.StreamHandler(written)
     handler.setFormatter(JsonFormatter())
-    logger = logging.getLogger("timeoutq")
+    logger = logging.getLogger(name)
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
@@ -123,3 +131,67 @@ def test_a_process_that_died_is_told_with_its_fields(queue: Queue, url: str, tmp
     assert task["error"] == died["error"]
     assert "1 task was running in process" in reported["message"]
     assert reported["child"] == task["child"] == died["child"]
+
+
+def say_so(lease: Lease) -> None:
+    logging.getLogger("mine").info("in %s", lease.task)
+
+
+async def in_loop(lease: Lease) -> None:
+    await asyncio.sleep(0.01)  # the handlers of other tasks begin meanwhile
+    say_so(lease)
+    await asyncio.to_thread(say_so, lease)
+    await asyncio.create_task(of_its_own(lease))
+
+
+async def of_its_own(lease: Lease) -> None:
+    say_so(lease)
+
+
+def in_thread(lease: Lease) -> None:
+    for _ in range(3):
+        say_so(lease)
+
+
+def of_coroutine(lease: Lease) -> Coroutine[Any, Any, None]:
+    say_so(lease)
+    return in_loop(lease)
+
+
+@pytest.mark.parametrize(("handler", "times"), [(in_loop, 3), (in_thread, 3), (of_coroutine, 4)])
+@pytest.mark.parametrize("around", [False, True])
+async def test_what_a_handler_logs_names_its_task(handler: Any, times: int, around: bool) -> None:
+    queue: FakeAsyncQueue = fake_async_queue("pages")
+    await queue.put([f"t{i}" for i in range(10)])
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        if around:
+            variable.set("of the lifespan")
+        say_so(make_lease("no task"))
+        yield
+
+    with as_json("mine") as lines:
+        await Worker(queue, handler, concurrency=3, burst=True, signals=False, lifespan=lifespan).run()
+        say_so(make_lease("no task"))
+    of_tasks = [line for line in lines if line["message"] != "in no task"]
+    assert Counter(line["task"] for line in of_tasks) == {f"t{i}": times for i in range(10)}
+    for line in of_tasks:
+        assert line["message"] == f"in {line['task']}"
+        assert (line["queue"], line["worker"], line["attempt"]) == ("pages", queue.worker, 1)
+    others = [line for line in lines if line not in of_tasks]
+    assert len(others) == 2
+    assert not any("task" in line or "queue" in line for line in others)
+    await queue.close()
+
+
+async def test_what_a_handler_gives_as_extra_is_not_overwritten() -> None:
+    async def handler(lease: Lease) -> None:
+        logging.getLogger("mine").info("so", extra={"task": "of mine", "worker": 7})
+
+    queue: FakeAsyncQueue = fake_async_queue("pages")
+    await queue.put("a")
+    with as_json("mine") as lines:
+        await Worker(queue, handler, burst=True, signals=False).run()
+    assert [(line["task"], line["worker"], line["queue"]) for line in lines] == [("of mine", 7, "pages")]
+    await queue.close()

@@ -23,6 +23,7 @@ from timeoutq.arguments import class_name, error_text
 from timeoutq.errors import HandlerNotFound, InvalidInput, WrongResult
 from timeoutq.model import Ack, Lease, Release
 from timeoutq.retry import GiveUp, Retry
+from timeoutq.telling import running
 
 S = TypeVar("S")
 
@@ -215,16 +216,21 @@ class Surroundings:
     """The context variables with which each handler begins, and whether a handler has changed them."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
-        self._values = list(context.values())
-        self.bare = not self._values
-        """Whether there are no variables at all: then `len(copy_context()) > 0` already says that one has changed."""
+        self._context = context.copy()
+        self._context.run(running.set, None)
+        self._values = list(self._context.values())
+        self.bare = len(self._values) == 1
+        """Whether `running` is the only variable: then `len(copy_context()) > 1` already says that one has changed."""
 
     def fresh(self) -> Context:
         """Give a context that no handler has touched."""
         return self._context.copy()
 
     def changed(self) -> bool:
-        """Say whether the caller's context differs from a fresh one; values are compared by identity: no code runs."""
+        """Say whether the caller's context differs from a fresh one; values are compared by identity: no code runs.
+
+        Sets `running` back, which is set for each handler.
+        """
+        running.set(None)
         now = copy_context()
         return len(now) != len(self._values) or not all(map(is_, now.values(), self._values))

@@ -10,11 +10,13 @@ import logging
 import math
 import sys
 import threading
+from collections.abc import Mapping
 from datetime import datetime
 from types import TracebackType
 
 from timeoutq.arguments import error_text
 from timeoutq.errors import InvalidInput
+from timeoutq.telling import running
 from timeoutq.text import safe
 from timeoutq.tracebacks import read_traceback, trace
 
@@ -38,8 +40,9 @@ class SafeFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One event, one line of JSON in ASCII; what a log call gave as `extra=` stands in fields of its own.
 
-    The lines of timeoutq give `queue`, `worker`, `task`, `attempt` and `error`, where they are known. All text is
-    printable: a field can be written to a terminal as safely as a line of text.
+    The lines of timeoutq give `queue`, `worker`, `task`, `attempt` and `error`, where they are known. The lines that a
+    handler logs, and what it has started, get `queue`, `worker`, `task` and `attempt`. All text is printable: a field
+    can be written to a terminal as safely as a line of text.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -53,8 +56,9 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             found["traceback"] = _lines(_traceback(record.exc_info))
-        for name, value in vars(record).items():
-            if name not in _USUAL and value is not None:
+        own = {name: value for name, value in vars(record).items() if name not in _USUAL}
+        for name, value in (*own.items(), *_of_handler(record).items()):
+            if value is not None:
                 plain = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
                 found.setdefault(safe(name), value if plain else _lines(value))
         return json.dumps(found)
@@ -62,6 +66,14 @@ class JsonFormatter(logging.Formatter):
 
 _USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 """The attributes that every record has; the log call gave all others."""
+
+
+def _of_handler(record: logging.LogRecord) -> Mapping[str, object]:
+    about = running.get()
+    if about is None or record.name.startswith("timeoutq."):  # its lines say what they are about
+        return {}
+    fields, lease = about
+    return {**fields, "task": lease.task, "attempt": lease.attempt}
 
 
 def _lines(value: object) -> str:

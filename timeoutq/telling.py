@@ -9,11 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 
+from timeoutq.model import Lease
 from timeoutq.text import safe
 
 NAMED = 10
 """How many tasks one event names at most."""
+
+running: ContextVar[tuple[Mapping[str, object], Lease] | None] = ContextVar("timeoutq.running", default=None)
+"""In a handler, and in what it starts: the fields of its worker, and its lease. `logs.JsonFormatter` reads it."""
 
 Told = tuple[str, str, Mapping[str, object]]
 """A task, what happened to the task, and what is known of it in fields."""

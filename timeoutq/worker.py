@@ -798,6 +798,7 @@ class Worker:
         me = asyncio.current_task()
         assert me is not None
         spans, generation = self._spans, self._generation
+        tell, fields = telling.running.set, self._fields()
         began = since = time.monotonic()
         while not self._closing:
             if not inbox:
@@ -811,6 +812,7 @@ class Worker:
             running[lease.fence] = run
             result: Any = None
             problem: BaseException | None = None
+            tell((fields, lease))
             try:
                 if ledger is not None:
                     ledger.start(lease)
@@ -844,7 +846,7 @@ class Worker:
                     return
             if ledger is not None:
                 ledger.finish(lease)
-            if (len(copy_context()) if bare else around.changed()) or me.cancelling():
+            if (len(copy_context()) > 1 if bare else around.changed()) or me.cancelling():
                 return  # another consumer begins, without the traces that the handler left in this one
             if ended - since > 0.005:
                 # handlers that never wait would keep all others from the loop
@@ -1356,6 +1358,7 @@ class _Crew:
         worker, me = self._worker, threading.current_thread()
         ledger, around, generation = worker._ledger, worker._around, worker._generation
         bare = around.bare
+        tell, fields = telling.running.set, worker._fields()
         while True:
             lease = self._waiting.get()
             if lease is None:
@@ -1365,6 +1368,7 @@ class _Crew:
             result: Any = None
             problem: BaseException | None = None
             run.began = time.monotonic()
+            tell((fields, lease))
             try:
                 if ledger is not None:
                     ledger.start(lease)
@@ -1388,7 +1392,7 @@ class _Crew:
                     result = problem = None
                 self._hand_in(run, came)
                 came = None
-            if len(copy_context()) if bare else around.changed():
+            if len(copy_context()) > 1 if bare else around.changed():
                 return True
 
     def _hand_in(self, run: _Run, came: list[Any] | None) -> None:
