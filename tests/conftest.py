@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 from itertools import count
 from typing import Any
 
+import hypothesis
 import pytest
 import redis
 
@@ -21,6 +22,9 @@ from timeoutq.embedded import EmbeddedServer
 
 _numbers = count(1)
 
+# how long an example takes is the load of the machine
+hypothesis.settings.register_profile("timeoutq", deadline=None)
+hypothesis.settings.load_profile("timeoutq")
 
 _passed: Counter[str] = Counter()
 _skipped: Counter[str] = Counter()
