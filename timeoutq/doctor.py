@@ -81,8 +81,10 @@ def repair(queue: Queue) -> Finding:
     """
     queue.run(flows.convert(queue.talk))
     found, _ = queue.run(flows.repair(queue.talk))
-    mended = {what: n for what, n in found.items() if what not in repairs.UNMENDED}
-    return Finding("repair", "green", f"mended: {repairs.told(mended)}" if mended else "nothing to mend")
+    mended = {what: n for what, n in found.items() if what not in (*repairs.UNMENDED, repairs.NOTED)}
+    said = f"mended: {repairs.told(mended)}" if mended else "nothing to mend"
+    noted = {repairs.NOTED: found[repairs.NOTED]} if repairs.NOTED in found else {}
+    return Finding("repair", "green", f"{said}; noted: {repairs.told(noted)}" if noted else said)
 
 
 # ---- gathering

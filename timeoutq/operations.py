@@ -35,6 +35,7 @@ from timeoutq import arguments
 from timeoutq.arguments import Bodies, Body
 from timeoutq.durations import Delta
 from timeoutq.durations import read as read_durations
+from timeoutq.errors import InvalidInput
 from timeoutq.model import (
     Entry,
     Failure,
@@ -110,7 +111,7 @@ def script(name: str) -> Script:
 
 SIZES = {
     "SCARD": "todos in_progress done failed waiting",
-    "ZCARD": "scheduled leases done_at calls workers hosts places trace_at",
+    "ZCARD": "scheduled leases done_at calls workers hosts places trace_at leftovers",
     "HLEN": "owners payload attempts crashes errors runtime stats worker_info "
     "traces trace_uses trace_texts releases durations0 durations1 slots resting policies groups host_failures",
     "LLEN": "bell error_log history",
@@ -236,6 +237,8 @@ class Why:
     """All that hold it: one, unless a foreign hand was at work."""
     stranded: bool = False
     """It waits where nobody will hand it over."""
+    trace: str = ""
+    """What is left of a task that is in no state: `lane` or `lock`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,7 +548,11 @@ class Operations:
     def why(self, task: TaskId) -> Call[Why]:
         """Build the call that tells all that decides whether a task is being worked on."""
         id = arguments.task_id(task)
-        return self.call("why", [id], lambda reply: _why(text(id), reply))
+        try:
+            host = arguments.host(id)
+        except InvalidInput:
+            host = b""
+        return self.call("why", [id, host], lambda reply: _why(text(id), reply))
 
     def drained(self, before_ms: int | None = None, cursor: bytes = b"0") -> Call[tuple[bool, bytes]]:
         """Build the call that says whether nothing is ready, held or scheduled (before a time); `b"0"`: that is all."""
@@ -770,10 +777,10 @@ def _info(task: str, reply: Any) -> TaskInfo:
 
 
 def _why(task: str, reply: Any) -> Why:
-    found, row, paused, todos, workers, letters, stranded = reply
+    found, row, paused, todos, workers, letters, stranded, trace = reply
     return Why(
         _info(task, found), found[0] / 1000, _host(row) if row else None, bool(paused), todos, workers,
-        tuple(STATES[bytes((letter,))] for letter in letters), bool(stranded),
+        tuple(STATES[bytes((letter,))] for letter in letters), bool(stranded), trace.decode(),
     )  # fmt: skip
 
 

@@ -13,10 +13,16 @@ WORDS = {
     "unqueued": "waiting where no host would hand them over",
     "placeless": "ready or in progress without a place of their host",
     "haunted": "with a place of a host that they do not use",
-    "leftover": "known by a record only",
+    "leftover": "of tasks in no state",
+    "noted": "of tasks in no state, which go if that is still so in a minute",
+    "locked": "known by a lock only, which is no lease",
+    "turnless": "known by a record, which has no turn",
     "impolite": "waiting for hosts on a queue that is not polite",
 }
 """What is wrong with a task, by the word that the script uses."""
+
+NOUNS = {"turnless": "host", "leftover": "record", "noted": "record"}
+"""What is wrong, where it is not a task."""
 
 ODD = "odd "
 """Before the key, and the field, of values that cannot be read: they count as absent until a walk removes them."""
@@ -24,12 +30,15 @@ ODD = "odd "
 UNMENDED = ("impolite",)
 """What no walk mends: a person has to decide."""
 
+NOTED = "noted"
+"""What a walk mends only when it meets it again, a minute later."""
+
 
 def told(found: Mapping[str, int]) -> str:
     """Say what was found, as in `2 tasks in two states at once, 1 task in progress without a lease or an owner`."""
     return ", ".join(
         f"{n:,} value{'' if n == 1 else 's'} in {what.removeprefix(ODD)} that cannot be read"
         if what.startswith(ODD)
-        else f"{n:,} task{'' if n == 1 else 's'} {WORDS.get(what, what)}"
+        else f"{n:,} {NOUNS.get(what, 'task')}{'' if n == 1 else 's'} {WORDS.get(what, what)}"
         for what, n in found.items()
     )

@@ -25,7 +25,6 @@ HARMLESS: Mapping[str, Sequence[str | int]] = {
     "HLEN": ("KEY",),
     "HMGET": ("KEY", "x"),
     "HSCAN": ("KEY", 0),
-    "HRANDFIELD": ("KEY", 1),
     "INFO": ("server",),
     "LINDEX": ("KEY", 0),
     "LLEN": ("KEY",),
@@ -81,7 +80,7 @@ MAKING: Mapping[str, Sequence[str | int]] = {
 OWN = frozenset(
     {"BLPOP", "DBSIZE", "EVALSHA", "LRANGE", "SCAN", "SCRIPT", "TYPE", "WAIT", "XREAD", "XREVRANGE", "ZREVRANGE"}
 )
-"""The commands that only the client sends; no script runs them."""
+"""The commands that only the client sends; no script needs them (`repair` uses SCAN where it may)."""
 
 READING = frozenset({"probe", "stats", "inspect", "why", "drained", "describe", "hosts", "states"})
 """Scripts that only read, so a user who may only read can call them."""

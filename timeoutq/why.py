@@ -64,6 +64,10 @@ def crooked(found: Why) -> str | None:
         return f"a foreign hand has put it into {' and '.join(states)} at once{cure}"
     if not states and info.deadline is not None:
         return f"it has a lease, but a foreign hand has taken it out of in_progress{cure}"
+    if not states and found.trace == "lane":
+        return f"it stands in the lane of its host, but a foreign hand has taken it out of waiting{cure}"
+    if not states and found.trace == "lock":
+        return f"only a lock of it is left: a foreign hand has taken it out of in_progress, or made the lock{cure}"
     if states == (State.IN_PROGRESS,) and info.deadline is None:
         return f"it is in progress without a lease: a foreign hand put it there, or took the lease away{cure}"
     if not found.stranded:

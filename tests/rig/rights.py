@@ -16,7 +16,7 @@ from typing import Any
 
 import redis
 
-from tests.invariants import STATES, check_keys
+from tests.invariants import STATES, a_minute_later, check_keys
 from tests.rig.servers import redis_server
 from timeoutq import Lease, Politeness, Queue, flows
 from timeoutq.embedded import EmbeddedServer
@@ -136,6 +136,7 @@ def play(url: str, client: Any, case: Case) -> str | None:
             client.rename("aside", whole) if client.exists("aside") else None
         for _ in range(6):
             owner.prune()
+            a_minute_later(client, "q")
             if not owner.run(flows.repair(owner.talk, mend=False))[0]:
                 break
         after = where(client, prefix)

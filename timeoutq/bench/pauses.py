@@ -225,7 +225,7 @@ class Scene:
 
     def repair(self) -> None:
         """Walk through a part of each state, hash and lane, and mend what is wrong."""
-        for stage in range(1, 25):
+        for stage in range(1, 32):
             cursor = b"%d 0" % stage
             for _ in range(15):
                 if cursor.startswith(b"%d " % stage):

@@ -41,6 +41,6 @@ end
 redis.call('UNLINK', prefix .. 'hosts', prefix .. 'waiting', prefix .. 'slots', prefix .. 'places')
 redis.call('UNLINK', prefix .. 'groups', prefix .. 'policies', prefix .. 'resting', prefix .. 'host_failures')
 redis.call('UNLINK', prefix .. 'traces', prefix .. 'trace_uses', prefix .. 'trace_texts', prefix .. 'trace_at')
-redis.call('UNLINK', prefix .. 'releases', prefix .. 'durations0', prefix .. 'durations1')
+redis.call('UNLINK', prefix .. 'releases', prefix .. 'durations0', prefix .. 'durations1', prefix .. 'leftovers')
 redis.call('UNLINK', unpack(KEYS))
 return 1

@@ -2,7 +2,7 @@
 -- script that was refused half-way. A task in two states keeps the state that loses nothing; a task in no state comes back.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime workers worker_info meta stats bell alarm
 -- PARTS open wake log hostname polite where walk
--- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at; durations0 durations1 resting policies host_failures history error_log
+-- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at leftovers; durations0 durations1 resting policies host_failures history error_log
 -- ARGV  1 call id   2 age of the call, ms   3 how many ids to look at, at most   4 where the walk goes on: '' at first; + to go
 --       on where the last call of any client ended   5 mend: 1, or 0 to count only
 -- Reply {where the walk goes on, or '' at its end; ids looked at; (what was found, how often) *}
@@ -15,8 +15,11 @@
 --       placeless  a task that is ready or in progress without a place of its host
 --       unlocked   a lock that does not agree with the lease
 --       haunted    a place of a host that is not used by its task
---       leftover   a record of a task that is in no state
---       impolite   a task that waits for a host on a queue that is not polite: this is not mended
+--       leftover   a record of a task that is in no state; it is removed when it has been seen so twice, a minute apart
+--       noted      such a record that was seen for the first time, or less than a minute ago
+--       locked     a lock of an id that nothing else knows, and that is no lease's
+--       turnless   a host that has no turn, and is known by a record only
+--       impolite   a task that waits for a host on a queue that is not polite: this is not mended; from a lane it goes to waiting
 --       odd KEY, odd KEY FIELD   a value that is none of this key's: it is removed, for it counts as absent; a task with such a
 --                  due time becomes due, a lease with such a deadline ends, and the politeness becomes the usual one
 local n, cursor, mends, shared = tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1', false
@@ -36,6 +39,7 @@ local function wrong(what)
   return mends
 end
 local prefix = string.sub(meta, 1, -5)
+local leftovers = prefix .. 'leftovers'
 
 -- settle: make sure that each id is in one state, and that its lease, its place and its lane agree with this state. `missing` is
 -- the state to which an id in no state comes back; with false, such an id stays in no state, and its lease is removed
@@ -178,17 +182,49 @@ local function of_lane(ids, name)
   if #bare > 0 and wrong('unqueued') then regroup(bare, name) end
   settle(ids, waiting, name)
 end
+-- aged: of these leftovers, those that were seen before, a minute ago or more; a hand that renames a state may rename it back.
+-- Ten thousand leftovers at most are noted at a time, in `leftovers` with the time when they were first seen; 1 for those that
+-- have been removed, for they may have left other records
+local function aged(ids)
+  local seen, old, marks = redis.call('ZMSCORE', leftovers, unpack(ids)), {}, {}
+  local room = 10000 - redis.call('ZCARD', leftovers)
+  for i = 1, #ids do
+    local at = number(seen[i])
+    if at and (at <= now - 60000 or at > now) then
+      old[#old + 1] = ids[i]
+      marks[#marks + 1], marks[#marks + 2] = 1, ids[i]
+    elseif wrong('noted') and not at and room > 0 then
+      room, marks[#marks + 1], marks[#marks + 2] = room - 1, now, ids[i]
+    end
+  end
+  for _ = 1, #old do wrong('leftover') end
+  if #marks > 0 then redis.call('ZADD', leftovers, unpack(marks)) end
+  return old
+end
+local function of_leftovers(ids, _, scores)
+  local states, past = where_all(ids), {}
+  for i = 1, #ids do
+    -- what is not found again for a day has been removed by somebody else
+    local at = number(scores[i], 0)
+    if mends and (string.find(states[i], '[ptwsf]') or at <= now - 86400000 or at > now) then past[#past + 1] = ids[i] end
+  end
+  if #past > 0 then redis.call('ZREM', leftovers, unpack(past)) end
+end
 local function of_records(key, kept_in, forget, numbers)
   return function(ids, _, values)
     if numbers then odd(numbers, ids, values, whole) end
     local states, old = where_all(ids), {}
     for i = 1, #ids do
       if not string.find(states[i], kept_in or '[ptwsf]') then
-        wrong('leftover')
+        if kept_in or not mends then wrong('leftover') end
         old[#old + 1] = ids[i]
       end
     end
     if #old == 0 or not mends then return end
+    if not kept_in then
+      old = aged(old)
+      if #old == 0 then return end
+    end
     if forget then return forget(old) end
     redis.call('HDEL', key, unpack(old))
   end
@@ -208,6 +244,10 @@ end
 local function of_slots(names, _, values)
   if not polite then return end
   odd('slots', names, values, like('^%d+ '))
+  local turns = redis.call('ZMSCORE', prefix .. 'hosts', unpack(names))
+  for i = 1, #names do
+    if not turns[i] then wrong('turnless') end
+  end
   local all, ids, owners_of = load_hosts(names), {}, {}
   for i = 1, #names do
     local id = all[names[i]].held
@@ -223,6 +263,61 @@ local function of_places(words)
     names[i], ids[i] = string.sub(rest or '', 1, size or 0), string.sub(rest or words[i], (size or 0) + 1)
   end
   haunts(ids, names, wrong, words)
+end
+
+-- of_keys: lanes that no host's turn reaches, and locks that nothing else knows; only their own names tell of them
+local function of_keys(words)
+  local names, ids = {}, {}
+  for i = 1, #words do
+    local what, whose = string.match(words[i], '^(%w+):(.+)$')
+    if what == 'host' then names[#names + 1] = whose elseif what == 'lock' then ids[#ids + 1] = whose end
+  end
+  local turns, cut_off = #names > 0 and redis.call('ZMSCORE', prefix .. 'hosts', unpack(names)), {}
+  for i = 1, #names do
+    local waits = (not polite or not turns[i]) and redis.pcall('ZCARD', prefix .. 'host:' .. names[i])
+    if type(waits) == 'number' and waits > 0 then
+      local what = polite and 'unqueued' or 'impolite'
+      wrong(what)
+      found[what] = found[what] + waits - 1
+      cut_off[#cut_off + 1] = names[i]
+    end
+  end
+  if polite and mends then
+    load_hosts(cut_off)
+  elseif mends then
+    -- nobody hands over from lanes now: their tasks wait where a person finds them, who lets them go or makes the queue polite
+    local left = n
+    for i = 1, #cut_off do
+      local some = left > 0 and redis.call('ZRANGE', prefix .. 'host:' .. cut_off[i], 0, left - 1) or {}
+      left = left - #some
+      if #some > 0 then
+        local states = where_all(some)
+        for j = 1, #some do
+          if states[j] == '' then redis.call('SADD', prefix .. 'waiting', some[j]) end
+        end
+        regroup(some, cut_off[i])
+        redis.call('ZREM', prefix .. 'host:' .. cut_off[i], unpack(some))
+      end
+    end
+    if left <= 0 then return true end
+  end
+  if #ids == 0 then return end
+  local states, deadlines, held = where_all(ids)
+  local known = {}
+  for i = 1, #ids do
+    if states[i] == '' and not deadlines[i] and not held[i] then
+      -- what the scripts write has an end, and names a client and its call: then a worker holds the task
+      local token = redis.pcall('GET', lock .. ids[i])
+      if type(token) == 'string' and string.find(token, '#', 1, true) and redis.call('PTTL', lock .. ids[i]) > 0 then
+        known[#known + 1] = ids[i]
+      elseif wrong('locked') then
+        redis.call('DEL', lock .. ids[i])
+      end
+    elseif states[i] ~= 'p' then
+      known[#known + 1] = ids[i]
+    end
+  end
+  if #known > 0 then settle(known, in_progress) end
 end
 
 local function of_beats(ids, _, scores) dated('workers', ids, scores) end
@@ -241,7 +336,7 @@ local function lines(name, read)
 end
 
 local stages = {
-  {'SSCAN', in_progress, of_states}, {'LANES', prefix .. 'hosts', of_lane}, {'SSCAN', prefix .. 'waiting', of_states},
+  {'NAMES', prefix, of_keys}, {'SSCAN', in_progress, of_states}, {'LANES', prefix .. 'hosts', of_lane}, {'SSCAN', prefix .. 'waiting', of_states},
   {'SSCAN', todos, of_states}, {'ZSCAN', scheduled, of_scheduled}, {'SSCAN', failed, of_states}, {'ZSCAN', leases, of_leases},
   {'HSCAN', owners, of_owners}, {'HSCAN', runtime, of_records(runtime, 'p', nil, 'runtime')}, {'HSCAN', prefix .. 'slots', of_slots},
   {'ZSCAN', prefix .. 'places', of_places}, {'HSCAN', prefix .. 'groups', of_records(prefix .. 'groups')},
@@ -255,7 +350,7 @@ local stages = {
   {'HSCAN', prefix .. 'trace_uses', of_fields('trace_uses', whole)}, {'HSCAN', prefix .. 'resting', of_fields('resting', whole)},
   {'HSCAN', prefix .. 'host_failures', of_fields('host_failures', whole)},
   {'HSCAN', prefix .. 'policies', of_fields('policies', like('^[%d-]%d* [%d-]%d* [%d-]%d* %d+ [bx-]'))},
-  {'ZSCAN', workers, of_beats},
+  {'ZSCAN', workers, of_beats}, {'ZSCAN', leftovers, of_leftovers},
 }
 local stage, at = string.match(cursor, '^(%d+) (.*)$')
 stage, at = number(stage, 1), at or '0'
@@ -269,19 +364,35 @@ if stage == 1 and at == '0' then
     return size and string.find(text, '^%d+ ', from + size)
   end)
 end
+-- where the look through the names of all keys goes on is kept apart, for other queues may have millions of keys on this server
+local kept = shared and stage == 1 and redis.call('HGET', meta, 'scan') or nil
+local scan = kept
+if kept and at == '0' and string.find(kept, '^%d+$') and #kept < 20 then at = kept end
 while looked < n and stage <= #stages do
   local how, key, see = unpack(stages[stage])
-  local ids, lane, values
-  ids, at, lane, values = page_of(how, key, at, n - looked)
+  local from, most, ids, lane, values, weight = at, n - looked, nil, nil, nil, nil
+  ids, at, lane, values, weight = page_of(how, key, from, most)
   -- a look that finds nothing costs time, too; and each small lane costs as much as a few tasks
-  looked = looked + math.max(1, #ids) + (how == 'LANES' and 3 or 0)
-  if #ids > 0 then see(ids, lane, values) end
-  if at == '0' then stage = stage + 1 end
+  looked = looked + math.max(1, #ids) + (how == 'LANES' and 3 or 0) + (weight or 0)
+  local more = #ids > 0 and see(ids, lane, values)
+  if more then
+    at, looked = from, n
+  elseif how == 'NAMES' and shared then
+    scan = at ~= '0' and at or nil
+    if #ids < most then at = '0' end
+  elseif how == 'NAMES' and at ~= '0' then
+    looked = n
+  end
+  if at == '0' and not more then stage = stage + 1 end
 end
 local on = stage <= #stages and stage .. ' ' .. at or ''
 if mends then
   if polite and changed then turn() end
   if settings[2] ~= '1' and redis.call('EXISTS', todos) == 1 then ring() end
+end
+if scan ~= kept then
+  redis.call('HDEL', meta, 'scan') -- goes first: a full server allows it, and all that follows it
+  if scan then redis.call('HSET', meta, 'scan', scan) end
 end
 if shared and on ~= cursor then
   redis.call('HDEL', meta, 'walk') -- goes first: a full server allows it, and all that follows it

@@ -37,12 +37,28 @@ local function haunts(ids, names, wrong, words)
   end
 end
 
--- fields: read some fields of a hash whose values may be long; gives them, and where to go on. A server that cannot leave the
--- values out gives random fields instead: all fields, if they are not many
+-- fields: read some fields of a hash whose values may be long; gives them, where to go on, and how much the reading has cost. A
+-- server that cannot leave the values out gives some at a time, with their values, of which 4 KiB cost as much as a task
 local function fields(key, at, count)
   local page = redis.pcall('HSCAN', key, at, 'COUNT', count, 'NOVALUES')
-  if not page.err then return page[2], page[1] end
-  return redis.call('HRANDFIELD', key, count), '0'
+  if not page.err then return page[2], page[1], 0 end
+  page = redis.call('HSCAN', key, at, 'COUNT', 8)
+  local ids, bytes = {}, 0
+  for i = 1, #page[2], 2 do ids[#ids + 1], bytes = page[2][i], bytes + #page[2][i + 1] end
+  return ids, page[1], math.floor(bytes / 4096)
+end
+
+-- names_of: read the names of some lanes and locks, from the names of all keys of the server; twelve thousand of those at most
+local function names_of(prefix, at, count)
+  local found, scan = {}, redis.pcall -- a user who may not scan does without
+  for _ = 1, 24 do
+    local page = scan('SCAN', at, 'MATCH', prefix .. '[hl]o[sc][tk]:*', 'COUNT', 500)
+    if page.err then return found, '0' end
+    for i = 1, #page[2] do found[#found + 1] = string.sub(page[2][i], #prefix + 1) end
+    at = page[1]
+    if at == '0' or #found >= count then break end
+  end
+  return found, at
 end
 
 -- lanes: read a page of one host's lane; `at` is the cursor of the hosts, the cursor in the lane, and the host's name
@@ -68,11 +84,15 @@ local function lanes(hosts, at, count)
   return ids, from .. ' ' .. lane[1] .. ' ' .. name, name
 end
 
--- page_of: the next ids of a stage, where the stage goes on, the host whose lane holds the ids, and their values or scores, if
--- they are read
+-- page_of: the next ids of a stage, where the stage goes on, the host whose lane holds the ids, their values or scores, if they
+-- are read, and what the reading has cost besides
 local function page_of(how, key, at, count)
   if how == 'LANES' then return lanes(key, at, count) end
-  if how == 'FIELDS' then return fields(key, at, count) end
+  if how == 'NAMES' then return names_of(key, at, count) end
+  if how == 'FIELDS' then
+    local ids, on, cost = fields(key, at, count)
+    return ids, on, nil, nil, cost
+  end
   local page = redis.call(how, key, at, 'COUNT', count)
   if how == 'SSCAN' then return page[2], page[1] end
   local ids, values = {}, {}
