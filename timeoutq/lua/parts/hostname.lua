@@ -1,6 +1,6 @@
 -- hostname: the host of a URL, on a polite queue. `arguments.host` does the same in Python. A host costs no more than a pass over
--- the bytes of its id: a name of over 255 bytes or with over 8 labels that are not ASCII, and a label of over 63 characters, stay
--- as they are
+-- the bytes of its id: a name of over 255 bytes, or with over 96 bytes or 8 labels that are not ASCII, and a label of over 63
+-- characters, stay as they are
 local host_of
 if settings[7] then
   local byte, find, match, sub = string.byte, string.find, string.match, string.sub
@@ -32,84 +32,103 @@ if settings[7] then
 
   -- points_of: the characters of a label, or nil if it is too long, or not UTF-8
   local function points_of(label)
-    local points, at, last = {}, 1, #label
+    local points, count, at, last, bytes = {}, 0, 1, #label, {byte(label, 1, -1)}
     while at <= last do
-      local a = byte(label, at)
-      local size = a < 128 and 1 or a < 194 and 0 or a < 224 and 2 or a < 240 and 3 or a < 245 and 4 or 0
-      if size == 0 or at + size - 1 > last or #points == 63 then return nil end
-      local point = size == 1 and a or a % 2 ^ (7 - size)
-      for i = at + 1, at + size - 1 do
-        local more = byte(label, i)
-        if more < 128 or more > 191 then return nil end
-        point = point * 64 + more - 128
+      local a, point = bytes[at], nil
+      if count == 63 then return nil end
+      if a < 128 then
+        point, at = a, at + 1
+      elseif a >= 224 and a < 240 then
+        local b, c = bytes[at + 1], bytes[at + 2]
+        if not c or b < 128 or b > 191 or c < 128 or c > 191 then return nil end
+        point, at = a * 4096 + b * 64 + c - 925824, at + 3
+        if point < 2048 or point >= 55296 and point < 57344 then return nil end
+      elseif a >= 194 and a < 224 then
+        local b = bytes[at + 1]
+        if not b or b < 128 or b > 191 then return nil end
+        point, at = a * 64 + b - 12416, at + 2
+      else
+        local b, c, d = bytes[at + 1], bytes[at + 2], bytes[at + 3]
+        if a < 240 or a > 244 or not d or b < 128 or b > 191 or c < 128 or c > 191 or d < 128 or d > 191 then return nil end
+        point, at = a * 262144 + b * 4096 + c * 64 + d - 63447168, at + 4
+        if point < 65536 or point > 1114111 then return nil end
       end
-      if size == 3 and (point < 2048 or point >= 55296 and point < 57344) then return nil end
-      if size == 4 and (point < 65536 or point > 1114111) then return nil end
-      points[#points + 1] = lower(point)
-      at = at + size
+      if point >= 192 and point <= 7934 then point = small[point] or lower(point) end
+      count = count + 1
+      points[count] = point
     end
-    return points
+    return points, count
   end
 
-  -- punycode: the bytes of a label in RFC 3492's form
+  -- punycode: the bytes of a label in RFC 3492's form. Whole numbers are halved and parted without math.floor, and digits are read
+  -- from a table: a call of a function costs as much as all else that is done for a digit
+  local digits = {}
+  for i = 0, 35 do digits[i] = string.char(i < 26 and i + 97 or i + 22) end
+
   local function punycode(label)
-    local points = points_of(label)
+    local points, last = points_of(label)
     if not points then return label end
     -- order: the characters that are not ASCII, the smallest first, each with its place
-    local out, order = {}, {}
-    for i = 1, #points do
-      if points[i] < 128 then
-        out[#out + 1] = string.char(points[i])
+    local out, size, order, foreign = {'xn--'}, 1, {}, 0
+    for i = 1, last do
+      local point = points[i]
+      if point < 128 then
+        size = size + 1
+        out[size] = string.char(point)
       else
-        order[#order + 1] = points[i] * 64 + i
+        foreign = foreign + 1
+        order[foreign] = point * 64 + i
       end
     end
     table.sort(order)
-    local basic, delta, bias, n = #out, 0, 72, 128
+    local basic, delta, bias, n = size - 1, 0, 72, 128
     local handled, from, at = basic, 0, 1
-    if basic > 0 then out[#out + 1] = '-' end
-    while at <= #order do
-      local point = math.floor(order[at] / 64)
+    if basic > 0 then size, out[size + 1] = size + 1, '-' end
+    while at <= foreign do
+      local place = order[at] % 64
+      local point = (order[at] - place) / 64
       if point > n then
         -- to the end of the label, and on to the next character that occurs
         if from > 0 then
-          for i = from + 1, #points do
+          for i = from + 1, last do
             if points[i] < n then delta = delta + 1 end
           end
           delta, n, from = delta + 1, n + 1, 0
         end
         delta, n = delta + (point - n) * (handled + 1), point
       end
-      local place = order[at] % 64
       for i = from + 1, place - 1 do
         if points[i] < n then delta = delta + 1 end
       end
-      local q, k = delta, 36
+      local q, k = delta, 36 - bias
       while true do
-        local t = k <= bias and 1 or k >= bias + 26 and 26 or k - bias
+        local t = k <= 1 and 1 or k >= 26 and 26 or k
         if q < t then break end
-        local digit = t + (q - t) % (36 - t)
-        out[#out + 1] = string.char(digit < 26 and digit + 97 or digit + 22)
-        q, k = math.floor((q - t) / (36 - t)), k + 36
+        local digit = (q - t) % (36 - t)
+        size = size + 1
+        out[size] = digits[t + digit]
+        q, k = (q - t - digit) / (36 - t), k + 36
       end
-      out[#out + 1] = string.char(q < 26 and q + 97 or q + 22)
-      delta = handled == basic and math.floor(delta / 700) or math.floor(delta / 2)
-      delta, k = delta + math.floor(delta / (handled + 1)), 0
+      size = size + 1
+      out[size] = digits[q]
+      if handled == basic then delta = (delta - delta % 700) / 700 else delta = (delta - delta % 2) / 2 end
+      handled = handled + 1
+      delta, k = delta + (delta - delta % handled) / handled, 0
       while delta > 455 do
-        delta, k = math.floor(delta / 35), k + 36
+        delta, k = (delta - delta % 35) / 35, k + 36
       end
-      bias, delta, handled = k + math.floor(36 * delta / (delta + 38)), 0, handled + 1
+      bias, delta = k + (36 * delta - 36 * delta % (delta + 38)) / (delta + 38), 0
       from, at = place, at + 1
     end
-    return 'xn--' .. table.concat(out)
+    return table.concat(out, '', 1, size)
   end
 
   -- ascii: a name with its labels in punycode; the same name costs this only once a script
   local function ascii(name)
     local found = met[name]
     if not found then
-      local labels = 0
-      found = string.gsub(name, '[^.:]+', function(label)
+      local labels, _, bytes = 0, string.gsub(name, '[\128-\255]', '')
+      found = bytes > 96 and name or string.gsub(name, '[^.:]+', function(label)
         if not find(label, '[\128-\255]') then return nil end
         labels = labels + 1
         return labels <= 8 and punycode(label) or nil
