@@ -211,7 +211,7 @@ def test_the_longest_name_is_put_into_punycode_once_a_script_and_with_bounded_wo
     )
     label = "".join(chr(0x4E00 + 7 * k) for k in range(32))
     task = f"http://{label}/".encode().decode("latin-1")
-    assert 1000 < steps(task) < 100_000
+    assert 1000 < steps(task) < 20_000
     assert steps(task + "another") < 1000
     assert steps(("http://" + "漢字." * 36 + "/").encode().decode("latin-1")) < 20_000
 
