@@ -219,19 +219,22 @@ def test_a_clock_that_jumps_forward_takes_no_lease_back_at_once() -> None:
 def test_a_forked_child_is_another_client(queue: Queue) -> None:
     queue.put("a")
     (lease,) = queue.claim()
+    (connection,) = queue._link().send([("CLIENT", "ID")])
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            os.write(writing, queue.token() + b" " + str(queue.stats().known).encode())
+            own = queue._link().send([("CLIENT", "ID")])[0]
+            os.write(writing, queue.token() + f" {queue.stats().known} {own}".encode())
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
-    token, known = os.read(reading, 200).decode().split(" ")
+    token, known, own = os.read(reading, 200).decode().split(" ")
     os.close(reading)
     os.close(writing)
     assert known == "1"
     assert token.split("#")[0] != queue.worker
+    assert int(own) != connection
     assert queue.ack(lease) == "ok"
 
 

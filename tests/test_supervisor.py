@@ -21,7 +21,7 @@ import pytest
 from tests.rig.handlers import history, work
 from tests.rig.processes import ROOT, Processes, processes, run, url
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, Worker, endings, exit_codes, process
+from timeoutq import Queue, State, Worker, endings, exit_codes, process
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.testing import fake_async_queue
 
@@ -96,6 +96,36 @@ def test_a_bad_handler_ends_the_worker_with_2_and_is_said_once(
     assert said(log, complaint) == 1, log
     assert "Traceback" not in log
     assert "died" not in log
+
+
+def test_a_process_that_cannot_begin_stops_the_others_that_could(queue: Queue, run: Processes, tmp_path: Path) -> None:
+    (tmp_path / "half_a_module.py").write_text(
+        "import os\n"
+        "try:\n"
+        f"    os.close(os.open({str(tmp_path / 'first')!r}, os.O_CREAT | os.O_EXCL))\n"
+        "except FileExistsError:\n"
+        "    pass\n"
+        "else:\n"
+        "    async def handle(lease): ...\n"
+    )
+    queue.put("a")
+    worker = run.start(
+        "worker", queue.name, "half_a_module:handle", "-p", "2", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}"
+    )
+    assert worker.wait(30) == exit_codes.USAGE, run.log(worker)
+    assert "half_a_module has no handle" in run.log(worker)
+
+
+def test_the_most_attempts_of_the_command_are_as_many_as_it_says(queue: Queue, run: Processes, tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text("def handle(lease): raise ValueError('never')\n")
+    queue.put("a")
+    worker = run.start(
+        "worker", queue.name, "failing:handle", "--burst", "--max-attempts", "1",
+        PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}",
+    )  # fmt: skip
+    assert worker.wait(60) == exit_codes.DONE, run.log(worker)
+    found = queue.inspect("a")
+    assert (found.state, found.failures) == (State.FAILED, 1)
 
 
 @pytest.mark.parametrize("words", [("-p", "3"), ("--no-supervise",)])

@@ -11,9 +11,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
+from itertools import pairwise
 from typing import Any
 
 import pytest
+import redis
 
 from timeoutq import AccessDenied, AsyncQueue, InvalidInput, Lease, Politeness, Queue, Retry, State, Worker
 from timeoutq.embedded import EmbeddedServer
@@ -254,6 +256,23 @@ async def test_context_variables_do_not_leak_from_task_to_task(
     variable.reset(token)
 
 
+async def test_handlers_that_never_wait_leave_the_loop_to_others(fake: FakeAsyncQueue) -> None:
+    ran: list[str] = []
+
+    async def handler(lease: Lease) -> None:
+        time.sleep(0.01)  # noqa: ASYNC251  # a handler that only computes
+        ran.append(lease.task)
+
+    await fake.put([f"t{i}" for i in range(100)])
+    working = asyncio.create_task(Worker(fake, handler, concurrency=1, prefetch=99, burst=True).run())
+    seen = [0]
+    while not working.done():
+        seen.append(len(ran))
+        await asyncio.sleep(0)
+    assert working.result().acked == 100
+    assert max(after - before for before, after in pairwise(seen)) <= 5
+
+
 # ---- max_tasks
 
 
@@ -360,6 +379,22 @@ async def test_a_second_signal_gives_everything_back_at_once(
         os.kill(os.getpid(), signal.SIGTERM)
         assert (await asyncio.wait_for(running, 10)).released == 1
     assert "stops at once, giving its tasks back" in caplog.text
+    assert (await fake.inspect("a")).state == State.TODOS
+
+
+async def test_ctrl_c_gives_everything_back_at_once(fake: FakeAsyncQueue) -> None:
+    begun = asyncio.Event()
+
+    async def forever(lease: Lease) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    await fake.put("a")
+    running = asyncio.create_task(Worker(fake, forever).run())
+    await asyncio.wait_for(begun.wait(), 10)
+    os.kill(os.getpid(), signal.SIGINT)
+    await until(running.done)
+    assert running.result().released == 1
     assert (await fake.inspect("a")).state == State.TODOS
 
 
@@ -523,3 +558,31 @@ async def test_with_a_wrong_password_nobody_says_that_the_server_answers_again(
             with pytest.raises(AccessDenied), suppress(asyncio.CancelledError):
                 await asyncio.wait_for(Worker(wrong, fetch, signals=False).run(), 10)
     assert "again" not in caplog.text
+
+
+async def test_a_worker_that_has_met_its_server_waits_while_its_password_is_wrong(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ran: list[str] = []
+
+    async def handler(lease: Lease) -> None:
+        ran.append(lease.task)
+
+    with EmbeddedServer(config={"requirepass": "one"}) as server, caplog.at_level(logging.INFO):
+        admin = redis.Redis(port=server.port, password="one")
+        async with AsyncQueue("q", f"redis://:one@127.0.0.1:{server.port}/0", deadline=1) as mine:
+            worker = Worker(mine, handler, signals=False)
+            working = asyncio.create_task(worker.run())
+            await mine.put("a")
+            await until(lambda: ran == ["a"])
+            admin.config_set("requirepass", "another")
+            admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            await until(lambda: working.done() or worker._failures >= 3)
+            assert not working.done() and "waits for the server" in caplog.text
+            admin.config_set("requirepass", "one")
+            await mine.put("b")
+            await until(lambda: ran == ["a", "b"])
+            working.cancel()
+            with suppress(asyncio.CancelledError):
+                await working
+        admin.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -73,6 +74,35 @@ async def test_a_suspect_and_a_long_handler_do_not_stop_the_worker(url: str, que
         assert info.crashes == 2 and info.failures == 0  # nobody blames it for having waited
         go.set()
         await until(lambda: queue.stats().done == 22)
+        worker.stop()
+        await ended(working)
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_nothing_is_claimed_beside_a_suspect_that_runs(url: str, queue: Queue, threads: bool) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def run(lease: Lease) -> None:
+        if lease.task == "suspect":
+            begun.set()
+            go.wait(30)
+
+    async def handler(lease: Lease) -> None:
+        if lease.task == "suspect":
+            begun.set()
+            await until(go.is_set)
+
+    queue.release(make_suspect(queue, "suspect"))
+    async with AsyncQueue(queue.name, url, timeout=20) as mine:
+        worker = Worker(mine, run if threads else handler, signals=False)
+        working = asyncio.create_task(worker.run())
+        await until(begun.is_set)
+        for number in range(20):
+            queue.put(f"t{number}")  # each rings the bell of the worker
+            await asyncio.sleep(0.02)
+            assert [lease.task for lease in worker.held.values()] == ["suspect"]
+        go.set()
+        await until(lambda: queue.stats().done == 21)
         worker.stop()
         await ended(working)
 
