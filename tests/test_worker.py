@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import inspect
 import logging
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,6 +18,7 @@ from tenacity import stop_after_attempt, wait_none
 
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker
+from timeoutq.worker import _Crew
 
 
 @pytest.fixture
@@ -316,32 +319,72 @@ async def test_a_lost_lease_that_has_not_begun_is_not_run(
     assert f"{lost!r} " in caplog.text
 
 
-async def test_a_thread_that_is_ended_from_outside_is_replaced_and_its_task_given_back(
-    jobs: AsyncQueue, queue: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Ended(BaseException):
-        pass
+class Ended(BaseException):
+    """Raised in a thread from outside."""
 
+
+def waits_for_a_lease(thread: threading.Thread) -> bool:
+    lines, first = inspect.getsourcelines(_Crew._serve)
+    (waiting,) = [number for number, line in enumerate(lines, first) if "self._waiting.get()" in line]
+    assert thread.ident is not None
+    frame = sys._current_frames()[thread.ident]
+    return (frame.f_code.co_name, frame.f_lineno) == ("_serve", waiting)
+
+
+async def test_a_thread_that_ends_before_it_has_taken_a_lease_is_replaced(
+    url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    struck: list[str] = []
+    usual = _Crew._serve
+
+    def serve(crew: _Crew) -> bool:
+        if len(struck) < 2:
+            struck.append(threading.current_thread().name)
+            raise Ended
+        return usual(crew)
+
+    monkeypatch.setattr(_Crew, "_serve", serve)
+    queue.put("a")
+    async with AsyncQueue(queue.name, url, timeout=30) as mine:
+        worker = Worker(mine, lambda lease: None, concurrency=1, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: queue.stats().done == 1)
+        assert worker._crew is not None
+        await until(lambda: worker._crew is not None and worker._crew.taken == 0)
+        queue.put("b")
+        await until(lambda: queue.stats().done == 2)
+        worker.stop()
+        assert (await running).acked == 2
+    assert len(struck) == 2
+    assert caplog.text.count("a thread ended") == 2
+
+
+async def test_a_thread_that_is_ended_from_outside_is_replaced_and_its_task_given_back(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
     ran: list[str] = []
 
     def handler(lease: Lease) -> None:
         ran.append(lease.task)
 
-    queue.put("a")
-    worker = Worker(jobs, handler, concurrency=1, signals=False)
-    running = asyncio.create_task(worker.run())
-    await until(lambda: queue.stats().done == 1)
-    (thread,) = [one for one in threading.enumerate() if one.name.startswith(f"handler-{queue.name}")]
-    assert thread.ident is not None
-    # it strikes as soon as the thread has taken the next lease
-    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Ended)) == 1
-    queue.put("b", "c")
-    await until(lambda: queue.stats().done == 3)
-    assert sorted(ran) == ["a", "b", "c"]
-    assert "a thread ended" in caplog.text
-    assert "no handler works on it: it is given back" in caplog.text
-    worker.stop()
-    assert (await running).released == 1
+    # a lease that no load makes run out; one that nothing works on is noticed after as long
+    async with AsyncQueue(queue.name, url, timeout=4) as mine:
+        queue.put("a")
+        worker = Worker(mine, handler, concurrency=1, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: queue.stats().done == 1)
+        (thread,) = [one for one in threading.enumerate() if one.name.startswith(f"handler-{queue.name}")]
+        assert thread.ident is not None
+        await until(lambda: waits_for_a_lease(thread))
+        # it strikes as soon as the thread has taken the next lease
+        assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Ended)) == 1
+        queue.put("b", "c")
+        await until(lambda: queue.stats().done == 3, 30)
+        assert sorted(ran) == ["a", "b", "c"]
+        assert "a thread ended" in caplog.text
+        assert "no handler works on it: it is given back" in caplog.text
+        worker.stop()
+        assert (await running).released == 1
 
 
 async def test_a_retry_policy_that_raises_does_not_hold_the_task(jobs: AsyncQueue, queue: Queue) -> None:

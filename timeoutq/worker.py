@@ -995,6 +995,8 @@ class Worker:
                     self.queue.name, lease.task, fields=self._fields(lease),
                 )  # fmt: skip
                 self._running.pop(fence, None)
+                if self._crew is not None:
+                    self._crew.taken -= 1
                 self._gathered.releases.append(lease)
                 self._wake.set()
 
@@ -1348,9 +1350,11 @@ class _Crew:
                 self._worker._loop.call_soon_threadsafe(self._make_up)
 
     def _make_up(self) -> None:
-        """Start another thread in the place of one that has ended."""
+        """Start another thread in the place of one that has ended.
+
+        If it had a lease, the lease counts as taken until `_watch_held` finds that nothing works on it.
+        """
         self._threads -= 1
-        self.taken -= 1
         self.take([])
 
     def _serve(self) -> bool:
