@@ -49,7 +49,7 @@ def test_what_a_line_of_json_says_wrongly_is_refused_by_its_number(
     assert queue.stats().known == 0
 
 
-def test_a_file_that_an_editor_wrote_gives_ids_without_its_mark_and_blanks(
+def test_a_file_that_an_editor_wrote_gives_ids_without_its_mark_and_the_blanks_around_them(
     say: Say, queue: Queue, tmp_path: Path
 ) -> None:
     urls = tmp_path / "urls.txt"
@@ -57,7 +57,7 @@ def test_a_file_that_an_editor_wrote_gives_ids_without_its_mark_and_blanks(
     assert say("put", queue.name, "-f", str(urls)).lines == [["added", "3"]]
     assert {entry.task for entry in queue.each("todos")} == {
         "https://a.example/",
-        " https://b.example/",
+        "https://b.example/",
         "https://c.example/",
     }
     assert say("diff", str(urls), f"{queue.name}:todos").code == 1

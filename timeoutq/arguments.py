@@ -35,6 +35,8 @@ PACKED = 4 * 1024 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _SCHEME = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]*)://")
+_BLANKS = bytes(range(33))
+"""Those who fetch a URL cut these bytes at its ends, and take tabs and line ends out of it (WHATWG's URL standard)."""
 _CAPITALS = (
     (192, 214, 1, 32), (216, 222, 1, 32), (256, 302, 2, 1), (306, 310, 2, 1), (313, 327, 2, 1), (330, 374, 2, 1),
     (376, 376, 1, -121), (377, 381, 2, 1), (416, 420, 2, 1), (431, 431, 1, 1), (902, 902, 1, 38), (904, 906, 1, 37),
@@ -320,9 +322,10 @@ def host(value: object) -> bytes:
         data = name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name
     except UnicodeEncodeError:
         return task_id(name)  # which says what is wrong with it
-    scheme = _SCHEME.match(data)
+    bare = data.strip(_BLANKS).translate(None, b"\t\n\r")
+    scheme = _SCHEME.match(bare)
     if scheme:
-        data = re.split(rb"[/?#\\]", data[scheme.end() :], maxsplit=1)[0].rpartition(b"@")[2]
+        data = re.split(rb"[/?#\\]", bare[scheme.end() :], maxsplit=1)[0].rpartition(b"@")[2]
     data = data.lower()
     if len(data) <= MAX_HOST:
         data = data.replace("\u3002".encode(), b".")

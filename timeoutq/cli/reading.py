@@ -46,10 +46,10 @@ def moment(text: str) -> float:
 
 
 def bare_line(line: bytes, number: int) -> bytes:
-    """Give the id in a line of a file of ids: without the line end, blanks before it, and a byte order mark."""
+    """Give the id in a line of a file of ids: without blanks at both ends, the line end, and a byte order mark."""
     if number == 1:
         line = line.removeprefix(codecs.BOM_UTF8)
-    return line.rstrip(b" \t\r\n")
+    return line.strip(b" \t\r\n")
 
 
 def duration(help: str, name: str = "") -> Any:

@@ -162,7 +162,7 @@ def _tell_new(queue: Queue) -> None:
 
 File = Annotated[
     Path | None,
-    typer.Option("--file", "-f", help="File of ids, one per line; blanks at line ends are cut; - is stdin."),
+    typer.Option("--file", "-f", help="File of ids, one per line; blanks around an id are cut; - is stdin."),
 ]
 Jsonl = Annotated[bool, typer.Option("--jsonl", help='Lines are JSON: {"task": …, "payload": …, "group": …}.')]
 PayloadOption = Annotated[str | None, typer.Option("--payload", help="JSON that goes with each task.")]

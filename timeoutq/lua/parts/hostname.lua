@@ -139,12 +139,23 @@ if settings[7] then
     return found
   end
 
+  -- bare: a URL as those who fetch it read it (WHATWG's URL standard): without blanks and control bytes at its ends, and without
+  -- tabs and line ends anywhere
+  local function bare(id)
+    local first, last = 1, #id
+    while first <= last and byte(id, first) <= 32 do first = first + 1 end
+    while last > first and byte(id, last) <= 32 do last = last - 1 end
+    id = sub(id, first, last)
+    return find(id, '[\t\n\r]') and string.gsub(id, '[\t\n\r]', '') or id
+  end
+
   -- host_of: the host of a URL as RFC 3986 has it: lower case, port kept unless it is the scheme's own; false for others.
   -- No pattern here is tried again from the next byte: an optional part at its end lets it match, or an anchor ends it
   function host_of(id)
     -- nearly all are of this form, and have nothing to be made like others
     local plain, ends = match(id, '^https?://([a-z0-9.-]*)([/?#]?)')
     if ends and ends ~= '' and plain ~= '' and byte(plain, -1) ~= 46 then return plain end
+    id = bare(id)
     local scheme, mark, at = match(id, '^(%a[%w+.-]*)(:?/?/?)()')
     if mark ~= '://' then return false end
     local name = match(id, '^[^/?#\\]*', at)
