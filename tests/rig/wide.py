@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +25,9 @@ from tests.rig.mutants import ROOT, Mutant, plant, run_tests
 
 ORDER: Mapping[str, Sequence[str]] = {
     "lua": [
-        "scripts wakes core_on_fakeredis again",
-        "core core_details replay",
-        "odd_values repair ancestor",
+        "scripts clock_steps wakes core_on_fakeredis again",
+        "core core_details replay durations records",
+        "odd_values repair ancestor polite",
         "transfer core_model",
     ],
     "hosts": [
@@ -41,10 +41,29 @@ ORDER: Mapping[str, Sequence[str]] = {
         "worker_processes",
     ],
     "processes": ["endings ledger logs serving", "supervisor systemd worker_processes", "cli worker"],
-    "transport": ["links bad_input hostile_arguments heavy", "tls core_servers faults", "core_on_fakeredis"],
+    "transport": [
+        "links core_on_fakeredis bad_input",
+        "tls core_servers core core_details",
+        "faults heavy hostile_arguments",
+    ],
     "faces": ["text parity cli cli_words cli_queues transfer", "doctor health dashboard testing", "walks hostile_text"],
 }
 """The tests of each area, in the order in which they are asked: `tests/test_NAME.py`."""
+
+FIRST: Mapping[str, str] = {
+    "address.py": "tls bad_input",
+    "connection.py": "links",
+    "flows.py": "core replay",
+    "lua/beat.lua": "durations",
+    "lua/parts/add.lua": "again wakes core_on_fakeredis",
+    "lua/parts/log.lua": "records",
+    "lua/parts/where.lua": "repair",
+    "lua/repair.lua": "repair",
+    "lua/restore.lua": "transfer",
+    "patience.py": "faults",
+    "troubles.py": "tls core_servers",
+}
+"""The tests that are asked before all others about a file of the package."""
 
 
 LUCK = 3
@@ -75,9 +94,9 @@ def failed_in(said: str) -> list[str]:
     return re.findall(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.*?)?)(?: - .*)?$", said, re.MULTILINE)
 
 
-def ask(area: str, tree: Path) -> str | None:
-    """Give the first test of an area that fails in this tree, and passes where there is no bug."""
-    for stage in ORDER[area]:
+def ask(stages: Iterable[str], tree: Path) -> str | None:
+    """Give the first test that fails in this tree, also alone, and passes where there is no bug."""
+    for stage in stages:
         files = [f"tests/test_{name}.py" for name in stage.split()]
         for _ in range(LUCK):
             # one of the two servers is asked: they run the same scripts
@@ -85,7 +104,7 @@ def ask(area: str, tree: Path) -> str | None:
             if not code:
                 break
             failed = failed_in(said)
-            if failed and run_tests(failed, ROOT)[0]:
+            if failed and (run_tests(failed, ROOT)[0] or not run_tests(failed, tree)[0]):
                 files += [word for name in failed for word in ("--deselect", name)]
                 continue
             return (failed or [said[-200:]])[0]
@@ -97,7 +116,8 @@ def judge(area: str, mutant: Mutant) -> Verdict:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="timeoutq-mutant-") as folder:
         plant(mutant, Path(folder))
-        return Verdict(mutant.name, area, ask(area, Path(folder)), time.monotonic() - began)
+        first = [FIRST[mutant.file]] if mutant.file in FIRST else []
+        return Verdict(mutant.name, area, ask([*first, *ORDER[area]], Path(folder)), time.monotonic() - began)
 
 
 def judge_all(chosen: Sequence[tuple[str, Mutant]], at_once: int = 1) -> Iterator[Verdict]:
