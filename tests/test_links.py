@@ -75,12 +75,13 @@ def test_a_connection_that_the_server_closed_meanwhile_is_replaced(send: Send, r
 
 def test_a_server_that_became_a_replica_is_asked_on_a_new_connection(send: Send, raw: redis.Redis) -> None:
     """It keeps its clients; behind the same address a new connection may reach the new primary."""
+    client: Any = raw
     (first,) = send(("CLIENT", "ID"))
-    raw.execute_command("REPLICAOF", "127.0.0.1", 1)
+    client.execute_command("REPLICAOF", "127.0.0.1", 1)
     try:
         (error,) = send(("SET", "x", "1"))
     finally:
-        raw.execute_command("REPLICAOF", "NO", "ONE")
+        client.execute_command("REPLICAOF", "NO", "ONE")
     assert isinstance(error, redis.exceptions.ReadOnlyError)
     (second,) = send(("CLIENT", "ID"))
     assert second != first

@@ -397,6 +397,17 @@ def test_a_release_and_a_lost_lease_cost_nothing_of_the_budget(fake: FakeQueue) 
     assert fake.ack(claim_one(fake)) == Answer.OK
 
 
+def test_a_host_says_how_many_of_its_visits_failed(polite: Any) -> None:
+    polite.configure(politeness=Politeness(0, 1))
+    polite.put(urls(A, 4))
+    polite.fail(claim_one(polite), "HTTP 500", retry_in=1000)
+    polite.ack(claim_one(polite))
+    polite.release(claim_one(polite))
+    polite.fail(claim_one(polite), "HTTP 404", give_up=True)
+    host = polite.host(A)
+    assert (host.visits, host.failures) == (3, 2)
+
+
 def test_a_budget_of_nothing_lets_nothing_through(polite: Any) -> None:
     polite.set_host(A, budget=0)
     polite.put(urls(A, 3))
