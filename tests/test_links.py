@@ -82,7 +82,7 @@ def test_a_server_that_became_a_replica_is_asked_on_a_new_connection(send: Send,
         (error,) = send(("SET", "x", "1"))
     finally:
         client.execute_command("REPLICAOF", "NO", "ONE")
-    assert isinstance(error, redis.exceptions.ReadOnlyError)
+    assert isinstance(error, redis.ReadOnlyError)
     (second,) = send(("CLIENT", "ID"))
     assert second != first
 
