@@ -280,6 +280,14 @@ def test_doctor_is_red_where_tasks_may_be_lost(run: Run) -> None:
         assert "CONFIG SET maxmemory-policy noeviction" in done.out
 
 
+def test_doctor_ends_with_0_where_the_worst_is_a_warning(run: Run) -> None:
+    with EmbeddedServer() as server:
+        done = run("doctor", TIMEOUTQ_URL=server.url)
+    verdicts = {line[0]: line[1] for line in done.lines}
+    assert verdicts["durability"] == "yellow" and "red" not in verdicts.values()
+    assert done.code == 0
+
+
 def test_doctor_names_the_class_of_persistence(run: Run, tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "a", config={"appendfsync": "always"}) as server:
         assert "nothing accepted is lost" in run("doctor", TIMEOUTQ_URL=server.url).out

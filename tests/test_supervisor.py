@@ -468,6 +468,25 @@ def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed(queue: Queue,
     assert (info.state, info.crashes) == ("todos", 0)
 
 
+def test_a_handler_has_the_time_that_the_drain_deadline_gives(queue: Queue, run: Processes) -> None:
+    code = "from timeoutq import supervisor; supervisor.PATIENCE = 1.0;from timeoutq.cli import main; main()"
+    queue.put("slow")
+    worker = run.start_code(code, "worker", queue.name, f"{HANDLERS}:work", "--drain-deadline", "30s", WORK="3")
+    wait_until(lambda: at_work(run))
+    worker.terminate()
+    assert worker.wait(30) == exit_codes.DONE
+    assert (queue.stats().done, queue.stats().counters.get("released", 0)) == (1, 0)
+
+
+def test_a_handler_has_no_more_time_than_the_drain_deadline_gives(queue: Queue, run: Processes) -> None:
+    queue.put("slow")
+    worker = run.start("worker", queue.name, f"{HANDLERS}:work", "--drain-deadline", "0.5s", WORK="100")
+    wait_until(lambda: at_work(run))
+    worker.terminate()
+    assert worker.wait(15) == exit_codes.DONE
+    assert queue.inspect("slow").state is State.TODOS
+
+
 def test_a_handler_that_reads_stdin_finds_it_empty(queue: Queue, run: Processes) -> None:
     # a pipe into which nobody writes, as a terminal at which nobody types
     code = "import os; os.dup2(os.pipe()[0], 0); from timeoutq.cli import main; main()"

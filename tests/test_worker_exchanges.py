@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -10,6 +11,7 @@ import redis
 
 from tests.rig.proxy import Fault, Proxy
 from timeoutq import AsyncQueue, Lease, Queue, Worker, operations
+from timeoutq.operations import Claimed
 
 
 def sha(name: str) -> bytes:
@@ -138,3 +140,18 @@ async def test_a_worker_opens_no_more_connections_than_it_has_exchanges(
         await running
     # of the test: one; of the worker: two exchanges, the cleaner's, the bell, the alarm, and the heartbeat
     assert most <= before + 1 + 6
+
+
+async def test_a_put_that_rings_while_a_claim_is_under_way_is_claimed_at_once(url: str, queue: Queue) -> None:
+    async with AsyncQueue(queue.name, url, timeout=20) as mine:
+        worker = Worker(mine, lambda lease: None, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: worker._idle)
+        nothing = Claimed(now_ms=round(time.time() * 1000))
+        for before, idle in ((worker._strokes, True), (worker._strokes - 1, False)):
+            # the claim was sent when the bell had rung `before` times, and found nothing
+            worker._idle = False
+            worker._receive(nothing, 10, time.monotonic(), before)
+            assert worker._idle is idle
+        worker.stop()
+        await running
