@@ -397,6 +397,19 @@ def test_a_release_and_a_lost_lease_cost_nothing_of_the_budget(fake: FakeQueue) 
     assert fake.ack(claim_one(fake)) == Answer.OK
 
 
+def test_of_a_hosts_tasks_the_one_that_waits_longest_is_next(fake: FakeQueue) -> None:
+    for page in ("c", "a", "b"):
+        fake.put(f"{A}{page}")
+        fake.clock.advance(0.01)
+    order: list[str] = []
+    for _ in range(3):
+        lease = claim_one(fake)
+        order.append(lease.task.removeprefix(A))
+        fake.ack(lease)
+        fake.clock.advance(1)
+    assert order == ["c", "a", "b"]
+
+
 def test_a_host_says_how_many_of_its_visits_failed(polite: Any) -> None:
     polite.configure(politeness=Politeness(0, 1))
     polite.put(urls(A, 4))

@@ -244,6 +244,19 @@ def test_a_queue_is_not_drained_while_a_task_waits_that_nobody_would_hand_over(
         queue.purge()
 
 
+def test_a_queue_is_not_drained_while_a_host_whose_budget_is_not_used_up_has_no_time_for_its_turn(
+    url: str, name: str, raw: redis.Redis
+) -> None:
+    with Queue(name, url, politeness=Politeness(3600, 1)) as queue:
+        queue.put(f"{A}1", f"{A}2")
+        queue.ack(queue.claim())
+        raw.zadd(queue.operations.key("hosts"), {"a.example": "inf"})
+        assert not queue.drained()
+        queue.set_host("a.example", budget=1)
+        assert queue.drained()
+        queue.purge()
+
+
 def test_ten_thousand_tasks_are_walked_through_within_a_minute(url: str, name: str, raw: redis.Redis) -> None:
     with Queue(name, url, politeness=Politeness(0, 1)) as queue:
         queue.put({f"http://h{i % 500}.example/{i}": {"n": i} for i in range(10_000)})
