@@ -129,20 +129,23 @@ POLITE = (
 def _sound(checked: str, keys: Sequence[str], *, polite: bool) -> str:
     # A script does not roll back, so it must notice a key of a foreign type before its first write: it asks each key
     # that it may write, and has not read by then, for its size. Behind a semicolon stand keys that are often not there:
-    # one EXISTS for all of them is cheaper; the function says whether any of the first such keys is there.
-    def asked(names: str) -> list[str]:
+    # one EXISTS for all of them is cheaper; the function says whether any key of the first such group is there, and any
+    # of the groups behind it.
+    def asked(names: str, first: str = "", rest: str = "") -> list[str]:
         often, *groups = (group.split() for group in names.split(";"))
         lines = [f"redis.call('{_sizes()[name]}', {_bound(name, keys)})" for name in often]
         for group in groups:
+            flag = first if group is groups[0] else rest
             lines.append(f"if redis.call('EXISTS', {', '.join(_bound(name, keys) for name in group)}) > 0 then")
             lines += [f"redis.call('{_sizes()[name]}', {_bound(name, keys)})" for name in group]
-            lines.append("there = there or true end" if group is groups[0] else "end")
+            lines.append(f"{flag} = true end" if flag else "end")
         return lines
 
-    lines = ["local there, prefix = false, string.sub(meta, 1, -5)", *asked(checked), "local recorded = there"]
+    lines = ["local recorded, others, prefix = false, false, string.sub(meta, 1, -5)"]
+    lines += asked(checked, "recorded", "others")
     if polite:
         lines += ["if settings[7] then", *asked(POLITE), "end"]
-    return "\n".join(("local function sound()", *lines, "return recorded", "end", ""))
+    return "\n".join(("local function sound()", *lines, "return recorded, others", "end", ""))
 
 
 def _bound(name: str, keys: Sequence[str]) -> str:

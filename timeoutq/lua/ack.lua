@@ -9,7 +9,7 @@
 local call_id, again_ms = ARGV[1], tonumber(ARGV[3])
 local ids, tokens, at = read_leases(5)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
-local keep, recorded = settings[5] or 'forever', sound()
+local keep, recorded, limited = settings[5] or 'forever', sound()
 local found, payloads, itself = {}, {}, false
 if ARGV[at] or again_ms >= 0 then
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
@@ -51,7 +51,7 @@ for i = 1, #ids do
   if codes[i] == 'L' then lost = lost + 1 end
 end
 if #ended > 0 then
-  if not itself then drop(ended) end
+  if not itself then drop(ended, not limited) end
   if recorded then
     if again_ms < 0 then redis.call('HDEL', payload, unpack(ended)) end
     clear(ended)
@@ -73,7 +73,7 @@ if #ended > 0 then
   if recorded and again_ms < 0 then ungroup(ended) end
   if itself then
     add(found, payloads, false, false, '')
-    drop(ended)
+    drop(ended, not limited)
   end
 end
 local letters = judge(call_id, codes, lost)

@@ -1,7 +1,7 @@
 -- claim: lease ready tasks to a token. Sent again with the same token, it gives the leases that the first call took.
 -- KEYS  todos in_progress scheduled leases owners lock payload attempts crashes runtime meta stats bell alarm
 -- PARTS open wake pick server turns
--- SOUND stats leases owners alarm; payload attempts crashes
+-- SOUND stats leases owners; payload attempts crashes
 -- ARGV  1 token   2 age of the call, ms (0 when first sent)   3 how many   4 timeout, ms   5 max_runtime, ms, or 0
 --       6 not after: server time, ms, past which the client has given up; 0 for never
 --       7 share: how many workers there are; no worker takes more than its part of a short queue
@@ -52,6 +52,7 @@ end
 if #ids == 0 and settings[2] ~= '1' then
   local ready = redis.call('SCARD', todos)
   recorded = sound()
+  if rouses(deadline) then redis.call('XLEN', alarm) end -- `rouse` will write it, after the tasks have moved
   if runtime_ms > 0 then redis.call('HLEN', runtime) end
   n = math.min(n, math.max(1, math.ceil(ready / tonumber(ARGV[7]))))
   local picks = ready > 0 and pick(n, ready) or {}

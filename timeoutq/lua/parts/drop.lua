@@ -1,5 +1,5 @@
--- drop: forget the leases on the ids: lock keys, deadlines, owners, limits
-local function drop(ids)
+-- drop: forget the leases on the ids: lock keys, deadlines, owners, limits; `endless`: it is known that there are no limits
+local function drop(ids, endless)
   if #ids == 0 then return end
   local locks = {}
   for i = 1, #ids do
@@ -8,7 +8,7 @@ local function drop(ids)
   redis.call('DEL', unpack(locks))
   redis.call('ZREM', leases, unpack(ids))
   redis.call('HDEL', owners, unpack(ids))
-  if redis.call('EXISTS', runtime) == 1 then
+  if not endless and redis.call('EXISTS', runtime) == 1 then
     redis.call('HDEL', runtime, unpack(ids))
   end
 end

@@ -6,9 +6,13 @@ local function ring()
 end
 
 -- rouse: something will be due at `at`. Every cleaner looks again by `wake_at`; when that is too late, or was
--- promised by a clock that has been stepped forward since, wake them all.
+-- promised by a clock that has been stepped forward since, wake them all; `rouses` says whether that is so.
+local function rouses(at)
+  return at < wake_at or (wake_at > 0 and wake_at <= now)
+end
+
 local function rouse(at)
-  if at < wake_at or (wake_at > 0 and wake_at <= now) then
+  if rouses(at) then
     redis.call('HSET', meta, 'wake_at', at)
     if type(redis.pcall('XADD', alarm, 'MAXLEN', 1, '*', 'at', at)) == 'table' then
       -- a foreign hand gave the stream the last id that there is: it begins anew
