@@ -168,7 +168,7 @@ def test_a_task_that_is_never_done_is_named() -> None:
 
     with fake_queue() as queue:
         queue.put("a", "recrawl")
-        with pytest.raises(NotDrained, match=r"task 'recrawl' ran 20 times \(runs_each=\) and is not done"):
+        with pytest.raises(NotDrained, match="task 'recrawl' ran 20 times and is not done; runs_each= allows no more"):
             run(handler, queue, runs_each=20)
 
 
@@ -178,7 +178,7 @@ def test_tasks_that_make_tasks_without_end_are_stopped() -> None:
 
     with fake_queue() as queue:
         queue.put("a")
-        with pytest.raises(NotDrained, match=r"handlers ran 30 times \(runs=\), and there is more to do"):
+        with pytest.raises(NotDrained, match="handlers ran 30 times and there is more to do; runs= allows no more"):
             run(handler, queue, runs=30)
 
 
@@ -329,6 +329,22 @@ def test_a_thread_that_waits_for_ever_fails_at_its_max_runtime_and_is_tried_agai
         over.set()
         assert (ran.states, ran.runs) == ({"a": "done"}, {"a": 2})
         assert ran.seconds == pytest.approx(105, abs=0.01)
+
+
+def test_a_handler_that_waits_for_ever_is_tried_again_at_its_max_runtime_until_it_fails() -> None:
+    with fake_queue() as queue:
+        queue.put("a")
+        ran = run(waits_for_ever, queue, max_runtime=5, retry=[1, 2.5])
+        assert (ran.states, ran.runs) == ({"a": "failed"}, {"a": 3})
+        assert ran.seconds == pytest.approx(5 + 1 + 5 + 2.5 + 5, abs=0.05)
+
+
+def test_a_max_runtime_of_days_with_leases_of_milliseconds_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "PATIENCE", 2)
+    with fake_queue(timeout=0.01) as queue:
+        queue.put("a")
+        with pytest.raises(NotDrained, match="the handler has been at work for 2 real seconds on 'a'"):
+            run(waits_for_ever, queue, max_runtime=6 * 86_400)
 
 
 def test_what_is_due_while_a_handler_waits_runs_before_its_max_runtime() -> None:

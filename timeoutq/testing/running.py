@@ -158,10 +158,14 @@ class _Watch:
             self.running[lease.fence] = lease
             self.runs[lease.task] += 1
             if self.runs[lease.task] > self._limits.each:
-                self.too_often = f"task {lease.task!r:.200} ran {self._limits.each} times (runs_each=) and is not done"
+                self.too_often = (
+                    f"task {lease.task!r:.200} ran {self._limits.each} times and is not done; runs_each= allows no more"
+                )
             elif self.runs.total() > self._limits.all:
                 most = ", ".join(f"{task!r:.80} {count} times" for task, count in self.runs.most_common(NAMED))
-                self.too_often = f"handlers ran {self._limits.all} times (runs=), and there is more to do; {most}"
+                self.too_often = (
+                    f"handlers ran {self._limits.all} times and there is more to do; runs= allows no more; {most}"
+                )
 
     def finish(self, lease: Lease) -> None:
         with self._lock:
@@ -213,30 +217,34 @@ async def _drive(
         if not ends and not worker.held:
             await _advance(queue, working)
         elif ends and runtime is not None and time.monotonic() - since > QUIET:
-            await _pass(queue, worker, min(ends))
+            await _pass(queue, worker, watch, min(ends))
 
 
 def _ends(queue: FakeAsyncQueue, worker: Worker, watch: _Watch, runtime: float | None) -> list[float]:
-    """Give the time up to which each handler at work may run; threads that are over their time do not count."""
+    """Give the time, whole µs, up to which each handler at work may run; threads over their time do not count."""
     if runtime is None:
         return [math.inf] * len(watch.running)
     first = min(queue.timeout, runtime)
     leases = list(watch.running.values())
-    ends = [(lease, lease.deadline - first + runtime - JUST_BEFORE) for lease in leases]
-    return [end for lease, end in ends if lease.fence in worker.held or end > queue.clock.now]
+    ends = [(lease, round((lease.deadline - first + runtime - JUST_BEFORE) * 1e6)) for lease in leases]
+    return [end for lease, end in ends if lease.fence in worker.held or end > queue.clock.now_us]
 
 
-async def _pass(queue: FakeAsyncQueue, worker: Worker, end: float) -> None:
-    """Let time pass to the next moment at which something happens, `end` at the latest, and keep the leases alive."""
+async def _pass(queue: FakeAsyncQueue, worker: Worker, watch: _Watch, end_us: float) -> None:
+    """Let time pass to the next moment at which something happens, `end_us` at the latest, and keep leases alive."""
     stats = await queue.stats()
     if stats.todos:
         return
-    moments = [at for at in (stats.next_due, stats.next_turn) if at is not None]
-    target = min([end, *(at for at in moments if at > queue.clock.now)])
-    while (ahead := target - queue.clock.now) > 0:
+    moments = [round(at * 1e6) for at in (stats.next_due, stats.next_turn) if at is not None]
+    target_us = min([end_us, *(at for at in moments if at > queue.clock.now_us)])
+    began = time.monotonic()
+    # whole µs, as the clock counts: a rest of less than one would never pass
+    while (ahead_us := target_us - queue.clock.now_us) > 0:
+        if time.monotonic() - began > PATIENCE:
+            raise NotDrained(await _stuck(queue, watch))
         if worker.held:
             await queue.extend(list(worker.held.values()))
-        queue.clock.advance(min(ahead, queue.timeout * 0.9))
+        queue.clock.advance(min(ahead_us / 1e6, queue.timeout * 0.9))
     await queue.promote_due()
 
 
