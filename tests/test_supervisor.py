@@ -128,6 +128,24 @@ def test_the_most_attempts_of_the_command_are_as_many_as_it_says(queue: Queue, r
     assert (found.state, found.failures) == (State.FAILED, 1)
 
 
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["lg.h"], "'lg.h' is not a handler: write module:function"),
+        (["lg.py:h"], "'lg.py:h' is not a handler: a module has no .py, write lg:h"),
+        ([f"{HANDLERS}:work", "--lifespan", "lg"], "'lg' is not a lifespan: write module:function"),
+    ],
+)
+def test_words_that_name_no_handler_are_refused_before_a_process_starts(
+    queue: Queue, run: Processes, words: list[str], complaint: str
+) -> None:
+    worker = run.start("worker", queue.name, *words)
+    assert worker.wait(60) == exit_codes.USAGE
+    log = run.log(worker)
+    assert said(log, complaint) == 1, log
+    assert said(log, "started") == said(log, "hopeless") == 0, log
+
+
 @pytest.mark.parametrize("words", [("-p", "3"), ("--no-supervise",)])
 def test_a_wrong_password_ends_the_worker_with_3(tmp_path: Path, words: tuple[str, ...]) -> None:
     with (

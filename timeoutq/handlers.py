@@ -59,14 +59,23 @@ class Shape:
     takes_state: bool
 
 
-def load(path: str, kind: str = "handler") -> Any:
-    """Import `module:function`; raises `HandlerNotFound`, which says what is missing."""
+def parts_of(path: str, kind: str = "handler") -> tuple[str, str]:
+    """Give the module and the name of `module:function`, and import nothing; raises `HandlerNotFound` for other words.
+
+    `timeoutq worker` asks before it starts processes, each of which would find out the same.
+    """
     module, _, name = path.partition(":")
     if not module or not name:
         raise HandlerNotFound(f"{path!r} is not a {kind}: write module:function, like demo.crawl:fetch")
     if module.endswith(".py"):
         dotted = module.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
         raise HandlerNotFound(f"{path!r} is not a {kind}: a module has no .py, write {dotted}:{name}")
+    return module, name
+
+
+def load(path: str, kind: str = "handler") -> Any:
+    """Import `module:function`; raises `HandlerNotFound`, which says what is missing."""
+    module, name = parts_of(path, kind)
     try:
         found: Any = import_module(module)
     except (Exception, SystemExit) as error:

@@ -115,6 +115,7 @@ def worker(
     url: Url = None, url_file: UrlFile = None, log_level: LogLevel = "info", log_json: LogJson = False,
 ) -> None:  # fmt: skip
     """Read the options of a worker, and run it."""
+    from timeoutq import handlers
     from timeoutq.client import AsyncQueue
     from timeoutq.process import run_worker
     from timeoutq.worker import Worker
@@ -124,6 +125,9 @@ def worker(
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)
+        handlers.parts_of(handler)
+        if lifespan is not None:
+            handlers.parts_of(lifespan, "lifespan")
         policy = _policy(retry, max_attempts)
         address = server_address(url, url_file)
 
