@@ -18,7 +18,7 @@ import pytest
 from tests.rig.processes import processes
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, Queue, Worker
-from timeoutq.logs import JsonFormatter
+from timeoutq.logs import JsonFormatter, SafeFormatter
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
 from timeoutq.testing import lease as make_lease
 
@@ -83,6 +83,43 @@ def test_a_traceback_keeps_its_lines_and_nothing_else() -> None:
     trace = lines[0]["traceback"].splitlines()
     assert trace[0].startswith("Traceback")
     assert trace[-1] == r"ValueError: \x1b[31mred"
+
+
+@pytest.mark.parametrize(
+    ("message", "args", "shown", "error"),
+    [
+        ("%d pages", ("x\x1b",), r"('x\x1b',)", "TypeError: %d format: a real number is required, not str"),
+        ("%s and %s", ("x",), "('x',)", "TypeError: not enough arguments for format string"),
+        ("100 %", ("y" * 5000,), "('" + "y" * 998, "ValueError: incomplete format"),
+        ("%s", (Odd(),), "(<tests.test_logs.Odd object", "ValueError: no text"),
+    ],
+)
+def test_a_log_call_whose_arguments_do_not_fit_is_a_line_all_the_same(
+    message: str,
+    args: tuple[object, ...],
+    shown: str,
+    error: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(logging.getLogger("timeoutq"), "propagate", False)  # pytest itself formats what gets further
+    plain = io.StringIO()
+    handler = logging.StreamHandler(plain)
+    handler.setFormatter(SafeFormatter("%(levelname)s %(message)s"))
+    logger = logging.getLogger("timeoutq.test")
+    logger.addHandler(handler)
+    try:
+        with as_json() as lines:
+            logger.warning(message, *args, extra={"task": "a"})
+    finally:
+        logger.removeHandler(handler)
+    (line,) = lines
+    assert (line["message"], line["format_error"], line["level"], line["task"]) == (message, error, "WARNING", "a")
+    assert line["args"].startswith(shown)
+    assert len(line["args"]) <= 1000
+    assert plain.getvalue().startswith(f"WARNING {message} (its arguments {shown}")
+    assert plain.getvalue().endswith(f" do not fit: {error})\n")
+    assert capsys.readouterr().err == ""
 
 
 async def fail(lease: Lease) -> None:

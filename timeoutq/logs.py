@@ -14,13 +14,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from types import TracebackType
 
-from timeoutq.arguments import error_text
+from timeoutq.arguments import error_text, shown
 from timeoutq.errors import InvalidInput
 from timeoutq.telling import running
 from timeoutq.text import safe
 from timeoutq.tracebacks import read_traceback, trace
 
 log = logging.getLogger(__name__)
+
+MOST_SHOWN = 1000
+"""The most characters that are shown of a log call whose arguments do not fit its text, and of these arguments."""
 
 Failed = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -30,6 +33,12 @@ class SafeFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format the record, its traceback folded into the line."""
+        message, problem = _message(record)
+        if problem is not None:
+            # logging would print lines of its own instead, and lose this one
+            record = logging.makeLogRecord(
+                {**vars(record), "args": None, "msg": f"{message} ({_why(record, problem)})"}
+            )
         return safe(super().format(record).replace("\n", " | "))
 
     def formatException(self, ei: Failed) -> str:  # noqa: N802  # the name is logging's
@@ -46,14 +55,21 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format the record as an object with time (RFC 3339), level, logger, pid, message, and its fields."""
+        """Format the record as an object with time (RFC 3339), level, logger, pid, message, and its fields.
+
+        Where the arguments do not fit the message, `message` is the text of the log call, `args` are its arguments and
+        `format_error` says what is wrong.
+        """
+        message, problem = _message(record)
         found: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "pid": record.process,
-            "message": _lines(record.getMessage()),
+            "message": _lines(message),
         }
+        if problem is not None:
+            found |= {"args": _lines(shown(record.args, MOST_SHOWN)), "format_error": _lines(_text(problem))}
         if record.exc_info:
             found["traceback"] = _lines(_traceback(record.exc_info))
         own = {name: value for name, value in vars(record).items() if name not in _USUAL}
@@ -76,6 +92,22 @@ def _of_handler(record: logging.LogRecord) -> Mapping[str, object]:
     return {**fields, "task": lease.task, "attempt": lease.attempt}
 
 
+def _message(record: logging.LogRecord) -> tuple[str, Exception | None]:
+    """Give the text of a record; if its arguments do not fit, the text without them and the error."""
+    try:
+        return record.getMessage(), None
+    except Exception as error:  # the log call of a handler may be wrong in any way
+        return safe(record.msg)[:MOST_SHOWN], error
+
+
+def _why(record: logging.LogRecord, problem: Exception) -> str:
+    return f"its arguments {shown(record.args, MOST_SHOWN)} do not fit: {_text(problem)}"
+
+
+def _text(error: BaseException | None) -> str:
+    return error_text(error).decode("utf-8", "replace")
+
+
 def _lines(value: object) -> str:
     return "\n".join(map(safe, value.split("\n"))) if isinstance(value, str) else safe(value)
 
@@ -84,7 +116,7 @@ def _traceback(found: Failed) -> str:
     error = found[1]
     if error is None:
         return ""
-    text = error_text(error).decode("utf-8", "replace")
+    text = _text(error)
     return read_traceback(trace(error), text) or text
 
 
@@ -105,13 +137,11 @@ def configure(level: str, *, as_json: bool = False) -> None:
 
 
 def _tell_uncaught(found: Failed) -> None:
-    log.critical("ended by an error: %s", error_text(found[1]).decode("utf-8", "replace"), exc_info=found)
+    log.critical("ended by an error: %s", _text(found[1]), exc_info=found)
 
 
 def _tell_of_thread(found: threading.ExceptHookArgs) -> None:
     if found.exc_value is not None and not isinstance(found.exc_value, SystemExit):
         name = "a thread" if found.thread is None else f"the thread {found.thread.name}"
         error = (found.exc_type, found.exc_value, found.exc_traceback)
-        log.error(
-            "%s ended by an error: %s", name, error_text(found.exc_value).decode("utf-8", "replace"), exc_info=error
-        )
+        log.error("%s ended by an error: %s", name, _text(found.exc_value), exc_info=error)
