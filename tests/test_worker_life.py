@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import redis
 
-from timeoutq import AccessDenied, AsyncQueue, InvalidInput, Lease, Politeness, Queue, Retry, State, Worker
+from timeoutq import AccessDenied, Ack, AsyncQueue, InvalidInput, Lease, Politeness, Queue, Retry, State, Worker
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
 from timeoutq.worker import Tally
@@ -445,6 +445,26 @@ async def test_what_ends_within_the_drain_deadline_is_acked(fake: FakeAsyncQueue
     release.set()
     tally = await asyncio.wait_for(running, 10)
     assert (tally.acked, tally.released) == (1, 1)
+
+
+async def test_what_a_handler_still_returns_when_it_is_asked_to_end_counts(fake: FakeAsyncQueue) -> None:
+    begun = asyncio.Event()
+
+    async def handler(lease: Lease) -> Ack:
+        begun.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        return Ack(put=["found"])
+
+    await fake.put("a")
+    worker = Worker(fake, handler, concurrency=1, prefetch=0, signals=False)
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(begun.wait(), 10)
+    worker.stop(now=True)
+    await until(running.done)
+    assert (running.result().acked, running.result().released) == (1, 0)
+    assert (await fake.inspect("a")).state is State.DONE
+    assert (await fake.inspect("found")).state is State.TODOS
 
 
 async def test_a_worker_that_is_stopped_before_it_runs_does_nothing(fake: FakeAsyncQueue) -> None:

@@ -78,6 +78,26 @@ async def test_a_suspect_and_a_long_handler_do_not_stop_the_worker(url: str, que
         await ended(working)
 
 
+async def test_a_suspect_that_waits_is_given_back_when_its_worker_stops(url: str, queue: Queue) -> None:
+    begun = asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    suspect = make_suspect(queue, "suspect")
+    queue.put("long")
+    async with AsyncQueue(queue.name, url, timeout=30) as mine:
+        worker = Worker(mine, handler, signals=False)
+        working = asyncio.create_task(worker.run())
+        await until(begun.is_set)
+        queue.release(suspect)
+        await until(lambda: worker._solo is not None)
+        worker.stop(now=True)
+        assert (await ended(working)).released == 2
+    assert (queue.stats().todos, queue.stats().in_progress) == (2, 0)
+
+
 @pytest.mark.parametrize("threads", [False, True])
 async def test_nothing_is_claimed_beside_a_suspect_that_runs(url: str, queue: Queue, threads: bool) -> None:
     begun, go = threading.Event(), threading.Event()
