@@ -51,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         callspec = getattr(item, "callspec", None)
         if levels.is_breaking(str(item.path), callspec and callspec.params.get("server")):
             item.add_marker(pytest.mark.breaking)
+        if levels.is_alone(str(item.path)):
+            item.add_marker(pytest.mark.alone)
 
 
 def pytest_unconfigure() -> None:

@@ -1,8 +1,9 @@
 """Which tests belong to the slower tier; what each level of the rig has done; and which must not be skipped where.
 
-`pytest` runs the everyday tier, `pytest -m breaking` the slower one: long runs, and twins that an everyday run does
-without. A test that belongs to a level says `levels.count("storms", kills=412)`; the figures of a level add up over its
-tests, also over those that ran in other processes of pytest-xdist.
+`pytest` runs the everyday tier, `pytest -m breaking` the slower one: twins that an everyday run does without, and long
+runs, which load the machine as far as they can and are marked `alone` besides. A test that belongs to a level says
+`levels.count("storms", kills=412)`; the figures of a level add up over its tests, also over those that ran in other
+processes of pytest-xdist.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ class Level:
 
     files: Sequence[str]
     needs: Sequence[str] = ()
-    breaking: bool = False
-    """All of it belongs to the slower tier."""
+    alone: bool = False
+    """All of it belongs to the slower tier, and needs the machine for itself."""
 
 
 LEVELS: Mapping[str, Level] = {
-    "explorer": Level(["test_explorer.py"], breaking=True),
+    "explorer": Level(["test_explorer.py"], alone=True),
     "schedules": Level(["test_schedules.py"], ["gcc", "redis-server"]),
     "properties": Level(["test_core_model.py"], ["gcc", "redis-server"]),
-    "mutants": Level(["test_mutants.py"], ["gcc", "redis-server"], breaking=True),
+    "mutants": Level(["test_mutants.py"], ["gcc", "redis-server"], alone=True),
     "faults": Level(["test_faults.py"]),
-    "storms": Level(["test_storms.py"], breaking=True),
-    "server faults": Level(["test_server_faults.py"], ["redis-server"], breaking=True),
-    "power cuts": Level(["test_power_cuts.py"], ["gcc", "redis-server"], breaking=True),
-    "failovers": Level(["test_failovers.py"], ["redis-server"], breaking=True),
+    "storms": Level(["test_storms.py"], alone=True),
+    "server faults": Level(["test_server_faults.py"], ["redis-server"], alone=True),
+    "power cuts": Level(["test_power_cuts.py"], ["gcc", "redis-server"], alone=True),
+    "failovers": Level(["test_failovers.py"], ["redis-server"], alone=True),
     "hosts": Level(["test_polite_walk.py"], ["redis-server"]),
-    "clocks": Level(["test_clocks.py"], ["gcc", "redis-server"], breaking=True),
+    "clocks": Level(["test_clocks.py"], ["gcc", "redis-server"], alone=True),
     "hostile text": Level(["test_hostile_text.py"]),
-    "soak": Level(["test_soak.py"], breaking=True),
+    "soak": Level(["test_soak.py"], alone=True),
 }
 
 BOTH_SERVERS = (
@@ -50,12 +51,15 @@ BOTH_SERVERS = (
 meet Redis in the slower tier."""
 
 
+def is_alone(path: str) -> bool:
+    """Say whether a test of this file needs the machine for itself."""
+    level = level_of(path)
+    return level is not None and LEVELS[level].alone
+
+
 def is_breaking(path: str, server: object = None) -> bool:
     """Say whether a test of this file, on a server of this kind, belongs to the slower tier."""
-    level = level_of(path)
-    if level is not None and LEVELS[level].breaking:
-        return True
-    return server == "redis" and not path.endswith(BOTH_SERVERS)
+    return is_alone(path) or (server == "redis" and not path.endswith(BOTH_SERVERS))
 
 
 _figures: dict[str, Counter[str]] = defaultdict(Counter)
