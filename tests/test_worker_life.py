@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from itertools import pairwise
@@ -17,8 +18,21 @@ from typing import Any
 import pytest
 import redis
 
-from timeoutq import AccessDenied, Ack, AsyncQueue, InvalidInput, Lease, Politeness, Queue, Retry, State, Worker
+from timeoutq import (
+    AccessDenied,
+    Ack,
+    AsyncQueue,
+    InvalidInput,
+    Lease,
+    Politeness,
+    Queue,
+    Retry,
+    State,
+    Worker,
+    process,
+)
 from timeoutq.embedded import EmbeddedServer
+from timeoutq.errors import WorkerBroken
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
 from timeoutq.worker import Tally
 
@@ -119,6 +133,83 @@ async def test_an_error_while_leaving_is_raised_when_all_is_given_back(fake: Fak
     with pytest.raises(ConnectionError, match="cannot close"):
         await drained(Worker(fake, fetch, burst=True, lifespan=broken))
     assert (await fake.stats()).done == 1
+
+
+async def test_a_worker_whose_lifespan_ends_before_it_gives_its_tasks_back_and_says_why(fake: FakeAsyncQueue) -> None:
+    pool: list[str] = []
+
+    @asynccontextmanager
+    async def pooled() -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(keep_alive())
+            pool.append("open")
+            try:
+                yield
+            finally:
+                pool.clear()
+
+    async def keep_alive() -> None:
+        await until(lambda: pool == ["open", "used"])
+        raise ConnectionError("the pool has lost its server")
+
+    async def use(lease: Lease) -> None:
+        pool.append("used")
+        await asyncio.sleep(3600)
+
+    await fake.put("a", "b", "c")
+    with pytest.raises(WorkerBroken, match="the lifespan ended though the worker had not") as caught:
+        await drained(Worker(fake, use, lifespan=pooled, signals=False, concurrency=1))
+    assert isinstance(caught.value.__cause__, ExceptionGroup)
+    assert "the pool has lost its server" in str(caught.value.__cause__.exceptions)  # pyright: ignore[reportUnknownMemberType]
+    found = await fake.stats()
+    assert (found.todos, found.failed, found.in_progress) == (3, 0, 0)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+async def test_a_lifespan_that_leaves_the_program_when_it_is_left_is_an_error(
+    fake: FakeAsyncQueue, error: type[BaseException]
+) -> None:
+    @asynccontextmanager
+    async def leaving() -> AsyncIterator[None]:
+        yield
+        raise error
+
+    await fake.put("a")
+    with pytest.raises(WorkerBroken, match=f"the lifespan raised {error.__name__} when it was left"):
+        await drained(Worker(fake, fetch, burst=True, lifespan=leaving))
+    assert (await fake.stats()).done == 1
+
+
+async def test_a_worker_ends_though_handlers_have_left_all_threads_of_the_loop_behind(fake: FakeAsyncQueue) -> None:
+    free, loop = threading.Event(), asyncio.get_running_loop()
+    threads = ThreadPoolExecutor(2)
+    loop.set_default_executor(threads)
+    hung = [loop.run_in_executor(None, free.wait) for _ in range(2)]
+    try:
+        await fake.put("a")
+        assert (await drained(Worker(fake, fetch, burst=True, signals=False))).acked == 1
+        assert not any(one.done() for one in hung)
+    finally:
+        free.set()
+        await asyncio.gather(*hung)
+
+
+def test_a_process_finds_the_name_of_its_server_though_all_threads_of_the_loop_are_taken() -> None:
+    free = threading.Event()
+
+    async def look() -> object:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        hung = loop.run_in_executor(None, free.wait)
+        try:
+            async with asyncio.timeout(10):
+                return await loop.getaddrinfo("localhost", 6379)
+        finally:
+            free.set()
+            await hung
+
+    with process._runner() as runner:
+        assert runner.run(look())
 
 
 async def test_the_lifespan_is_left_after_the_last_handler_when_the_worker_is_cancelled(fake: FakeAsyncQueue) -> None:

@@ -86,7 +86,7 @@ class HandlerNotFound(TimeoutqError, ImportError):
 
 
 class WorkerBroken(TimeoutqError):
-    """A handler ended a part of its worker: the message says which part, and what ran. Mend the handler."""
+    """A handler ended a part of its worker, or the lifespan ended before the worker: the message says what ended."""
 
 
 class MissingExtra(TimeoutqError, ImportError):

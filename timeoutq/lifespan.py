@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context, copy_context
 from types import TracebackType
 from typing import Any, Self
 
-from timeoutq.arguments import class_name
-from timeoutq.errors import InvalidInput
+from timeoutq.arguments import class_name, error_text
+from timeoutq.errors import InvalidInput, WorkerBroken
 from timeoutq.handlers import Lifespan, discard, name_of
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,10 @@ def is_manager(value: object) -> bool:
 class Span:
     """An async context manager around a worker's life; without a lifespan it does nothing."""
 
-    def __init__(self, lifespan: Lifespan[Any] | None) -> None:
+    def __init__(self, lifespan: Lifespan[Any] | None, on_lost: Callable[[BaseException], object]) -> None:
+        """Prepare; `on_lost` is called with the reason if the lifespan ends though nobody has left it."""
         self._lifespan = lifespan
+        self._on_lost = on_lost
         self._task: asyncio.Task[None] | None = None
         self.entered = False
         """Whether there is a state now; False also when entering was given up."""
@@ -57,7 +60,17 @@ class Span:
             ready.cancel()
         if self._task.done() and not self._given_up:
             self._task.result()
+        self._task.add_done_callback(self._look)
         return self
+
+    def _look(self, task: asyncio.Task[None]) -> None:
+        if self.entered and not self._over.is_set():
+            self.entered = False
+            error = None if task.cancelled() else task.exception()
+            said = "it was cancelled" if error is None else error_text(error).decode("utf-8", "replace")
+            lost = WorkerBroken(f"the lifespan ended though the worker had not: {said}; does it run tasks of its own?")
+            lost.__cause__ = error
+            self._on_lost(lost)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -93,10 +106,16 @@ class Span:
                 f"lifespan {name_of(lifespan)} gave no async context manager but {class_name(manager)}: "
                 "is @asynccontextmanager missing?"
             )
-        async with manager as state:
-            self.state, self.context, self.entered = state, copy_context(), True
-            self._ready.set()
-            await self._over.wait()
+        try:
+            async with manager as state:
+                self.state, self.context, self.entered = state, copy_context(), True
+                self._ready.set()
+                await self._over.wait()
+        except (SystemExit, KeyboardInterrupt) as error:
+            if not self.entered:
+                raise
+            # raised in a task, these two would end the event loop, and all that the worker has still to do
+            raise WorkerBroken(f"the lifespan raised {type(error).__name__} when it was left") from error
 
 
 def _called(lifespan: Lifespan[Any]) -> Any:

@@ -9,9 +9,12 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Self, cast
@@ -188,8 +191,30 @@ def _runner() -> asyncio.Runner:
     try:
         uvloop: Any = import_module("uvloop")  # optional: used where it is installed
     except ImportError:
-        return asyncio.Runner()
+        return asyncio.Runner(loop_factory=_Loop)
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that looks up names in threads of its own.
+
+    Handlers may leave all threads of the loop behind, hung in `asyncio.to_thread`: the name of the server must still
+    be found, or the worker could not connect again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names = ThreadPoolExecutor(2, "names")
+
+    async def getaddrinfo(
+        self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> Any:
+        look = partial(socket.getaddrinfo, host, port, family, type, proto, flags)
+        return await self.run_in_executor(self._names, look)
+
+    def close(self) -> None:
+        self._names.shutdown(wait=False, cancel_futures=True)
+        super().close()
 
 
 class Orders:

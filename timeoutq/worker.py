@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
@@ -195,7 +196,7 @@ class Worker:
             raise InvalidInput(_not_async(queue))
         self.queue = queue
         self.handler: Handler = load_handler(handler) if isinstance(handler, str) else handler
-        self._span = Span(_checked(lifespan))
+        self._span = Span(_checked(lifespan), self._lose_span)
         self._max_tasks = None if max_tasks is None else arguments.count(max_tasks, "max_tasks")
         self._most_releases = arguments.count(max_releases or UNBOUNDED, "max_releases")
         self._spans = Spans()
@@ -478,6 +479,10 @@ class Worker:
         self._exchanges.discard(task)
         if not task.cancelled():
             self._broken = self._broken or task.exception()
+        self._wake.set()
+
+    def _lose_span(self, reason: BaseException) -> None:
+        self._broken = self._broken or reason
         self._wake.set()
 
     async def _rest(self, drain_until: float) -> None:
@@ -1175,7 +1180,10 @@ class Worker:
                 "worker %s could not give back %d leases: %s", self.queue.worker, len(self.held), error,
                 extra=self._fields(error=error),
             )  # fmt: skip
-        await asyncio.get_running_loop().run_in_executor(None, self._heartbeat.stop)
+        # the event loop's own threads may all be taken by what handlers have started and left behind
+        ending = ThreadPoolExecutor(1)
+        await asyncio.get_running_loop().run_in_executor(ending, self._heartbeat.stop)
+        ending.shutdown(wait=False)
         await self._leave_unending()
 
     async def _leave_unending(self) -> None:
