@@ -391,6 +391,25 @@ async def test_after_max_tasks_the_worker_ends_and_says_so(
     assert queue.stats().todos == 250
 
 
+async def test_of_more_places_than_max_tasks_no_more_are_taken(fake: FakeAsyncQueue) -> None:
+    go = asyncio.Event()
+    ran: list[str] = []
+
+    async def handler(lease: Lease) -> None:
+        ran.append(lease.task)
+        await go.wait()
+
+    await fake.put([f"t{i}" for i in range(10)])
+    working = asyncio.create_task(Worker(fake, handler, concurrency=6, max_tasks=2, signals=False).run())
+    await until(lambda: len(ran) == 2)
+    for _ in range(30):
+        await asyncio.sleep(0.01)
+        assert (await fake.stats()).in_progress == len(ran) == 2
+    go.set()
+    await until(working.done)
+    assert (working.result().acked, working.result().end) == (2, "max_tasks")
+
+
 async def test_a_worker_says_why_it_ended(fake: FakeAsyncQueue) -> None:
     await fake.put("a")
     assert (await drained(Worker(fake, fetch, burst=True, max_tasks=2))).end == "drained"
