@@ -517,7 +517,7 @@ def test_a_lost_lease_names_who_has_it_now(ask: Run, queue: Queue) -> None:
     queue.claim(5, timeout=60)
     one = ask("ack", queue.name, "a", "--token", "w7#1")
     assert (one.code, one.lines) == (4, [["a", "lost"]])
-    assert f"lease on 'a' was revoked and worker {queue.worker} has it now" in one.err
+    assert f"lease on 'a' is lost and worker {queue.worker} has it now" in one.err
     found = ask("ack", queue.name, "a", "--token", "w7#1", "--put", "new")
     assert (found.code, f"worker {queue.worker} has it now" in found.err) == (4, True)
     assert queue.inspect("new").state is None

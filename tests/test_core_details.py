@@ -101,6 +101,39 @@ def test_a_lease_lost_error_names_task_holder_state_and_cure(face: Any, url: str
         assert (caught.value.holder, caught.value.state) == (None, "done")
 
 
+def test_a_lease_on_a_task_that_was_moved_by_hand_does_not_blame_the_timeout(face: Any, raw: Any) -> None:
+    face.put("a")
+    (lease,) = face.claim()
+    key = f"timeoutq:{{{face.name}}}:"
+    raw.smove(f"{key}in_progress", f"{key}todos", "a")
+    with pytest.raises(LeaseLost, match=r"the task is in todos now, though worker .* Somebody moved the task by hand"):
+        face.ack(lease)
+    raw.srem(f"{key}todos", "a")
+    with pytest.raises(LeaseLost, match="the task is in no state now, though worker") as caught:
+        face.release(lease)
+    assert (caught.value.holder, caught.value.state) == (face.worker, None)
+    assert "raise timeout=" not in str(caught.value)
+    raw.sadd(f"{key}in_progress", "a")
+    face.ack(lease)
+
+
+def test_a_lease_that_was_ended_before_its_time_does_not_blame_the_timeout(face: Any) -> None:
+    face.put("a")
+    (lease,) = face.claim()
+    face.fail(lease, "no", retry_in=60)
+    with pytest.raises(LeaseLost, match="before its time was over and the task is in scheduled now: timeout= is not"):
+        face.ack(lease)
+
+
+def test_a_lease_that_ran_out_and_was_claimed_again_by_the_same_worker_says_so(face: Any) -> None:
+    face.put("a")
+    (late,) = face.claim(timeout=0.02)
+    wait_until(face.requeue_expired)
+    face.claim()
+    with pytest.raises(LeaseLost, match=r"ran out .* and the same worker, .*, has claimed it again: raise timeout="):
+        face.ack(late)
+
+
 def test_an_extension_that_max_runtime_cuts_short_says_when_it_ends(face: Any) -> None:
     face.put("a")
     (lease,) = face.claim(timeout=1, max_runtime=2)

@@ -8,6 +8,7 @@ replayed, after a pause with full jitter, until the deadline of the whole call i
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections import Counter
@@ -522,20 +523,42 @@ def lost(talk: Talk, lease: Lease) -> Flow[LeaseLost]:
     return explain_loss(talk, lease, info)
 
 
+SLACK = 0.1
+"""Seconds by which the server's clock may be ahead of what a client takes it for."""
+
+
 def explain_loss(talk: Talk, lease: Lease, info: TaskInfo) -> LeaseLost:
     """Say why a lease is lost, and what to do about it."""
-    now_ms = talk.clock.now_ms
-    ago = max(0.0, now_ms / 1000 - lease.deadline)
-    past = f"ran out {ago:.1f} s ago" if ago > 0 else "was revoked"
-    cure = "raise timeout=, extend while you work, or make the handler idempotent"
-    if info.holder is not None:
-        message = f"lease on {lease.task!r} {past} and worker {info.holder} has it now: {cure}"
+    ago = talk.clock.now_ms / 1000 - lease.deadline
+    name, where = f"lease on {lease.task!r}", f"is in {info.state.value}" if info.state else "is in no state"
+    if info.holder is not None and info.state is not State.IN_PROGRESS:
+        message = (
+            f"{name} cannot be used: the task {where} now, though worker {info.holder} still has a lease on it. "
+            "Somebody moved the task by hand; timeout= is not the cause"
+        )
     elif info.state is None:
-        message = f"lease on {lease.task!r} is gone: the task was forgotten, purged, or done and not kept"
-    elif info.state == "done":
-        message = f"lease on {lease.task!r} {past} and another worker has finished the task: {cure}"
+        message = f"{name} is gone: the task was forgotten, purged, or done and not kept"
     else:
-        message = f"lease on {lease.task!r} {past} and the task is in {info.state.value} now: {cure}"
+        if info.holder is not None:
+            again = info.holder == lease.holder
+            has = (
+                f"the same worker, {info.holder}, has claimed it again" if again else f"worker {info.holder} has it now"
+            )
+        elif info.state is State.DONE:
+            has = "another worker has finished the task"
+        else:
+            has = f"the task {where} now"
+        cure = "raise timeout=, extend while you work, or make the handler idempotent"
+        if lease.deadline == math.inf:  # a command was given only the token
+            message = f"{name} is lost and {has}: if it ran out, {cure}"
+        elif ago > -SLACK:
+            message = f"{name} ran out {max(0.0, ago):.1f} s ago and {has}: {cure}"
+        else:
+            has = "the task is done" if info.state is State.DONE else has
+            message = (
+                f"{name} was revoked before its time was over and {has}: timeout= is not the cause. Was the lease "
+                "ended before, the task moved by hand, or the claim lost in a failover?"
+            )
     return LeaseLost(message, task=lease.task, holder=info.holder, state=info.state)
 
 
