@@ -290,6 +290,14 @@ def test_pull_takes_for_good(face: Any) -> None:
     assert face.stats().done == 2
 
 
+def test_what_is_pulled_is_not_kept_where_nothing_is(face: Any) -> None:
+    face.configure(keep_done=0)
+    face.put("a")
+    assert [task.task for task in face.pull()] == ["a"]
+    assert face.stats().done == 0
+    assert face.put("a").added == 1
+
+
 def test_max_runtime_ends_a_lease_that_is_extended_for_ever(face: Any) -> None:
     face.put("a")
     (lease,) = face.claim(timeout=0.2, max_runtime=0.5)

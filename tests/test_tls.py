@@ -101,6 +101,23 @@ def test_a_client_certificate_is_named_in_the_environment(
         queue.purge()
 
 
+@pytest.mark.parametrize("kind", FACES)
+def test_a_server_that_speaks_only_an_older_tls_than_the_url_wants_is_refused(
+    kind: Any, plain_and_tls: tuple[int, int], certificates: Certificates
+) -> None:
+    url = f"rediss://127.0.0.1:{plain_and_tls[1]}/0?ssl_ca_certs={certificates.ca}&ssl_min_version="
+    with redis.Redis(port=plain_and_tls[0]) as server:
+        server.config_set("tls-protocols", "TLSv1.2")
+        try:
+            with kind("q", f"{url}1.2") as queue:
+                assert queue.put("a").added == 1
+                queue.purge()
+            with kind("q", f"{url}1.3", deadline=1) as queue, pytest.raises(TimeoutqError):
+                queue.put("a")
+        finally:
+            server.config_set("tls-protocols", "")
+
+
 async def test_a_worker_works_over_tls(plain_and_tls: tuple[int, int], certificates: Certificates) -> None:
     done: list[str] = []
 

@@ -99,6 +99,10 @@ RINGS: dict[str, tuple[Prepare, Act]] = {
     "crash": (held(), crashed),
     "promote_due": (lambda queue: queue.schedule("a", at=1), lambda queue, _: queue.promote_due()),
     "retry_failed": (failed, lambda queue, _: queue.retry_failed(all=True)),
+    "a repair that finds ready tasks": (
+        lambda queue: queue.put("a"),
+        lambda queue, _: queue.run(flows.answer(queue.talk, queue.operations.repair())),
+    ),
     "resume": (paused, lambda queue, _: queue.resume()),
     "restore": (_nothing, restored(None)),
     "the turn of a host without a delay": (polite(0.0), lambda queue, leases: queue.ack(leases)),
