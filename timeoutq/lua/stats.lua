@@ -6,12 +6,12 @@
 --       waiting, hosts, next turn of a host ms, how long handlers ran: two of (field, value) *}
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
 local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
-local durations = string.sub(meta, 1, -5) .. 'durations'
-local waiting, hosts, turn = 0, 0, false
+local prefix = string.sub(meta, 1, -5)
+local durations = prefix .. 'durations'
+-- also on a queue that is not polite: a foreign hand may have deleted its settings, and nothing that waits may be hidden
+local waiting, hosts, turn = redis.call('SCARD', prefix .. 'waiting'), 0, false
 if settings[7] then
-  local prefix = string.sub(meta, 1, -5)
-  waiting, hosts = redis.call('SCARD', prefix .. 'waiting'), redis.call('ZCARD', prefix .. 'hosts')
-  turn = next_turn()
+  hosts, turn = redis.call('ZCARD', prefix .. 'hosts'), next_turn()
 end
 return {
   now, redis.call('SCARD', todos), redis.call('ZCARD', scheduled), redis.call('SCARD', in_progress),

@@ -5,7 +5,7 @@ local function about(id)
   if redis.call('SISMEMBER', in_progress, id) == 1 then state = 'p' end
   if redis.call('SISMEMBER', done, id) == 1 then state = 'd' end
   if redis.call('SISMEMBER', failed, id) == 1 then state = 'f' end
-  if polite and redis.call('SISMEMBER', waiting, id) == 1 then state = 'w' end
+  if redis.call('SISMEMBER', log_key .. 'waiting', id) == 1 then state = 'w' end
   local due = redis.call('ZSCORE', scheduled, id)
   if due then state = 's' end
   local digest = redis.call('HGET', log_key .. 'traces', id)
