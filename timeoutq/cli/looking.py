@@ -18,6 +18,7 @@ import typer
 from timeoutq.cli import lines
 from timeoutq.cli.app import (
     NOTHING,
+    SERVER,
     AsJson,
     Ids,
     Name,
@@ -48,15 +49,15 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel="Looking")
 def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
-    """List the queues on the server: how many tasks each queue has, and in which states. Exit 1 when there are none.
+    """List the queues on the server: how many tasks each has, and in which states. Exit 1: none; 3: none can be read.
 
     The command looks at all keys of the server's database, a thousand at a time: about one second per million keys.
 
-    The columns: queue, known, todos, waiting, scheduled, in_progress, done, failed, workers, note.
+    The columns on a pipe: queue, known, todos, waiting, scheduled, in_progress, done, failed, workers, note.
     """
     from timeoutq import directory
 
-    sink, met = Sink(as_json), 0
+    sink, met, readable = Sink(as_json), 0, 0
     # a server that evicts keys is not refused here: this command only reads
     with (
         open_queue("queues", url, url_file, allow_eviction=True) as opened,
@@ -66,6 +67,7 @@ def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -
         for call, page in enumerate(directory.names(opened), 1):
             for one in directory.look(opened, page):
                 met += 1
+                readable += one.stats is not None
                 if as_json:
                     sink.document(_listed(one))
                 else:
@@ -76,6 +78,8 @@ def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -
     if not as_json:
         found.sort(key=lambda one: one.name)
         sink.rows(QUEUE_COLUMNS, ([_listed(one)[column] for column in QUEUE_COLUMNS] for one in found))
+    if not readable:
+        stop(SERVER, f"none of the queues at {opened.url} can be read")
 
 
 QUEUE_COLUMNS = ("queue", "known", "todos", "waiting", "scheduled", "in_progress", "done", "failed", "workers", "note")
@@ -317,7 +321,7 @@ def doctor(
 
     with open_queue(queue or "doctor", url, url_file, allow_eviction=True) as opened:
         mended = [examine.repair(opened)] if repair else []
-        findings = mended + examine.examine(opened)
+        findings = mended + examine.examine(opened, named=queue is not None)
         if queue is not None and not _met(opened):
             findings.append(examine.Finding("queue", "red", unknown_words(opened)))
         try:
