@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -90,6 +91,47 @@ def test_a_queue_of_another_schema_is_listed_with_what_is_wrong(say: Say, web: Q
     assert lines[0][:2] == ["later", "-"]
     assert "schema 99" in lines[0][-1]
     assert lines[1][0] == "web"
+
+
+def test_a_server_that_refuses_every_queue_ends_the_command_with_3(
+    say: Say, url: str, web: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client: Any = raw
+    client.execute_command("ACL", "SETUSER", "few", "reset", "on", ">secret", "~timeoutq:{other}:*", "+@all")
+    try:
+        monkeypatch.setenv("TIMEOUTQ_URL", re.sub("//[^@/]*@", "//few:secret@", url))
+        for words in ((), ("--json",)):
+            done = say("queues", *words)
+            assert (done.code, "web" in done.out) == (3, True), done
+            assert "none of the queues at" in done.err
+            assert "can be read" in done.err
+        with Queue("other", url) as other:
+            other.put("a")
+        done = say("queues")
+        assert (done.code, done.err) == (0, "")
+        assert [line[:2] for line in done.lines] == [["other", "1"], ["web", "-"]]
+        assert "refuses access" in done.lines[1][-1]
+    finally:
+        client.acl_deluser("few")
+
+
+def test_what_waits_is_counted_when_a_foreign_hand_has_deleted_the_politeness(
+    say: Say, url: str, raw: redis.Redis
+) -> None:
+    with Queue("rude", url, politeness=Politeness(60)) as opened:
+        opened.put([f"http://a.example/{i}" for i in range(10)])
+        raw.delete(opened.operations.key("meta"))
+    with Queue("rude", url) as opened:
+        opened.put("b")
+        stats = opened.stats()
+        assert (stats.todos, stats.waiting, stats.known) == (2, 9, 11)
+        task = next(opened.each("waiting")).task
+        assert opened.inspect(task).state == opened.states(task)[task] == "waiting"
+        assert say("queues").lines == [["rude", "11", "2", "9", "0", "0", "0", "0", "0", "-"]]
+        lines = say("status", "rude").lines
+        assert ["waiting", "9"] in lines
+        assert ["known", "11"] in lines
+        assert "11 tasks known" in next(line[2] for line in say("doctor", "rude").lines if line[0] == "schema")
 
 
 def test_many_keys_are_looked_at_some_at_a_time(url: str, web: Queue, raw: redis.Redis) -> None:

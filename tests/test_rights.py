@@ -40,7 +40,8 @@ def test_a_user_who_lacks_a_command_is_refused_before_anything_is_written(
         assert list(raw.scan_iter("*")) == []
         if command not in ("TIME", "HMGET"):  # without these no script runs at all
             assert f"may not run {command} on the keys of queue {name}" in str(caught.value)
-            assert f"ACL SETUSER app ~timeoutq:{{{name}}}:* +{command.lower()}" in str(caught.value)
+            cure = str(caught.value).partition("Let an operator run: ")[2]
+            assert cure == f"ACL SETUSER app +{command.lower()}", "no rights beyond what is missing"
         # what is allowed later is tried again
         user("~*", "+@all")
         queue.put("a")
@@ -90,6 +91,38 @@ def test_a_user_who_may_not_hear_the_bell_is_told_so(user: MakeUser, name: str) 
         queue.purge()
 
 
+@pytest.mark.parametrize(
+    ("rules", "refused", "cure"),
+    [
+        (["~timeoutq:{web}:*", "+@all", "-smove", "-info"], "INFO, SMOVE", "+info +smove"),
+        (["~*", "+@all", "-zadd"], "ZADD", "+zadd"),
+        (["~timeoutq:{other}:*", "+@all"], "the keys timeoutq:{web}:*", "~timeoutq:{web}:*"),
+        (
+            ["~timeoutq:{other}:*", "+@all", "-sadd"],
+            "SADD, the keys timeoutq:{web}:*",
+            "~timeoutq:{web}:* +sadd",
+        ),
+    ],
+)
+def test_doctor_proposes_no_more_than_the_queue_that_was_asked_about_needs(
+    user: MakeUser, raw: redis.Redis, rules: list[str], refused: str, cure: str
+) -> None:
+    client: Any = raw
+    with Queue("web", user(*rules)) as queue:
+        (found,) = [finding for finding in examine(queue) if finding.check == "acl"]
+        assert (found.verdict, found.found) == ("red", f"app is refused {refused}")
+        assert found.cure == f"ACL SETUSER app {cure}"
+        client.execute_command(*found.cure.split())
+        assert [finding.verdict for finding in examine(queue) if finding.check == "acl"] == ["green"]
+
+
+def test_without_a_queue_doctor_proposes_no_rights_to_the_keys_of_all_queues(user: MakeUser) -> None:
+    with Queue("doctor", user("~timeoutq:{web}:*", "+@all")) as queue:
+        (found,) = [finding for finding in examine(queue, named=False) if finding.check == "acl"]
+        assert (found.verdict, found.found) == ("red", "app is refused the keys timeoutq:*")
+        assert found.cure == "timeoutq doctor QUEUE proposes the rights for the keys of one queue"
+
+
 def test_the_user_that_doctor_proposes_carries_all_that_a_queue_does(
     user: MakeUser, url: str, raw: redis.Redis
 ) -> None:
@@ -97,7 +130,7 @@ def test_the_user_that_doctor_proposes_carries_all_that_a_queue_does(
     address = user()
     with Queue("q", address) as queue:
         cure = next(finding.cure for finding in examine(queue) if finding.check == "acl")
-        assert cure.startswith("ACL SETUSER app ~timeoutq:* +")
+        assert cure.startswith("ACL SETUSER app ~timeoutq:{q}:* +")
         client.execute_command(*cure.split())
         facts = gather(queue)
         assert facts.refused == [], "one cure is enough"
@@ -109,11 +142,11 @@ def test_the_user_that_doctor_proposes_carries_all_that_a_queue_does(
         if title.startswith("test_") and list(inspect.signature(body).parameters) == ["face"]
     ]
     assert len(transcripts) > 15
-    for number, body in enumerate(transcripts):
-        with Queue(f"q{number}", address, timeout=5) as queue:
+    for body in transcripts:
+        with Queue("q", address, timeout=5) as queue:
             body(queue)
             queue.purge()
-    with Queue("durable", address) as queue:
+    with Queue("q", address) as queue:
         assert queue.put("a", durable=0).added == 1
         assert queue.run(flows.ask(queue.talk, [("WAIT", 0, 1)])) == [0]
         queue.purge()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -57,16 +58,25 @@ class Facts:
     user: str = ""
     """Empty where the server does not tell."""
     refused: Sequence[str] = ()
-    """Commands that this user may not run on the queue's keys."""
+    """Commands that this user may not run."""
+    pattern: str = "timeoutq:*"
+    """The keys of the queue; or of all queues, when none was named."""
+    named: bool = True
+    """Whether a queue was named."""
+    keys: str = "allowed"
+    """Whether this user may use the queue's keys: `allowed`, `refused`, or `untried` when no command could be tried."""
     foreign: Mapping[str, str] = field(default_factory=dict[str, str])
     """Keys of the queue that have a foreign type, and this type."""
     crooked: Mapping[str, int] = field(default_factory=dict[str, int])
     """What a short walk through the queue found wrong, by the words of `repairs.py`."""
 
 
-def examine(queue: Queue) -> list[Finding]:
-    """Gather the facts and judge them. Raises `Unavailable` or `AccessDenied` when nothing can be asked at all."""
-    return judge(gather(queue))
+def examine(queue: Queue, named: bool = True) -> list[Finding]:
+    """Gather the facts and judge them; without `named`, they are about the server, and the queue is any.
+
+    Raises `Unavailable` or `AccessDenied` when nothing can be asked at all.
+    """
+    return judge(gather(queue, named))
 
 
 def judge(facts: Facts) -> list[Finding]:
@@ -90,7 +100,7 @@ def repair(queue: Queue) -> Finding:
 # ---- gathering
 
 
-def gather(queue: Queue) -> Facts:
+def gather(queue: Queue, named: bool = True) -> Facts:
     """Ask the server; where it refuses to tell, the facts stay empty, and the checks say what they could not see."""
     (told,) = queue.run(_try(queue, [("INFO",)]))
     info: dict[str, Any] = {} if isinstance(told, BaseException) else told
@@ -110,9 +120,11 @@ def gather(queue: Queue) -> Facts:
         error = f"schema: {mismatch}"
     except TimeoutqError as refused:
         error = str(refused)
+    refused, keys = _refused(queue)
     return Facts(
         url=queue.url, info=info, config=_config(queue), clock_ms=ahead,
-        trip_ms=(ended - began) * 1000, script_error=error, queue=found, user=_user(queue), refused=_refused(queue),
+        trip_ms=(ended - began) * 1000, script_error=error, queue=found, user=_user(queue), refused=refused,
+        pattern=queue.operations.key("") + "*" if named else "timeoutq:*", named=named, keys=keys,
         foreign=_foreign(queue), crooked=_crooked(queue),
     )  # fmt: skip
 
@@ -140,26 +152,30 @@ def _user(queue: Queue) -> str:
     return queue.server_at.user if isinstance(reply, BaseException) else _text(reply)
 
 
-def _refused(queue: Queue) -> list[str]:
+def _refused(queue: Queue) -> tuple[list[str], str]:
     # a user who is not allowed much may not ask ACL DRYRUN either: so each command is tried, on a key that nobody has
     key = f"{queue.operations.key('doctor')}:{secrets.token_hex(8)}"
 
     def spoken(name: str, words: Sequence[str | int]) -> tuple[str | int, ...]:
         return (name, *(key if word == "KEY" else word for word in words))
 
-    def denied(tried: Sequence[str], replies: Sequence[Any]) -> list[str]:
-        return [
-            name
-            for name, reply in zip(tried, replies, strict=True)
-            if isinstance(reply, BaseException) and isinstance(queue.server_at.explain(reply), AccessDenied)
-        ]
+    def judged(replies: Mapping[str, Any]) -> None:
+        for name, reply in replies.items():
+            if isinstance(reply, BaseException) and isinstance(queue.server_at.explain(reply), AccessDenied):
+                # a server that names the keys has allowed the command
+                (keyless if re.search(r"\bkeys?\b", str(reply)) else refused).append(name)
+            elif "KEY" in {**HARMLESS, **MAKING}[name]:
+                keyed.append(name)
 
+    refused: list[str] = []
+    keyless: list[str] = []
+    keyed: list[str] = []
     tried = list(HARMLESS)
-    refused = denied(tried, queue.run(_try(queue, [spoken(name, HARMLESS[name]) for name in tried])))
+    judged(dict(zip(tried, queue.run(_try(queue, [spoken(name, HARMLESS[name]) for name in tried])), strict=True)))
     if "UNLINK" not in refused:  # else what they make would stay
         making = [words for name in MAKING for words in (spoken(name, MAKING[name]), ("UNLINK", key))]
-        refused += denied(list(MAKING), queue.run(_try(queue, making))[::2])
-    return sorted(refused)
+        judged(dict(zip(MAKING, queue.run(_try(queue, making))[::2], strict=True)))
+    return sorted(refused), "refused" if keyless else "allowed" if keyed else "untried"
 
 
 def _foreign(queue: Queue) -> dict[str, str]:
@@ -304,14 +320,17 @@ def access(facts: Facts) -> Finding:
 def acl(facts: Facts) -> Finding:
     """The user may run every command on the keys of the queue."""
     user = facts.user or "this user"
-    if not facts.refused:
+    if not facts.refused and facts.keys == "allowed":
         return Finding("acl", "green", f"{user} may run all {len(HARMLESS) + len(MAKING)} commands that are used")
-    verdict = "yellow" if set(facts.refused) <= {"INFO"} else "red"  # without INFO only checks are missing
+    verdict = "yellow" if facts.keys == "allowed" and set(facts.refused) <= {"INFO"} else "red"  # it lacks only checks
     # without UNLINK, commands that make a key cannot be tried; they may be missing, too
     missing = sorted({*facts.refused, *(MAKING if "UNLINK" in facts.refused else ())})
+    lacks = [*facts.refused, *([f"the keys {facts.pattern}"] if facts.keys == "refused" else [])]
+    keys = "" if facts.keys == "allowed" else facts.pattern
     return Finding(
-        "acl", verdict, f"{user} is refused {', '.join(facts.refused)}",
-        cure(facts.user, missing),
+        "acl", verdict, f"{user} is refused {', '.join(lacks)}",
+        cure(facts.user, missing, keys) if facts.named or not keys else
+        "timeoutq doctor QUEUE proposes the rights for the keys of one queue",
     )  # fmt: skip
 
 
@@ -320,7 +339,7 @@ def scripts(facts: Facts) -> Finding:
     if facts.script_error.startswith("schema: "):
         return Finding("schema", "red", facts.script_error[8:], "use the timeoutq that made it, or upgrade")
     if facts.script_error:
-        return Finding("scripts", "red", facts.script_error, "allow EVALSHA, SCRIPT LOAD and the keys timeoutq:*")
+        return Finding("scripts", "red", facts.script_error, f"allow EVALSHA, SCRIPT LOAD and the keys {facts.pattern}")
     schema = facts.queue.get("settings", {}).get("schema", "none yet")
     return Finding("schema", "green", f"{schema}; scripts run; {facts.queue.get('known', 0):,} tasks known")
 

@@ -118,6 +118,10 @@ def _trial(table: Mapping[str, Sequence[str | int]]) -> list[str | int]:
     return [len(tried), *words]
 
 
-def cure(user: str, commands: Iterable[str], keys: str = "timeoutq:*") -> str:
-    """Give the command that an operator pastes to allow these commands; it adds to the rights that the user has."""
-    return f"ACL SETUSER {user or 'USER'} ~{keys} {' '.join(f'+{name.lower()}' for name in commands)}"
+def cure(user: str, commands: Iterable[str], keys: str = "") -> str:
+    """Give the command that an operator pastes to allow these commands and keys, beside what the user may do already.
+
+    Keys that a user has already are left out: the server refuses a pattern of keys beside `~*`.
+    """
+    words = [f"~{keys}"] * bool(keys) + [f"+{name.lower()}" for name in commands]
+    return f"ACL SETUSER {user or 'USER'} {' '.join(words)}"
