@@ -78,6 +78,8 @@ def test_a_sound_server_is_green_throughout() -> None:
         ("durability", with_config(appendfsync="always"), "green", "AOF always: nothing accepted is lost"),
         ("durability", SOUND, "green", "AOF everysec: up to 2 s may be lost"),
         ("durability", with_config(appendfsync="no"), "yellow", "30 s"),
+        ("durability", with_info(redis_version="7.0.15"), "yellow", "up to 2 s may be lost in a power cut; after a "),
+        ("durability", with_info(redis_version="7.0.15", valkey_version="9.1.0"), "green", "AOF everysec"),
         ("durability", replace(SOUND, config={}), "yellow", "does not tell how often"),
         ("durability", with_info(aof_last_write_status="err"), "red", "fails"),
         ("durability", NO_AOF, "yellow", "RDB: up to 3,600 s may be lost"),
@@ -116,6 +118,14 @@ def test_each_check_says_what_it_found(check: str, facts: Facts, verdict: str, w
 def test_the_cure_of_missing_rights_can_be_pasted() -> None:
     cure = found("acl", replace(SOUND, user="app", refused=["SMOVE", "ZADD"])).cure
     assert cure == "ACL SETUSER app +smove +zadd"
+
+
+def test_a_torn_append_only_file_has_its_cure() -> None:
+    always = replace(with_config(appendfsync="always"), info={**INFO, "redis_version": "7.0.15"})
+    finding = found("durability", always)
+    assert (finding.verdict, finding.cure.endswith("redis-cli BGREWRITEAOF")) == ("yellow", True)
+    assert finding.found.startswith("AOF always: nothing accepted is lost; after a power cut")
+    assert "BGREWRITEAOF" not in found("durability", NO_AOF).cure
 
 
 def test_a_server_that_tells_nothing_is_never_called_sound() -> None:

@@ -27,6 +27,9 @@ SETTINGS = ("appendfsync", "bind", "protected-mode", "save")
 WALK = 10
 """How many calls of 500 ids doctor makes to look for tasks that are wrong; the cleaners look through all tasks."""
 
+TORN = "7.0."
+"""How the versions of Redis begin that keep the first half of a script which a power cut has cut in two."""
+
 LATE = 1.0
 """Seconds after its time at which a lease or a due task has been forgotten by everybody."""
 
@@ -120,10 +123,10 @@ def gather(queue: Queue, named: bool = True) -> Facts:
         error = f"schema: {mismatch}"
     except TimeoutqError as refused:
         error = str(refused)
-    refused, keys = _refused(queue)
+    commands, keys = _refused(queue)
     return Facts(
         url=queue.url, info=info, config=_config(queue), clock_ms=ahead,
-        trip_ms=(ended - began) * 1000, script_error=error, queue=found, user=_user(queue), refused=refused,
+        trip_ms=(ended - began) * 1000, script_error=error, queue=found, user=_user(queue), refused=commands,
         pattern=queue.operations.key("") + "*" if named else "timeoutq:*", named=named, keys=keys,
         foreign=_foreign(queue), crooked=_crooked(queue),
     )  # fmt: skip
@@ -264,9 +267,14 @@ def durability(facts: Facts) -> Finding:
     if int(facts.info["aof_enabled"]):
         if facts.info.get("aof_last_write_status", "ok") != "ok":
             return found("red", "AOF: writing the append-only file fails", "free space on its disk")
+        torn = ("", "")
+        if "valkey_version" not in facts.info and str(facts.info.get("redis_version", "")).startswith(TORN):
+            torn = (f"; after a power cut, Redis {facts.info['redis_version']} may mix half a script with later writes",
+                    "after each power cut, once the server is up: redis-cli BGREWRITEAOF")  # fmt: skip
+        safe = "yellow" if torn[0] else "green"
         return {
-            "always": found("green", "AOF always: nothing accepted is lost"),
-            "everysec": found("green", "AOF everysec: up to 2 s may be lost in a power cut"),
+            "always": found(safe, f"AOF always: nothing accepted is lost{torn[0]}", torn[1]),
+            "everysec": found(safe, f"AOF everysec: up to 2 s may be lost in a power cut{torn[0]}", torn[1]),
             "no": found("yellow", "AOF no: it is synced when the system likes, about 30 s may be lost",
                         "CONFIG SET appendfsync everysec"),
         }.get(
