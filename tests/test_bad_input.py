@@ -174,6 +174,14 @@ def test_the_password_of_a_url_that_does_not_parse_is_not_told(url: str) -> None
         ("redis+sentinel://h:0/s/0", "its sentinels are host:port"),
         ("redis+sentinel://h/s/\u00b2", "the path is the name of the service"),
         ("redis://h/0?password=", "password is a password, not what"),
+        ("redis://u:p@ss/w#rd@h:7411/0", "there is an @ after a / or #; in a password write / as %2F, ? as %3F, # as"),
+        ("redis://u:p@ss#w/rd@h:7411/0", "there is an @ after a / or #; in a password write / as %2F"),
+        ("redis://u:1/2@h/0", "there is an @ after a / or #; in a password write / as %2F"),
+        ("redis://u:1#2@h/0", "there is an @ after a / or #; in a password write / as %2F"),
+        ("redis://u:p@s..s/w@h/0", "there is an @ after a / or #; in a password write / as %2F"),
+        ("redis+sentinel://u:p@ss/w#rd@h/s/0", "there is an @ after a / or #; in a password write / as %2F"),
+        ("redis://u:p/w@h/0", "its host or port cannot be read; in a password write / as %2F"),
+        ("redis://u:p@s?s@h/0", "there is an @ after the ?; in a password write / as %2F"),
     ],
 )
 @pytest.mark.parametrize("kind", FACES)

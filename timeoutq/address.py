@@ -22,6 +22,9 @@ SENTINEL_PORT = 26379
 _SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
 _SENTINEL_SCHEME = re.compile(r"(redis|valkey)(s?)\+sentinel")
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]@/?#,]+)(?::(?P<port>[0-9]{1,5}))?")
+_ESCAPES = "in a password write / as %2F, ? as %3F, # as %23 and @ as %40"
+_CUT = re.compile(r"[^/?#]*//[^/?#]*[/#].*@", re.DOTALL)
+"""Matches a URL with an @ behind the first / or #, where no part of a URL has one: a password was cut there."""
 _NO_HOST = "the name of its host has an empty part, one of more than 63 letters, or a letter that no name has"
 _SHAPES = (
     "redis://[user:password@]host:port/db, rediss:// for TLS, unix:///path, or "
@@ -118,7 +121,7 @@ def _options(parts: Any, known: Mapping[str, tuple[Callable[[str], object], str]
     found: dict[str, object] = {}
     if "@" in parts.query:
         # it may be the rest of a password: none of it is shown
-        return {}, "there is an @ after the ?; in a password write ? as %3F, / as %2F, # as %23 and @ as %40"
+        return {}, f"there is an @ after the ?; {_ESCAPES}"
     for name, word in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known:
             # without a value the name may be the secret
@@ -154,6 +157,13 @@ def find_url(url: str | None) -> str:
 
 
 def _problem(url: str) -> str:
+    problem = _problem_of(url)
+    if problem and _ESCAPES not in problem and not url.startswith("unix") and _CUT.match(url.partition("?")[0]):
+        return f"there is an @ after a / or #; {_ESCAPES}"
+    return problem
+
+
+def _problem_of(url: str) -> str:
     # an error of the parser quotes what it took for a port, which may be half of a password: it ends here
     try:
         parts = urlsplit(url)
@@ -164,10 +174,7 @@ def _problem(url: str) -> str:
     except UnicodeError:
         return _NO_HOST
     except ValueError:
-        return (
-            "its host or port cannot be read; in a password write / as %2F, ? as %3F, # as %23 and @ as %40; "
-            f"the shapes are {_SHAPES}"
-        )
+        return f"its host or port cannot be read; {_ESCAPES}; the shapes are {_SHAPES}"
     if parts.scheme not in _SCHEMES or (parts.scheme == "unix" and not parts.path):
         return f"write {_SHAPES}"
     if port == 0:
