@@ -126,7 +126,8 @@ def test_what_waits_is_counted_when_a_foreign_hand_has_deleted_the_politeness(
         stats = opened.stats()
         assert (stats.todos, stats.waiting, stats.known) == (2, 9, 11)
         task = next(opened.each("waiting")).task
-        assert opened.inspect(task).state == opened.states(task)[task] == "waiting"
+        assert opened.inspect(task).state == "waiting"
+        assert opened.states(task)[task] == "waiting"
         assert say("queues").lines == [["rude", "11", "2", "9", "0", "0", "0", "0", "0", "-"]]
         lines = say("status", "rude").lines
         assert ["waiting", "9"] in lines
@@ -188,6 +189,14 @@ def test_a_mistyped_queue_is_unknown_and_nothing_is_made_of_it(
     assert "queue wbe is unknown: nothing was put to it at redis://" in shown
     assert "did you mean web?" in shown
     assert raw.dbsize() == before
+
+
+def test_a_name_that_is_far_from_what_was_typed_is_not_guessed(say: Say, url: str) -> None:
+    for name in ("t-m", "thumbs", "t-kwonly"):
+        with Queue(name, url) as queue:
+            queue.put("a")
+    assert say("status", "t-um").err.endswith("; did you mean t-m?\n")
+    assert say("status", "t-two").err.endswith("; `timeoutq queues` lists those that are there\n")
 
 
 @pytest.mark.parametrize("words", sorted(CREATES))

@@ -25,6 +25,9 @@ KEYS_A_CALL = 1000
 
 QUEUES_A_FLUSH = 16
 
+_ALIKE = 0.65
+"""How much two names are alike, 0 to 1, when one may have been meant: `wbe` and `web` are, two letters of three."""
+
 _PATTERN = "timeoutq:{*}:meta"
 _META = re.compile(rb"timeoutq:\{([A-Za-z0-9._-]{1,64})\}:meta")
 """Matches a whole key, because the key of a lock or a host may end like the key of the settings."""
@@ -92,7 +95,7 @@ def meant(queue: Queue, name: str, seconds: float = 1.0) -> list[str]:
     except TimeoutqError:
         pass  # a user who may not SCAN needs no message about that here
     alike = {one.lower(): one for one in found if one != name}
-    return [alike[one] for one in get_close_matches(name.lower(), alike, 3, 0.6)]
+    return [alike[one] for one in get_close_matches(name.lower(), alike, 3, _ALIKE)]
 
 
 def _within(queue: Queue, seconds: float) -> Iterator[str]:
