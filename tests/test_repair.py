@@ -11,7 +11,7 @@ import redis
 
 from tests.invariants import STATES, a_minute_later, check_keys
 from tests.rig.waiting import wait_until
-from timeoutq import Politeness, Queue, State, flows
+from timeoutq import Politeness, Queue, State, doctor, flows
 from timeoutq.cleaner import WALK_EVERY
 
 A, B = "http://a.example/", "http://b.example/"
@@ -283,4 +283,35 @@ def test_done_tasks_that_had_no_time_are_given_one_without_a_pause(url: str, nam
             calls, more, cursor = calls + 1, found.more, found.cursor
         assert client.zcard(queue.operations.key("done_at")) == 3000
         assert calls <= 10
+        queue.purge()
+
+
+@pytest.mark.parametrize("state", ["todos", "in_progress", "done", "failed", "waiting", "scheduled"])
+@pytest.mark.parametrize("rules", [None, Politeness(0, 5)], ids=["plain", "polite"])
+def test_a_task_without_a_name_is_not_dropped_by_what_a_queue_does(
+    url: str, name: str, raw: redis.Redis, state: str, rules: Politeness | None
+) -> None:
+    """No caller can put it; a foreign hand can."""
+    client: Any = raw
+    with Queue(name, url, timeout=60, politeness=rules, keep_done=1000) as queue:
+        queue.put("acked", "failed", "released", "left")
+        leases = {lease.task: lease for lease in queue.claim(4)}
+        queue.schedule("due", after=0.001)
+        key = queue.operations.key(state)
+        client.zadd(key, {"": 1}) if state == "scheduled" else client.sadd(key, "")
+        queue.ack(leases["acked"])
+        queue.fail(leases["failed"], "x", give_up=True)
+        queue.release(leases["released"])
+        if rules is not None:
+            queue.block_host("a.example", for_=60)
+        queue.promote_due()
+        raw.srem(queue.operations.key("in_progress"), "left")  # something to mend
+        doctor.repair(queue)
+        queue.prune()
+        assert any(
+            client.zscore(queue.operations.key(kept), "") is not None
+            if kept == "scheduled"
+            else client.sismember(queue.operations.key(kept), "")
+            for kept in (*STATES, "waiting", "scheduled")
+        )
         queue.purge()

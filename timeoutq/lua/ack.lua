@@ -16,7 +16,7 @@ if ARGV[at] or again_ms >= 0 then
   local held = redis.call('SMISMEMBER', in_progress, unpack(ids))
   redis.call('ZCARD', scheduled)
   redis.call('XLEN', alarm)
-  redis.call('SREM', in_progress, '') -- goes first: a full server allows it, and all that follows it
+  redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
   if ARGV[at] and yes[1] and held[1] == 1 then found, payloads = read_tasks(at) end
   -- a handler may put its own task again: if done tasks are not kept, this is possible only after the task has ended; until then
   -- the lease keeps the task alive

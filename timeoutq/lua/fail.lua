@@ -14,7 +14,7 @@ for i = at + 3 * #ids, #ARGV, 2 do texts[ARGV[i]] = ARGV[i + 1] end
 local counts = redis.call('HMGET', attempts, unpack(ids))
 local held, seen, blocks = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}, {}
 sound()
-redis.call('SREM', in_progress, '') -- goes first: a full server allows it, and all that follows it
+redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
 for i = 1, #ids do
   local retry, message, blocked = tonumber(ARGV[at + 3 * i - 3]), ARGV[at + 3 * i - 2], nil
   if not retry then

@@ -8,7 +8,7 @@ local n, handed, more = tonumber(ARGV[3]), 0, false
 local ids = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'LIMIT', 0, n)
 if #ids > 0 then
   sound()
-  redis.call('ZREM', scheduled, '') -- goes first: a full server allows it, and all that follows it
+  redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
   if polite then
     enter(ids)
   else
@@ -25,7 +25,7 @@ if polite then
   local hosts = string.sub(meta, 1, -5) .. 'hosts'
   local names = redis.call('ZRANGEBYSCORE', hosts, '-inf', now, 'LIMIT', 0, n)
   if #names > 0 then
-    redis.call('ZREM', hosts, '') -- goes first: a full server allows it, and all that follows it
+    redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
     load_hosts(names)
     handed, more = turn()
     more = more or #names == n

@@ -14,7 +14,7 @@ if keep ~= 'forever' and keep ~= 'no' and redis.call('SCARD', done) > redis.call
   for i = 1, #page[2] do
     times[2 * i - 1], times[2 * i] = now, page[2][i]
   end
-  redis.call('SREM', done, '') -- goes first: a full server allows it, and all that follows it
+  redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
   if #times > 0 then redis.call('ZADD', done_at, 'NX', unpack(times)) end
   cursor, undated = page[1], redis.call('SCARD', done) > redis.call('ZCARD', done_at)
 end
@@ -42,7 +42,7 @@ if polite then
   if #far > 0 then
     local names = {}
     for i = 1, #far, 2 do names[#names + 1] = far[i] end
-    redis.call('ZREM', hosts, '') -- goes first: a full server allows it, and all that follows it
+    redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
     load_hosts(names)
     turn()
     early = redis.call('ZSCORE', hosts, far[1]) ~= far[2]

@@ -37,7 +37,7 @@ for i = 1, #ids do
 end
 if #ended > 0 then
   sound()
-  redis.call('SREM', in_progress, '') -- goes first: a full server allows it, and all that follows it
+  redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
   if #counted > 0 then redis.call('HSET', log_key .. 'releases', unpack(counted)) end
   for i = 1, #spent do

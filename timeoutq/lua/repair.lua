@@ -34,7 +34,7 @@ local function wrong(what)
   found[what] = (found[what] or 0) + 1
   if mends and not changed then
     changed = true
-    redis.call('SREM', todos, '') -- goes first: a full server allows it, and all that follows it
+    redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
   end
   return mends
 end
