@@ -322,6 +322,11 @@ def test_what_a_server_refuses_only_now_is_known_however_redis_py_gives_it(code:
     assert isinstance(explain(error, "redis://x"), Unavailable)
 
 
+def test_the_alert_of_a_server_that_speaks_tls_is_explained() -> None:
+    error = redis.InvalidResponse(r'Protocol Error, got "\x15" as reply type byte')
+    assert "write rediss://" in str(explain(error, "redis://x"))
+
+
 def as_user(url: str, user: str, password: str) -> str:
     """Give the URL of the same server for another user."""
     return re.sub("//([^@/]*@)?", f"//{user}:{password}@", url)

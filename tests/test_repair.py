@@ -244,6 +244,17 @@ def test_a_queue_is_not_drained_while_a_task_waits_that_nobody_would_hand_over(
         queue.purge()
 
 
+def test_a_task_whose_lease_and_lock_are_deleted_is_still_its_workers(url: str, name: str, raw: redis.Redis) -> None:
+    with Queue(name, url) as queue:
+        queue.put("a")
+        (lease,) = queue.claim()
+        raw.zrem(queue.operations.key("leases"), "a")
+        raw.delete(queue.operations.key("lock:a"))
+        healed(queue, url)
+        assert queue.ack(lease) == "ok"
+        queue.purge()
+
+
 def test_a_queue_is_not_drained_while_a_host_whose_budget_is_not_used_up_has_no_time_for_its_turn(
     url: str, name: str, raw: redis.Redis
 ) -> None:

@@ -103,19 +103,17 @@ def test_a_client_certificate_is_named_in_the_environment(
 
 @pytest.mark.parametrize("kind", FACES)
 def test_a_server_that_speaks_only_an_older_tls_than_the_url_wants_is_refused(
-    kind: Any, plain_and_tls: tuple[int, int], certificates: Certificates
+    kind: Any, certificates: Certificates
 ) -> None:
-    url = f"rediss://127.0.0.1:{plain_and_tls[1]}/0?ssl_ca_certs={certificates.ca}&ssl_min_version="
-    with redis.Redis(port=plain_and_tls[0]) as server:
-        server.config_set("tls-protocols", "TLSv1.2")
-        try:
-            with kind("q", f"{url}1.2") as queue:
-                assert queue.put("a").added == 1
-                queue.purge()
-            with kind("q", f"{url}1.3", deadline=1) as queue, pytest.raises(TimeoutqError):
-                queue.put("a")
-        finally:
-            server.config_set("tls-protocols", "")
+    # a server of its own: with each setting it reads its certificate anew, which servers of other tests write, too
+    with tls_server(certificates, "127.0.0.1") as (server, port):
+        with redis.Redis(port=server.port or 0) as raw:
+            raw.config_set("tls-protocols", "TLSv1.2")
+        url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificates.ca}&ssl_min_version="
+        with kind("q", f"{url}1.2") as queue:
+            assert queue.put("a").added == 1
+        with kind("q", f"{url}1.3", deadline=1) as queue, pytest.raises(TimeoutqError):
+            queue.put("a")
 
 
 async def test_a_worker_works_over_tls(plain_and_tls: tuple[int, int], certificates: Certificates) -> None:
