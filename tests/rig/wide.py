@@ -36,17 +36,26 @@ ORDER: Mapping[str, Sequence[str]] = {
         "cli_hosts polite_walk core_model",
     ],
     "worker": [
-        "handlers retry handler_shapes",
-        "worker worker_life worker_records worker_exchanges",
+        "handlers retry handler_shapes heartbeat",
+        "worker worker_life worker_records worker_exchanges worker_stuck worker_losses testing_run again",
         "worker_processes",
     ],
-    "processes": ["endings ledger logs serving", "supervisor systemd worker_processes", "cli worker"],
+    "processes": [
+        "endings ledger logs serving",
+        "supervisor systemd worker_processes",
+        "cli worker worker_life worker_records worker_losses",
+    ],
     "transport": [
         "links core_on_fakeredis bad_input",
         "tls core_servers core core_details",
         "faults heavy hostile_arguments",
     ],
-    "faces": ["text parity cli cli_words cli_queues transfer", "doctor health dashboard testing", "walks hostile_text"],
+    "faces": [
+        "text parity cli cli_words cli_queues transfer",
+        "doctor health dashboard testing",
+        "walks hostile_text why_precedence polite_why",
+        "cli_hosts dashboard_hosts replay",
+    ],
 }
 """The tests of each area, in the order in which they are asked: `tests/test_NAME.py`."""
 
