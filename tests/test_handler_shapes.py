@@ -312,8 +312,11 @@ RAISED: dict[str, tuple[Callable[[], BaseException], str]] = {
     "CancelledError": (asyncio.CancelledError, "CancelledError"),
     "StopAsyncIteration": (StopAsyncIteration, "StopAsyncIteration"),
     "a BaseException of its own": (lambda: Base("base"), "Base: base"),
-    "a group": (lambda: ExceptionGroup("two", [ValueError("x"), KeyError("y")]), "ExceptionGroup: two (2 sub-ex"),
-    "a group of BaseExceptions": (lambda: BaseExceptionGroup("one", [Base()]), "BaseExceptionGroup: one (1 sub-exc"),
+    "a group": (
+        lambda: ExceptionGroup("two", [ValueError("x"), KeyError("y")]),
+        "ExceptionGroup: two (ValueError: x; KeyError: 'y')",
+    ),
+    "a group of BaseExceptions": (lambda: BaseExceptionGroup("one", [Base()]), "BaseExceptionGroup: one (Base"),
     "a group with KeyboardInterrupt": (lambda: BaseExceptionGroup("k", [KeyboardInterrupt()]), "BaseExceptionGroup: k"),
     "RecursionError": (lambda: RecursionError("deep"), "RecursionError: deep"),
     "MemoryError": (MemoryError, "MemoryError"),

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from timeoutq import Ack, GiveUp, HandlerNotFound, InvalidInput, Lease, Release, Retry
+from timeoutq import Ack, GiveUp, HandlerNotFound, InvalidInput, Lease, Politeness, Release, Retry, RetryPolicy, Worker
 from timeoutq.arguments import error_text
 from timeoutq.handlers import Shape, Surroundings, load, name_of, shape_of
+from timeoutq.testing import fake_async_queue
 
 DECISIONS = [
     Ack(put=["a"], again_in=3, payload={"x": 1}),
@@ -205,6 +206,71 @@ def test_an_error_is_text_of_four_kilobytes_at_most() -> None:
 
 variable: ContextVar[object] = ContextVar("variable")
 other: ContextVar[object] = ContextVar("other")
+
+
+# ---- exception groups
+
+
+def test_the_error_of_a_group_names_its_members_and_is_bounded() -> None:
+    group = ExceptionGroup("g", [ValueError("a"), GiveUp("b"), ExceptionGroup("inner", [KeyError("c")])])
+    assert (
+        error_text(group).decode()
+        == "ExceptionGroup: g (ValueError: a; GiveUp: b; ExceptionGroup: inner (KeyError: 'c'))"
+    )
+    many = error_text(ExceptionGroup("many", [ValueError("x" * 5000)] * 1000))
+    assert many.endswith(b"; and 990 more)")
+    assert len(many) < 3000
+    deep = ValueError("bottom")
+    for _ in range(500):
+        deep = ExceptionGroup("deep", [deep])  # type: ignore[assignment]
+    assert error_text(deep).endswith(b"deep (1 in it))))")
+
+
+class Foreign(ExceptionGroup[Exception]):
+    message = property(lambda self: 1 / 0)
+    exceptions = property(lambda self: 1 / 0)
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+@pytest.mark.parametrize(
+    ("inside", "state", "due"),
+    [
+        ([ValueError("a"), GiveUp("b")], "failed", None),
+        ([Retry(60), ExceptionGroup("inner", [GiveUp("b")])], "failed", None),
+        ([Retry(60, block_host=120), ValueError("a"), Retry(90), Retry()], "scheduled", 90),
+        ([ValueError("a"), KeyError("b")], "scheduled", 7),
+        ([Release(30), ExceptionGroup("inner", [Release(50)])], "scheduled", 50),
+        ([Release(30), ValueError("a")], "scheduled", 7),
+        ([Ack()], "scheduled", 7),
+    ],
+)
+@pytest.mark.parametrize("kind", [ExceptionGroup, Foreign])
+async def test_a_decision_in_a_group_counts(
+    inside: list[Exception], state: str, due: float | None, kind: type[ExceptionGroup[Exception]]
+) -> None:
+    async def handler(lease: Lease) -> None:
+        raise kind("g", inside)
+
+    async with fake_async_queue(retry=[7]) as queue:
+        await queue.configure(politeness=Politeness(delay=0))
+        await queue.put("https://a.example/")
+        await Worker(queue, handler, signals=False, max_tasks=1).run()
+        found = await queue.inspect("https://a.example/")
+        assert found.state == state
+        assert found.due == (None if due is None else pytest.approx(queue.clock.now + due, abs=0.01))
+        assert found.failures == (0 if due == 50 else 1)
+        host = await queue.host("https://a.example/")
+        assert (host.blocked_until or 0) == (pytest.approx(queue.clock.now + 120, abs=0.01) if due == 90 else 0)
+        if found.failures:
+            assert str(found.error).startswith(f"{kind.__name__}: g (")
+
+
+def test_a_retry_in_a_group_does_not_outlive_the_policy() -> None:
+    group = ExceptionGroup("g", [Retry(60)])
+    assert RetryPolicy.of([1]).decide(1, group) == 60
+    assert RetryPolicy.of([1]).decide(2, group) is None
 
 
 def test_a_context_has_changed_when_a_variable_is_another_object() -> None:

@@ -19,6 +19,12 @@ from timeoutq.model import Lease, Payload, Politeness, State, TaskId, Tasks
 
 MAX_ID = 1024
 MAX_PAYLOAD = 1024 * 1024
+GROUP = 10
+"""How many members of an exception group its text names."""
+DEEPEST = 3
+"""How deep groups within groups are followed."""
+MEMBER = 200
+"""The most bytes of a member's text, and of a group's own message."""
 MAX_ERROR = 4096
 MAX_HOST = 255
 MAX_LABEL = 63
@@ -362,12 +368,33 @@ def reason(value: object) -> bytes:
 def error_text(error: Any) -> bytes:
     """Give the text of an error, at most 4 KiB: `ValueError: bad page` for an exception, a string as it is.
 
-    It never raises, whatever the exception's own `__str__` does.
+    For an exception group it is `ExceptionGroup: pages (ValueError: bad page; KeyError: 'title')`, with the first ten
+    members. It never raises, whatever the exception's own `__str__` does.
     """
     if not isinstance(error, BaseException):
         return _text_of(error) or b"unknown error"
-    name, message = class_name(error).encode("utf-8", "backslashreplace"), _text_of(error)
+    name = class_name(error).encode("utf-8", "backslashreplace")
+    message = _members(error) if issubclass(type(error), BaseExceptionGroup) else _text_of(error)
     return (name + b": " + message if message else name)[:MAX_ERROR]
+
+
+def _members(group: BaseException, depth: int = 1) -> bytes:
+    """Give the message of an exception group and its first members, each cut short."""
+    # the group's own attributes, whatever a subclass says
+    kind = cast("Any", BaseExceptionGroup)
+    message, inside = _text_of(kind.message.__get__(group)), kind.exceptions.__get__(group)
+    told: list[bytes] = []
+    for one in inside[:GROUP] if depth <= DEEPEST else ():
+        if issubclass(type(one), BaseExceptionGroup):
+            name = class_name(one).encode("utf-8", "backslashreplace")
+            told.append(name + b": " + _members(one, depth + 1))
+        else:
+            told.append(error_text(one))
+    told = [one if len(one) <= MEMBER else one[:MEMBER] + "…".encode() for one in told]
+    more = len(inside) - len(told)
+    if more:
+        told.append(b"and %d more" % more if told else b"%d in it" % more)
+    return message[:MEMBER] + b" (" + b"; ".join(told) + b")"
 
 
 def class_name(value: object) -> str:

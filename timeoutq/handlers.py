@@ -22,13 +22,17 @@ from typing import Any, TypeVar, cast
 from timeoutq.arguments import class_name, error_text
 from timeoutq.errors import HandlerNotFound, InvalidInput, WrongResult
 from timeoutq.model import Ack, Lease, Release
-from timeoutq.retry import GiveUp, Retry
+from timeoutq.retry import GiveUp, Retry, members
 from timeoutq.telling import running
 
 S = TypeVar("S")
 
 Result = Ack | Release | Retry | GiveUp | None
-"""What a handler gives: None and `Ack` end the task as done, `Release` gives it back, `Retry` and `GiveUp` fail it."""
+"""What a handler gives: None and `Ack` end the task as done, `Release` gives it back, `Retry` and `GiveUp` fail it.
+
+An exception group is a failed attempt: a `GiveUp` anywhere in it gives up, else the `Retry` with the longest pause
+decides. A group of nothing but `Release` gives the task back, after the longest delay. An `Ack` in a group does not
+count, because the other tasks of a `TaskGroup` were cancelled."""
 
 Returned = Result | Awaitable[Result]
 """What calling a handler returns: a result, or an awaitable that gives a result."""
@@ -197,6 +201,17 @@ def discard(given: Any) -> None:
     if inspect.iscoroutine(given):
         with suppress(BaseException):  # it is the user's code that runs here
             given.close()
+
+
+def released(raised: BaseException) -> BaseException:
+    """Give what a handler raised; for an exception group of nothing but `Release`, one with the longest delays."""
+    if not issubclass(type(raised), BaseExceptionGroup):
+        return raised
+    inside = members(cast("BaseExceptionGroup[BaseException]", raised))
+    releases = [one for one in inside if isinstance(one, Release)]
+    if not releases or len(releases) < len(inside):
+        return raised
+    return Release(max(one.delay for one in releases), max(one.block_host for one in releases))
 
 
 def wrong_result(name: str, given: Any) -> WrongResult:

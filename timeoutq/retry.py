@@ -88,6 +88,39 @@ class GiveUp(Exception):  # likewise
         return hash(GiveUp)
 
 
+def members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """Give the exceptions of a group and of the groups in it, each group once."""
+    found, left, seen = list[BaseException](), list[BaseException]([group]), set[int]()
+    while left:
+        one = left.pop()
+        if not issubclass(type(one), BaseExceptionGroup):
+            found.append(one)
+        elif id(one) not in seen:
+            seen.add(id(one))
+            # the group's own attribute, whatever a subclass says
+            left.extend(reversed(cast("Any", BaseExceptionGroup).exceptions.__get__(one)))
+    return found
+
+
+def decision(error: BaseException | str) -> BaseException | str:
+    """Give what decides when a task is tried again: the error itself or, for an exception group, a member of it.
+
+    A `GiveUp` anywhere in the group decides; without one, the `Retry` with the longest pause, which blocks the host as
+    long as the longest of them; without one, the group itself.
+    """
+    if isinstance(error, str) or not issubclass(type(error), BaseExceptionGroup):
+        return error
+    inside = members(cast("BaseExceptionGroup[BaseException]", error))
+    for one in inside:
+        if issubclass(type(one), GiveUp):
+            return one
+    retries = [one for one in inside if isinstance(one, Retry)]
+    if not retries:
+        return error
+    longest = max(retries, key=lambda one: -1.0 if one.after is None else one.after)
+    return Retry(longest.after, longest.reason, max(one.block_host for one in retries))
+
+
 class TaskFailed(Exception):  # what a policy sees when the error was given as text
     """Stands for an error of which only the text is known, in front of policies that look at the exception."""
 
@@ -144,10 +177,12 @@ class RetryPolicy:
     def decide(self, attempt: int, error: BaseException | str) -> float | None:
         """Say in how many seconds the task is tried again after its `attempt`-th (from 1) failed; None: give up.
 
-        `GiveUp` gives up; `Retry(after=…)` sets the wait, and the stop still holds. A wait above a year is cut to it.
+        `GiveUp` gives up; `Retry(after=…)` sets the wait, and the stop still holds. In an exception group, a `GiveUp`
+        anywhere gives up; else the `Retry` with the longest pause sets the wait. A wait above a year is cut to it.
         Raises `InvalidInput` when the policy itself fails, or says what is no wait.
         """
-        if isinstance(error, GiveUp):
+        decides = decision(error)
+        if isinstance(decides, GiveUp):
             return None
         exception = TaskFailed(error) if isinstance(error, str) else error
         state = RetryCallState(_NOBODY, None, (), {})
@@ -155,8 +190,8 @@ class RetryPolicy:
         state.set_exception((type(exception), exception, None))
         try:
             # as tenacity does: the wait first, for a stop may look at it
-            if isinstance(error, Retry) and error.after is not None:
-                wait: Any = error.after
+            if isinstance(decides, Retry) and decides.after is not None:
+                wait: Any = decides.after
             else:
                 wait = self.wait(state)
             state.upcoming_sleep = wait

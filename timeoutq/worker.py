@@ -36,7 +36,7 @@ from timeoutq.heartbeat import Heartbeat
 from timeoutq.lifespan import Span, is_manager
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.operations import BATCH, Call, Claimed, fitting, flushes
-from timeoutq.retry import GiveUp, Retries, Retry, RetryPolicy
+from timeoutq.retry import GiveUp, Retries, Retry, RetryPolicy, decision
 from timeoutq.troubles import LINK_ERRORS
 
 log = logging.getLogger(__name__)
@@ -883,6 +883,8 @@ class Worker:
 
     def _finish(self, lease: Lease, came: Any, *, raised: bool) -> None:
         """End the lease as the handler says: the same for what it returned and what it raised."""
+        if raised:
+            came = handlers.released(came)
         if isinstance(came, Ack):
             self._finish_found(lease, came)
         elif isinstance(came, Release):
@@ -1217,9 +1219,10 @@ class Worker:
 
 
 def _block_ms(error: BaseException) -> int:
-    if issubclass(type(error), Retry):
-        with suppress(Exception):  # somebody may have tampered with this Retry
-            return arguments.delay_ms(cast("Retry", error).block_host, "block_host")
+    with suppress(Exception):  # somebody may have tampered with this Retry
+        decides = decision(error)
+        if issubclass(type(decides), Retry):
+            return arguments.delay_ms(cast("Retry", decides).block_host, "block_host")
     return 0
 
 
