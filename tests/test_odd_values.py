@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import fakeredis
 import pytest
 import redis
 
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, Politeness, Queue, doctor, flows
+from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
+from timeoutq.testing import fake_queue
 
 URLS = [f"http://{host}.example/{i}" for host in "ab" for i in range(4)]
 FIRST = URLS[1]
@@ -29,6 +32,14 @@ def score(key: str, member: str, at: float) -> Poke:
 
 def line(key: str, text: str = "x") -> Poke:
     return lambda raw, prefix: raw.lpush(prefix + key, text)
+
+
+def politeness(text: str) -> Poke:
+    def poke(raw: redis.Redis, prefix: str) -> None:
+        if raw.hexists(prefix + "meta", "politeness"):
+            raw.hset(prefix + "meta", "politeness", text)
+
+    return poke
 
 
 def a_trace_used(raw: redis.Redis, prefix: str) -> None:
@@ -59,9 +70,10 @@ POKES: dict[str, Poke] = {
         f"meta {name}": field("meta", name)
         for name in ("lease_ms", "fence", "wake_at", "max_crashes", "grace_until", "keep_done", "walk")
     },
-    "meta politeness, which is set": lambda raw, prefix: (
-        raw.hexists(prefix + "meta", "politeness") and raw.hset(prefix + "meta", "politeness", "x")
-    ),
+    **{
+        f"meta politeness {text}": politeness(text)
+        for text in ("x", "0 0", "0 0 off", "0 1.5", "99999999999999999999 1", "0 99999999999999999999")
+    },
     "meta fence inf": field("meta", "fence", "inf"),
     "meta lease_ms nan": field("meta", "lease_ms", "nan"),
     "meta wake_at huge": field("meta", "wake_at", "9" * 400),
@@ -75,6 +87,20 @@ POKES: dict[str, Poke] = {
     "stats acked at its end": field("stats", "acked", str(2**63 - 1)),
     **{name: field(name, FIRST) for name in ("crashes", "attempts", "releases", "errors", "runtime")},
     **{f"{name} of a host": field(name, "a.example") for name in ("slots", "resting", "policies", "host_failures")},
+    **{
+        f"policies {text}": field("policies", "a.example", text)
+        for text in (
+            "- 0 - 0 -",
+            "- -3 - 0 -",
+            "- 1.5 - 0 - ",
+            "- - -5 0 - ",
+            "999999999999999 - - 0 - ",
+            "- - - 99999999999999 -",
+            "- - - 99999999999999 ?",
+            "- - - 999999999999999 b me",
+            "- - - -1 - ",
+        )
+    },
     "slots of another host": field("slots", "z.example"),
     "history": line("history"),
     "history of huge numbers": line("history", "9" * 400 + " 1 1 1 1 1"),
@@ -88,7 +114,7 @@ POKES: dict[str, Poke] = {
     "workers without end": a_worker("{}", INF),
     **{f"scheduled {at}": score("scheduled", "late", at) for at in (INF, 1e300, -INF)},
     **{f"leases {at}": score("leases", FIRST, at) for at in (INF, 1e300, -INF)},
-    **{f"hosts {at}": score("hosts", "a.example", at) for at in (1e300, -INF)},
+    **{f"hosts {at}": score("hosts", "a.example", at) for at in (1e300, -INF, INF)},
     "done_at": score("done_at", "gone", INF),
     "calls": score("calls", "gone", INF),
     "places": score("places", "99999:abc", 0),
@@ -178,6 +204,107 @@ def test_doctor_names_an_odd_value_and_repair_removes_it(raw: redis.Redis, queue
     assert told in doctor.repair(queue).found
     assert not [found for found in doctor.examine(queue) if found.check == "values"]
     queue.purge()
+
+
+POLICIES = {
+    "- 0 - 0 -": "",
+    "- 0 9 0 - ": "- - 9 0 - ",
+    "- 2.5 - 0 - ": "",
+    "- - -1 0 - ": "",
+    "999999999999999 2 - 0 - ": "- 2 - 0 - ",
+    "- - - 99999999999999 -": "",
+    "- - - 99999999999999 ? why": "",
+    "- - - 999999999999999 x asked": "- - - 0 x asked",
+    "x": "",
+}
+"""Rules of a host that a foreign hand writes, and what a repair leaves of them."""
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["fake", "valkey"])
+def either(request: pytest.FixtureRequest, valkey: EmbeddedServer, name: str) -> Iterator[tuple[Queue, Any]]:
+    """A polite queue, in memory or on a server, and a plain client of the same server."""
+    polite = Politeness(0, 1)
+    if request.param == "fake":
+        with fake_queue(timeout=60, politeness=polite) as fake:
+            fake.forget("none")
+            yield fake, fakeredis.FakeRedis(server=fake.clock.server, decode_responses=True)
+    else:
+        with (
+            Queue(name, valkey.url, timeout=60, politeness=polite) as queue,
+            redis.Redis.from_url(valkey.url, decode_responses=True) as raw,
+        ):
+            queue.forget("none")
+            yield queue, raw
+            queue.purge()
+
+
+@pytest.mark.parametrize("text", POLICIES)
+def test_odd_rules_of_a_host_count_as_absent_and_are_told_and_taken_away(either: tuple[Queue, Any], text: str) -> None:
+    queue, raw = either
+    key = queue.operations.key("policies")
+    raw.hset(key, "h.example", text)
+    queue.put("http://h.example/1", "http://h.example/2")
+    banned = " x " in text
+    assert [queue.why(f"http://h.example/{i}").code for i in "12"].count("turn") == 0
+    if not banned:
+        for _ in range(2):
+            queue.ack(queue.claim(1)[0])
+    (found,) = [found for found in doctor.examine(queue) if found.check == "values"]
+    assert "1 value in policies" in found.found
+    assert "1 value in policies" in doctor.repair(queue).found
+    assert raw.hgetall(key) == ({"h.example": POLICIES[text]} if POLICIES[text] else {})
+    assert not [found for found in doctor.examine(queue) if found.check == "values"]
+    assert (queue.host("h.example").banned is not None) == banned
+
+
+@pytest.mark.parametrize("text", ["0 0", "0 0.5", "0 0 off", "999999999999999 1", "0 1 on"])
+def test_a_politeness_that_lets_nobody_visit_counts_as_the_usual_one(either: tuple[Queue, Any], text: str) -> None:
+    queue, raw = either
+    raw.hset(queue.operations.key("meta"), "politeness", text)
+    queue.put(*URLS)
+    assert queue.stats().politeness == Politeness(delay=1.0, per_host=1)
+    assert {queue.why(task).code for task in URLS} == {"no_worker", "host_busy"}
+    assert len(queue.claim(9)) == 2  # one of each host
+    (found,) = [found for found in doctor.examine(queue) if found.check == "values"]
+    assert "1 value in meta politeness" in found.found
+    assert "1 value in meta politeness" in doctor.repair(queue).found
+    assert raw.hget(queue.operations.key("meta"), "politeness") == "1000 1"
+
+
+@pytest.mark.parametrize("at", [INF, 1e300, 250_000_000_000_000.0, None])
+def test_a_turn_that_a_foreign_hand_has_put_off_is_told_and_comes_back(
+    either: tuple[Queue, Any], at: float | None
+) -> None:
+    queue, raw = either
+    queue.block_host("h.example", for_=3600)
+    queue.put("http://h.example/1")
+    raw.delete(queue.operations.key("policies"))
+    if at is not None:
+        raw.zadd(queue.operations.key("hosts"), {"h.example": at})
+    reason = queue.why("http://h.example/1")
+    assert reason.code == "crooked"
+    assert "a foreign hand has deleted the host's lane or its turn, or put it off" in reason.message
+    wrong = "waiting where no host would hand them over"
+    (found,) = [found for found in doctor.examine(queue) if found.check == "tasks"]
+    assert wrong in found.found
+    assert wrong in doctor.repair(queue).found
+    assert len(queue.claim(9)) == 1
+
+
+def test_a_block_without_end_lasts_to_the_end_of_time(either: tuple[Queue, Any]) -> None:
+    queue, raw = either
+    host = queue.block_host("h.example", for_=253_000_000_000)
+    assert host.blocked_until == 253402300799
+    queue.put("http://h.example/1")
+    assert queue.why("http://h.example/1").code == "blocked"
+    assert not [found for found in doctor.examine(queue) if found.check == "values"]
+    assert raw.hexists(queue.operations.key("policies"), "h.example")
 
 
 def test_a_politeness_that_cannot_be_read_counts_as_the_usual_one(raw: redis.Redis, queue: Queue) -> None:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Lease, Payload, Politeness, State, TaskId, Tasks
+from timeoutq.model import MAX_TIME_MS, Lease, Payload, Politeness, State, TaskId, Tasks
 
 MAX_ID = 1024
 MAX_PAYLOAD = 1024 * 1024
@@ -30,7 +30,6 @@ MAX_HOST = 255
 MAX_LABEL = 63
 MAX_LABELS = 8
 MAX_FOREIGN = 96  # the bytes beyond ASCII in a name, of which each costs the server time
-MAX_TIME_MS = 253_402_300_799_000  # the end of the year 9999, the last that datetime can show
 MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 MIN_TIMEOUT_MS = 10
 

@@ -6,10 +6,13 @@ surrogate escapes and go back to Redis as the bytes they were.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast, overload
+
+MAX_TIME_MS = 253_402_300_799_000  # the end of the year 9999, the last that datetime can show
 
 TaskId = str | bytes
 Payload = Any
@@ -432,12 +435,12 @@ class Stats:
     @property
     def politeness(self) -> Politeness | None:
         """How its hosts are treated; None for a queue that is not polite."""
-        words = self.settings.get("politeness", "").split()
-        if "politeness" not in self.settings or len(words) == 3:
+        if "politeness" not in self.settings:
             return None
-        if len(words) == 2 and all(word.isdecimal() and len(word) < 16 for word in words):
-            return Politeness(int(words[0]) / 1000, int(words[1]))
-        return Politeness()  # it cannot be read: the scripts take the usual one, too
+        words = re.fullmatch(r"([0-9]{1,15}) ([0-9]{1,15})( off)?", self.settings["politeness"])
+        if words is None or int(words[1]) > MAX_TIME_MS or int(words[2]) < 1:
+            return Politeness()  # it cannot be read, or lets nobody visit: the scripts take the usual one, too
+        return None if words[3] else Politeness(int(words[1]) / 1000, int(words[2]))
 
     @property
     def sample(self) -> Sample:

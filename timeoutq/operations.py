@@ -37,6 +37,7 @@ from timeoutq.durations import Delta
 from timeoutq.durations import read as read_durations
 from timeoutq.errors import InvalidInput
 from timeoutq.model import (
+    MAX_TIME_MS,
     Entry,
     Failure,
     HostInfo,
@@ -706,7 +707,7 @@ def when(value: Any) -> float | None:
         found = float(value) if value is not None else math.nan
     except (ValueError, TypeError):
         return None
-    return max(0.0, found / 1000) if found <= arguments.MAX_TIME_MS else None
+    return max(0.0, found / 1000) if found <= MAX_TIME_MS else None
 
 
 def said(value: bytes) -> str:

@@ -77,7 +77,9 @@ def crooked(found: Why) -> str | None:
             "it waits for its host's turn, and the queue is not polite: a foreign hand has deleted its settings; give "
             "it politeness again (timeoutq configure --delay), or let go what waits (timeoutq configure --impolite)"
         )
-    return f"it waits for its host's turn, and a foreign hand has deleted the host's lane or its turn{cure}"
+    return (
+        f"it waits for its host's turn, and a foreign hand has deleted the host's lane or its turn, or put it off{cure}"
+    )
 
 
 def judge(found: Why) -> tuple[str, str]:
@@ -110,6 +112,11 @@ def judge(found: Why) -> tuple[str, str]:
     if info.crashes >= 2:
         return "suspect", (f"{info.crashes} leases on it ran out, so it waits for a worker that holds nothing else")
     if info.state is State.WAITING:
+        if found.host is not None and (found.host.turn is None or found.host.turn > now):
+            return (
+                "turn",
+                "the rules of its host have changed: the next cleaner gives the host its turn by the new rules",
+            )
         return "turn", "its host has its turn now: the next cleaner hands it over"
     others = found.todos - 1
     alive = "1 worker is" if found.workers == 1 else f"{found.workers} workers are"
@@ -151,8 +158,8 @@ def _waiting(found: Why, host: HostInfo) -> tuple[str, str] | None:
     many = "1 other of that host waits" if others == 1 else f"{others:,} others of that host wait"
     behind = f"; {many} as well, and they are taken in any order" if others else ""
     if host.busy >= host.per_host:
-        ready = host.in_flight[0]
-        return "host_busy", (f"host {name} has {host.busy} of its {host.per_host} places taken, by {ready!r}{behind}")
+        by = f", by {host.in_flight[0]!r}" if host.in_flight else ""
+        return "host_busy", f"host {name} has {host.busy} of its {host.per_host} places taken{by}{behind}"
     if host.next_allowed is not None and host.next_allowed > now:
         return "delay", (
             f"host {name} may be visited next at {_moment(host.next_allowed)}, in {_span(host.next_allowed - now)} "

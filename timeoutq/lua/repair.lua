@@ -11,7 +11,7 @@
 --       unleased   a task in progress without a lease or an owner
 --       astray     a lease, or a place in a lane, of a task that is in no state
 --       stale      a lease or an owner of a task that is not in progress
---       unqueued   a task that waits, but is in no lane, or its host has no turn
+--       unqueued   a task that waits, but is in no lane, or its host has no turn, or one later than its rules say
 --       placeless  a task that is ready or in progress without a place of its host
 --       unlocked   a lock that does not agree with the lease
 --       haunted    a place of a host that is not used by its task
@@ -21,7 +21,8 @@
 --       turnless   a host that has no turn, and is known by a record only
 --       impolite   a task that waits for a host on a queue that is not polite: this is not mended; from a lane it goes to waiting
 --       odd KEY, odd KEY FIELD   a value that is none of this key's: it is removed, for it counts as absent; a task with such a
---                  due time becomes due, a lease with such a deadline ends, and the politeness becomes the usual one
+--                  due time becomes due, a lease with such a deadline ends, the politeness becomes the usual one, and of a
+--                  host's rules the others stay
 local n, cursor, mends, shared = tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1', false
 if cursor == '+' then
   shared, cursor = true, redis.call('HGET', meta, 'walk') or ''
@@ -105,7 +106,7 @@ local function settle(ids, missing, lane)
       if wrong('unqueued') then redis.call('SMOVE', waiting, todos, id) end
     elseif state == 'w' then
       local turn_at = redis.call('ZSCORE', prefix .. 'hosts', name)
-      if not turn_at or not redis.call('ZSCORE', prefix .. 'host:' .. name, id) then
+      if not turn_at or not redis.call('ZSCORE', prefix .. 'host:' .. name, id) or late(name, turn_at) then
         if wrong('unqueued') then waits[#waits + 1], wait_names[#waits + 1] = id, name end
       end
     end
@@ -126,7 +127,11 @@ local function odd(name, ids, values, reads, named)
     local read = reads
     if type(reads) == 'table' then read = reads[ids[i]] end
     if read and values[i] and not read(values[i]) and wrong('odd ' .. name .. (named and ' ' .. string.sub(ids[i], 1, 40) or '')) then
-      redis.call('HDEL', prefix .. name, ids[i])
+      if name == 'policies' then
+        write_policy(load_hosts(ids)[ids[i]]) -- what can be read of them stays
+      else
+        redis.call('HDEL', prefix .. name, ids[i])
+      end
       if name == 'meta' and ids[i] == 'politeness' then redis.call('HSET', meta, 'politeness', polite) end
     end
   end
@@ -349,7 +354,9 @@ local stages = {
   {'HSCAN', prefix .. 'durations1', of_fields('durations1', whole, true)},
   {'HSCAN', prefix .. 'trace_uses', of_fields('trace_uses', whole)}, {'HSCAN', prefix .. 'resting', of_fields('resting', whole)},
   {'HSCAN', prefix .. 'host_failures', of_fields('host_failures', whole)},
-  {'HSCAN', prefix .. 'policies', of_fields('policies', like('^[%d-]%d* [%d-]%d* [%d-]%d* %d+ [bx-]'))},
+  {'HSCAN', prefix .. 'policies', of_fields('policies', polite and function(text)
+    return select(7, policy_of(text))
+  end)},
   {'ZSCAN', workers, of_beats}, {'ZSCAN', leftovers, of_leftovers},
 }
 local stage, at = string.match(cursor, '^(%d+) (.*)$')

@@ -23,9 +23,8 @@ if letters == '' then
 end
 if letters == 'w' then
   local prefix, name = string.sub(meta, 1, -5), found[10]
-  if not (name and redis.call('ZSCORE', prefix .. 'host:' .. name, ARGV[3]) and redis.call('ZSCORE', prefix .. 'hosts', name)) then
-    stranded = 1
-  end
+  local turn_at = name and redis.call('ZSCORE', prefix .. 'hosts', name)
+  if not (turn_at and redis.call('ZSCORE', prefix .. 'host:' .. name, ARGV[3])) or late(name, turn_at) then stranded = 1 end
 end
 return {
   found, row, settings[2] == '1' and 1 or 0, redis.call('SCARD', todos),

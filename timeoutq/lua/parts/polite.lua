@@ -14,7 +14,7 @@
 -- host with more tasks to move has its turn at once, and the next script goes on.
 local polite = settings[7]
 local waiting, hosts_of, load_hosts, arrive, depart, abandon, enter, turn, regroup, ungroup, recall, block
-local write_policy, host_row, holds, occupy, crowded, dissolve
+local write_policy, policy_of, host_row, holds, occupy, crowded, late, dissolve
 
 -- regroup: keep the host with which tasks were put; ungroup: forget this host
 function regroup(ids, group)
@@ -34,10 +34,21 @@ if polite then
   local groups, policies, lane = prefix .. 'groups', prefix .. 'policies', prefix .. 'host:'
   local host_failures = prefix .. 'host_failures'
   local call, find, sub, match, inf = redis.call, string.find, string.sub, string.match, math.huge
-  local usual_delay, usual_per_host = match(polite, '^(%d+) (%d+)')
-  usual_delay, usual_per_host = number(usual_delay), number(usual_per_host)
-  -- a politeness that cannot be read counts as the usual one: 1 s and one visit; no host is hurt, and nothing stops
-  if not (usual_delay and usual_per_host) then polite, usual_delay, usual_per_host = '1000 1', 1000, 1 end
+  local last_ms = 253402300799000 -- the end of the year 9999, the last that a client can show
+
+  -- rule: the whole number that a word says; nil for one that no client writes: it counts as absent
+  local function rule(word, low, high)
+    local found = word and find(word, '^%d+$') and tonumber(word)
+    if found and found >= low and found <= (high or 9007199254740992) then return found end
+  end
+
+  local usual_delay, usual_per_host, off = match(polite, '^(%d+) (%d+)(.*)$')
+  usual_delay, usual_per_host = rule(usual_delay, 0, last_ms), rule(usual_per_host, 1)
+  -- a politeness that cannot be read, or lets nobody visit, counts as the usual one: 1 s and one visit; no host is hurt, and
+  -- nothing stops
+  if not (usual_delay and usual_per_host and (off == '' or off == ' off')) then
+    polite, usual_delay, usual_per_host = '1000 1', 1000, 1
+  end
   local known, order, left, places = {}, {}, 500, prefix .. 'places'
   waiting = prefix .. 'waiting'
 
@@ -64,6 +75,19 @@ if polite then
     local cut = #key
     while string.byte(key, cut) == 255 do cut = cut - 1 end
     one.key, one.last = key, '(' .. sub(key, 1, cut - 1) .. string.char(string.byte(key, cut) + 1)
+  end
+
+  -- policy_of: delay, per_host, budget, until, flag and reason of a line of `policies`, and whether all of it can be read: an odd
+  -- word counts as absent, and a time of which no flag says what it is for is odd
+  function policy_of(text)
+    local delay, per_host, budget, until_ms, flag, reason = match(text, '^(%S+) (%S+) (%S+) (%S+) (%S) ?(.*)$')
+    if not delay then return nil, nil, nil, 0, '-', '', false end
+    local own_delay, own_per_host = rule(delay, 0, last_ms), rule(per_host, 1)
+    local own_budget, ends = rule(budget, 0), rule(until_ms, 0, last_ms)
+    local good = (own_delay or delay == '-') and (own_per_host or per_host == '-') and (own_budget or budget == '-')
+      and ends and (flag == 'b' or flag == 'x' or flag == '-' and ends == 0) and true or false
+    if flag ~= 'b' and flag ~= 'x' then flag, ends, reason = '-', 0, '' end
+    return own_delay, own_per_host, own_budget, ends or 0, flag, reason, good
   end
 
   -- load_hosts: read the records of the hosts that this call has not read yet; gives all hosts that it has read, by name
@@ -103,11 +127,9 @@ if polite then
       end
       if rules then
         one.until_ms, one.flag, one.reason = 0, '-', ''
-        local delay, per_host, budget, until_ms, flag, reason = match(rules[i] or '', '^(%S+) (%S+) (%S+) (%S+) (%S) ?(.*)$')
-        if delay then
-          one.own_delay, one.own_per_host, one.budget = number(delay), number(per_host), number(budget)
+        if rules[i] then
+          one.own_delay, one.own_per_host, one.budget, one.until_ms, one.flag, one.reason = policy_of(rules[i])
           one.delay, one.per_host = one.own_delay, one.own_per_host
-          one.until_ms, one.flag, one.reason = number(until_ms, 0), flag, reason
         end
       end
       if rests and rests[i] then
@@ -165,6 +187,16 @@ if polite then
   -- crowded: a host has more tasks ready or in progress than its rules allow, because its rules have changed
   function crowded(one)
     return busy(one) > (one.per_host or usual_per_host)
+  end
+
+  -- late: is the turn of a host, for which tasks wait, later than its rules say? Not while the rules of all hosts change
+  function late(name, turn_at)
+    local one, at = known[name], moment(turn_at) or inf
+    if at <= now or call('HEXISTS', meta, 'converting') == 1 then return false end
+    if one.recall or one.flag == 'x' then return true end
+    local taken = busy(one)
+    if (one.per_host or usual_per_host) <= taken or one.budget and one.budget - one.visits <= taken then return false end
+    return at > math.max(one.next_ms or 0, one.until_ms or 0)
   end
 
   -- arrive: enter tasks that are in `waiting` already into the lanes of their hosts
@@ -385,10 +417,10 @@ if polite then
 
   -- write_policy: keep the rules of a host
   function write_policy(one)
-    one.delay, one.per_host = one.own_delay, one.own_per_host
+    one.delay, one.per_host, one.until_ms = one.own_delay, one.own_per_host, math.min(one.until_ms or 0, last_ms)
     cut(one)
     local text = table.concat({one.own_delay or '-', one.own_per_host or '-', one.budget or '-',
-      string.format('%.0f', one.until_ms or 0), one.flag or '-', one.reason or ''}, ' ')
+      string.format('%.0f', one.until_ms), one.flag or '-', one.reason or ''}, ' ')
     if text == '- - - 0 - ' then
       call('HDEL', policies, one.name)
     else
@@ -406,7 +438,7 @@ if polite then
     end
     return {name, call('ZCARD', lane .. name), ids, call('ZSCORE', hosts, name),
       one.delay or usual_delay, one.per_host or usual_per_host, one.budget or -1, one.visits, number(call('HGET', host_failures, name), 0),
-      string.format('%.0f', one.next_ms or 0), string.format('%.0f', one.until_ms or 0), one.flag or '-', one.reason or '',
+      string.format('%.0f', math.min(one.next_ms or 0, last_ms)), string.format('%.0f', one.until_ms or 0), one.flag or '-', one.reason or '',
       busy(one), one.recall and 1 or 0}
   end
 end
