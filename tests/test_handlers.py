@@ -227,8 +227,8 @@ def test_the_error_of_a_group_names_its_members_and_is_bounded() -> None:
 
 
 class Foreign(ExceptionGroup[Exception]):
-    message = property(lambda self: 1 / 0)
-    exceptions = property(lambda self: 1 / 0)
+    message = property(lambda self: 1 / 0)  # pyright: ignore[reportIncompatibleMethodOverride]  # a foreign class may
+    exceptions = property(lambda self: 1 / 0)  # pyright: ignore[reportIncompatibleMethodOverride]  # a foreign class may
 
     def __str__(self) -> str:
         raise SystemExit
