@@ -107,9 +107,13 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
             f"{url} is in protected mode and takes local clients only: give it a password (requirepass, or an ACL "
             "user) and put that into the URL"
         )
-    if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or said.startswith(
-        ("NOAUTH", "WRONGPASS", "NOPERM", "ACL failure in script", "The user executing the script can't")
-    ):
+    if (
+        isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError)
+        or said.startswith(
+            ("NOAUTH", "WRONGPASS", "NOPERM", "ACL failure in script", "The user executing the script can't")
+        )
+        or "unauthenticated" in said
+    ):  # so is a large command refused before a password came
         return AccessDenied(f"{url} refuses access: {said[:300]}; check user, password and ACL")
     if isinstance(error, ReadOnlyError) or said.startswith("READONLY"):
         return ReadOnly(f"{url} is a read-only replica: connect to the primary")
