@@ -212,6 +212,25 @@ def test_releases_of_a_handler_are_counted_and_shown(face: Any) -> None:
     assert face.inspect("a").releases == 3, "what a client gives back by itself does not count"
 
 
+def test_releases_that_block_the_host_are_counted_apart(face: Any) -> None:
+    face.put("a")
+    release(face, face.claim()[0])
+    for _ in range(12):
+        face.release(face.claim()[0], block_host=0.001)
+    found = face.inspect("a")
+    assert (found.state, found.releases, found.host_releases) == (State.TODOS, 1, 12)
+    assert release(face, face.claim()[0], most=3) == "ok"
+    (lease,) = face.claim(wait=2)
+    assert [entry.releases for entry in face.list("in_progress").entries] == [2]
+    assert [face.release(lease, block_host=0.001), face.release(lease, block_host=0.001)] == ["ok", "already"]
+    found = face.inspect("a")
+    assert (found.releases, found.host_releases) == (2, 13)
+    assert release(face, face.claim()[0], most=3) == "failed"
+    assert face.inspect("a").error.startswith("released 3 times by its handler; ")
+    face.retry_failed("a")
+    assert face.inspect("a").host_releases == 0
+
+
 def test_each_release_waits_longer_than_the_one_before(face: Any) -> None:
     face.put("a")
     assert release(face, face.claim()[0]) == "ok"

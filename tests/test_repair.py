@@ -297,6 +297,14 @@ def test_done_tasks_that_had_no_time_are_given_one_without_a_pause(url: str, nam
         queue.purge()
 
 
+def test_how_often_a_task_was_released_to_block_its_host_is_a_value_that_can_be_read(url: str, name: str) -> None:
+    with Queue(name, url, timeout=60) as queue:
+        queue.put("a")
+        queue.release(queue.claim(), block_host=1)
+        doctor.repair(queue)
+        assert queue.inspect("a").host_releases == 1
+
+
 @pytest.mark.parametrize("state", ["todos", "in_progress", "done", "failed", "waiting", "scheduled"])
 @pytest.mark.parametrize("rules", [None, Politeness(0, 5)], ids=["plain", "polite"])
 def test_a_task_without_a_name_is_not_dropped_by_what_a_queue_does(

@@ -12,8 +12,10 @@ from typing import Any, NoReturn
 import pytest
 from typer.testing import CliRunner
 
-from timeoutq import Ack, AsyncQueue, GiveUp, InvalidInput, Lease, Queue, Release, Worker, logs, tracebacks
+from timeoutq import Ack, AsyncQueue, GiveUp, InvalidInput, Lease, Politeness, Queue, Release, Worker, logs, tracebacks
+from timeoutq import refusals as refusals_module
 from timeoutq.cli.app import app
+from timeoutq.refusals import Refusals
 from timeoutq.text import safe, span
 
 HOSTILE = "\n2026-01-01 00:00:00 ERROR forged\r\x1b[2J\u202e"
@@ -305,6 +307,58 @@ async def test_a_release_that_blocks_its_host_or_comes_from_the_worker_is_not_co
         await running
     info = queue.inspect("a")
     assert (info.state, info.releases) == ("todos", 0)
+
+
+async def test_a_host_that_is_blocked_again_and_again_is_warned_of(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def busy(lease: Lease) -> Release:
+        return Release(block_host=0.001)
+
+    queue.configure(politeness=Politeness(delay=0))
+    queue.put("https://busy.example/")
+    async with AsyncQueue(queue.name, url, timeout=5) as mine, asyncio.timeout(60):
+        with caplog.at_level(logging.INFO, "timeoutq.worker"):
+            await Worker(mine, busy, max_tasks=102, signals=False).run()
+        lines = [record for record in caplog.records if "to block host 'busy.example'" in record.getMessage()]
+        assert [(vars(line)["times"], line.levelno) for line in lines] == [
+            (10, logging.WARNING),
+            (100, logging.WARNING),
+        ]
+        assert "handlers have put tasks back 10 times in a row to block host" in lines[0].getMessage()
+    told = CliRunner().invoke(app, ["inspect", queue.name, "https://busy.example/"], env={"TIMEOUTQ_URL": url}).output
+    assert "releases\t102, of which 102 for a blocked host\n" in told
+    queue.block_host("busy.example", for_=60)
+    told = CliRunner().invoke(app, ["why", queue.name, "https://busy.example/"], env={"TIMEOUTQ_URL": url}).output
+    assert "; this task was put back 102 times to block its host" in told
+    assert "releases\t102, of which 102 for a blocked host\n" in told
+
+
+async def test_a_host_that_is_visited_in_between_is_not_warned_of(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = 0
+
+    async def sometimes(lease: Lease) -> Release | Ack:
+        nonlocal runs
+        runs += 1
+        return Ack(again_in=0) if runs % 9 == 0 else Release(block_host=0.001)
+
+    queue.put("https://a.example/")
+    async with AsyncQueue(queue.name, url, timeout=5) as mine, asyncio.timeout(60):
+        await Worker(mine, sometimes, max_tasks=40, signals=False).run()
+    assert "in a row" not in caplog.text
+
+
+def test_the_hosts_that_are_counted_are_bounded() -> None:
+    refusals = Refusals()
+    for _ in range(9):
+        assert refusals.add("https://first.example/") is None
+    for i in range(refusals_module.MOST):
+        assert refusals.add(f"https://h{i}.example/") is None
+    assert len(refusals.rows) == refusals_module.MOST
+    assert refusals.add("https://first.example/") is None, "it was forgotten, and begins anew"
+    assert refusals.add("https://") is None, "a URL without a host stands for itself"
 
 
 @pytest.mark.parametrize("unbounded", [0, None])

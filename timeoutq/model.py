@@ -273,6 +273,8 @@ class TaskInfo:
     """The traceback of the last error; None if the error was text, or if 200 newer tracebacks have come since."""
     host: str | None = None
     """On a polite queue, the host whose visits it counts for."""
+    host_releases: int = 0
+    """How often it was released with `block_host`; these do not count against `max_releases`."""
 
 
 @dataclass(frozen=True, slots=True)

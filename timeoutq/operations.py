@@ -758,6 +758,12 @@ def _error(line: bytes | None) -> tuple[float | None, str | None]:
     return when(at), message.decode("utf-8", "replace")
 
 
+def _releases(value: bytes | None) -> tuple[int, int]:
+    """Read how often a task was released, and how often to block its host."""
+    own, _, blocking = (value or b"").partition(b" ")
+    return whole(own), whole(blocking)
+
+
 def _info(task: str, reply: Any) -> TaskInfo:
     now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases = reply
     error_at, message = _error(error)
@@ -774,9 +780,10 @@ def _info(task: str, reply: Any) -> TaskInfo:
         error=message,
         error_at=error_at,
         payload=arguments.unpack(body),
-        releases=whole(releases),
+        releases=_releases(releases)[0],
         traceback=read_traceback(trace, message),
         host=text(host) if host else None,
+        host_releases=_releases(releases)[1],
     )
 
 
@@ -924,7 +931,7 @@ def read_entry(
         at=error_at if at is None else when(at),
         holder=token.decode("utf-8", "replace").partition("#")[0] if token else None,
         error=message,
-        releases=whole(releases),
+        releases=_releases(releases)[0],
         traceback=read_traceback(trace, message),
     )
 

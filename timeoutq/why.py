@@ -148,7 +148,9 @@ def _waiting(found: Why, host: HostInfo) -> tuple[str, str] | None:
     if host.blocked_until is not None and host.blocked_until > now:
         by = f" by {host.blocked_by}" if host.blocked_by else ""
         until = f"{_moment(host.blocked_until)}, for another {_span(host.blocked_until - now)}"
-        return "blocked", f"host {name} is blocked{by} until {until}"
+        times = found.info.host_releases
+        back = f"; this task was put back {times:,} times to block its host" if times > 1 else ""
+        return "blocked", f"host {name} is blocked{by} until {until}{back}"
     if host.used_up and host.busy < host.per_host:
         return "budget", (
             f"the budget of host {name} is used up: {host.visits} of {host.budget} visits were made, "

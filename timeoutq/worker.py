@@ -36,6 +36,7 @@ from timeoutq.heartbeat import Heartbeat
 from timeoutq.lifespan import Span, is_manager
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.operations import BATCH, Call, Claimed, fitting, flushes
+from timeoutq.refusals import Refusals
 from timeoutq.retry import GiveUp, Retries, Retry, RetryPolicy, decision
 from timeoutq.troubles import LINK_ERRORS
 
@@ -188,7 +189,8 @@ class Worker:
         `max_tasks` runs of handlers the worker ends.
 
         A task that its handler has released `max_releases` times goes to failed; each release waits longer than the one
-        before, up to a minute. 0 or None is no limit. Releases with `block_host` do not count.
+        before, up to a minute. 0 or None is no limit. Releases with `block_host` do not count; the worker warns when
+        tasks of a host were put back like this ten times in a row, a hundred times, and so on.
 
         Raises `InvalidInput` for a handler that cannot be called like this, `HandlerNotFound` if there is no handler.
         """
@@ -200,6 +202,7 @@ class Worker:
         self._max_tasks = None if max_tasks is None else arguments.count(max_tasks, "max_tasks")
         self._most_releases = arguments.count(max_releases or UNBOUNDED, "max_releases")
         self._spans = Spans()
+        self._refusals = Refusals()
         self._runs = 0
         """How many handlers have run to their end, for `max_tasks`."""
         self._shape = handlers.shape_of(self.handler, has_state=lifespan is not None)
@@ -644,6 +647,8 @@ class Worker:
         if self._ledger is not None:
             self._ledger.end(leases)
         good = outcome.ok
+        if self._refusals.rows and errand.verb != "release":
+            self._refusals.over(leases)
         if errand.verb == "ack":
             self.tally.acked += good
         elif errand.verb == "fail":
@@ -897,12 +902,24 @@ class Worker:
     def _finish_release(self, lease: Lease, result: Release) -> None:
         delay_ms = arguments.delay_ms(result.delay, "delay")
         block_ms = arguments.delay_ms(result.block_host, "block_host")
+        if block_ms:
+            self._tell_refusal(lease, block_ms)
         if delay_ms or block_ms:
             most = 0 if block_ms else self._most_releases
             call = self.queue.operations.release([lease], delay_ms, block_ms, most)[0]
             self._gathered.errands.append(_Errand("release", [lease], call))
         else:
             self._gathered.refused.append(lease)
+
+    def _tell_refusal(self, lease: Lease, block_ms: int) -> None:
+        row = self._refusals.add(lease.task)
+        if row is not None:
+            _say(
+                logging.WARNING, "queue %s: handlers have put tasks back %d times in a row to block host %a, the last "
+                "time %a, for %g s; such releases do not count against max_releases, and the visits go on",
+                self.queue.name, row[1], row[0], lease.task, block_ms / 1000,
+                fields={**self._fields(lease), "host": row[0], "times": row[1]},
+            )  # fmt: skip
 
     def _finish_found(self, lease: Lease, result: Ack) -> None:
         ids, payloads = arguments.tasks((result.put,))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from timeoutq.cli.app import NOTHING, AsJson, Name, TaskName, Url, UrlFile, Yes, app, known_queue, stop, sure
-from timeoutq.cli.printing import Sink, iso
+from timeoutq.cli.printing import Sink, iso, releases
 from timeoutq.cli.reading import moment, seconds
 from timeoutq.errors import InvalidInput
 from timeoutq.model import HostInfo
@@ -242,7 +242,7 @@ def why(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, 
         trace = (found.info.traceback or "").splitlines()
         lines = [("state", state), ("reason", found.code), ("why", _advised(found, queue)), ("host", found.info.host),
                  ("failures", found.info.failures or None), ("crashes", found.info.crashes or None),
-                 ("releases", found.info.releases or None), ("last error", found.info.error), ("near", found.near),
+                 ("releases", releases(found.info)), ("last error", found.info.error), ("near", found.near),
                  *(("traceback", line) for line in trace[-LAST_LINES:])]  # fmt: skip
         sink.rows(("what", "value"), [line for line in lines if line[1] is not None])
     if found.info.state is None:

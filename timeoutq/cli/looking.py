@@ -34,7 +34,7 @@ from timeoutq.cli.app import (
     unknown_words,
 )
 from timeoutq.cli.completion import queue_names
-from timeoutq.cli.printing import Sink, iso, plain, progress
+from timeoutq.cli.printing import Sink, iso, plain, progress, releases
 from timeoutq.cli.reading import duration, given_ids, ids_of, moment, seconds
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import State, TaskId
@@ -208,7 +208,7 @@ def inspect(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = No
             "holder": info.holder,
             "failures": info.failures or None,
             "crashes": info.crashes or None,
-            "releases": info.releases or None,
+            "releases": releases(info),
             "last error": info.error,
             "last error at": iso(info.error_at),
             "payload": None if info.payload is None else json.dumps(plain(info.payload)),

@@ -20,7 +20,7 @@ from timeoutq.model import text
 from timeoutq.text import safe
 
 if TYPE_CHECKING:
-    from timeoutq.model import Outcome
+    from timeoutq.model import Outcome, TaskInfo
 
 
 class Sink:
@@ -81,6 +81,13 @@ def length(seconds: float) -> str:
 def iso(at: float | None) -> str | None:
     """Give a moment as ISO 8601 in UTC, to the ms."""
     return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def releases(info: TaskInfo) -> str | int | None:
+    """Give how often a task was released, for people; None if it was not."""
+    if not info.host_releases:
+        return info.releases or None
+    return f"{info.releases + info.host_releases:,}, of which {info.host_releases:,} for a blocked host"
 
 
 def report(outcome: Outcome, as_json: bool) -> None:

@@ -1,5 +1,5 @@
 -- release: give leases back without blame, to todos at once or to scheduled after a delay. The releases of a task by its handler
--- are counted: with each one the task waits longer, and in the end it goes to failed.
+-- are counted: with each one the task waits longer, and in the end it goes to failed. Those that block the host are counted apart.
 -- KEYS  todos in_progress failed scheduled leases owners lock runtime meta stats bell alarm calls
 -- PARTS open items drop calls replay wake log hostname polite
 -- SOUND stats leases calls alarm todos scheduled failed; runtime releases errors error_log traces trace_uses trace_texts trace_at
@@ -13,17 +13,27 @@ local ids, tokens = read_leases(6)
 local names = polite and hosts_of(ids)
 local yes, codes, ended, ended_names, lost = mine(ids, tokens), {}, {}, {}, 0
 local held, seen = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}
-local counts = most > 0 and redis.call('HMGET', log_key .. 'releases', unpack(ids))
+local blocks = tonumber(ARGV[4]) > 0
+local counts = (most > 0 or blocks) and redis.call('HMGET', log_key .. 'releases', unpack(ids))
 local into, back, back_names, dues, soonest, counted, spent = {}, {}, {}, {}, math.huge, {}, {}
 for i = 1, #ids do
   codes[i] = 'L'
   if yes[i] and held[i] == 1 and not seen[ids[i]] then
-    local id, count, wait = ids[i], counts and number(counts[i], 0) + 1 or 0, delay
+    local id, count, wait = ids[i], 0, delay
+    if counts then
+      local own, blocking = released(counts[i])
+      if most > 0 then
+        own, count = own + 1, own + 1
+      else
+        blocking = blocking + 1
+      end
+      counted[#counted + 1] = id
+      counted[#counted + 1] = blocking > 0 and string.format('%.0f %.0f', own, blocking) or own
+    end
     -- the first release costs no wait, the second 50 ms, and each further release twice as long as the one before, up to a minute
     if count > 1 then wait = math.max(wait, math.min(60000, math.floor(50 * 2 ^ math.min(count - 2, 11)))) end
     seen[id], codes[i], ended[#ended + 1] = true, 'O', id
     if names then ended_names[#ended] = names[i] end
-    if count > 0 then counted[#counted + 1], counted[#counted + 2] = id, count end
     if count > 0 and count >= most then
       codes[i], into[#ended], spent[#spent + 1] = 'f', failed, {id, count}
     elseif wait > 0 then
@@ -61,7 +71,7 @@ if #ended > 0 then
   if names then
     depart(ended, ended_names, 0, 0)
     arrive(back, back_names)
-    if tonumber(ARGV[4]) > 0 then
+    if blocks then
       for i = 1, #ended do
         if ended_names[i] then block(ended_names[i], now + tonumber(ARGV[4]), string.match(tokens[1], '^[^#]*')) end
       end

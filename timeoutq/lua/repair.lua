@@ -215,9 +215,9 @@ local function of_leftovers(ids, _, scores)
   end
   if #past > 0 then redis.call('ZREM', leftovers, unpack(past)) end
 end
-local function of_records(key, kept_in, forget, numbers)
+local function of_records(key, kept_in, forget, numbers, form)
   return function(ids, _, values)
-    if numbers then odd(numbers, ids, values, whole) end
+    if numbers then odd(numbers, ids, values, form or whole) end
     local states, old = where_all(ids), {}
     for i = 1, #ids do
       if not string.find(states[i], kept_in or '[ptwsf]') then
@@ -347,7 +347,7 @@ local stages = {
   {'ZSCAN', prefix .. 'places', of_places}, {'HSCAN', prefix .. 'groups', of_records(prefix .. 'groups')},
   {'FIELDS', payload, of_records(payload)}, {'HSCAN', attempts, of_records(attempts, nil, clear, 'attempts')},
   {'HSCAN', crashes, of_records(crashes, nil, clear, 'crashes')}, {'FIELDS', errors, of_records(errors, nil, clear)},
-  {'HSCAN', prefix .. 'releases', of_records('releases', nil, clear, 'releases')},
+  {'HSCAN', prefix .. 'releases', of_records('releases', nil, clear, 'releases', like('^%-?%d+ ?%d*$'))},
   {'HSCAN', prefix .. 'traces', of_records('traces', nil, untrace)}, {'ZSCAN', done_at, of_times},
   {'HSCAN', worker_info, of_workers}, {'HSCAN', meta, of_fields('meta', of_meta, true)},
   {'HSCAN', stats, of_fields('stats', whole, true)}, {'HSCAN', prefix .. 'durations0', of_fields('durations0', whole, true)},

@@ -2,7 +2,7 @@
 -- errors       the last error of a task; error_log  the last fifty of the queue
 -- traces       the digest of the traceback that belongs to the last error; trace_uses  how many tasks have that digest
 -- trace_texts  the tracebacks themselves, the newest 200; trace_at  when each was last met, ms
--- releases     how often the handler of a task has released it
+-- releases     how often the handler of a task has released it; and after a blank, if any, how often to block its host
 local log_key = string.sub(meta, 1, -5)
 local traced
 
@@ -25,6 +25,12 @@ local function untrace(ids)
       redis.call('ZREM', log_key .. 'trace_at', digest)
     end
   end
+end
+
+-- released: read how often a task was released, and how often to block its host
+local function released(text)
+  local own, blocking = string.match(text or '', '^(%d+) (%d+)$')
+  return number(own or text, 0), number(blocking, 0)
 end
 
 -- log_error: keep a task's error and, if there is one, the digest of its traceback; `texts` are tracebacks by their digests
