@@ -80,8 +80,8 @@ MUTANTS = [
     Mutant(
         "a refused ack drops the lease of the other",
         "lua/ack.lua",
-        "then drop(ended) end\n",
-        "then drop(ids) end\n",
+        "if not itself then drop(ended,",
+        "if not itself then drop(ids,",
         [_test("test_core", "expired_lease_that_was_taken_back"), PROPERTIES],
     ),
     Mutant(

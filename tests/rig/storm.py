@@ -66,10 +66,10 @@ class Bug:
 BUGS = {
     "anybody-acks": Bug("ack", "  if yes[i] then\n", "  if true then\n"),
     "anybody-extends": Bug("extend", "if not yes[i] then\n", "if false then\n"),
-    "anybody-releases": Bug("release", "  if yes[i] then\n", "  if true then\n"),
+    "anybody-releases": Bug("release", "  if yes[i] and held[i] == 1", "  if held[i] == 1"),
     "early-requeue": Bug("requeue_expired", "'-inf', now, 'LIMIT'", "'-inf', now + 600, 'LIMIT'"),
-    "old-fence": Bug("claim", "tonumber(known[1] or 0) + 1, time[1] * 1000000 + time[2])", "1 + #ids, 1)"),
-    "twice-on-lost-reply": Bug("claim", "if age > 0 then", "if false then"),
+    "old-fence": Bug("claim", "number(known[1], 0) + 1, time[1] * 1000000 + time[2])", "1 + #ids, 1)"),
+    "twice-on-lost-reply": Bug("claim", "if age > 0 or from then", "if false then"),
 }
 
 
@@ -119,7 +119,7 @@ def _tasks(words: Sequence[Argument]) -> list[str]:
 
 ANSWERED = {"ack": "acked", "release": "released", "fail": "failed"}
 
-OPTIONS = {"extend": 1, "release": 2, "ack": 2}
+OPTIONS = {"extend": 1, "release": 3, "ack": 2}
 """How many words stand before the leases of a call."""
 
 
@@ -183,7 +183,8 @@ class Tap:
             else:
                 leases, rest = _leases(args[OPTIONS.get(verb, 0) :])
                 for (task, token), letter in zip(leases, reply.decode(), strict=True):
-                    add(ANSWERED[verb], task, token=token, answer=letter)
+                    # a last release moves its task to failed: the lease is over, as with any release
+                    add(ANSWERED[verb], task, token=token, answer="O" if letter == "f" else letter)
                     if verb == "ack" and letter in "OR":
                         for found in _tasks(rest):
                             add("put_answered", found, answer="A")
