@@ -397,6 +397,25 @@ def test_a_user_without_rights_is_told_so_and_writes_nothing(kind: Any, url: str
     check(url, "q")
 
 
+@pytest.mark.parametrize("kind", FACES)
+def test_a_password_that_is_changed_is_told_at_once_also_to_a_queue_that_is_open(
+    kind: Any, url: str, raw: redis.Redis
+) -> None:
+    client: Any = raw
+    client.acl_setuser("guest", enabled=True, passwords=["+c4n4ry"], commands=["+@all"], keys=["*"])
+    try:
+        with kind("q", as_user(url, "guest", "c4n4ry"), deadline=20) as queue:
+            queue.put("a")
+            client.acl_setuser("guest", enabled=True, reset_passwords=True, passwords=["+another"])
+            client.client_kill_filter(_type="normal", skipme=True)
+            began = time.monotonic()
+            with pytest.raises(AccessDenied, match="check user, password and ACL"):
+                queue.stats()
+            assert time.monotonic() - began < 10
+    finally:
+        client.acl_deluser("guest")
+
+
 @pytest.mark.parametrize("key", ["todos", "leases", "owners", "stats"])
 def test_a_foreign_key_in_the_way_is_named_and_loses_no_task(face: Any, raw: redis.Redis, key: str) -> None:
     client: Any = raw
