@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import GiveUp, Retry, State, flows, tracebacks
+from timeoutq import GiveUp, Politeness, Retry, State, flows, tracebacks
 
 
 def raised(message: str = "bad page", *, depth: int = 1) -> ValueError:
@@ -213,16 +213,19 @@ def test_releases_of_a_handler_are_counted_and_shown(face: Any) -> None:
 
 
 def test_releases_that_block_the_host_are_counted_apart(face: Any) -> None:
-    face.put("a")
+    face.configure(politeness=Politeness(delay=0))
+    face.put("a", group="g")
     release(face, face.claim()[0])
     for _ in range(12):
-        face.release(face.claim()[0], block_host=0.001)
+        face.release(face.claim()[0], block_host=60)
+        face.unblock_host("g")
     found = face.inspect("a")
     assert (found.state, found.releases, found.host_releases) == (State.TODOS, 1, 12)
     assert release(face, face.claim()[0], most=3) == "ok"
     (lease,) = face.claim(wait=2)
     assert [entry.releases for entry in face.list("in_progress").entries] == [2]
-    assert [face.release(lease, block_host=0.001), face.release(lease, block_host=0.001)] == ["ok", "already"]
+    assert [face.release(lease, block_host=60), face.release(lease, block_host=60)] == ["ok", "already"]
+    face.unblock_host("g")
     found = face.inspect("a")
     assert (found.releases, found.host_releases) == (2, 13)
     assert release(face, face.claim()[0], most=3) == "failed"

@@ -298,8 +298,8 @@ def test_done_tasks_that_had_no_time_are_given_one_without_a_pause(url: str, nam
 
 
 def test_how_often_a_task_was_released_to_block_its_host_is_a_value_that_can_be_read(url: str, name: str) -> None:
-    with Queue(name, url, timeout=60) as queue:
-        queue.put("a")
+    with Queue(name, url, timeout=60, politeness=Politeness(delay=0)) as queue:
+        queue.put("a", group="g")
         queue.release(queue.claim(), block_host=1)
         doctor.repair(queue)
         assert queue.inspect("a").host_releases == 1

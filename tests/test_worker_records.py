@@ -6,16 +6,31 @@ import asyncio
 import io
 import json
 import logging
+import time
 from itertools import pairwise
 from typing import Any, NoReturn
 
 import pytest
 from typer.testing import CliRunner
 
-from timeoutq import Ack, AsyncQueue, GiveUp, InvalidInput, Lease, Politeness, Queue, Release, Worker, logs, tracebacks
+from timeoutq import (
+    Ack,
+    AsyncQueue,
+    GiveUp,
+    InvalidInput,
+    Lease,
+    Politeness,
+    Queue,
+    Release,
+    Worker,
+    flows,
+    logs,
+    tracebacks,
+)
 from timeoutq import refusals as refusals_module
 from timeoutq.cli.app import app
 from timeoutq.refusals import Refusals
+from timeoutq.testing import fake_queue
 from timeoutq.text import safe, span
 
 HOSTILE = "\n2026-01-01 00:00:00 ERROR forged\r\x1b[2J\u202e"
@@ -288,11 +303,13 @@ async def test_a_release_that_blocks_its_host_or_comes_from_the_worker_is_not_co
             return Release(block_host=0.01)
         return Ack(again_in=0)
 
-    queue.put("a")
+    page = "http://a.example/"
+    queue.configure(politeness=Politeness(delay=0))
+    queue.put(page)
     async with AsyncQueue(queue.name, url, timeout=5) as mine, asyncio.timeout(60):
         worker = Worker(mine, fetch, max_releases=1, max_tasks=2, signals=False)
         await worker.run()
-        assert queue.inspect("a").releases == 0
+        assert queue.inspect(page).releases == 0
 
         begun = asyncio.Event()
 
@@ -305,7 +322,7 @@ async def test_a_release_that_blocks_its_host_or_comes_from_the_worker_is_not_co
         await begun.wait()
         worker.stop(now=True)
         await running
-    info = queue.inspect("a")
+    info = queue.inspect(page)
     assert (info.state, info.releases) == ("todos", 0)
 
 
@@ -344,6 +361,7 @@ async def test_a_host_that_is_visited_in_between_is_not_warned_of(
         runs += 1
         return Ack(again_in=0) if runs % 9 == 0 else Release(block_host=0.001)
 
+    queue.configure(politeness=Politeness(delay=0))
     queue.put("https://a.example/")
     async with AsyncQueue(queue.name, url, timeout=5) as mine, asyncio.timeout(60):
         await Worker(mine, sometimes, max_tasks=40, signals=False).run()
@@ -361,15 +379,48 @@ def test_the_hosts_that_are_counted_are_bounded() -> None:
     assert refusals.add("https://") is None, "a URL without a host stands for itself"
 
 
+@pytest.mark.parametrize("polite", [False, True], ids=["plain", "polite"])
+async def test_a_release_that_can_block_no_host_is_counted_like_any_other(url: str, queue: Queue, polite: bool) -> None:
+    runs: list[float] = []
+
+    async def fetch(lease: Lease) -> Release:
+        runs.append(time.monotonic())
+        return Release(block_host=60)
+
+    if polite:
+        queue.configure(politeness=Politeness(delay=0))
+    queue.put("a task without a host")
+    worker = await work(url, queue, fetch, max_releases=4)
+    info = queue.inspect("a task without a host")
+    assert (info.state, info.releases, len(runs)) == ("failed", 4, 4)
+    assert info.error is not None
+    assert info.error.startswith("released 4 times by its handler")
+    assert runs[3] - runs[1] > 0.14, "the second release waits 50 ms, the third 100 ms"
+    assert (worker.tally.released, worker.tally.failed) == (3, 1)
+
+
+def test_of_many_releases_that_block_only_those_without_a_host_are_counted() -> None:
+    with fake_queue(timeout=60, politeness=Politeness(0, 2)) as queue:
+        queue.put("http://a.example/", "free")
+        leases = queue.claim(2)
+        (call,) = queue.operations.release(leases, block_ms=60_000, most=1)
+        outcome = queue.run(flows.answer(queue.talk, call))
+        assert {lease.task: outcome[lease.task] for lease in leases} == {"http://a.example/": "ok", "free": "failed"}
+        assert queue.host("a.example").blocked_until == queue.clock.now + 60
+        assert queue.inspect("http://a.example/").releases == 0
+
+
 @pytest.mark.parametrize("unbounded", [0, None])
 async def test_without_a_limit_releases_are_counted_all_the_same(url: str, queue: Queue, unbounded: int | None) -> None:
     async def fetch(lease: Lease) -> Release | None:
         return Release() if queue.inspect(lease.task).releases < 3 else Release(block_host=0.01)
 
-    queue.put("a")
+    page = "http://a.example/"
+    queue.configure(politeness=Politeness(delay=0))
+    queue.put(page)
     async with AsyncQueue(queue.name, url, timeout=5) as mine, asyncio.timeout(60):
         await Worker(mine, fetch, max_releases=unbounded, max_tasks=4, signals=False).run()
-    assert queue.inspect("a").releases == 3
+    assert queue.inspect(page).releases == 3
 
 
 @pytest.mark.parametrize("most", [-1, 1.5, "many", True])

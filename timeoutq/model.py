@@ -112,7 +112,8 @@ class Release(Exception):  # likewise
 
     delay: float = 0.0
     block_host: float = 0.0
-    """Seconds for which its host is not visited at all (Retry-After); only on a polite queue."""
+    """Seconds for which its host is not visited at all (Retry-After); only on a polite queue, and for a
+    task that has a host. Elsewhere it changes nothing: the release is counted like any other."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.delay, self.block_host)
@@ -268,13 +269,13 @@ class TaskInfo:
     error_at: float | None = None
     payload: Payload = None
     releases: int = 0
-    """How often its handler has released the task, by `Release` without `block_host`."""
+    """How often its handler has released the task, by a `Release` that blocked no host."""
     traceback: str | None = None
     """The traceback of the last error; None if the error was text, or if 200 newer tracebacks have come since."""
     host: str | None = None
     """On a polite queue, the host whose visits it counts for."""
     host_releases: int = 0
-    """How often it was released with `block_host`; these do not count against `max_releases`."""
+    """How often a release of it blocked its host; these do not count against `max_releases`."""
 
 
 @dataclass(frozen=True, slots=True)

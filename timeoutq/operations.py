@@ -407,8 +407,8 @@ class Operations:
     ) -> list[Call[Outcome]]:
         """Build the calls that give leases back.
 
-        With `most`, they are releases of handlers: each is counted, waits longer than the one before, and the `most`-th
-        moves its task to failed.
+        With `most`, they are releases of handlers: each that blocks no host is counted, waits longer than the one
+        before, and the `most`-th moves its task to failed.
         """
         return [
             self.call("release", [delay_ms, block_ms, most, *words], _outcome(ids), id=_digest(b"r", words))

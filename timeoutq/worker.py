@@ -189,7 +189,7 @@ class Worker:
         `max_tasks` runs of handlers the worker ends.
 
         A task that its handler has released `max_releases` times goes to failed; each release waits longer than the one
-        before, up to a minute. 0 or None is no limit. Releases with `block_host` do not count; the worker warns when
+        before, up to a minute. 0 or None is no limit. Releases that block a host do not count; the worker warns when
         tasks of a host were put back like this ten times in a row, a hundred times, and so on.
 
         Raises `InvalidInput` for a handler that cannot be called like this, `HandlerNotFound` if there is no handler.
@@ -905,8 +905,7 @@ class Worker:
         if block_ms:
             self._tell_refusal(lease, block_ms)
         if delay_ms or block_ms:
-            most = 0 if block_ms else self._most_releases
-            call = self.queue.operations.release([lease], delay_ms, block_ms, most)[0]
+            call = self.queue.operations.release([lease], delay_ms, block_ms, self._most_releases)[0]
             self._gathered.errands.append(_Errand("release", [lease], call))
         else:
             self._gathered.refused.append(lease)
@@ -916,7 +915,7 @@ class Worker:
         if row is not None:
             _say(
                 logging.WARNING, "queue %s: handlers have put tasks back %d times in a row to block host %a, the last "
-                "time %a, for %g s; such releases do not count against max_releases, and the visits go on",
+                "time %a, for %g s; releases that block a host do not count against max_releases: its visits go on",
                 self.queue.name, row[1], row[0], lease.task, block_ms / 1000,
                 fields={**self._fields(lease), "host": row[0], "times": row[1]},
             )  # fmt: skip

@@ -4,28 +4,29 @@
 -- PARTS open items drop calls replay wake log hostname polite
 -- SOUND stats leases calls alarm todos scheduled failed; runtime releases errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 delay, ms   4 block the hosts for, ms, or 0
---       5 the release at which a task goes to failed; 0 for releases that are not counted
+--       5 the release at which a task goes to failed; 0 for releases that are not counted, and one that blocks a host is not either
 --       6.. count, runs of (token, length, id * length)
 -- Reply letters, one per lease: O released; f that was the last release, and the task is in failed; R this very call was carried
 --       out before; L the lease is not this token's
-local call_id, delay, most = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[5])
+local call_id, delay, block_ms, most = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local ids, tokens = read_leases(6)
 local names = polite and hosts_of(ids)
 local yes, codes, ended, ended_names, lost = mine(ids, tokens), {}, {}, {}, 0
 local held, seen = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}
-local blocks = tonumber(ARGV[4]) > 0
-local counts = (most > 0 or blocks) and redis.call('HMGET', log_key .. 'releases', unpack(ids))
+local counts = (most > 0 or block_ms > 0) and redis.call('HMGET', log_key .. 'releases', unpack(ids))
 local into, back, back_names, dues, soonest, counted, spent = {}, {}, {}, {}, math.huge, {}, {}
 for i = 1, #ids do
   codes[i] = 'L'
   if yes[i] and held[i] == 1 and not seen[ids[i]] then
     local id, count, wait = ids[i], 0, delay
-    if counts then
+    -- a block bounds how often its host's tasks run; where no host can be blocked, the release is counted like any other
+    local bound = block_ms > 0 and names and names[i]
+    if bound or most > 0 then
       local own, blocking = released(counts[i])
-      if most > 0 then
-        own, count = own + 1, own + 1
-      else
+      if bound then
         blocking = blocking + 1
+      else
+        own, count = own + 1, own + 1
       end
       counted[#counted + 1] = id
       counted[#counted + 1] = blocking > 0 and string.format('%.0f %.0f', own, blocking) or own
@@ -71,9 +72,9 @@ if #ended > 0 then
   if names then
     depart(ended, ended_names, 0, 0)
     arrive(back, back_names)
-    if blocks then
+    if block_ms > 0 then
       for i = 1, #ended do
-        if ended_names[i] then block(ended_names[i], now + tonumber(ARGV[4]), string.match(tokens[1], '^[^#]*')) end
+        if ended_names[i] then block(ended_names[i], now + block_ms, string.match(tokens[1], '^[^#]*')) end
       end
     end
     turn()
