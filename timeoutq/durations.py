@@ -1,4 +1,4 @@
-"""How long handlers ran: histograms with fixed buckets, so that those of all workers can be added up. No I/O.
+"""How long handlers ran: histograms, with fixed buckets so that all workers' histograms can be added. No I/O.
 
 The worker measures into a `Spans`, its heartbeat sends what was added since the last report, and `operations.py` reads
 the sums back. There are eight buckets for each doubling, from 0.12 ms to a day: the upper bound of a bucket is at most
@@ -15,8 +15,9 @@ from typing import Any
 from timeoutq.model import Durations
 
 SHORTEST = 2.0**-13
-"""All shorter durations fall into one bucket, seconds."""
+"""Seconds: all durations up to this one fall into one bucket."""
 LONGEST = 86_400.0
+"""Seconds: a longer duration counts as this one."""
 QUICK = -89
 """The bucket that ends at `SHORTEST`."""
 
@@ -61,7 +62,7 @@ class Spans:
         self.counts[number] = self.counts.get(number, 0) + 1
 
     def delta(self) -> Delta | None:
-        """Give the next report, None for nothing; until `told` is called, the same one. Only one thread asks."""
+        """Give the next report, None if empty; the same one until `told` is called. Only one thread may call this."""
         if self._waiting is None:
             now = self._sum()
             counts = {number: count - self._said.get(number, 0) for number, count in now.items()}
@@ -78,7 +79,7 @@ class Spans:
             self._waiting = None
 
     def _sum(self) -> dict[int, int]:
-        # copied in one step: at the same time handlers may end in another thread
+        # copied in one step, because handlers may end in another thread at the same time
         found = self.counts.copy()
         if self.quick:
             found[QUICK] = found.get(QUICK, 0) + self.quick
@@ -86,7 +87,7 @@ class Spans:
 
 
 def read(spans: Any) -> Durations | None:
-    """Add up the two spans of ten minutes that the queue keeps; if there is time between them, take the later one."""
+    """Add up the two spans of ten minutes that the queue keeps; if there is a gap between them, read the later one."""
     found = sorted((_counts(flat) for flat in spans), key=lambda pair: pair[0])
     newest = found[-1][0]
     counts: dict[int, int] = {}

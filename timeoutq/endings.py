@@ -15,6 +15,7 @@ from timeoutq import exit_codes
 YOUNG = 5.0
 """A process that dies within this many seconds has died young."""
 LONGEST_PAUSE = 2.0
+"""Seconds: the longest pause before a process that died young is replaced."""
 ECHO = 0.5
 """Two SIGTERM within this many seconds are one request that came twice: from systemd and through `sudo`, say."""
 PATIENCE = 20.0

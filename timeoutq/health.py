@@ -45,7 +45,7 @@ def check(queue: Queue, limits: Limits) -> list[Finding]:
 
 
 def workers(now: float, known: Sequence[WorkerInfo], least: int, host: str | None = None) -> Finding:
-    """At least `least` workers, on `host` if it is given, have given a sign of life in the last half minute."""
+    """Check that at least `least` workers, on `host` if it is given, gave a sign of life in the last half minute."""
     known = [worker for worker in known if host in (None, worker.host)]
     alive = sum(now - worker.beat <= SILENT for worker in known)
     found = f"{alive} alive" if host is None else f"{alive} alive on {host}"
@@ -57,7 +57,7 @@ def workers(now: float, known: Sequence[WorkerInfo], least: int, host: str | Non
 
 
 def failed(stats: Stats, most: int) -> Finding:
-    """At most `most` tasks have failed."""
+    """Check that at most `most` tasks have failed."""
     if stats.failed <= most:
         return Finding("failed", "green", f"{stats.failed:,} tasks")
     return Finding(
@@ -67,7 +67,7 @@ def failed(stats: Stats, most: int) -> Finding:
 
 
 def ready(stats: Stats, history: Sequence[Sample], longest: float) -> Finding:
-    """No ready task waits for longer than `longest` seconds, as far as this can be known.
+    """Check that no ready task waits for longer than `longest` seconds, as far as this can be known.
 
     The queue does not keep the moment at which a task became ready. It is certain that no ready task has waited for
     longer than there have been ready tasks without a break. If that time is beyond the limit, the pace of the last

@@ -1,7 +1,8 @@
 """What lives as long as a worker, such as connections: opened before its first claim, closed after its last handler.
 
-`worker.py` uses this module. The user's context manager is entered and left in one asyncio task of its own: task groups
-and cancel scopes demand the same task, and so a worker that is stopped meanwhile can give up entering.
+`worker.py` uses this module. The user's context manager is entered and left in the same asyncio task, because task
+groups and cancel scopes demand that. Nothing else runs in that task, so it can be cancelled when the worker is stopped
+before the context manager is entered.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Span:
         except (SystemExit, KeyboardInterrupt) as error:
             if not self.entered:
                 raise
-            # raised in a task, these two would end the event loop, and all that the worker has still to do
+            # a task that raises one of these two ends the event loop, but the worker still has work to do in it
             raise WorkerBroken(f"the lifespan raised {type(error).__name__} when it was left") from error
 
 
@@ -122,11 +123,11 @@ def _called(lifespan: Lifespan[Any]) -> Any:
     try:
         return lifespan()
     except TypeError as error:
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        # raised by the call itself, in no code of the user's: the arguments are wrong
-        if trace is not None and trace.tb_frame.f_code.co_filename in (__file__, contextlib.__file__):
+        innermost = error.__traceback__
+        while innermost is not None and innermost.tb_next is not None:
+            innermost = innermost.tb_next
+        # the call itself raised the error, not the user's code: so the arguments are wrong
+        if innermost is not None and innermost.tb_frame.f_code.co_filename in (__file__, contextlib.__file__):
             raise InvalidInput(
                 f"the lifespan {name_of(lifespan)} cannot be called without arguments: {error}"
             ) from error

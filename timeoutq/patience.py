@@ -1,9 +1,10 @@
-"""How long a link waits for the rest of a reply of which a part has come: parsers of redis-py that count its bytes.
+"""Parsers for redis-py that limit how long a link waits for the rest of a reply when its beginning has come.
 
-The first bytes of a reply must come within the patience of an attempt. The rest may take as long again, and the time
-that its bytes need on the slowest link that is waited for; between two parts no more than the patience may pass. So a
-long reply over a slow link arrives, and a link that lets a byte through now and then does not hold its caller. With
-hiredis all of this holds; redis-py's parser in Python waits for each part with the patience of an attempt.
+The first bytes of a reply must come within the patience of an attempt. For the rest of the reply, the link waits once
+more for the patience, plus the time that the bytes of the reply need on a link of `SLOWEST`; and for the next bytes it
+never waits longer than the patience. So a long reply over a slow link arrives, and a link that lets a byte through now
+and then does not keep its caller waiting without end. All of this holds with hiredis. Without hiredis, redis-py's
+parser in Python waits for each part of the reply as long as the patience of an attempt.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import redis.asyncio.connection
 import redis.connection
 
 SLOWEST = 128 * 1024
-"""The slowest link that is waited for, bytes per second: what is heavy gets the time that it needs on such a link."""
+"""Bytes per second of the slowest link that is not taken for broken: a call gets the time it needs on this link."""
 
 _Parser: Any = redis.connection.DefaultParser
 _AsyncParser: Any = redis.asyncio.connection.DefaultParser
@@ -27,16 +28,16 @@ class PatientParser(_Parser):  # type: ignore[misc]  # redis-py names no type fo
     """Reads replies for a blocking link."""
 
     patience = 0.0
-    """Seconds; 0 as long as nobody has said `expect`."""
+    """Seconds; 0 until `expect` is called."""
     _reads = 0
     _until = 0.0
 
     def expect(self, patience: float) -> None:
-        """Begin to wait for a reply; its first bytes are waited for as long as the socket is told to wait."""
+        """Begin to wait for a reply; for its first bytes, the socket's own timeout holds."""
         self.patience, self._reads = patience, 0
 
     def relax(self) -> None:
-        """Let the socket wait as it did before the last reply."""
+        """Give the socket the timeout again that it had before the last reply."""
         if self._reads > 1:
             self._sock.settimeout(self.patience)
 
@@ -67,7 +68,7 @@ class AsyncPatientParser(_AsyncParser):  # type: ignore[misc]  # same
     _until = 0.0
 
     def expect(self, patience: float, alarm: asyncio.Timeout | None) -> None:
-        """Begin to wait for a reply: the alarm rings if no more bytes come in time. None: nobody waits any more."""
+        """Begin to wait for a reply: the alarm rings if no more bytes come in time. Without an alarm nobody waits."""
         self.patience, self._alarm, self._reads = patience, alarm, 0
 
     async def read_from_socket(self) -> Any:

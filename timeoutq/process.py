@@ -31,7 +31,7 @@ from timeoutq.worker import Worker
 log = logging.getLogger(__name__)
 
 TOLD = {"drained": Told.DRAINED, "stopped": Told.STOPPED, "max_tasks": Told.MAX_TASKS}
-"""The `end` of a worker's tally, and what its process tells the supervisor for it."""
+"""What a process tells the supervisor, by the `end` of its worker's tally."""
 
 
 def run_worker(
@@ -47,10 +47,10 @@ def run_worker(
 
     `make` is called before the event loop runs, because modules that it imports may use `asyncio.run` themselves.
     `tell` is called when all work has ended, before the lifespan is left and the event loop closes: from then on the
-    process may be ended at any moment. `alone` is for a command that has no supervisor: if the worker has told why it
-    ends, and has not ended `PATIENCE` seconds later, the whole process is ended; no caller that goes on afterwards asks
-    for this. Raises what `Worker.run` raises, and `WorkerBroken` when something that a handler started ended the event
-    loop.
+    process may be ended at any moment. `alone` is for a command that has no supervisor: if something still runs
+    `PATIENCE` seconds after all work has ended, the whole process is ended. So a caller that has other things to do
+    afterwards must not set `alone`. Raises what `Worker.run` raises, and `WorkerBroken` when something that a handler
+    started ended the event loop.
     """
     worker = make()
     escaped: BaseException | None = None
@@ -109,15 +109,15 @@ def _told_of(worker: Worker, error: BaseException, running: list[Lease]) -> str:
     more = f" and {len(running) - 5} more" if len(running) > 5 else ""
     return (
         f"worker {worker.queue.worker}: {type(error).__name__} in an asyncio task that a handler started ended the "
-        f"event loop; running were {names}{more}"
+        f"event loop; these tasks were running: {names}{more}"
     )
 
 
 def _end_after(loop: asyncio.AbstractEventLoop, worker: Worker, main: asyncio.Task[int], error: BaseException) -> None:
     """End a worker whose event loop was left by an exception.
 
-    The handler that awaits the task which raised gets the exception, and its attempt fails. If no handler awaits it,
-    each running task counts a crash, as when a process dies.
+    An asyncio task raised the exception. If a handler awaits that task, the handler gets the exception, and its attempt
+    fails. If no handler awaits it, each task of the queue that was running counts a crash, as when a process dies.
     """
     before = {lease.fence for lease in worker.running}
     with suppress(SystemExit, KeyboardInterrupt):
@@ -198,8 +198,8 @@ def _runner() -> asyncio.Runner:
 class _Loop(asyncio.SelectorEventLoop):
     """An event loop that looks up names in threads of its own.
 
-    Handlers may leave all threads of the loop behind, hung in `asyncio.to_thread`: the name of the server must still
-    be found, or the worker could not connect again.
+    Handlers may hang in `asyncio.to_thread` until the loop has no free thread left. A worker must be able to look up
+    the server's name even then, or it could not connect again.
     """
 
     def __init__(self) -> None:

@@ -8,15 +8,15 @@ WORDS = {
     "twice": "in two states at once",
     "unleased": "in progress without a lease or an owner",
     "astray": "with a lease or a place in a lane, but in no state",
-    "unlocked": "whose lock does not say what their lease does",
+    "unlocked": "whose lock and lease do not agree",
     "stale": "leased, but not in progress",
     "unqueued": "waiting where no host would hand them over",
     "placeless": "ready or in progress without a place of their host",
-    "haunted": "with a place of a host that they do not use",
+    "haunted": "holding a place of a host that they do not use",
     "leftover": "of tasks in no state",
     "noted": "of tasks in no state, which go if that is still so in a minute",
     "locked": "known by a lock only, which is no lease",
-    "turnless": "known by a record, which has no turn",
+    "turnless": "without a turn, known by a record only",
     "impolite": "waiting for hosts on a queue that is not polite",
 }
 """What is wrong with a task, by the word that the script uses."""
@@ -25,13 +25,13 @@ NOUNS = {"turnless": "host", "leftover": "record", "noted": "record"}
 """What is wrong, where it is not a task."""
 
 ODD = "odd "
-"""Before the key, and the field, of values that cannot be read: they count as absent until a walk removes them."""
+"""What stands before the key and the field of a value that cannot be read; such a value counts as absent."""
 
 UNMENDED = ("impolite",)
 """What no walk mends: a person has to decide."""
 
 NOTED = "noted"
-"""What a walk mends only when it meets it again, a minute later."""
+"""What a walk mends only if it is still wrong a minute later."""
 
 
 def told(found: Mapping[str, int]) -> str:

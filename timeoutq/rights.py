@@ -64,7 +64,7 @@ HARMLESS: Mapping[str, Sequence[str | int]] = {
     "ZREVRANGE": ("KEY", 0, 0),
     "ZSCORE": ("KEY", "x"),
 }
-"""Each command that timeoutq sends or its scripts run, with words that change nothing as long as KEY does not exist."""
+"""The commands that can be tried with arguments that change nothing as long as KEY does not exist."""
 
 MAKING: Mapping[str, Sequence[str | int]] = {
     "HINCRBY": ("KEY", "x", 1),
@@ -75,7 +75,7 @@ MAKING: Mapping[str, Sequence[str | int]] = {
     "RPUSH": ("KEY", "x"),
     "SADD": ("KEY", "x"),
 }
-"""The commands that always make their key: the script deletes the key right after each."""
+"""All other commands: each of them makes its key, and the script `probe` deletes the key right after the trial."""
 
 OWN = frozenset(
     {"BLPOP", "DBSIZE", "EVALSHA", "LRANGE", "SCAN", "SCRIPT", "TYPE", "WAIT", "XREAD", "XREVRANGE", "ZREVRANGE"}
@@ -101,7 +101,7 @@ def of_scripts() -> frozenset[str]:
 
 
 def every() -> list[str]:
-    """Give all commands that a user needs, in order."""
+    """Give all commands that a user needs, sorted by name."""
     return sorted(of_scripts() | {*HARMLESS, *MAKING})
 
 
@@ -121,7 +121,8 @@ def _trial(table: Mapping[str, Sequence[str | int]]) -> list[str | int]:
 def cure(user: str, commands: Iterable[str], keys: str = "") -> str:
     """Give the command that an operator pastes to allow these commands and keys, beside what the user may do already.
 
-    Keys that a user has already are left out: the server refuses a pattern of keys beside `~*`.
+    Leave `keys` empty if the user may use these keys already: a server that has given a user `~*` refuses to add
+    another pattern.
     """
     words = [f"~{keys}"] * bool(keys) + [f"+{name.lower()}" for name in commands]
     return f"ACL SETUSER {user or 'USER'} {' '.join(words)}"

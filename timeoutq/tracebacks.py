@@ -26,7 +26,7 @@ CHAIN = 5
 WIDTH = 200
 """The most characters of a line of source."""
 MESSAGE = 1000
-"""The most characters of a message, of an exception that led to another one or is in a group."""
+"""The most characters of a message or a note in the text."""
 
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -41,8 +41,8 @@ def trace(error: object) -> bytes:
     """Give the text of an exception's traceback, empty if there is none; never raises.
 
     There is no traceback for an error that is text, for an exception that was not raised, and for a `Retry` or `GiveUp`
-    that no other exception led to: these are decisions. To a text that ends with a line break belongs, as its last
-    line, the error of the task.
+    that no other exception led to: these are decisions. A text that ends with a line break lacks its last line: that
+    line is the error of the task, and `read_traceback` adds it.
     """
     if not isinstance(error, BaseException):
         return b""
@@ -81,7 +81,7 @@ def _told(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> tuple[list[BaseException], list[str], bool]:
-    """Give the exception with those that led to it, the text between each two, and whether more led to them."""
+    """Give the exception with those that led to it, the texts that link them, and whether the chain was cut off."""
     chain, links = [error], list[str]()
     while True:
         last = chain[-1]
@@ -126,7 +126,7 @@ def _frames(frames: tuple[Frame, ...], before: int) -> str:
 
 
 def _end(error: BaseException, depth: int = 1) -> str:
-    """Give the last line of an exception with its notes and, for a group, the exceptions in the group."""
+    """Give what follows the stack: the exception's name and message, its notes and, for a group, its exceptions."""
     kind = type(error)
     name = (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"

@@ -49,7 +49,10 @@ Name = Annotated[
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Id of the task.", show_default=False)]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[TASK]...", help="Task ids.", show_default=False)]
 Url = Annotated[
-    str | None, typer.Option("--url", help="Server: redis://, rediss://, unix://, valkey://.", show_default=False)
+    str | None,
+    typer.Option(
+        "--url", help="Server: redis://, rediss://, redis+sentinel://, unix://, valkey://.", show_default=False
+    ),
 ]
 UrlFile = Annotated[
     Path | None,

@@ -288,19 +288,20 @@ def doctor(
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Red when fewer workers are alive.", show_default=False)
+        int | None,
+        typer.Option(min=0, metavar="N", help="Red when fewer than N workers are alive.", show_default=False),
     ] = None,
     here: Annotated[
         bool, typer.Option("--here", help="Let --workers count only workers on this machine, or in this container.")
     ] = False,
     max_failed: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Red when more tasks have failed.", show_default=False)
+        int | None, typer.Option(min=0, metavar="N", help="Red when more than N tasks have failed.", show_default=False)
     ] = None,
     max_age: Annotated[
-        float | None, duration("Red when ready tasks wait for longer; the README says how this is measured.")
+        float | None, duration("Red when ready tasks wait for longer than TIME; the README says how this is measured.")
     ] = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="First repair what a foreign hand has deleted or added.")
+        bool, typer.Option("--repair", help="First put right what was deleted or added by hand.")
     ] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip

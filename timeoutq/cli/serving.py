@@ -38,12 +38,13 @@ def _log(level: str, as_json: bool) -> None:
 
 CODES = "Exit codes:\n\n" + "\n\n".join(f"{code}: {what}" for code, what in exit_codes.WORKER.items())
 SIGNALS = (
-    "Work on a queue: claim tasks, call the handler on each, ack it or fail it.\n\n"
-    "On SIGTERM, to this command or to all its processes at once, the workers claim no more, let running handlers "
-    "finish until the drain deadline, and give the other tasks back. On SIGINT, or a second SIGTERM, they give "
-    "everything back at once.\n\n"
+    "Work on a queue: claim tasks, call the handler for each task, and ack the task or fail it.\n\n"
+    "On SIGTERM, to this command or to all its processes at once, the workers claim no more tasks, let running "
+    "handlers finish until the drain deadline, and give the other tasks back. On SIGINT, or a second SIGTERM, they "
+    "give everything back at once.\n\n"
     "A worker process that dies is replaced, and each task that it was running counts a crash. A process has died when "
-    "it ends by a signal, or with any exit code, before its queue is drained and without being asked to end."
+    "it ends, by a signal or with any exit code, though it was not asked to end, its queue is not drained (--burst) "
+    "and it has not reached --max-tasks."
 )
 
 
@@ -52,22 +53,36 @@ Concurrency = Annotated[
     int, typer.Option("-c", "--concurrency", min=1, max=100_000, help="Handlers that run at once in each process.")
 ]
 Prefetch = Annotated[
-    int | None, typer.Option(min=0, max=100_000, help="Tasks claimed ahead; adapts by default.", show_default=False)
-]
+    int | None,
+    typer.Option(
+        min=0, max=100_000, show_default=False,
+        help="Tasks that are claimed before a handler is free for them; by default the worker adapts the number.",
+    ),
+]  # fmt: skip
 Timeout = Annotated[float, typer.Option(parser=seconds, metavar="TIME", help="Length of a lease.")]
 MaxRuntime = Annotated[
     float | None,
     typer.Option(
         parser=seconds, metavar="TIME", show_default=False,
-        help="The longest that a task may be held, counted from its claim; then it fails. No limit by default.",
+        help="The longest that a task may be held, counted from its claim; then the attempt fails. No limit by "
+        "default.",
     ),
 ]  # fmt: skip
 Retry = Annotated[
-    str | None, typer.Option(help="Delays before new attempts, like 10,30,60; then the task fails.", show_default=False)
-]
+    str | None,
+    typer.Option(
+        show_default=False,
+        help="Delays before new attempts, like 10,30,60: that is four attempts, then the task fails. Not with "
+        "--max-attempts.",
+    ),
+]  # fmt: skip
 MaxAttempts = Annotated[
-    int | None, typer.Option(min=1, help="Attempts, with growing delays; 5 by default.", show_default=False)
-]
+    int | None,
+    typer.Option(
+        min=1, show_default=False,
+        help="Attempts before the task fails, with growing delays; 5 by default. Not with --retry.",
+    ),
+]  # fmt: skip
 Count = Annotated[int, typer.Option("-p", "--processes", min=1, max=256, help="Worker processes.")]
 Supervise = Annotated[
     bool, typer.Option(help="Run worker processes and replace those that die, or run one worker in this process.")
@@ -76,18 +91,18 @@ Lifespan = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:FUNCTION", show_default=False,
-        help="An @asynccontextmanager: entered once in each process, its value is given to handlers that take "
+        help="An @asynccontextmanager that each process enters once; what it yields is given to handlers that take "
         "(lease, state).",
     ),
 ]  # fmt: skip
 MaxReleases = Annotated[
-    int, typer.Option(min=0, metavar="N", help="How often a handler may release a task before it fails; 0: no limit.")
+    int, typer.Option(min=0, metavar="N", help="A task fails when its handler has released it N times; 0: no limit.")
 ]
 MaxTasks = Annotated[
     int | None,
     typer.Option(
         min=1, show_default=False,
-        help="Handler runs after which a process is replaced by a new one, against leaks in a library.",
+        help="Replace a process by a new one after this many handler runs, against leaks in a library.",
     ),
 ]  # fmt: skip
 DrainDeadline = Annotated[
