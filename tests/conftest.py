@@ -49,10 +49,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slower tier."""
     for item in items:
         callspec = getattr(item, "callspec", None)
-        if levels.is_breaking(str(item.path), callspec and callspec.params.get("server")):
-            item.add_marker(pytest.mark.breaking)
         if levels.is_alone(str(item.path)):
             item.add_marker(pytest.mark.alone)
+        server = callspec and callspec.params.get("server")
+        if item.get_closest_marker("alone") or levels.is_breaking(str(item.path), server):
+            item.add_marker(pytest.mark.breaking)
 
 
 def pytest_unconfigure() -> None:

@@ -12,7 +12,7 @@ from tests.invariants import check
 from timeoutq import AccessDenied, Queue, State
 from timeoutq.errors import ServerError
 
-COMMANDS = ["DEL", "EXISTS", "HDEL", "HINCRBY", "SADD", "SMISMEMBER", "SMOVE", "SREM", "ZADD", "ZMSCORE", "ZREM"]
+COMMANDS = ["DEL", "EXISTS", "HDEL", "HINCRBY", "SADD", "SMISMEMBER", "SMOVE", "ZADD", "ZMSCORE", "ZREM"]
 
 
 def as_user(url: str, name: str) -> str:
