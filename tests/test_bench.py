@@ -31,6 +31,8 @@ from timeoutq.bench.terms import Figure, Sizes, Target, percentile
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import InvalidInput, TimeoutqError
 
+pytestmark = pytest.mark.breaking  # half a minute of measuring
+
 ROOT = Path(__file__).resolve().parent.parent
 TINY = Sizes(
     trips=20, bulk=2000, drained={1: 10, 10: 50, 100: 300, 500: 1000}, backlog=3000, window=0.05, paced=10, cold=2,

@@ -392,6 +392,7 @@ def test_a_release_may_block_its_host(say: Say, polite: Queue) -> None:
 # ---- hostile names
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)
 def test_hostile_hosts_are_text_in_all_that_is_said_of_them(say: Say, polite: Queue) -> None:
     for number, group in enumerate(GROUPS):
@@ -417,6 +418,7 @@ def test_hostile_hosts_are_text_in_all_that_is_said_of_them(say: Say, polite: Qu
     assert say("status", polite.name).code == 0
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)
 def test_hostile_reasons_and_groups_are_text_in_the_answer_to_why(say: Say, polite: Queue) -> None:
     for number, group in enumerate(GROUPS[1::3]):

@@ -607,6 +607,7 @@ def test_an_id_twice_in_one_step_is_restored_once(queue: Queue) -> None:
     assert (stats.done, stats.todos, stats.failed, stats.counters["put"]) == (1, 0, 1, 2)
 
 
+@pytest.mark.breaking
 def test_a_hundred_thousand_tasks_come_back_equal(url: str, queue: Queue, other: Queue, tmp_path: Path) -> None:
     queue.put({f"https://example.com/{i}": i % 7 or None for i in range(70_000)})
     queue.schedule([f"https://example.com/later/{i}" for i in range(10_000)], at=4_000_000_000.5)
