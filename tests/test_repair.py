@@ -75,6 +75,18 @@ def healed(queue: Queue, url: str) -> None:
         check_keys(client, queue.name, counters=False)
 
 
+def test_ready_tasks_of_a_host_that_has_more_than_it_may_are_taken_back(url: str, name: str, raw: redis.Redis) -> None:
+    with Queue(name, url, timeout=60, politeness=Politeness(0, 2)) as queue:
+        queue.put(f"{A}{i}" for i in range(4))
+        assert len(queue.claim(9)) == 2
+        raw.delete(queue.operations.key("slots"))
+        queue.put(f"{A}4")  # the host has its turn, and nobody knows of the two visits any more
+        assert (queue.stats().todos, queue.stats().waiting) == (2, 1)
+        healed(queue, url)
+        assert (queue.stats().todos, queue.stats().waiting, queue.stats().in_progress) == (0, 3, 2)
+        queue.purge()
+
+
 @pytest.mark.parametrize("key", sorted(KEPT))
 def test_a_key_that_a_hand_deletes_is_made_up_for(queue: Queue, url: str, raw: redis.Redis, key: str) -> None:
     before = where(raw, queue)

@@ -12,6 +12,7 @@ WORDS = {
     "stale": "leased, but not in progress",
     "unqueued": "waiting where no host would hand them over",
     "placeless": "ready or in progress without a place of their host",
+    "overrun": "ready though their host has as many visits as it may",
     "haunted": "holding a place of a host that they do not use",
     "leftover": "of tasks in no state",
     "noted": "of tasks in no state, which go if that is still so in a minute",

@@ -100,6 +100,8 @@ local function settle(ids, missing, lane)
     if placed and state == 't' and name and not holds(name, id) and wrong('placeless') then
       redis.call('SMOVE', todos, waiting, id)
       waits[#waits + 1], wait_names[#waits + 1] = id, name
+    elseif placed and state == 't' and name and overrun(name) then
+      if wrong('overrun') then recall(load_hosts({name})[name]) end
     elseif state == 'w' and not polite then
       wrong('impolite')
     elseif state == 'w' and not name then

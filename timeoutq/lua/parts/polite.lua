@@ -14,7 +14,7 @@
 -- host with more tasks to move has its turn at once, and the next script goes on.
 local polite = settings[7]
 local waiting, hosts_of, load_hosts, arrive, depart, abandon, enter, turn, regroup, ungroup, recall, block
-local write_policy, policy_of, host_row, holds, occupy, crowded, late, dissolve
+local write_policy, policy_of, host_row, holds, occupy, crowded, overrun, late, dissolve
 
 -- regroup: keep the host with which tasks were put; ungroup: forget this host
 function regroup(ids, group)
@@ -187,6 +187,12 @@ if polite then
   -- crowded: a host has more tasks ready or in progress than its rules allow, because its rules have changed
   function crowded(one)
     return busy(one) > (one.per_host or usual_per_host)
+  end
+
+  -- overrun: has a host more tasks ready or in progress than its rules allow, and nobody takes the ready ones back? This happens when
+  -- a hand deletes `slots` before the places in `places`
+  function overrun(name)
+    return crowded(known[name]) and not known[name].recall
   end
 
   -- late: is the turn of a host, for which tasks wait, later than its rules say? Not while the rules of all hosts change
