@@ -30,6 +30,7 @@ def test_put_says_for_each_id_what_it_found(face: Any) -> None:
     assert list(face.put(lease.task, other, "s", "new")) == ["in_progress", "todos", "scheduled", "added"]
     face.ack(lease)
     assert list(face.put(lease.task)) == ["done"]
+    assert list(face.put(lease.task, lease.task)) == ["done", "done"]
     (lease,) = face.claim()
     face.fail(lease, "no", give_up=True)
     assert list(face.put(lease.task)) == ["failed"]
@@ -215,6 +216,20 @@ def test_acking_twice_is_told_as_already(face: Any) -> None:
     assert list(face.ack(leases)) == ["ok", "ok"]
     assert list(face.ack(leases)) == ["already", "already"]
     assert face.stats().counters["acked"] == 2
+
+
+def test_who_lost_a_lease_can_end_nothing_while_another_holds_the_task(face: Any) -> None:
+    face.put("a")
+    (lost,) = face.claim(timeout=0.02)
+    wait_until(face.requeue_expired)
+    (held,) = face.claim(timeout=60)
+    ends = [face.ack, face.release, lambda lease: face.fail(lease, "no"), face.extend]
+    for end in ends:
+        with pytest.raises(LeaseLost):
+            end(lost)
+    assert face.stats().in_progress == 1
+    assert list(face.ack([lost])) == ["lost"]
+    assert face.ack(held) == "ok"
 
 
 def test_an_ack_puts_what_it_found_in_the_same_step(face: Any) -> None:

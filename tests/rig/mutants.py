@@ -58,7 +58,13 @@ FOUND = _test("test_core_on_fakeredis", "what_it_found")
 
 MUTANTS = [
     # ---- who holds a lease
-    Mutant("an ack needs no token", "lua/ack.lua", "  if yes[i] then\n", "  if true then\n"),
+    Mutant(
+        "an ack needs no token",
+        "lua/ack.lua",
+        "  if yes[i] then\n",
+        "  if true then\n",
+        [_test("test_core_on_fakeredis", "while_another_holds"), PROPERTIES],
+    ),
     Mutant("a release needs no token", "lua/release.lua", "if yes[i] and held[i]", "if held[i]"),
     Mutant("a fail needs no token", "lua/fail.lua", "  if yes[i] and held", "  if held"),
     Mutant(
@@ -212,6 +218,7 @@ MUTANTS = [
         "lua/parts/grace.lua",
         "elseif ends > last then",
         "elseif false then",
+        [_test("test_clock_steps", "grace")],
     ),
     Mutant("leases grow when the clock steps back", "lua/requeue_expired.lua", "if longest > 0 then", "if false then"),
     Mutant("not_after is ignored", "lua/claim.lua", "if not_after > 0 and now > not_after then", "if false then"),
@@ -332,7 +339,7 @@ MUTANTS = [
         "",
         WOKEN,
     ),
-    Mutant("nobody looks when a grace ends", "lua/requeue_expired.lua", "  rouse(grace_until)\n", "", WOKEN),
+    Mutant("nobody looks when a grace ends", "lua/requeue_expired.lua", "  rouse(grace_until)\n", ""),
     Mutant("cleaners do not say when they look again", "lua/plan.lua", "'wake_at', at)", "'wake_at', 0)"),
     Mutant(
         "one stroke of the bell is not enough", "lua/parts/wake.lua", "redis.call('EXISTS', bell) == 0", "true", WOKEN

@@ -119,8 +119,8 @@ class Proxy:
         assert done.wait(10)
 
     def settle(self) -> None:
-        """Wait until what was struck, late as it may be, has been answered by the server or can never be."""
-        wait_until(lambda: not any(pair.open for pair in list(self._pairs)))
+        """Wait until all that clients have sent is read, and what was struck is answered by the server or can never be."""
+        wait_until(lambda: not any(pair.open or _unread(pair.near) for pair in list(self._pairs)))
 
     def close(self) -> None:
         """End all of it."""
@@ -301,6 +301,13 @@ def _bound(port: int) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     made.bind(("127.0.0.1", port))
     return made
+
+
+def _unread(link: socket.socket) -> bool:
+    try:
+        return link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+    except OSError:
+        return False
 
 
 def _reset(link: socket.socket) -> None:
