@@ -119,7 +119,7 @@ class Proxy:
         assert done.wait(10)
 
     def settle(self) -> None:
-        """Wait until all that clients have sent is read, and what was struck is answered by the server or can never be."""
+        """Wait until all that clients have sent is read, and what was struck has been answered or can never be."""
         wait_until(lambda: not any(pair.open or _unread(pair.near) for pair in list(self._pairs)))
 
     def close(self) -> None:
