@@ -41,6 +41,17 @@ class PatientParser(_Parser):  # type: ignore[misc]  # redis-py names no type fo
         if self._reads > 1:
             self._sock.settimeout(self.patience)
 
+    def can_read(self, *words: Any, **settings: Any) -> Any:
+        """Say whether something has come; if the server has hung up, the error tells why, as far as TLS knows."""
+        try:
+            return _Parser.can_read(self, *words, **settings)
+        except redis.ConnectionError as closed:
+            try:
+                self._sock.recv(1)  # it is closed: nothing is waited for
+            except OSError as alert:
+                raise closed from alert
+            raise
+
     def read_from_socket(self, *words: Any, **settings: Any) -> Any:
         """Read what comes next, if it comes in time."""
         self._reads += 1

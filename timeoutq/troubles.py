@@ -201,5 +201,10 @@ def _silence(error: BaseException, url: str, said: str) -> Unavailable:
     else:
         cure = "is the server up?"
     if tls:
+        hung_up = (
+            "hung up" in cure
+        )  # with TLS 1.3, a refusal may be lost when the server closes the connection behind it
         cure = cure.partition(", or is this")[0].rstrip("?") + ", and does it speak TLS there?"
+        if hung_up:
+            cure += " Does it want a client certificate (TIMEOUTQ_CERT and TIMEOUTQ_KEY)?"
     return Unavailable(f"no answer from {url}: {said[:200].rstrip('.')}; {cure}")
