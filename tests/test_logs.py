@@ -156,7 +156,9 @@ async def test_every_line_of_a_worker_names_its_queue() -> None:
 def test_a_process_that_died_is_told_with_its_fields(queue: Queue, url: str, tmp_path: Path) -> None:
     queue.put("leave", "other")
     with processes(url, tmp_path) as run:
-        worker = run.start("worker", queue.name, "tests.rig.handlers:leave", "--burst", "--log-json", CODE="7")
+        worker = run.start(
+            "worker", queue.name, "tests.rig.handlers:leave", "-c", "1", "--burst", "--log-json", CODE="7"
+        )
         assert worker.wait(30) == 0
         wait_until(lambda: queue.drained())
         lines = [json.loads(line) for line in run.log(worker).splitlines()]
