@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -266,10 +267,11 @@ def main(
                 as_json, interrupts,
             )  # fmt: skip
             say(verdict, console, as_json)
-            if keep:
-                tell_where(verdict["queue"], address, private=redis is None)
+            where = partial(tell_where, verdict["queue"], address, private=redis is None)
             if keep and redis is None:
-                interrupts.wait()
+                interrupts.wait(where)
+            elif keep:
+                where()
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except (TimeoutqError, DemoError, SettingsError) as error:

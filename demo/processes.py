@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,9 +49,10 @@ class Interrupts:
         else:
             raise KeyboardInterrupt
 
-    def wait(self) -> None:
-        """Wait for one of the two, and go on."""
+    def wait(self, tell: Callable[[], object]) -> None:
+        """`tell` that one of the two is waited for, wait for it, and go on."""
         with suppress(KeyboardInterrupt):
+            tell()
             while True:
                 signal.pause()
 
