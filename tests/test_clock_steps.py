@@ -30,17 +30,22 @@ def test_a_jump_of_more_than_two_seconds_is_one_however_long_leases_are(seconds:
         assert queue.stats().counters.get("clock_jumps") == jumps
 
 
+def taken_back_after(queue: FakeQueue, seconds: float) -> None:
+    """The one lease is taken back when so much time has passed, a second more or less, and no sooner."""
+    assert queue.requeue_expired() == 0
+    queue.clock.advance(seconds - 1)
+    assert queue.requeue_expired() == 0
+    queue.clock.advance(2)
+    assert queue.requeue_expired() == 1
+
+
 def test_a_grace_does_not_become_longer_when_the_clock_steps_back() -> None:
     with fake_queue(timeout=60) as queue:
         queue.put("a")
         queue.claim()
         jump(queue, 600)
         step_back(queue, 500)
-        assert queue.requeue_expired() == 0
-        queue.clock.advance(59)
-        assert queue.requeue_expired() == 0
-        queue.clock.advance(2)
-        assert queue.requeue_expired() == 1
+        taken_back_after(queue, 60)
 
 
 def test_a_lease_is_not_longer_than_asked_for_after_a_clock_that_stepped_back() -> None:
@@ -48,11 +53,7 @@ def test_a_lease_is_not_longer_than_asked_for_after_a_clock_that_stepped_back() 
         queue.put("a")
         queue.claim()
         step_back(queue, 3600)
-        assert queue.requeue_expired() == 0
-        queue.clock.advance(29)
-        assert queue.requeue_expired() == 0
-        queue.clock.advance(2)
-        assert queue.requeue_expired() == 1
+        taken_back_after(queue, 30)
 
 
 def test_a_worker_that_is_silent_for_a_minute_is_not_alive() -> None:

@@ -471,9 +471,8 @@ async def test_signal_handlers_of_before_are_put_back(fake: FakeAsyncQueue) -> N
         signal.signal(signal.SIGINT, before)
 
 
-async def test_a_second_signal_gives_everything_back_at_once(
-    fake: FakeAsyncQueue, caplog: pytest.LogCaptureFixture
-) -> None:
+async def at_work(fake: FakeAsyncQueue) -> asyncio.Task[Tally]:
+    """Have a worker that hears signals run a task without end."""
     begun = asyncio.Event()
 
     async def forever(lease: Lease) -> None:
@@ -483,6 +482,13 @@ async def test_a_second_signal_gives_everything_back_at_once(
     await fake.put("a")
     running = asyncio.create_task(Worker(fake, forever).run())
     await asyncio.wait_for(begun.wait(), 10)
+    return running
+
+
+async def test_a_second_signal_gives_everything_back_at_once(
+    fake: FakeAsyncQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = await at_work(fake)
     with caplog.at_level(logging.INFO):
         os.kill(os.getpid(), signal.SIGTERM)
         await until(lambda: "drains" in caplog.text)
@@ -493,15 +499,7 @@ async def test_a_second_signal_gives_everything_back_at_once(
 
 
 async def test_ctrl_c_gives_everything_back_at_once(fake: FakeAsyncQueue) -> None:
-    begun = asyncio.Event()
-
-    async def forever(lease: Lease) -> None:
-        begun.set()
-        await asyncio.sleep(60)
-
-    await fake.put("a")
-    running = asyncio.create_task(Worker(fake, forever).run())
-    await asyncio.wait_for(begun.wait(), 10)
+    running = await at_work(fake)
     os.kill(os.getpid(), signal.SIGINT)
     await until(running.done)
     assert running.result().released == 1
