@@ -148,6 +148,14 @@ def test_heavy_commands_are_sent_as_long_as_they_get_on(send: Callable[..., Any]
     assert raw.strlen("k1") == 700_000
 
 
+def test_a_heavy_command_keeps_its_time_when_a_reply_before_it_comes_in_parts(
+    send: Callable[..., Any], raw: redis.Redis
+) -> None:
+    raw.set("long", "x" * 150_000)
+    long, put = send(("GET", "long"), ("SET", "heavy", "x" * 1_500_000))
+    assert (len(long), put) == (150_000, True)
+
+
 # ---- while the server pauses
 
 

@@ -450,15 +450,18 @@ class AsyncLink:
         connection = await self._take()
         replies: list[Any] = []
         demoted = False
+        until = 0.0
         try:
             packed = _pack(connection, commands)
             async with asyncio.timeout(self._patience) as alarm:
                 if (size := sum(map(len, packed))) <= SLICE:
                     await connection.send_packed_command(packed)
                 else:
-                    await self._carry(connection, packed, size, alarm)
+                    until = await self._carry(connection, packed, size, alarm)
                 parser = _patient(connection, AsyncPatientParser)
                 for command in commands:
+                    if until:
+                        alarm.reschedule(max(_from_now(self._patience), until))
                     if parser is not None:
                         parser.expect(self._patience, alarm)
                     try:
@@ -491,12 +494,12 @@ class AsyncLink:
             await self._return(connection)
         return replies
 
-    async def _carry(self, connection: Any, packed: Sequence[bytes], size: int, alarm: asyncio.Timeout) -> None:
+    async def _carry(self, connection: Any, packed: Sequence[bytes], size: int, alarm: asyncio.Timeout) -> float:
         for piece in _slices(packed):
             alarm.reschedule(_from_now(self._patience + SLICE / SLOWEST))
             await connection.send_packed_command((piece,))
         # bytes that a buffer has taken may still be on their way to the server
-        alarm.reschedule(_from_now(self._patience + size / SLOWEST))
+        return _from_now(self._patience + size / SLOWEST)
 
     async def _take(self) -> Any:
         if self._free:
