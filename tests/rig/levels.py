@@ -44,11 +44,10 @@ LEVELS: Mapping[str, Level] = {
 
 BOTH_SERVERS = (
     "test_again.py", "test_ancestor.py", "test_core.py", "test_core_details.py", "test_polite.py",
-    "test_polite_servers.py", "test_polite_why.py", "test_replay.py", "test_wakes.py", "test_worker.py",
-    "test_worker_processes.py",
+    "test_polite_servers.py", "test_polite_why.py", "test_replay.py", "test_wakes.py",
 )  # fmt: skip
-"""Files whose tests run on Valkey and on Redis every day: what they try is the scripts' and the worker's. The others
-meet Redis in the slower tier."""
+"""Files whose tests run on Valkey and on Redis every day: what they try is the scripts. The others meet Redis in the
+slower tier."""
 
 
 def is_alone(path: str) -> bool:
