@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import signal
 import socket
@@ -11,167 +9,133 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 import redis
 
+from tests.rig.command import Say, say, started
+from tests.rig.processes import ROOT
 from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, cli
+from timeoutq import Queue
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.text import safe
 
-ROOT = Path(__file__).resolve().parent.parent
-Run = Callable[..., "Done"]
+__all__ = ["say"]
 
 
-class Done:
-    """What a command said and how it ended."""
-
-    def __init__(self, done: subprocess.CompletedProcess[bytes]) -> None:
-        self.code = done.returncode
-        self.out = done.stdout.decode("utf-8", "surrogateescape")
-        self.err = done.stderr.decode("utf-8", "surrogateescape")
-
-    @property
-    def lines(self) -> list[list[str]]:
-        return [line.split("\t") for line in self.out.splitlines()]
-
-    @property
-    def documents(self) -> list[dict[str, object]]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-@pytest.fixture
-def run(url: str) -> Run:
-    def call(*words: str | bytes, stdin: bytes | None = None, **environment: str) -> Done:
-        return Done(
-            subprocess.run(
-                [sys.executable, "-m", "timeoutq", *words],
-                input=b"" if stdin is None else stdin,
-                env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **environment},
-                cwd=ROOT,
-                capture_output=True,
-                timeout=60,
-                check=False,
-            )
-        )
-
-    return call
-
-
-def test_put_claim_ack_as_a_script_would(run: Run, name: str) -> None:
-    done = run("put", name, "a", "b")
+def test_put_claim_ack_as_a_script_would(say: Say, name: str) -> None:
+    done = say("put", name, "a", "b")
     assert (done.code, done.lines) == (0, [["a", "added"], ["b", "added"]])
-    assert run("put", name, "a").lines == [["a", "todos"]]
-    claimed = run("claim", name, "-n", "5", "--timeout", "1m", "--json")
+    assert say("put", name, "a").lines == [["a", "todos"]]
+    claimed = say("claim", name, "-n", "5", "--timeout", "1m", "--json")
     assert {document["task"] for document in claimed.documents} == {"a", "b"}
-    acked = run("ack", name, stdin=claimed.out.encode())
+    acked = say("ack", name, stdin=claimed.out.encode())
     assert acked.code == 0
     assert {answer for _, answer in acked.lines} == {"ok"}
-    assert run("claim", name).code == 1
-    assert run("drained", name).out == "yes\n"
+    assert say("claim", name).code == 1
+    assert say("drained", name).out == "yes\n"
 
 
-def test_a_lost_lease_ends_with_four(run: Run, name: str, queue: Queue) -> None:
-    run("put", queue.name, "a")
-    (task, token, *_) = run("claim", queue.name).lines[0]
-    assert run("extend", queue.name, task, "--token", token, "--timeout", "2m").code == 0
-    assert run("release", queue.name, task, "--token", token).code == 0
+def test_a_lost_lease_ends_with_four(say: Say, name: str, queue: Queue) -> None:
+    say("put", queue.name, "a")
+    (task, token, *_) = say("claim", queue.name).lines[0]
+    assert say("extend", queue.name, task, "--token", token, "--timeout", "2m").code == 0
+    assert say("release", queue.name, task, "--token", token).code == 0
     for verb in ("ack", "extend", "release", "fail"):
-        done = run(verb, queue.name, task, "--token", "someone#1")
+        done = say(verb, queue.name, task, "--token", "someone#1")
         assert (done.code, done.lines) == (4, [["a", "lost"]]), verb
 
 
-def test_fail_retry_inspect_and_list(run: Run, queue: Queue) -> None:
+def test_fail_retry_inspect_and_list(say: Say, queue: Queue) -> None:
     name = queue.name
-    run("put", name, "a", "--payload", '{"depth": 2}')
-    token = run("claim", name).lines[0][1]
-    assert run("fail", name, "a", "--token", token, "--error", "HTTP 404", "--give-up").code == 0
-    facts = {line[0]: line[1] for line in run("inspect", name, "a").lines}
+    say("put", name, "a", "--payload", '{"depth": 2}')
+    token = say("claim", name).lines[0][1]
+    assert say("fail", name, "a", "--token", token, "--error", "HTTP 404", "--give-up").code == 0
+    facts = {line[0]: line[1] for line in say("inspect", name, "a").lines}
     assert facts["state"] == "failed"
     assert facts["last error"] == "HTTP 404"
     assert facts["payload"] == '{"depth": 2}'
-    assert run("list", name, "failed").lines[0][0] == "a"
-    assert run("retry", name, "--all").out == "1 retried\n"
-    assert run("retry", name, "--all").code == 1
-    run("put", name, "ready")
-    run("fail", name, "a", "--token", run("claim", name, "-n", "9").lines[0][1], "--error", "no", "--give-up")
-    told = run("retry", name, "a", "ready", "nosuch")
+    assert say("list", name, "failed").lines[0][0] == "a"
+    assert say("retry", name, "--all").out == "1 retried\n"
+    assert say("retry", name, "--all").code == 1
+    say("put", name, "ready")
+    say("fail", name, "a", "--token", say("claim", name, "-n", "9").lines[0][1], "--error", "no", "--give-up")
+    told = say("retry", name, "a", "ready", "nosuch")
     assert (told.code, told.lines) == (0, [["a", "retried"], ["ready", "in_progress"], ["nosuch", "unknown"]])
-    told = run("retry", name, "a", "nosuch", "--json")
+    told = say("retry", name, "a", "nosuch", "--json")
     assert told.documents == [{"task": "a", "answer": "todos"}, {"task": "nosuch", "answer": "unknown"}]
     assert told.code == 1
-    unknown = run("inspect", name, "nothing", "--json")
+    unknown = say("inspect", name, "nothing", "--json")
     assert unknown.code == 1
     assert unknown.documents[0]["state"] is None
 
 
-def test_put_reads_files_and_pipes(run: Run, queue: Queue, tmp_path: Path) -> None:
+def test_put_reads_files_and_pipes(say: Say, queue: Queue, tmp_path: Path) -> None:
     urls = tmp_path / "urls.txt"
     urls.write_text("".join(f"https://example.com/{i}\n\n" for i in range(12_000)))
-    assert run("put", queue.name, "--file", str(urls)).lines == [["added", "12000"]]
-    assert run("put", queue.name, "--json", stdin=b"https://example.com/1\nnew\r\n").documents == [
+    assert say("put", queue.name, "--file", str(urls)).lines == [["added", "12000"]]
+    assert say("put", queue.name, "--json", stdin=b"https://example.com/1\nnew\r\n").documents == [
         {"todos": 1, "added": 1}
     ]
-    assert run("put", queue.name, "--jsonl", stdin=b'{"task": "p", "payload": [1]}\n').code == 0
+    assert say("put", queue.name, "--jsonl", stdin=b'{"task": "p", "payload": [1]}\n').code == 0
     assert queue.inspect("p").payload == [1]
     assert queue.stats().todos == 12_002
 
 
-def test_a_bad_line_is_named_and_its_chunk_is_not_put(run: Run, queue: Queue) -> None:
-    done = run("put", queue.name, stdin=b"good\n" + b"x" * 1025 + b"\n")
+def test_a_bad_line_is_named_and_its_chunk_is_not_put(say: Say, queue: Queue) -> None:
+    done = say("put", queue.name, stdin=b"good\n" + b"x" * 1025 + b"\n")
     assert done.code == 2
     assert "line 2: task id" in done.err
     assert queue.stats().known == 0
-    done = run("put", queue.name, "--jsonl", stdin=b'{"task": "a"}\n{"nothing": 1}\n')
+    done = say("put", queue.name, "--jsonl", stdin=b'{"task": "a"}\n{"nothing": 1}\n')
     assert done.code == 2
     assert 'line 2: not an object with "task"' in done.err
 
 
-def test_schedule_pause_and_settings(run: Run, queue: Queue) -> None:
-    assert run("schedule", queue.name, "a", "--after", "2h").code == 0
-    assert run("schedule", queue.name, "b", "--at", "2099-01-01T00:00:00+00:00").code == 0
+def test_schedule_pause_and_settings(say: Say, queue: Queue) -> None:
+    assert say("schedule", queue.name, "a", "--after", "2h").code == 0
+    assert say("schedule", queue.name, "b", "--at", "2099-01-01T00:00:00+00:00").code == 0
     assert queue.inspect("b").due == 4070908800
-    assert run("pause", queue.name).code == run("resume", queue.name).code == 0
-    assert run("configure", queue.name, "--keep-done", "7d", "--max-crashes", "3").code == 0
+    assert say("pause", queue.name).code == say("resume", queue.name).code == 0
+    assert say("configure", queue.name, "--keep-done", "7d", "--max-crashes", "3").code == 0
     assert queue.stats().settings["keep_done"] == "t604800000"
     assert queue.stats().settings["max_crashes"] == "3"
-    assert run("drained", queue.name).code == 1
+    assert say("drained", queue.name).code == 1
 
 
-def test_dangerous_commands_do_nothing_without_a_yes(run: Run, queue: Queue) -> None:
+def test_dangerous_commands_do_nothing_without_a_yes(say: Say, queue: Queue) -> None:
     queue.put("a", "b")
     for words in (("purge", queue.name), ("forget", queue.name, "a")):
-        done = run(*words)
+        done = say(*words)
         assert done.code == 2
         assert "Not without --yes" in done.err
     assert queue.stats().known == 2
-    assert run("forget", queue.name, "a", "--yes").lines == [["a", "todos"]]
-    assert run("purge", queue.name, "-y").code == 0
+    assert say("forget", queue.name, "a", "--yes").lines == [["a", "todos"]]
+    assert say("purge", queue.name, "-y").code == 0
     assert queue.stats().known == 0
 
 
-def test_status_and_dashboard_are_plain_without_a_terminal(run: Run, queue: Queue) -> None:
+def test_status_and_dashboard_are_plain_without_a_terminal(say: Say, queue: Queue) -> None:
     queue.put([f"t{i}" for i in range(20)])
     for words in (("status", queue.name), ("dashboard", queue.name)):
-        done = run(*words)
+        done = say(*words)
         assert done.code == 0
         assert ["todos", "20"] in done.lines
         assert "\x1b" not in done.out
-    (document,) = run("status", queue.name, "--json").documents
+    (document,) = say("status", queue.name, "--json").documents
     assert document["queue"] == queue.name
 
 
-def test_a_worker_works_and_a_handler_that_is_missing_is_named(run: Run, queue: Queue) -> None:
+def test_a_worker_works_and_a_handler_that_is_missing_is_named(url: str, queue: Queue) -> None:
     queue.put("a", "b", "c")
-    done = run("worker", queue.name, "tests.rig.handlers:work", "--burst", "--timeout", "5s")
+    done = started(url, "worker", queue.name, "tests.rig.handlers:work", "--burst", "--timeout", "5s")
     assert done.code == 0, done.err
     assert queue.stats().done == 3
-    done = run("worker", queue.name, "nowhere:f")
+    done = started(url, "worker", queue.name, "nowhere:f")
     assert done.code == 2
     assert "importing nowhere raised ModuleNotFoundError" in done.err
     assert "Traceback" not in done.err
@@ -181,7 +145,7 @@ HOSTILE = ["\x1b[31mred", "\x1b]52;c;aGk=\x07", "\r",
            "line\nbreak", "\u202eturned", "[bold]x[/bold]", "[/x]", "\x9b2J", "\u200b"]  # fmt: skip
 
 
-def test_no_command_lets_control_bytes_of_a_task_through(run: Run, queue: Queue) -> None:
+def test_no_command_lets_control_bytes_of_a_task_through(say: Say, queue: Queue) -> None:
     queue.put(HOSTILE, b"\xff\xfe")
     leases = queue.claim(100)
     queue.fail(leases[:5], "boom \x1b[2J \x07 \n next", give_up=True)
@@ -194,17 +158,17 @@ def test_no_command_lets_control_bytes_of_a_task_through(run: Run, queue: Queue)
         *(("inspect", lease.task) for lease in leases if "\0" not in lease.task),
     ]
     for command, *rest in words:
-        done = run(command, queue.name, *rest)
+        done = say(command, queue.name, *rest)
         assert done.code == 0, done.err
         for line in done.out.splitlines():
             assert safe(line.replace("\t", " ")) == line.replace("\t", " "), (command, rest)
 
 
-def test_ids_that_are_not_utf8_survive_json(run: Run, queue: Queue) -> None:
+def test_ids_that_are_not_utf8_survive_json(say: Say, queue: Queue) -> None:
     queue.put(b"\xff\x00x")
-    claimed = run("claim", queue.name, "--json")
+    claimed = say("claim", queue.name, "--json")
     assert "\\udcff" in claimed.out
-    assert run("ack", queue.name, stdin=claimed.out.encode()).code == 0
+    assert say("ack", queue.name, stdin=claimed.out.encode()).code == 0
     assert queue.inspect(b"\xff\x00x").state == "done"
 
 
@@ -230,14 +194,14 @@ def test_ids_that_are_not_utf8_survive_json(run: Run, queue: Queue) -> None:
         (("nothing",), 2, "No such command"),
     ],
 )
-def test_wrong_words_are_one_clear_line(run: Run, words: tuple[str, ...], code: int, complaint: str) -> None:
-    done = run(*words)
+def test_wrong_words_are_one_clear_line(say: Say, words: tuple[str, ...], code: int, complaint: str) -> None:
+    done = say(*words)
     assert done.code == code, done.err
     assert complaint in done.err
     assert "Traceback" not in done.err
 
 
-def test_a_password_is_in_no_output(run: Run, tmp_path: Path) -> None:
+def test_a_password_is_in_no_output(say: Say, tmp_path: Path) -> None:
     with EmbeddedServer(config={"requirepass": "right"}) as server:
         wrong = f"redis://:c4n4ry@127.0.0.1:{server.port}/0"
         kept = tmp_path / "url"
@@ -249,10 +213,10 @@ def test_a_password_is_in_no_output(run: Run, tmp_path: Path) -> None:
             ("worker", "q", "json:loads", "--url", wrong, "--no-supervise"),
             ("cleaner", "q", "--url", wrong),
         ):
-            done = run(*words)
+            done = say(*words)
             assert done.code == 3, (words, done.err)
             assert "c4n4ry" not in done.out + done.err, words
-        assert "can be seen by all users" in run("pause", "q", "--url", wrong).err
+        assert "can be seen by all users" in say("pause", "q", "--url", wrong).err
 
 
 def test_a_closed_pipe_is_quiet(url: str, queue: Queue) -> None:
@@ -269,9 +233,9 @@ def test_a_closed_pipe_is_quiet(url: str, queue: Queue) -> None:
     assert done.stderr == ""
 
 
-def test_doctor_is_red_where_tasks_may_be_lost(run: Run) -> None:
+def test_doctor_is_red_where_tasks_may_be_lost(say: Say) -> None:
     with EmbeddedServer(config={"maxmemory-policy": "allkeys-lru"}) as server:
-        done = run("doctor", TIMEOUTQ_URL=server.url)
+        done = say("doctor", TIMEOUTQ_URL=server.url)
         assert done.code == 1
         verdicts = {line[0]: line[1] for line in done.lines}
         assert verdicts["eviction"] == "red"
@@ -280,19 +244,19 @@ def test_doctor_is_red_where_tasks_may_be_lost(run: Run) -> None:
         assert "CONFIG SET maxmemory-policy noeviction" in done.out
 
 
-def test_doctor_ends_with_0_where_the_worst_is_a_warning(run: Run) -> None:
+def test_doctor_ends_with_0_where_the_worst_is_a_warning(say: Say) -> None:
     with EmbeddedServer() as server:
-        done = run("doctor", TIMEOUTQ_URL=server.url)
+        done = say("doctor", TIMEOUTQ_URL=server.url)
     verdicts = {line[0]: line[1] for line in done.lines}
     assert verdicts["durability"] == "yellow" and "red" not in verdicts.values()
     assert done.code == 0
 
 
-def test_doctor_names_the_class_of_persistence(run: Run, tmp_path: Path) -> None:
+def test_doctor_names_the_class_of_persistence(say: Say, tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "a", config={"appendfsync": "always"}) as server:
-        assert "nothing accepted is lost" in run("doctor", TIMEOUTQ_URL=server.url).out
+        assert "nothing accepted is lost" in say("doctor", TIMEOUTQ_URL=server.url).out
     with EmbeddedServer(tmp_path / "b") as server:
-        done = run("doctor", "--json", TIMEOUTQ_URL=server.url)
+        done = say("doctor", "--json", TIMEOUTQ_URL=server.url)
         assert done.code == 0
         found = {document["check"]: document for document in done.documents}
         assert "up to 2 s may be lost" in str(found["durability"]["found"])
@@ -319,36 +283,6 @@ def test_the_server_command_runs_one_and_ends_with_it() -> None:
         process.kill()
     with pytest.raises(Exception, match="is the server up"):
         Queue("q", address, deadline=0.5).put("a")
-
-
-# ---- the same command inside this process: quick enough for many cases
-
-
-@pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TIMEOUTQ_URL", "redis://127.0.0.1:1/0")
-
-    def call(*words: str, stdin: bytes | None = b"") -> Done:
-        capfd.readouterr()
-        piped = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
-        monkeypatch.setattr(sys, "stdin", piped)
-        monkeypatch.setattr(sys, "argv", ["timeoutq", *words])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        out, err = capfd.readouterr()
-        code = left.value.code
-        assert isinstance(code, int)
-        return Done(subprocess.CompletedProcess(words, code, out.encode(), err.encode()))
-
-    return call
-
-
-@pytest.fixture
-def ask(say: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The same, of a server that is there."""
-    monkeypatch.setenv("TIMEOUTQ_URL", url)
-    return say
 
 
 @contextmanager
@@ -425,26 +359,26 @@ def stranger(answer: bytes) -> Iterator[int]:
     ],
 )  # fmt: skip
 def test_bad_input_is_named_and_ends_with_two(
-    ask: Run, url: str, stdin: bytes | None, words: tuple[str, ...], complaint: str
+    say: Say, url: str, stdin: bytes | None, words: tuple[str, ...], complaint: str
 ) -> None:
     with redis.Redis.from_url(url) as raw:
         Queue("q", url).pause()
         before = raw.dbsize()
-        done = ask(*words, stdin=stdin)
+        done = say(*words, stdin=stdin)
         assert done.code == 2, done.err
         assert complaint in done.err
         assert "Traceback" not in done.err
         assert raw.dbsize() == before
 
 
-def test_an_address_that_was_forgotten_is_not_the_default_server(ask: Run, queue: Queue, tmp_path: Path) -> None:
+def test_an_address_that_was_forgotten_is_not_the_default_server(say: Say, queue: Queue, tmp_path: Path) -> None:
     queue.put("a")
     for content in (b"", b"\n", b"redis://a\nredis://b\n", b"\xff\xfe"):
         kept = tmp_path / "url"
         kept.write_bytes(content)
-        done = ask("purge", queue.name, "--yes", "--url-file", str(kept))
+        done = say("purge", queue.name, "--yes", "--url-file", str(kept))
         assert (done.code, "must hold one line, the URL" in done.err) == (2, True)
-    assert ask("purge", queue.name, "--yes", "--url", "").code == 2
+    assert say("purge", queue.name, "--yes", "--url", "").code == 2
     assert queue.stats().known == 1
 
 
@@ -455,7 +389,7 @@ def test_an_address_that_was_forgotten_is_not_the_default_server(ask: Run, queue
         "redis://h/nodb?password=c4n4ry",
     ],
 )  # fmt: skip
-def test_a_password_wherever_it_stands_in_the_url_is_warned_of(say: Run, address: str) -> None:
+def test_a_password_wherever_it_stands_in_the_url_is_warned_of(say: Say, address: str) -> None:
     done = say("pause", "q", "--url", address)
     assert done.code == 2
     assert "can be seen by all users" in done.err
@@ -463,7 +397,7 @@ def test_a_password_wherever_it_stands_in_the_url_is_warned_of(say: Run, address
     assert "c4n4ry" not in done.out + done.err
 
 
-def refused(say: Run, address: str, name: str = "q") -> str:
+def refused(say: Say, address: str, name: str = "q") -> str:
     """Put to a server that does not take it; give the one line that is said."""
     done = say("put", name, "a", "--url", address)
     assert done.code == 3, done.err
@@ -471,7 +405,7 @@ def refused(say: Run, address: str, name: str = "q") -> str:
     return done.err
 
 
-def test_servers_that_cannot_serve_end_with_three(say: Run) -> None:
+def test_servers_that_cannot_serve_end_with_three(say: Say) -> None:
     assert "is the server up" in refused(say, "redis://127.0.0.1:1/0")
     with stranger(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
         assert "is not Redis" in refused(say, f"redis://127.0.0.1:{port}/0")
@@ -483,100 +417,100 @@ def test_servers_that_cannot_serve_end_with_three(say: Run) -> None:
         assert "may throw tasks away: maxmemory-policy is allkeys-lru" in refused(say, forgetful.url)
 
 
-def test_a_queue_of_a_newer_schema_ends_with_three(ask: Run, queue: Queue, raw: redis.Redis) -> None:
+def test_a_queue_of_a_newer_schema_ends_with_three(say: Say, queue: Queue, raw: redis.Redis) -> None:
     queue.put("a")
     raw.hset(f"timeoutq:{{{queue.name}}}:meta", "schema", "3")
-    done = ask("put", queue.name, "a")
+    done = say("put", queue.name, "a")
     assert (done.code, len(done.err.splitlines())) == (3, 1)
     assert "the queue has schema 3" in done.err
     raw.hset(f"timeoutq:{{{queue.name}}}:meta", "schema", "2")
 
 
-def test_a_stream_that_ends_early_says_how_far_it_came(ask: Run, queue: Queue) -> None:
+def test_a_stream_that_ends_early_says_how_far_it_came(say: Say, queue: Queue) -> None:
     lines = b"".join(b"%d\n" % number for number in range(6000))
-    done = ask("put", queue.name, stdin=lines + b"x" * 1025)
+    done = say("put", queue.name, stdin=lines + b"x" * 1025)
     assert done.code == 2
     assert "the first 5,000 tasks were put" in done.err
     assert "line 6001: task id" in done.err
     assert queue.stats().known == 5000
-    assert sorted(ask("put", queue.name, stdin=lines).lines) == [["added", "1000"], ["todos", "5000"]]
+    assert sorted(say("put", queue.name, stdin=lines).lines) == [["added", "1000"], ["todos", "5000"]]
 
 
-def test_lines_are_answered_each_and_take_the_payload(ask: Run, queue: Queue) -> None:
-    assert ask("put", queue.name, "--payload", "[1]", stdin=b"a\na\nb\n").lines == [["added", "2"], ["todos", "1"]]
+def test_lines_are_answered_each_and_take_the_payload(say: Say, queue: Queue) -> None:
+    assert say("put", queue.name, "--payload", "[1]", stdin=b"a\na\nb\n").lines == [["added", "2"], ["todos", "1"]]
     assert queue.inspect("b").payload == [1]
     twice = b'{"task": "c", "payload": "first"}\n{"task": "c", "payload": "second"}\n'
-    assert ask("put", queue.name, "--jsonl", "--json", stdin=twice).documents == [{"added": 1, "todos": 1}]
+    assert say("put", queue.name, "--jsonl", "--json", stdin=twice).documents == [{"added": 1, "todos": 1}]
     assert queue.inspect("c").payload == "first"
-    assert ask("schedule", queue.name, "--after", "1h", "--payload", "2", stdin=b"d\n").lines == [["added", "1"]]
+    assert say("schedule", queue.name, "--after", "1h", "--payload", "2", stdin=b"d\n").lines == [["added", "1"]]
     assert queue.inspect("d").payload == 2
 
 
-def test_a_lost_lease_names_who_has_it_now(ask: Run, queue: Queue) -> None:
+def test_a_lost_lease_names_who_has_it_now(say: Say, queue: Queue) -> None:
     queue.put("a", "b", "c", "d", "e")
     queue.claim(5, timeout=60)
-    one = ask("ack", queue.name, "a", "--token", "w7#1")
+    one = say("ack", queue.name, "a", "--token", "w7#1")
     assert (one.code, one.lines) == (4, [["a", "lost"]])
     assert f"lease on 'a' is lost and worker {queue.worker} has it now" in one.err
-    found = ask("ack", queue.name, "a", "--token", "w7#1", "--put", "new")
+    found = say("ack", queue.name, "a", "--token", "w7#1", "--put", "new")
     assert (found.code, f"worker {queue.worker} has it now" in found.err) == (4, True)
     assert queue.inspect("new").state is None
-    many = ask("extend", queue.name, *"abcde", "--token", "w7#1")
+    many = say("extend", queue.name, *"abcde", "--token", "w7#1")
     assert len(many.lines) == 5
     assert len(many.err.splitlines()) == 4
     assert "2 more leases are lost" in many.err
 
 
 def test_a_task_that_is_failed_by_its_token_ends_in_failed_after_the_attempts_of_the_policy(
-    ask: Run, queue: Queue
+    say: Say, queue: Queue
 ) -> None:
     queue.put("a")
     for attempt in range(1, 6):
-        token = ask("claim", queue.name).lines[0][1]
-        assert ask("fail", queue.name, "a", "--token", token).code == 0
+        token = say("claim", queue.name).lines[0][1]
+        assert say("fail", queue.name, "a", "--token", token).code == 0
         assert queue.inspect("a").state == ("failed" if attempt == 5 else "scheduled")
         if attempt < 5:
             queue.schedule("a", at=1)
     assert queue.inspect("a").failures == 5
 
 
-def test_a_lease_past_its_max_runtime_is_not_extended(ask: Run, queue: Queue) -> None:
+def test_a_lease_past_its_max_runtime_is_not_extended(say: Say, queue: Queue) -> None:
     queue.put("a")
-    claimed = ask("claim", queue.name, "--timeout", "5s", "--max-runtime", "10ms", "--json")
+    claimed = say("claim", queue.name, "--timeout", "5s", "--max-runtime", "10ms", "--json")
     time.sleep(0.02)
-    done = ask("extend", queue.name, stdin=claimed.out.encode())
+    done = say("extend", queue.name, stdin=claimed.out.encode())
     assert done.code == 4
     assert done.lines[0][1] in ("max_runtime", "lost")
 
 
-def test_the_answer_no_ends_with_one(ask: Run, queue: Queue) -> None:
-    assert ask("forget", queue.name, "nothing", "--yes").code == 1
-    assert ask("pull", queue.name).code == 1
-    assert ask("ack", queue.name, stdin=b"\n").code == 0
+def test_the_answer_no_ends_with_one(say: Say, queue: Queue) -> None:
+    assert say("forget", queue.name, "nothing", "--yes").code == 1
+    assert say("pull", queue.name).code == 1
+    assert say("ack", queue.name, stdin=b"\n").code == 0
     queue.put("a")
-    assert ask("forget", queue.name, "nothing", "a", "--yes").lines == [["nothing", "unknown"], ["a", "todos"]]
+    assert say("forget", queue.name, "nothing", "a", "--yes").lines == [["nothing", "unknown"], ["a", "todos"]]
     queue.put("b", "c")
-    assert ask("pull", queue.name, "--json").documents[0]["payload"] is None
-    assert ask("drained", queue.name, "--json").documents == [{"drained": False}]
-    assert "3 todos" not in ask("purge", queue.name).err
-    assert "with its 2 tasks (1 todos, 1 done)" in ask("purge", queue.name).err
+    assert say("pull", queue.name, "--json").documents[0]["payload"] is None
+    assert say("drained", queue.name, "--json").documents == [{"drained": False}]
+    assert "3 todos" not in say("purge", queue.name).err
+    assert "with its 2 tasks (1 todos, 1 done)" in say("purge", queue.name).err
 
 
-def test_a_page_tells_where_the_next_one_begins(ask: Run, queue: Queue) -> None:
+def test_a_page_tells_where_the_next_one_begins(say: Say, queue: Queue) -> None:
     queue.schedule([f"t{number}" for number in range(30)], after=3600)
     seen: list[object] = []
     words: list[str] = []
     while True:
-        done = ask("list", queue.name, "scheduled", "-n", "10", "--json", *words)
+        done = say("list", queue.name, "scheduled", "-n", "10", "--json", *words)
         seen += [document["task"] for document in done.documents]
         if not done.err:
             break
         words = ["--cursor", done.err.split("--cursor ")[1].split(",")[0]]
     assert sorted(map(str, seen)) == sorted(f"t{number}" for number in range(30))
-    assert len(ask("list", queue.name, "scheduled", "-n", "10", "--all").lines) == 30
+    assert len(say("list", queue.name, "scheduled", "-n", "10", "--all").lines) == 30
 
 
-def test_version_and_help_are_quick_words(say: Run) -> None:
+def test_version_and_help_are_quick_words(say: Say) -> None:
     assert say("--version").out == "0.1.0\n"
     shown = say("--help").out
     for word in ("Exit codes", "put", "schedule", "claim", "doctor", "configure", "130 Ctrl-C"):
@@ -584,6 +518,22 @@ def test_version_and_help_are_quick_words(say: Run) -> None:
 
 
 # ---- what only a real process can show
+
+
+def test_the_module_is_the_command_and_ends_with_its_exit_codes(url: str, queue: Queue) -> None:
+    done = started(url, "put", queue.name, b"\xff")
+    assert (done.code, done.lines, done.err) == (0, [["\\xff", "added"]], "")
+    done = started(url, "ack", queue.name, "a", "--token", "someone#1")
+    assert (done.code, done.lines) == (4, [["a", "lost"]])
+    done = started(url, "nothing")
+    assert (done.code, done.out) == (2, "")
+    assert "No such command" in done.err
+
+
+def test_a_character_that_the_output_lacks_is_written_as_its_escape(url: str, queue: Queue) -> None:
+    queue.put("to \u2192")
+    done = started(url, "list", queue.name, "todos", PYTHONIOENCODING="latin-1")
+    assert (done.code, done.lines[0][0], done.err) == (0, "to \\u2192", "")
 
 
 def test_output_that_cannot_be_written_is_one_line(url: str, queue: Queue) -> None:
@@ -642,12 +592,12 @@ def test_on_a_terminal_it_asks_and_draws(url: str, queue: Queue, tmp_path: Path)
     assert queue.stats().known == 0
 
 
-def test_a_page_has_no_more_lines_than_asked_for_and_leaves_nothing_out(run: Run, queue: Queue) -> None:
+def test_a_page_has_no_more_lines_than_asked_for_and_leaves_nothing_out(say: Say, queue: Queue) -> None:
     queue.put([f"t{i}" for i in range(200)])
     seen: set[str] = set()
     cursor: list[str] = []
     while True:
-        done = run("list", queue.name, "todos", "-n", "20", *cursor)
+        done = say("list", queue.name, "todos", "-n", "20", *cursor)
         assert len(done.lines) <= 20
         seen.update(line[0] for line in done.lines)
         if "--cursor" not in done.err:
@@ -656,15 +606,15 @@ def test_a_page_has_no_more_lines_than_asked_for_and_leaves_nothing_out(run: Run
     assert len(seen) == 200
 
 
-def test_a_page_of_a_small_state_has_no_more_lines_than_asked_for(run: Run, queue: Queue) -> None:
+def test_a_page_of_a_small_state_has_no_more_lines_than_asked_for(say: Say, queue: Queue) -> None:
     queue.put([f"t{i}" for i in range(61)])
-    done = run("list", queue.name, "todos", "-n", "3")
+    done = say("list", queue.name, "todos", "-n", "3")
     assert len(done.lines) <= 3
     assert "--cursor" in done.err or "gives 61 tasks at once: -n 61 shows them" in done.err
-    assert len(run("list", queue.name, "todos", "-n", "61").lines) == 61
+    assert len(say("list", queue.name, "todos", "-n", "61").lines) == 61
 
 
-def test_times_are_seconds_in_json_and_iso_elsewhere(run: Run, queue: Queue) -> None:
+def test_times_are_seconds_in_json_and_iso_elsewhere(say: Say, queue: Queue) -> None:
     queue.schedule("a", at=1_900_000_000)
-    assert run("list", queue.name, "scheduled", "--json").documents[0]["at"] == 1_900_000_000
-    assert run("list", queue.name, "scheduled").lines[0][1] == "2030-03-17T17:46:40.000+00:00"
+    assert say("list", queue.name, "scheduled", "--json").documents[0]["at"] == 1_900_000_000
+    assert say("list", queue.name, "scheduled").lines[0][1] == "2030-03-17T17:46:40.000+00:00"

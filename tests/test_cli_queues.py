@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ import redis
 import typer
 
 from tests.rig.command import Say, say, server
-from tests.rig.processes import ROOT
 from timeoutq import Politeness, Queue, cli, directory, flows
 from timeoutq.cli import completion
 from timeoutq.operations import Call
@@ -247,54 +244,51 @@ def test_a_queue_exists_from_the_first_put_or_setting_until_it_is_purged(face: A
 # ---- what a shell completes
 
 
-PATIENT = """
-import sys
-from timeoutq.cli import completion, main
-sys.argv[0] = "timeoutq"
-completion.PATIENCE = 30
-main()
-"""
-"""The command, given the time that a machine with much to do needs."""
+Press = Callable[..., tuple[list[str], str]]
 
 
-def completed(url: str, line: str, shell: str = "bash") -> tuple[list[str], str]:
+@pytest.fixture
+def press(say: Say, monkeypatch: pytest.MonkeyPatch) -> Press:
     """Press Tab behind a line; give what is offered, and what is said besides."""
-    words = line.split(" ")
-    done = subprocess.run(
-        [sys.executable, "-c", PATIENT],
-        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), "_TIMEOUTQ_COMPLETE": f"complete_{shell}",
-             "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1), "_TYPER_COMPLETE_ARGS": line,
-             "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
-    return done.stdout.split(), done.stderr
+
+    def call(line: str, shell: str = "bash", **environment: str) -> tuple[list[str], str]:
+        with monkeypatch.context() as patch:
+            patch.setattr(completion, "PATIENCE", 30)  # a machine may have much to do
+            patch.delattr(sys.modules["__main__"], "__package__", raising=False)  # it would name the program
+            done = say(
+                _TIMEOUTQ_COMPLETE=f"complete_{shell}", COMP_WORDS=line, COMP_CWORD=str(len(line.split(" ")) - 1),
+                _TYPER_COMPLETE_ARGS=line, _TYPER_COMPLETE_FISH_ACTION="get-args", **environment,
+            )  # fmt: skip
+        return done.out.split(), done.err
+
+    return call
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_names_of_queues_are_completed(shell: str, url: str, web: Queue) -> None:
+def test_names_of_queues_are_completed(press: Press, shell: str, url: str, web: Queue) -> None:
     with Queue("webshop", url) as other:
         other.put("a")
-    found, said = completed(url, "timeoutq status w", shell)
+    found, said = press("timeoutq status w", shell)
     shown = " ".join(found)
     assert ("web" in shown, "webshop" in shown, said) == (True, True, "")
     if shell == "bash":
         assert found == ["web", "webshop"]
 
 
-def test_a_side_of_a_comparison_is_completed_queue_first(url: str, web: Queue) -> None:
-    assert completed(url, "timeoutq diff w") == (["web:"], "")
+def test_a_side_of_a_comparison_is_completed_queue_first(press: Press, web: Queue) -> None:
+    assert press("timeoutq diff w") == (["web:"], "")
 
 
-def test_completion_asks_the_server_that_the_line_names(url: str, web: Queue, tmp_path: Path) -> None:
+def test_completion_asks_the_server_that_the_line_names(press: Press, url: str, web: Queue, tmp_path: Path) -> None:
     nowhere = "redis://127.0.0.1:1/0"
-    assert completed(nowhere, f"timeoutq status --url {url} w") == (["web"], "")
+    assert press(f"timeoutq status --url {url} w", TIMEOUTQ_URL=nowhere) == (["web"], "")
     kept = tmp_path / "url"
     kept.write_text(url)
-    assert completed(nowhere, f"timeoutq status --url-file {kept} w") == (["web"], "")
+    assert press(f"timeoutq status --url-file {kept} w", TIMEOUTQ_URL=nowhere) == (["web"], "")
     kept.unlink()
 
 
-def test_completion_is_silent_and_soon_where_no_server_answers(tmp_path: Path) -> None:
+def test_completion_is_silent_and_soon_where_no_server_answers(press: Press) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         addresses = [
             "redis://127.0.0.1:1/0",
@@ -308,4 +302,4 @@ def test_completion_is_silent_and_soon_where_no_server_answers(tmp_path: Path) -
             context.params["url"] = address
             assert completion.queue_names(context, "w") == []
             assert time.monotonic() - began < 2 * completion.PATIENCE + 1
-    assert completed("redis://x?bogus=1", "timeoutq status w") == ([], "")
+    assert press("timeoutq status w", TIMEOUTQ_URL="redis://x?bogus=1") == ([], "")

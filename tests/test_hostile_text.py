@@ -5,11 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,7 @@ from rich.console import Console
 
 from tests.invariants import check
 from tests.rig import levels
-from tests.rig.command import Say, say, server
+from tests.rig.command import Say, say, server, started
 from tests.rig.corpus import BAD_QUEUE_NAMES, CORPUS, REFUSED, Text, as_bytes, as_id, stray
 from tests.rig.terminal import on_a_terminal
 from timeoutq import AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Worker
@@ -268,24 +265,14 @@ def test_unknown_options_are_refused_in_text(say: Say) -> None:
         assert say("status", "q", f"--x{text}").code == 2
 
 
-def started(words: Iterable[str | bytes], url: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "timeoutq", *words],
-        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
-        cwd=ROOT, capture_output=True, timeout=60, check=False, **more,
-    )  # fmt: skip
-
-
 def test_a_real_process_is_told_and_tells_the_same(kept: Queue, server: EmbeddedServer) -> None:
     # a program's arguments hold no NUL
     tasks = [as_bytes(task) for task in CORPUS.values() if b"\0" not in as_bytes(task)]
-    done = started(["put", kept.name, "--", *tasks], server.url)
-    assert done.returncode == 0, done.stderr
-    shown = done.stdout.decode("utf-8")  # and nothing else
-    assert rows(shown) == [[safe(task), "added"] for task in tasks]
-    claimed = started(["claim", kept.name, "-n", "500", "--json"], server.url).stdout
-    assert {as_bytes(json.loads(line)["task"]) for line in claimed.splitlines()} == set(tasks)
-    assert started(["ack", kept.name], server.url, input=claimed).returncode == 0
+    done = started(server.url, "put", kept.name, "--", *tasks)
+    assert (done.code, done.lines) == (0, [[safe(task), "added"] for task in tasks]), done.err
+    claimed = started(server.url, "claim", kept.name, "-n", "500", "--json")
+    assert {as_bytes(lease["task"]) for lease in claimed.documents} == set(tasks)
+    assert started(server.url, "ack", kept.name, stdin=claimed.raw).code == 0
     assert kept.stats().done == len(tasks)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -10,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,55 +21,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.invariants import check
+from tests.rig.command import Say, say
 from tests.rig.corpus import CORPUS, as_bytes, as_id, stray
 from tests.rig.processes import ROOT
 from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Politeness, Queue, cli, transfer
+from timeoutq import InvalidInput, Politeness, Queue, transfer
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.model import Record, State, text
 
+__all__ = ["say"]
+
 IDS = sorted({as_bytes(task) for task in CORPUS.values()})
 BODIES: list[Any] = [{"depth": 1, "é": [None, 1.5, "\ud800"]}, "text", 0, False, [], b"", b"\x00\xff", "\x00"]
-
-
-class Done:
-    """What a command printed and how it ended."""
-
-    def __init__(self, code: int, out: bytes, err: bytes) -> None:
-        self.code = code
-        self.out = out
-        self.err = err.decode()
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.decode().splitlines()
-
-    @property
-    def documents(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Say = Callable[..., Done]
-
-
-@pytest.fixture
-def say(url: str, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Say:
-    """The command, inside this process."""
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TIMEOUTQ_URL", url)
-
-    def call(*words: object, stdin: bytes | None = b"") -> Done:
-        capfdbinary.readouterr()
-        monkeypatch.setattr(sys, "stdin", None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), "utf-8"))
-        monkeypatch.setattr(sys, "argv", ["timeoutq", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        out, err = capfdbinary.readouterr()
-        assert isinstance(left.value.code, int)
-        return Done(left.value.code, out, err)
-
-    return call
 
 
 @pytest.fixture
@@ -167,13 +130,13 @@ def test_diff_prints_what_only_the_first_has_and_intersect_what_both_have(
     queue.schedule("e", after=3600)
     seeds = tmp_path / "seeds.txt"
     seeds.write_bytes(b"b\r\nc\n\nd\nx")
-    assert sorted(say("diff", f"{queue.name}:done", seeds).lines) == ["a"]
-    assert sorted(say("intersect", f"{queue.name}:done", seeds).lines) == ["b", "c"]
-    assert say("diff", seeds, f"{queue.name}:done").lines == ["d", "x"], "in the order of the file"
-    assert say("intersect", seeds, f"{queue.name}:todos").lines == ["d"]
-    assert say("intersect", "-", f"{queue.name}:scheduled", stdin=b"d\ne\n").lines == ["e"]
-    assert say("diff", f"{queue.name}:scheduled", "-", stdin=b"d\n").lines == ["e"]
-    assert sorted(say("diff", f"{queue.name}:done", f"{queue.name}:todos").lines) == ["a", "b", "c"]
+    assert sorted(say("diff", f"{queue.name}:done", seeds).texts) == ["a"]
+    assert sorted(say("intersect", f"{queue.name}:done", seeds).texts) == ["b", "c"]
+    assert say("diff", seeds, f"{queue.name}:done").texts == ["d", "x"], "in the order of the file"
+    assert say("intersect", seeds, f"{queue.name}:todos").texts == ["d"]
+    assert say("intersect", "-", f"{queue.name}:scheduled", stdin=b"d\ne\n").texts == ["e"]
+    assert say("diff", f"{queue.name}:scheduled", "-", stdin=b"d\n").texts == ["e"]
+    assert sorted(say("diff", f"{queue.name}:done", f"{queue.name}:todos").texts) == ["a", "b", "c"]
     assert say("diff", seeds, seeds).code == 1
 
 
@@ -181,17 +144,17 @@ def test_count_only_counts_and_none_is_exit_code_1(say: Say, queue: Queue, tmp_p
     move(queue, done=["a", "b"])
     queue.put("c")
     done, todos = f"{queue.name}:done", f"{queue.name}:todos"
-    assert (say("diff", done, todos, "--count").code, say("diff", done, todos, "--count").out) == (0, b"2\n")
+    assert (say("diff", done, todos, "--count").code, say("diff", done, todos, "--count").raw) == (0, b"2\n")
     assert say("intersect", done, todos, "--count", "--json").documents == [{"count": 0}]
     assert say("intersect", done, todos, "--count").code == 1
-    assert (say("intersect", done, todos).code, say("intersect", done, todos).out) == (1, b"")
+    assert (say("intersect", done, todos).code, say("intersect", done, todos).raw) == (1, b"")
     assert {line["task"] for line in say("diff", done, todos, "--json").documents} == {"a", "b"}
 
 
 def test_no_id_is_printed_twice(say: Say, queue: Queue, tmp_path: Path) -> None:
     queue.put("a")
-    assert say("intersect", "-", f"{queue.name}:todos", stdin=b"a\n" * 5000).lines == ["a"]
-    assert say("diff", "-", f"{queue.name}:done", stdin=b"b\na\n" * 5000).lines == ["b", "a"]
+    assert say("intersect", "-", f"{queue.name}:todos", stdin=b"a\n" * 5000).texts == ["a"]
+    assert say("diff", "-", f"{queue.name}:done", stdin=b"b\na\n" * 5000).texts == ["b", "a"]
     assert list(transfer.once([[b"x", b"y", b"x"], [b"y", b"z"]])) == [[b"x", b"y"], [b"z"]]
 
 
@@ -203,15 +166,15 @@ def test_hostile_ids_go_in_and_out_as_they_are_between_nuls(say: Say, queue: Que
     file.write_bytes(b"\0".join(ids))
     sides = [f"{queue.name}:todos", str(file)]
     done = say("intersect", "--null", *(sides if side == "first" else reversed(sides)))
-    assert sorted(done.out.removesuffix(b"\0").split(b"\0")) == ids
-    assert say("diff", "-0", *(sides if side == "first" else reversed(sides))).out == b""
+    assert sorted(done.raw.removesuffix(b"\0").split(b"\0")) == ids
+    assert say("diff", "-0", *(sides if side == "first" else reversed(sides))).raw == b""
 
 
 def test_hostile_ids_are_printed_as_text_and_come_whole_as_json(say: Say, queue: Queue) -> None:
     queue.put(IDS)
     shown = say("diff", f"{queue.name}:todos", f"{queue.name}:done")
-    assert stray(shown.out.decode()) == []
-    assert len(shown.out.splitlines()) == len(IDS)
+    assert stray(shown.out) == []
+    assert len(shown.raw.splitlines()) == len(IDS)
     documents = say("diff", f"{queue.name}:todos", f"{queue.name}:done", "--json").documents
     assert sorted(line["task"] for line in documents) == sorted(map(text, IDS))
     refused = say("diff", "-0", f"{queue.name}:todos", f"{queue.name}:done")
@@ -226,10 +189,10 @@ def test_a_name_with_a_slash_is_a_file_else_a_state_comes_first(
     name = f"{queue.name}:todos"
     Path(name).write_text("in the file\n")
     Path("odd:name").write_text("odd\n")
-    assert say("diff", name, f"{queue.name}:done").lines == ["in the queue"]
-    assert say("diff", f"./{name}", f"{queue.name}:done").lines == ["in the file"]
-    assert say("diff", "odd:name", f"{queue.name}:done").lines == ["odd"]
-    assert "with a / in it is a file" in " ".join(say("diff", "--help").out.decode().replace("│", "").split())
+    assert say("diff", name, f"{queue.name}:done").texts == ["in the queue"]
+    assert say("diff", f"./{name}", f"{queue.name}:done").texts == ["in the file"]
+    assert say("diff", "odd:name", f"{queue.name}:done").texts == ["odd"]
+    assert "with a / in it is a file" in " ".join(say("diff", "--help").out.replace("│", "").split())
 
 
 @pytest.mark.parametrize(
@@ -246,7 +209,7 @@ def test_a_name_with_a_slash_is_a_file_else_a_state_comes_first(
 def test_a_side_that_is_nothing_is_named_with_the_cure(say: Say, queue: Queue, words: list[str], said: str) -> None:
     queue.put("a")
     done = say("diff", *(word.replace("q:", f"{queue.name}:") for word in words))
-    assert (done.code, done.out) == (2, b"")
+    assert (done.code, done.raw) == (2, b"")
     assert said in done.err
 
 
@@ -268,9 +231,9 @@ def test_sides_of_many_thousands_agree_with_sets_in_memory(say: Say, queue: Queu
     file = tmp_path / "ids"
     file.write_text("\n".join(theirs))
     name = f"{queue.name}:todos"
-    assert sorted(say("diff", name, file).lines) == sorted(mine - theirs)
-    assert sorted(say("diff", file, name).lines) == sorted(theirs - mine)
-    assert sorted(say("intersect", name, file).lines) == sorted(mine & theirs)
+    assert sorted(say("diff", name, file).texts) == sorted(mine - theirs)
+    assert sorted(say("diff", file, name).texts) == sorted(theirs - mine)
+    assert sorted(say("intersect", name, file).texts) == sorted(mine & theirs)
 
 
 # ---- requeue
@@ -279,11 +242,11 @@ def test_sides_of_many_thousands_agree_with_sets_in_memory(say: Say, queue: Queu
 def test_requeue_puts_done_tasks_back_that_match(say: Say, queue: Queue) -> None:
     move(queue, done=["https://example.com/a", "https://example.com/b", "https://example.org/"], failed=["f"])
     dry = say("requeue", queue.name, "--from", "done", "--match", "https://example.com/*", "--dry-run")
-    assert (dry.code, dry.lines, queue.stats().done) == (0, ["2 would be put back"], 3)
+    assert (dry.code, dry.texts, queue.stats().done) == (0, ["2 would be put back"], 3)
     done = say("requeue", queue.name, "--from", "done", "--match", "https://example.com/*", "--json")
     assert (done.code, done.documents) == (0, [{"matched": 2, "requeued": 2}])
     assert {entry.task for entry in queue.list("done").entries} == {"https://example.org/"}
-    assert say("requeue", queue.name, "--from", "failed").lines == ["1 put back"]
+    assert say("requeue", queue.name, "--from", "failed").texts == ["1 put back"]
     assert queue.inspect("f").failures == 0
     assert say("requeue", queue.name, "--from", "failed").code == 1
     assert say("requeue", queue.name, "--from", "todos").code == 2
@@ -299,7 +262,7 @@ def test_requeue_asks_before_it_puts_more_than_a_thousand_back(
     assert "more than 1,000 tasks" in refused.err
     code, shown = on_a_terminal(url, "requeue", queue.name, "--from", "done", typed="n\n")
     assert (code, b"[y/N]" in shown, queue.stats().todos) == (1, True, 0)
-    assert say("requeue", queue.name, "--from", "done", "--match", "t1?").lines == ["10 put back"]
+    assert say("requeue", queue.name, "--from", "done", "--match", "t1?").texts == ["10 put back"]
     code, shown = on_a_terminal(url, "requeue", queue.name, "--from", "done", typed="y\n")
     assert (code, queue.stats().todos, b"2490 put back" in shown) == (0, 2500, True)
     raw.hset(f"timeoutq:{{{queue.name}}}:stats", "put", 2500)
@@ -313,18 +276,18 @@ def test_an_import_brings_in_all_that_an_export_tells(say: Say, queue: Queue, ot
     assert {record.state for record in contents(queue).values()} == set(State) - {State.WAITING}
     exported = say("export", queue.name)
     assert (exported.code, exported.err) == (0, "")
-    assert exported.out.isascii()
+    assert exported.raw.isascii()
     first, *lines = exported.documents
     assert (first["timeoutq"], first["queue"]) == (1, queue.name)
     assert len(lines) == len(IDS)
-    done = say("import", other.name, "--json", stdin=exported.out)
+    done = say("import", other.name, "--json", stdin=exported.raw)
     assert done.documents == [{"lines": len(IDS) + 1, "restored": len(IDS), "known": 0, "broken": 0}]
     assert contents(other) == contents(queue, ready=True)
     for task in IDS:  # and the queue says the same of each, to whoever asks
         ours, theirs = queue.inspect(task), other.inspect(task)
         if ours.state is not State.IN_PROGRESS:
             assert ours == theirs
-    assert say("import", other.name, "--json", stdin=exported.out).documents[0]["known"] == len(IDS)
+    assert say("import", other.name, "--json", stdin=exported.raw).documents[0]["known"] == len(IDS)
     assert contents(other) == contents(queue, ready=True)
 
 
@@ -333,7 +296,7 @@ def test_what_waits_on_a_polite_queue_comes_with_the_host_it_was_put_with(say: S
         each.configure(politeness=Politeness(delay=60))
     queue.put({"http://a.example/1": 1, "http://a.example/2": 2})
     queue.put("x", "y", group="shop")
-    assert say("import", other.name, stdin=say("export", queue.name).out).code == 0
+    assert say("import", other.name, stdin=say("export", queue.name).raw).code == 0
     assert {task for one in other.hosts().hosts for task in one.in_flight} == {
         task for task in ("http://a.example/1", "http://a.example/2", "x", "y")
         if other.inspect(task).state is State.TODOS
@@ -346,7 +309,7 @@ def test_what_an_import_brought_in_is_worked_on(say: Say, queue: Queue, other: Q
     queue.put({"a": {"depth": 1}})
     (lease,) = queue.claim()
     queue.fail(lease, "HTTP 500", retry_in=0)
-    assert say("import", other.name, stdin=say("export", queue.name).out).code == 0
+    assert say("import", other.name, stdin=say("export", queue.name).raw).code == 0
     (lease,) = other.claim(wait=5)
     assert (lease.task, lease.attempt, lease.payload) == ("a", 2, {"depth": 1})
     other.ack(lease)
@@ -358,7 +321,7 @@ def test_only_some_states_are_exported_when_named(say: Say, queue: Queue) -> Non
     tasks = [line["task"] for line in say("export", queue.name, "--state", "done", "--state", "failed").documents[1:]]
     assert sorted(tasks) == ["a", "b"]
     none = say("export", queue.name, "--state", "scheduled")
-    assert (none.code, len(none.lines)) == (1, 1)
+    assert (none.code, len(none.texts)) == (1, 1)
     assert "has no tasks in scheduled" in none.err
 
 
@@ -366,7 +329,7 @@ def test_a_task_that_the_queue_knows_is_left_as_it_is(say: Say, queue: Queue, ot
     move(queue, done=["a", "b"])
     other.put("a", "c")
     leases = other.claim(2)
-    done = say("import", other.name, "--json", stdin=say("export", queue.name).out)
+    done = say("import", other.name, "--json", stdin=say("export", queue.name).raw)
     assert done.documents == [{"lines": 3, "restored": 1, "known": 1, "broken": 0}]
     assert (other.inspect("a").state, other.inspect("b").state) == (State.IN_PROGRESS, State.DONE)
     assert other.ack(leases).ok == 2
@@ -377,7 +340,7 @@ def test_the_time_of_an_ack_is_kept_where_done_tasks_are_kept_for_a_time(say: Sa
     move(queue, done=["a"])
     with Queue(f"{queue.name}-kept", url) as kept:
         kept.configure(keep_done=10)
-        say("import", kept.name, stdin=say("export", queue.name).out)
+        say("import", kept.name, stdin=say("export", queue.name).raw)
         acked = contents(queue)[b"a"].acked
         assert acked is not None
         assert contents(kept)[b"a"].acked == acked
@@ -444,9 +407,9 @@ def test_what_is_no_export_is_refused_before_anything_is_written(say: Say, queue
 
 def test_two_exports_behind_each_other_are_one(say: Say, queue: Queue, other: Queue) -> None:
     queue.put("a")
-    one = say("export", queue.name).out
+    one = say("export", queue.name).raw
     queue.put("b")
-    done = say("import", other.name, "--json", stdin=one + say("export", queue.name).out)
+    done = say("import", other.name, "--json", stdin=one + say("export", queue.name).raw)
     assert done.documents == [{"lines": 5, "restored": 2, "known": 1, "broken": 0}]
 
 
@@ -456,7 +419,7 @@ def test_an_import_that_is_killed_goes_on_when_it_is_run_again(
     queue.put([f"https://example.com/{i}" for i in range(3000)])
     queue.schedule([f"https://example.com/later/{i}" for i in range(1000)], at=4_000_000_000)
     file = tmp_path / "export.jsonl"
-    file.write_bytes(say("export", queue.name).out)
+    file.write_bytes(say("export", queue.name).raw)
     with command(url, "import", other.name) as process:
         assert process.stdin is not None
         process.stdin.write(b"".join(file.read_bytes().splitlines(keepends=True)[:1800]))
@@ -476,7 +439,7 @@ def test_ctrl_c_says_how_far_it_got_and_skip_lines_goes_on_there(
     say: Say, queue: Queue, other: Queue, url: str
 ) -> None:
     queue.put([f"https://example.com/{i}" for i in range(2000)])
-    exported = say("export", queue.name).out
+    exported = say("export", queue.name).raw
     with command(url, "import", other.name) as process:
         assert process.stdin is not None
         process.stdin.write(b"".join(exported.splitlines(keepends=True)[:1501]))
@@ -501,7 +464,7 @@ def test_lines_that_are_skipped_are_neither_taken_nor_judged(
     skip: int, say: Say, queue: Queue, other: Queue, tmp_path: Path
 ) -> None:
     queue.put("t0")
-    head, _ = say("export", queue.name).out.splitlines(keepends=True)
+    head, _ = say("export", queue.name).raw.splitlines(keepends=True)
     lines = [head, b'{"task": "t1"}\n', b"broken\n", b'{"task": "t3"}\n', b"\n", b'{"task": "t5"}\n']
     done = say("import", other.name, "--skip-lines", skip, "--json", stdin=b"".join(lines))
     # lines are counted from 1, the head and empty ones among them; what is skipped may be broken
