@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.rig.waiting import wait_until
-from timeoutq import LeaseLost, Queue, State
+from timeoutq import LeaseLost, Queue, State, flows
 
 # ---- records
 
@@ -281,6 +281,17 @@ def test_a_claim_brings_four_mebibytes_of_payloads_at_most(face: Any) -> None:
         assert all(len(lease.payload) == 2**20 for lease in leases)
         face.ack(leases)
     assert found == [4, 4, 1]
+
+
+def test_a_worker_that_has_left_is_not_counted_any_more(face: Any) -> None:
+    def beat(worker: str, about: dict[str, int] | None) -> int:
+        return int(face.run(flows.answer(face.talk, face.operations.beat(worker, about))))
+
+    assert beat("w:1:a", {"pid": 1}) == 1
+    assert beat("w:2:b", {"pid": 2}) == 2
+    assert beat("w:1:a", None) == 1
+    assert face.stats().workers == 1
+    assert [one.worker for one in face.workers()] == ["w:2:b"]
 
 
 def test_rights_are_proved_once_and_then_a_call_is_one_script(face: Any, raw: Any) -> None:
