@@ -60,7 +60,7 @@ ORDER: Mapping[str, Sequence[str]] = {
 """The tests of each area, in the order in which they are asked: `tests/test_NAME.py`."""
 
 FIRST: Mapping[str, str] = {
-    "address.py": "tls bad_input",
+    "address.py": "tls bad_input replay",
     "connection.py": "links",
     "flows.py": "core replay",
     "lua/beat.lua": "durations",
