@@ -47,10 +47,10 @@ def strict(certificates: Certificates) -> Iterator[int]:
         yield port
 
 
-def refusal(kind: Any, url: str, error: type[TimeoutqError], deadline: float = 4) -> str:
+def refusal(kind: Any, url: str, error: type[TimeoutqError]) -> str:
     """Give what is said when a put fails so; hopeless as it is, nobody waits for the deadline."""
     began = time.monotonic()
-    with kind("q", url, deadline=deadline) as queue, pytest.raises(TimeoutqError) as caught:
+    with kind("q", url, deadline=10) as queue, pytest.raises(TimeoutqError) as caught:
         queue.put("a")
     if error is AccessDenied and "Does it want a client certificate" in str(caught.value):
         error = Unavailable  # the server of TLS 1.3 may have hung up before its refusal was read
