@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import select
 import socket
 import threading
 import time
@@ -80,6 +81,20 @@ def test_a_private_ca_is_named_in_the_environment(
     with kind("q", f"rediss://localhost:{plain_and_tls[1]}/0") as queue:
         assert queue.put("a").added == 1
         queue.purge()
+
+
+def test_what_tls_sends_after_its_handshake_is_not_taken_for_a_reply_that_nobody_read(
+    plain_and_tls: tuple[int, int], certificates: Certificates
+) -> None:
+    with Queue("q", f"rediss://127.0.0.1:{plain_and_tls[1]}/0?ssl_ca_certs={certificates.ca}") as queue:
+        connection = queue.server_at.client(asynchronous=False, read_timeout=5).connection_pool.make_connection()
+        connection.connect()
+        wait_until(lambda: select.select([connection._sock], [], [], 0)[0])  # the session tickets of TLS 1.3
+        assert not connection.can_read()
+        connection.send_command("PING")
+        assert connection.can_read(5)
+        assert connection.read_response() == b"PONG"
+        connection.disconnect()
 
 
 @pytest.mark.parametrize("kind", FACES)

@@ -10,6 +10,7 @@ parser in Python waits for each part of the reply as long as the patience of an 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from typing import Any
 
@@ -41,16 +42,34 @@ class PatientParser(_Parser):  # type: ignore[misc]  # redis-py names no type fo
         if self._reads > 1:
             self._sock.settimeout(self.patience)
 
-    def can_read(self, *words: Any, **settings: Any) -> Any:
+    def can_read(self, timeout: float = 0) -> bool:
         """Say whether something has come; if the server has hung up, the error tells why, as far as TLS knows."""
+        until = time.monotonic() + timeout
+        left = timeout
         try:
-            return _Parser.can_read(self, *words, **settings)
+            while _Parser.can_read(self, left):
+                if self._holds_words():
+                    return True
+                left = max(0.0, until - time.monotonic())
+                if not left:
+                    return False
+            return False
         except redis.ConnectionError as closed:
             try:
                 self._sock.recv(1)  # it is closed: nothing is waited for
             except OSError as alert:
                 raise closed from alert
             raise
+
+    def _holds_words(self) -> bool:
+        # what has come over TLS may be for TLS alone, like the session tickets that follow a handshake of TLS 1.3:
+        # redis-py 8 sees only that the socket has bytes, and takes a new connection for one with an old reply
+        if not isinstance(self._sock, ssl.SSLSocket):
+            return True
+        reader = getattr(self, "_reader", None)
+        if reader is None or hasattr(self, "_next_response") or reader.has_data():
+            return True  # redis-py's parser in Python, and redis-py before 8, have read it already
+        return bool(_Parser.read_from_socket(self, timeout=0, raise_on_timeout=False))
 
     def read_from_socket(self, *words: Any, **settings: Any) -> Any:
         """Read what comes next, if it comes in time."""
