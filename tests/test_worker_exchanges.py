@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
+import pytest
 import redis
 
 from tests.rig.proxy import Fault, Proxy
 from timeoutq import AsyncQueue, Lease, Queue, Worker, operations
+from timeoutq.errors import WorkerBroken
 from timeoutq.operations import Claimed
 
 
@@ -83,6 +86,65 @@ async def test_stop_gives_back_what_two_claims_under_way_bring(url: str, queue: 
     stats = queue.stats()
     assert (stats.todos, stats.in_progress) == (1000, 0)
     assert stats.counters.get("expired", 0) == 0
+
+
+@pytest.mark.parametrize("how", ["cancelled", "without a lifespan"])
+async def test_a_worker_that_ends_early_gives_back_what_a_claim_under_way_brings(
+    url: str, queue: Queue, how: str
+) -> None:
+    died = asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        raise AssertionError("nothing may be started any more")
+
+    @asynccontextmanager
+    async def pool() -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            keeper = group.create_task(keep_alive())
+            yield
+            keeper.cancel()
+
+    async def keep_alive() -> None:
+        await died.wait()
+        raise ConnectionError("the pool has lost its server")
+
+    know_the_scripts(queue)
+    queue.put([f"t{i}" for i in range(100)])
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=20) as mine:
+            worker = Worker(mine, handler, concurrency=50, prefetch=0, lifespan=pool, signals=False)
+            proxy.arm(Fault.LATENCY, sha("claim"), seconds=0.5)
+            running = asyncio.create_task(worker.run())
+            await until(lambda: queue.stats().in_progress == 50)
+            assert worker.held == {}
+            if how == "cancelled":
+                running.cancel()
+            else:
+                died.set()
+            with pytest.raises((asyncio.CancelledError, WorkerBroken)):
+                await running
+    assert (worker.tally.claimed, worker.tally.released) == (50, 50)
+    assert (queue.stats().todos, queue.stats().in_progress) == (100, 0)
+
+
+async def test_a_worker_that_ends_early_waits_for_a_claim_no_longer_than_for_a_call(url: str, queue: Queue) -> None:
+    async def handler(lease: Lease) -> None:
+        raise AssertionError("nothing comes")
+
+    know_the_scripts(queue)
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=20, deadline=1) as mine:
+            worker = Worker(mine, handler, concurrency=50, signals=False)
+            running = asyncio.create_task(worker.run())
+            await until(lambda: worker._idle)
+            proxy.arm(Fault.HALF_OPEN, sha("claim"), times=None)
+            queue.put("a")
+            await until(lambda: worker._claiming > 0)
+            began = time.monotonic()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert time.monotonic() - began < 3
 
 
 async def test_a_worker_that_leaves_at_once_leaves_nothing_behind(url: str, queue: Queue) -> None:

@@ -243,6 +243,8 @@ class Worker:
         self._broken: BaseException | None = None
         self._claiming = 0
         """How many tasks may come from the claims that are under way."""
+        self._leaving = False
+        """Whether the worker ends early: what a claim brings now is given back."""
         self._plenty = False
         """Whether the last claim got as many tasks as it asked for."""
         self._strokes = 0
@@ -414,8 +416,7 @@ class Worker:
         try:
             await self._turn()
         except BaseException:
-            for task in self._exchanges:
-                task.cancel()
+            await self._await_claims()
             raise
         finally:
             # tasks that the exchanges still bring are given back at the end
@@ -423,6 +424,22 @@ class Worker:
                 await asyncio.wait(self._exchanges)
         if self._broken is not None:
             raise self._broken
+
+    async def _await_claims(self) -> None:
+        """Wait for what the claims under way bring, at most for the deadline of a call; then cancel all exchanges."""
+        self._leaving = True
+        self._give_back_unstarted()
+        until = time.monotonic() + self.queue.talk.deadline
+        try:
+            # who stops the worker while the server does not answer is not kept waiting
+            while self._claiming and self._exchanges and not (self._stop_level and self._away):
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                await asyncio.wait(self._exchanges, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in self._exchanges:
+                task.cancel()
 
     async def _turn(self) -> None:
         drain_until = 0.0
@@ -595,13 +612,14 @@ class Worker:
             else:
                 await self._settled(errand, result)
         if claim is not None:
-            self._claiming -= n
             found = results[-1]
-            if isinstance(found, Claimed) and found.rest is not None:
-                try:
+            try:
+                if isinstance(found, Claimed) and found.rest is not None:
                     found = await self.queue.run(flows.whole(self.queue.talk, found))
-                except TimeoutqError as error:
-                    found = error
+            except TimeoutqError as error:
+                found = error
+            finally:
+                self._claiming -= n
             if isinstance(found, TimeoutqError):
                 trouble = found
             else:
@@ -629,7 +647,7 @@ class Worker:
         state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]  # only its number is read
         state.attempt_number = self._failures
         pause = wait_random_exponential(multiplier=0.1, max=3)(state)
-        if self._stop_level == 2:
+        if self._stop_level == 2 or self._leaving:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
@@ -696,7 +714,7 @@ class Worker:
             self.held[lease.fence] = lease
         if self._ledger is not None:
             self._ledger.hold(leases)
-        if self._stop_level or self._solo is not None:
+        if self._stop_level or self._leaving or self._solo is not None:
             # the claim was under way before the stop, or before the suspect came
             self._gathered.releases.extend(leases)
             return
