@@ -53,6 +53,14 @@ async def test_asyncio_awaits_it() -> None:
         assert ran.runs == {"a": 2}
 
 
+def test_a_run_that_nobody_awaits_is_refused_at_once() -> None:
+    queue = fake_async_queue()
+    with pytest.raises(
+        InvalidInput, match=r"must be awaited: write `await run\(…\)` in an async test, or use fake_queue"
+    ):
+        run(busy_at_first, queue)
+
+
 def test_every_end_of_a_handler_is_what_it_is_on_a_server() -> None:
     async def handler(lease: Lease) -> Any:
         match lease.task, lease.attempt:
@@ -199,7 +207,10 @@ def test_a_handler_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -
 
     with fake_queue() as queue:
         queue.put("slow")
-        with pytest.raises(NotDrained, match=r"has been at work for 0\.3 real seconds on 'slow', and does not end"):
+        with pytest.raises(
+            NotDrained,
+            match=r"for 0\.3 real seconds on 'slow', and does not end; its sleeps and calls take real time: replace",
+        ):
             run(handler, queue)
         assert queue.states("slow").counts() == {"todos": 1}
 

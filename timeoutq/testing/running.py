@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -99,25 +99,40 @@ def run(
     queue's. Each task may run up to `runs_each` times, all tasks together up to `runs` times. Tasks that wait for a
     used-up budget stay where they are, as for `drained()`.
 
+    A handler's own sleeps take real time: replace them (with pytest's monkeypatch), or let it return `Release(delay=)`.
+
     Whether a handler works or only waits cannot be seen from outside. So with `max_runtime`, when nothing has moved for
     one real second while handlers run, the clock is advanced to what comes next, `max_runtime` at the latest: keep real
     work in a handler shorter than a second, or leave `max_runtime` out.
 
     Raises `NotDrained`, which names the tasks, when a limit is reached, when the queue is paused, or when nothing moves
-    for twenty seconds; `InvalidInput` for a `FakeQueue` in a coroutine; and what the lifespan raises.
+    for twenty seconds; `InvalidInput` for a `FakeQueue` in a coroutine, and for a `FakeAsyncQueue` where no event loop
+    runs; and what the lifespan raises.
     """
     settings: dict[str, Any] = {"concurrency": concurrency, "retry": retry, "max_runtime": max_runtime}
     if lifespan is not None:
         settings["lifespan"] = lifespan
     limits = _Limits(runs_each, runs)
     if isinstance(queue, FakeAsyncQueue):
+        if not _in_loop():
+            raise InvalidInput(
+                "run() of a FakeAsyncQueue must be awaited: write `await run(…)` in an async test, or use fake_queue() "
+                "without await"
+            )
         return _run(handler, queue, settings, limits)
     if not isinstance(queue, FakeQueue):
         raise InvalidInput(f"run() takes a queue of fake_queue() or fake_async_queue(), not {type(queue).__name__}")
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
+    if _in_loop():
         raise InvalidInput("a FakeQueue cannot be run inside of asyncio: use fake_async_queue(), and await run(…)")
     return asyncio.run(_run(handler, queue, settings, limits))
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def lease(
@@ -276,7 +291,10 @@ async def _has_leases(queue: FakeAsyncQueue) -> bool:
 async def _stuck(queue: FakeAsyncQueue, watch: _Watch) -> str:
     if watch.running:
         names = ", ".join(f"{lease.task!r:.80}" for lease in list(watch.running.values())[:NAMED])
-        return f"the handler has been at work for {PATIENCE:g} real seconds on {names}, and does not end"
+        return (
+            f"the handler has been at work for {PATIENCE:g} real seconds on {names}, and does not end; "
+            "its sleeps and calls take real time: replace them in the test (monkeypatch), or give a max_runtime="
+        )
     left = [
         f"{entry.task!r:.80} ({state})"
         for state in (State.TODOS, State.WAITING, State.SCHEDULED, State.IN_PROGRESS)
