@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -192,3 +195,47 @@ async def test_a_worker_that_runs_on_tells_with_its_signs_of_life(url: str, queu
     found = queue.stats().durations
     assert found is not None
     assert found.count == 100
+
+
+async def test_a_run_that_max_runtime_ended_counts_with_the_time_it_had_run(url: str, queue: Queue) -> None:
+    release = threading.Event()
+
+    def hang(lease: Lease) -> None:
+        release.wait(30)
+
+    queue.put("a")
+    async with AsyncQueue(queue.name, url, timeout=1, max_runtime=0.4, retry=[]) as mine:
+        worker = Worker(mine, hang, burst=True, signals=False)
+        await worker.run()
+        ran = queue.stats().durations
+        assert ran is not None
+        assert ran.count == 1
+        assert 0.2 < ran.max < 20
+        release.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith(f"handler-{queue.name}-"):
+                thread.join(10)
+        await asyncio.sleep(0)  # the loop learns that the thread has ended
+        assert sum(worker._spans.counts.values()) == 1
+
+
+async def test_a_run_that_was_left_behind_counts_with_the_time_it_had_run(
+    url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timeoutq.worker.CLEANUP", 0.2)
+    go = asyncio.Event()
+
+    async def hang(lease: Lease) -> None:
+        while not go.is_set():
+            with suppress(asyncio.CancelledError):
+                await go.wait()
+
+    queue.put("a")
+    async with AsyncQueue(queue.name, url, timeout=1, max_runtime=0.4, retry=[]) as mine:
+        worker = Worker(mine, hang, burst=True, signals=False)
+        await worker.run()
+        ran = queue.stats().durations
+        assert ran is not None
+        assert (ran.count, ran.max > 0.4) == (1, True)
+        go.set()
+        await asyncio.sleep(0)

@@ -30,7 +30,7 @@ from timeoutq.address import Address, Sentinels
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.operations import Command
 from timeoutq.patience import SLOWEST, AsyncPatientParser, PatientParser
-from timeoutq.troubles import explain, is_denied
+from timeoutq.troubles import LOOP_BLOCKED, explain, is_denied
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -422,6 +422,16 @@ def _from_now(seconds: float) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
+LATE = 0.25
+"""Seconds by which an alarm of asyncio may ring late; if it is later, the loop was blocked, not the server."""
+
+
+def _unread(late: float) -> str:
+    if late < LATE:
+        return "Timeout reading from the server"
+    return f"{LOOP_BLOCKED} until {late:.1f} s after the reply was due"
+
+
 class AsyncLink:
     """The same link for asyncio; used by one event loop."""
 
@@ -451,9 +461,10 @@ class AsyncLink:
         replies: list[Any] = []
         demoted = False
         until = 0.0
+        alarm = asyncio.timeout(self._patience)
         try:
             packed = _pack(connection, commands)
-            async with asyncio.timeout(self._patience) as alarm:
+            async with alarm:
                 if (size := sum(map(len, packed))) <= SLICE:
                     await connection.send_packed_command(packed)
                 else:
@@ -477,8 +488,10 @@ class AsyncLink:
                             reply = self._parse[name](reply)
                     replies.append(reply)
         except TimeoutError as error:
+            due = alarm.when()
+            late = 0.0 if due is None else _from_now(0.0) - due
             await self._drop(connection)
-            raise redis.TimeoutError("Timeout reading from the server") from error
+            raise redis.TimeoutError(_unread(late)) from error
         except BaseException:
             await self._drop(connection)
             raise

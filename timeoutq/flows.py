@@ -516,18 +516,18 @@ def end_one(talk: Talk, lease: Lease, calls: Sequence[Call[Outcome]]) -> Flow[An
     return outcome[0]
 
 
-def lost(talk: Talk, lease: Lease) -> Flow[LeaseLost]:
-    """Find out who has the task now, for an error that says so."""
+def lost(talk: Talk, lease: Lease, ends_ms: float = 0.0) -> Flow[LeaseLost]:
+    """Find out who has the task now, for an error that says so; `ends_ms` as for `explain_loss`."""
     info: TaskInfo = yield from answer(talk, talk.operations.inspect(lease.task))
-    return explain_loss(talk, lease, info)
+    return explain_loss(talk, lease, info, ends_ms)
 
 
 SLACK = 0.1
 """Seconds by which the server's clock may be ahead of what a client takes it for."""
 
 
-def explain_loss(talk: Talk, lease: Lease, info: TaskInfo) -> LeaseLost:
-    """Say why a lease is lost, and what to do about it."""
+def explain_loss(talk: Talk, lease: Lease, info: TaskInfo, ends_ms: float = 0.0) -> LeaseLost:
+    """Say why a lease is lost, and what to do about it; `ends_ms` is when its max_runtime ended it, 0 if not known."""
     ago = talk.clock.now_ms / 1000 - lease.deadline
     name, where = f"lease on {lease.task!r}", f"is in {info.state.value}" if info.state else "is in no state"
     if info.holder is not None and info.state is not State.IN_PROGRESS:
@@ -548,7 +548,13 @@ def explain_loss(talk: Talk, lease: Lease, info: TaskInfo) -> LeaseLost:
         else:
             has = f"the task {where} now"
         cure = "raise timeout=, extend while you work, or make the handler idempotent"
-        if lease.deadline == math.inf:  # a command was given only the token
+        over = talk.clock.now_ms - ends_ms if ends_ms else -1.0
+        if over >= 0:
+            message = (
+                f"{name} ended {over / 1000:.1f} s ago with its max_runtime, which nothing extends, and {has}: "
+                "raise max_runtime=, or find what kept the handler from ending (a blocking call in an `async def`?)"
+            )
+        elif lease.deadline == math.inf:  # a command was given only the token
             message = f"{name} is lost and {has}: if it ran out, {cure}"
         elif ago > -SLACK:
             message = f"{name} ran out {max(0.0, ago):.1f} s ago and {has}: {cure}"

@@ -384,7 +384,8 @@ class Sample:
 class Durations:
     """How long handlers ran, in the last 10 to 20 minutes with any run. Seconds, at most 12.5 % too high.
 
-    Every run counts, however it ended. A run shorter than 0.12 ms counts as 0.12 ms, a run longer than a day as a day.
+    Every run counts that its worker could tell of, however it ended; one that max_runtime ended, with the time it had.
+    A run shorter than 0.12 ms counts as 0.12 ms, a run longer than a day as a day.
     """
 
     count: int

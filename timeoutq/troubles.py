@@ -139,6 +139,9 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
     return ServerError(f"unexpected {type(error).__name__} while talking to {url}: {said[:300]}")
 
 
+LOOP_BLOCKED = "the event loop of this process was blocked"
+"""How an error begins that is not the server's: nobody read the reply, because the loop did not turn."""
+
 _CERTIFICATES = (
     ("has expired", "renew it"),
     ("not yet valid", "is the clock of this machine right?"),
@@ -194,6 +197,10 @@ def _silence(error: BaseException, url: str, said: str) -> Unavailable:
         )
     if re.search("getaddrinfo|[Nn]ame or service|name resolution|nodename", said):
         cure = "is the name of the host right?"
+    elif LOOP_BLOCKED in said:
+        return Unavailable(
+            f"no answer was read from {url}: {said[:200].rstrip('.')}; does an `async def` make a blocking call?"
+        )
     elif re.search("imeout (reading|writing)|no reply", said):
         cure = "it took the connection and is silent: is it stopped or busy?"
     elif re.search("losed|reset by|Broken pipe|EOF occurred|EOF_", said) and "onnecting" not in said:

@@ -34,6 +34,7 @@ from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError, WorkerBroken
 from timeoutq.handlers import Handler, Lifespan, Returned, Surroundings
 from timeoutq.heartbeat import Heartbeat
 from timeoutq.lifespan import Span, is_manager
+from timeoutq.loopwatch import LoopWatch
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.operations import BATCH, Call, Claimed, fitting, flushes
 from timeoutq.refusals import Refusals
@@ -105,7 +106,7 @@ class _Run:
     thread: threading.Thread | None = None
     began: float = 0.0
     spent: float = 0.0
-    """When a thread called the handler, by the monotonic clock, and how long the call took, seconds."""
+    """When the handler was called, by the monotonic clock, and how long its call in a thread took, seconds."""
 
     @property
     def lives(self) -> bool:
@@ -280,7 +281,10 @@ class Worker:
         self._heartbeat = Heartbeat(twin(self.queue), self.held, self._lost_in_thread, self._about, self._spans)
         self._bell_task: asyncio.Task[None] | None = None
         self._generation = forks.generation
-        with forks.watched(self._loop), signals.heeded(self.stop) if self._signals else nullcontext():
+        watch = LoopWatch(
+            self.queue.name, self._running, self._fields(), self.queue.timeout, max_runtime=self._runtime_ms / 1000
+        )
+        with watch, forks.watched(self._loop), signals.heeded(self.stop) if self._signals else nullcontext():
             if not self._stop_level:
                 async with self._span:
                     if self._span.entered:
@@ -693,7 +697,7 @@ class Worker:
         try:
             # many leases may be lost at once: ask one question at a time, or each would open and keep a connection
             async with self._asking:
-                loss: object = await self.queue.run(flows.lost(self.queue.talk, lease))
+                loss: object = await self.queue.run(flows.lost(self.queue.talk, lease, self._ends_ms(lease)))
         except TimeoutqError as error:
             loss = f"lease on {lease.task!a} is lost; why cannot be asked: {error}"
         fields = self._fields(lease, loss)
@@ -836,7 +840,7 @@ class Worker:
                 began = since = time.monotonic()
                 continue
             lease = inbox.popleft()
-            run = _Run(lease, me)
+            run = _Run(lease, me, began=began)
             running[lease.fence] = run
             result: Any = None
             problem: BaseException | None = None
@@ -855,8 +859,10 @@ class Worker:
             ended = time.monotonic()
             if ended - began < SHORTEST:
                 spans.quick += 1
-            else:
+            elif not run.left:
                 spans.add(ended - began)
+                if self._runtime_ms and (over := self._overrun(run, problem)) is not None:
+                    result, problem = None, over
             began = ended
             if result is None and problem is None and not run.end:  # the usual case: as _leave, without the call
                 running.pop(lease.fence, None)
@@ -1057,14 +1063,32 @@ class Worker:
     async def _watch_runtime(self) -> None:
         # a little before the scripts would take the task back, so that the task fails with the reason
         margin_ms = self._margin_ms
-        first_ms = min(self._timeout_ms, self._runtime_ms)
         while True:
             await asyncio.sleep(min(0.1, self._runtime_ms / 20_000))
             now_ms = self.queue.talk.clock.now_ms
             for run in list(self._running.values()):
-                end_ms = run.lease.deadline * 1000 - first_ms + self._runtime_ms
-                if now_ms >= end_ms - margin_ms:
+                if now_ms >= self._ends_ms(run.lease) - margin_ms:
                     self._cancel(run, "max_runtime")
+
+    def _ends_ms(self, lease: Lease) -> float:
+        """Give when max_runtime ends a lease, ms of the server; 0 if nothing limits it."""
+        first_ms = min(self._timeout_ms, self._runtime_ms)
+        return lease.deadline * 1000 - first_ms + self._runtime_ms if self._runtime_ms else 0.0
+
+    def _overrun(self, run: _Run, problem: BaseException | None) -> TimeoutError | None:
+        """Give the error of a handler that ended after max_runtime, when nothing could end it before: a failed attempt.
+
+        The loop was blocked. The queue may have given the task to somebody else: what the handler says counts no more.
+        """
+        over_ms = self.queue.talk.clock.now_ms - self._ends_ms(run.lease)
+        if over_ms < 0 or run.end or not (problem is None or isinstance(problem, Exception)):
+            return None
+        error = TimeoutError(
+            f"max_runtime of {self._runtime_ms / 1000:g} s is over: the handler ended {over_ms / 1000:.1f} s later, "
+            "because the event loop was blocked and could not cancel it"
+        )
+        error.__cause__ = problem
+        return error
 
     def _lost_in_thread(self, refused: list[tuple[Lease, Answer]]) -> None:
         with suppress(RuntimeError):  # the loop is closed already
@@ -1099,6 +1123,7 @@ class Worker:
                     logging.WARNING, "queue %s: task %a is over its max_runtime; its thread still runs and may go on "
                     "beside the next attempt", self.queue.name, run.lease.task, fields=self._fields(run.lease),
                 )  # fmt: skip
+                self._spans.add(time.monotonic() - run.began)
             self._running.pop(run.lease.fence, None)
             self._runs += 1
             if self._crew is not None:
@@ -1125,6 +1150,7 @@ class Worker:
         )  # fmt: skip
         self._running.pop(run.lease.fence)
         self._runs += 1
+        self._spans.add(time.monotonic() - run.began)
         run.left = True
         if not run.settled:
             run.settled = True
@@ -1412,11 +1438,10 @@ class _Crew:
             lease = self._waiting.get()
             if lease is None:
                 return False
-            run = _Run(lease, thread=me)
+            run = _Run(lease, thread=me, began=time.monotonic())
             worker._running[lease.fence] = run
             result: Any = None
             problem: BaseException | None = None
-            run.began = time.monotonic()
             tell((fields, lease))
             try:
                 if ledger is not None:
@@ -1494,6 +1519,8 @@ class _Crew:
             forks.leave(run.lease.task, problem)
         if not run.left:
             self._worker._spans.add(time.monotonic() - run.began)
+            if self._worker._runtime_ms and (over := self._worker._overrun(run, problem)) is not None:
+                result, problem = None, over
         self._worker._leave(run, result, problem)
         result = problem = None
         if self._worker._ledger is not None:
@@ -1511,7 +1538,8 @@ class _Crew:
         worker = self._worker
         while self._done:
             run, came = self._done.popleft()
-            worker._spans.add(run.spent)
+            if run.end != "max_runtime":  # such a run was counted when its time was over
+                worker._spans.add(run.spent)
             if run.end:
                 self._come_back()  # the lease was lost, timed out or given back meanwhile
             else:

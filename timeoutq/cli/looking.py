@@ -106,7 +106,7 @@ def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJs
 
     On a pipe, each line begins with what it tells of: worker NAME alive|gone CONCURRENCY HELD ACKED FAILED LAST-SIGN;
     host NAME WAITING AT-ONCE TURN VISITS FAILURES; lease TASK HOLDER DEADLINE; due TASK TIME; error TASK TIME ERROR;
-    handlers ran COUNT P50 P95 MAX (seconds).
+    handlers ran COUNT P50 P95 MAX (seconds, of the runs whose worker could tell).
     """
     from timeoutq import dashboard as board
 
