@@ -25,6 +25,7 @@ class Calls(Heartbeat):
         super().__init__(queue, held, self.lost.extend, lambda: {"held": len(held)})
         self.calls: list[tuple[str, float, float]] = []
         self.fails = False
+        self.error: BaseException = Unavailable("no server")
         self.takes = 0.0
 
     def _take(self, name: str, call: Any) -> Any:
@@ -32,7 +33,7 @@ class Calls(Heartbeat):
         time.sleep(self.takes)
         try:
             if self.fails:
-                raise Unavailable("no server")
+                raise self.error
             return call()
         finally:
             self.calls.append((name, began, time.monotonic()))
@@ -97,6 +98,43 @@ def test_after_an_error_it_tries_again_soon_and_then_goes_on_at_its_pace(
     count, since = len(heart.times("extend")), time.monotonic()
     wait_until(lambda: len(heart.times("extend")) >= count + 3)
     assert time.monotonic() - since > 0.35, "it is at its own pace again"
+
+
+class Shipper(logging.Handler):
+    """Sends log lines somewhere, and raises because it cannot."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise ValueError("the log shipper is down")
+
+
+def test_it_goes_on_though_whoever_listens_to_logs_raises(heart: Calls) -> None:
+    shipper = Shipper()
+    heartbeat.log.addHandler(shipper)
+    try:
+        heart.fails = True
+        heart.start()
+        wait_until(lambda: len(heart.calls) >= 3)
+        heart.fails = False
+        count = len(heart.times("extend"))
+        wait_until(lambda: len(heart.times("extend")) >= count + 2)
+    finally:
+        heartbeat.log.removeHandler(shipper)
+    assert heart.lives
+
+
+def test_it_goes_on_after_an_error_that_nobody_thought_of_and_tells_it_once(
+    heart: Calls, caplog: pytest.LogCaptureFixture
+) -> None:
+    heart.fails, heart.error = True, ZeroDivisionError("a bug")
+    with caplog.at_level(logging.INFO):
+        heart.start()
+        wait_until(lambda: len(heart.calls) >= 3)
+        heart.fails = False
+        wait_until(lambda: "reaches the server again" in caplog.text)
+    (line,) = (record for record in caplog.records if "unexpected error" in record.message)
+    assert line.message.endswith("met an unexpected error, and tries again: ZeroDivisionError: a bug")
+    assert "Calls._take" in (line.exc_text or "")
+    assert heart.lives
 
 
 def test_it_does_not_say_that_it_reaches_a_server_that_it_has_not_asked(

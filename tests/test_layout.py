@@ -108,6 +108,17 @@ def test_only_the_links_speak_to_redis_py() -> None:
                 assert not re.search(r"^\s*(import|from) redis", text, re.MULTILINE), path
 
 
+def test_only_telling_and_the_formats_of_the_command_write_to_the_log() -> None:
+    """Whoever listens to logs may raise: `telling.say` is the one way to a log that ends nothing."""
+    levels = {"debug", "info", "warning", "error", "exception", "critical", "log", "handle"}
+    for module in ORDER:
+        if module not in ("telling", "logs"):
+            for path in files(module):
+                for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                    if isinstance(node, ast.Attribute) and node.attr in levels and isinstance(node.value, ast.Name):
+                        assert node.value.id not in ("log", "logger", "logging"), f"{path}:{node.lineno}"
+
+
 def test_no_pickle_anywhere() -> None:
     for path in PACKAGE.rglob("*.py"):
         assert "import pickle" not in path.read_text("utf-8")

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
-from timeoutq import flows, repairs
+from timeoutq import flows, repairs, telling
 from timeoutq.client import AsyncQueue
 from timeoutq.errors import TimeoutqError
 from timeoutq.operations import Plan
@@ -41,7 +41,9 @@ def waiting_for(queue: str, mends: Callable[[BaseException], bool]) -> AsyncRetr
         if state.attempt_number == 1 and state.outcome is not None:
             error = state.outcome.exception()
             fields = {"queue": queue, "error": str(error)}
-            log.warning("cleaner of queue %s waits for the server: %s", queue, error, extra=fields)
+            telling.say(
+                log, logging.WARNING, "cleaner of queue %s waits for the server: %s", queue, error, fields=fields
+            )
 
     return AsyncRetrying(
         retry=retry_if_exception(mends),
@@ -103,9 +105,9 @@ class Cleaner:
             self.requeued += requeued.moved
             self.promoted += promoted.moved
             if requeued.moved:
-                log.info(
-                    "queue %s: took back %d expired leases, %d of them to failed",
-                    queue.name, requeued.moved, requeued.failed, extra={"queue": queue.name},
+                telling.say(
+                    log, logging.INFO, "queue %s: took back %d expired leases, %d of them to failed",
+                    queue.name, requeued.moved, requeued.failed, fields={"queue": queue.name},
                 )  # fmt: skip
             if not requeued.moved and not promoted.moved:
                 # somebody else did it, or a grace holds it back: look again soon
@@ -138,7 +140,7 @@ class Cleaner:
         found = await self.queue.run(flows.answer(self.queue.talk, self.queue.operations.repair()))
         if found.found:
             fields = {"queue": self.queue.name}
-            log.warning("queue %s: %s", self.queue.name, repairs.told(found.found), extra=fields)
+            telling.say(log, logging.WARNING, "queue %s: %s", self.queue.name, repairs.told(found.found), fields=fields)
         pause = WALK_EVERY * max(1, self.peers) * random.uniform(0.5, 1.5) if found.cursor else PRUNE_EVERY  # noqa: S311  # jitter
         self._repair_at = time.monotonic() + pause
 
@@ -159,7 +161,7 @@ class Cleaner:
                 last, failures = heard, 0
             except (*LINK_ERRORS, TimeoutqError) as error:
                 failures += 1
-                log.debug("queue %s: the alarm is not heard: %s", self.queue.name, error)
+                telling.say(log, logging.DEBUG, "queue %s: the alarm is not heard: %s", self.queue.name, error)
                 last = b""
                 state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]  # only its number is read
                 state.attempt_number = failures

@@ -86,7 +86,11 @@ class HandlerNotFound(TimeoutqError, ImportError):
 
 
 class WorkerBroken(TimeoutqError):
-    """A handler ended a part of its worker, or the lifespan ended before the worker: the message says what ended."""
+    """A part of a worker is gone, without which it must not go on: the message says which, and what ended it.
+
+    A handler cancelled the pump or ended the event loop, the heartbeat's thread ended, no thread can be started for
+    handlers, the lifespan ended before the worker, or the lifespan raised what is no `Exception`, such as `SystemExit`.
+    """
 
 
 class MissingExtra(TimeoutqError, ImportError):

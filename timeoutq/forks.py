@@ -13,8 +13,10 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NoReturn
+
+from timeoutq import telling
 
 log = logging.getLogger(__name__)
 
@@ -104,5 +106,4 @@ def leave(task: str, problem: BaseException | None) -> NoReturn:
 
 
 def _say(words: str) -> None:
-    with suppress(BaseException):  # whoever listens to logs may raise
-        log.warning("%s", words)
+    telling.say(log, logging.WARNING, "%s", words)

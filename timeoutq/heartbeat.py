@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from timeoutq import flows
+from timeoutq import flows, telling, tracebacks
+from timeoutq.arguments import error_text
 from timeoutq.client import Queue
 from timeoutq.durations import Spans
 from timeoutq.errors import TimeoutqError
@@ -56,6 +57,7 @@ class Heartbeat:
         self._spans = spans
         self._stop = threading.Event()
         self._down = False
+        self._ended_by: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"heartbeat-{queue.name}", daemon=True)
 
     def start(self) -> None:
@@ -68,7 +70,23 @@ class Heartbeat:
         # a server that is away need not be told, and must not hold up the end; the thread dies with its process
         self._thread.join(timeout=0.1 if self._down else self.queue.talk.deadline + 1)
 
+    @property
+    def lives(self) -> bool:
+        """Whether the thread goes on; false before its start."""
+        return self._thread.is_alive()
+
+    def told_of_end(self) -> str:
+        """Say, of a thread that has ended though nobody has asked it to, what ended it."""
+        why = "" if self._ended_by is None else f": {error_text(self._ended_by).decode('utf-8', 'replace')}"
+        return f"the thread of its heartbeat has ended{why}; without it, all leases would run out"
+
     def _run(self) -> None:
+        try:
+            self._beat_on()
+        except BaseException as error:  # the worker notices, and ends
+            self._ended_by = error
+
+    def _beat_on(self) -> None:
         period = self.queue.timeout / 3
         extend_at, beat_at, news_at = time.monotonic() + period, time.monotonic(), 0.0
         said: Mapping[str, object] = {}
@@ -85,27 +103,39 @@ class Heartbeat:
                 if now >= extend_at:
                     extend_at = now + period
                     spoke = self._extend() or spoke
-            except TimeoutqError as error:
+            except Exception as error:
                 if not self._down:
-                    log.warning(
-                        "heartbeat of queue %s cannot reach the server: %s", self.queue.name, error,
-                        extra={**fields, "error": str(error)},
-                    )  # fmt: skip
+                    self._tell(error, fields)
                 self._down = True
                 # leases are running out meanwhile: try again soon, but not all workers at once
                 pause = random.uniform(0, min(1.0, period))  # noqa: S311  # jitter, not a secret
                 extend_at = beat_at = time.monotonic() + pause  # the failed call may have taken long
             else:
                 if self._down and spoke:
-                    log.info("heartbeat of queue %s reaches the server again", self.queue.name, extra=fields)
+                    words = "heartbeat of queue %s reaches the server again"
+                    telling.say(log, logging.INFO, words, self.queue.name, fields=fields)
                 self._down = self._down and not spoke
             self._stop.wait(max(0.0, min(extend_at, beat_at, news_at) - time.monotonic()))
         try:
             if not self._down:
                 self._beat(None)
-        except TimeoutqError as error:
-            log.debug("no farewell to queue %s: %s", self.queue.name, error)
+        except Exception as error:
+            telling.say(log, logging.DEBUG, "no farewell to queue %s: %s", self.queue.name, error)
         self.queue.close()
+
+    def _tell(self, error: Exception, fields: Mapping[str, object]) -> None:
+        said = error_text(error).decode("utf-8", "replace")
+        if isinstance(error, TimeoutqError):
+            telling.say(
+                log, logging.WARNING, "heartbeat of queue %s cannot reach the server: %s", self.queue.name, error,
+                fields={**fields, "error": str(error)},
+            )  # fmt: skip
+        else:
+            telling.say(
+                log, logging.ERROR, "heartbeat of queue %s met an unexpected error, and tries again: %s",
+                self.queue.name, said, fields={**fields, "error": said},
+                traceback=tracebacks.read_traceback(tracebacks.trace(error), said),
+            )  # fmt: skip
 
     def _beat(self, about: Mapping[str, object] | None) -> None:
         # the same report is sent until the server has answered; the server counts no report twice

@@ -12,7 +12,7 @@ import mmap
 import struct
 from collections.abc import Iterable
 
-from timeoutq import tracebacks
+from timeoutq import telling, tracebacks
 from timeoutq.arguments import error_text
 from timeoutq.endings import Told
 from timeoutq.model import Lease
@@ -74,9 +74,9 @@ class SharedLedger:
             return self._used - 1
         if not self._was_full:
             self._was_full = True
-            log.error(
-                "more than %d leases are held: if this process dies now, its supervisor cannot report all of them, "
-                "and the leases of the others must run out", self._slots,
+            telling.say(
+                log, logging.ERROR, "more than %d leases are held: if this process dies now, its supervisor cannot "
+                "report all of them, and the leases of the others must run out", self._slots,
             )  # fmt: skip
         return None
 

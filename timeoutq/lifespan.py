@@ -16,6 +16,7 @@ from contextvars import Context, copy_context
 from types import TracebackType
 from typing import Any, Self
 
+from timeoutq import telling
 from timeoutq.arguments import class_name, error_text
 from timeoutq.errors import InvalidInput, WorkerBroken
 from timeoutq.handlers import Lifespan, discard, name_of
@@ -91,7 +92,7 @@ class Span:
         if error is None:
             self._task.result()
         elif not self._task.cancelled() and self._task.exception() is not None:
-            log.error("leaving the lifespan failed", exc_info=self._task.exception())
+            telling.say(log, logging.ERROR, "leaving the lifespan failed", exc_info=self._task.exception())
 
     def give_up(self) -> None:
         """Cancel entering, or leaving, whichever is under way."""
@@ -112,11 +113,22 @@ class Span:
                 self.state, self.context, self.entered = state, copy_context(), True
                 self._ready.set()
                 await self._over.wait()
-        except (SystemExit, KeyboardInterrupt) as error:
-            if not self.entered:
-                raise
-            # a task that raises one of these two ends the event loop, but the worker still has work to do in it
-            raise WorkerBroken(f"the lifespan raised {type(error).__name__} when it was left") from error
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            # a task that raises SystemExit ends the event loop, in which the worker still has work to do; and no other
+            # error of this kind may pass for the end of the process that somebody asked for
+            if isinstance(error, KeyboardInterrupt) and not self.entered:
+                raise  # Ctrl-C
+            raise WorkerBroken(self._told_of(error)) from error
+
+    def _told_of(self, error: BaseException) -> str:
+        name = class_name(error)
+        words = error_text(error).decode("utf-8", "replace").removeprefix(name)
+        when = (
+            "it was entered" if not self.entered else "it was left" if self._over.is_set() else "the worker still ran"
+        )
+        return f"the lifespan raised {name} when {when}{words}"
 
 
 def _called(lifespan: Lifespan[Any]) -> Any:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from timeoutq import endings, exit_codes, flows, telling
-from timeoutq.arguments import error_text
+from timeoutq.arguments import class_name, error_text
 from timeoutq.client import twin
 from timeoutq.endings import Order, Told
 from timeoutq.errors import TimeoutqError, WorkerBroken
@@ -50,7 +50,7 @@ def run_worker(
     process may be ended at any moment. `alone` is for a command that has no supervisor: if something still runs
     `PATIENCE` seconds after all work has ended, the whole process is ended. So a caller that has other things to do
     afterwards must not set `alone`. Raises what `Worker.run` raises, and `WorkerBroken` when something that a handler
-    started ended the event loop.
+    or the lifespan started ended the event loop, or stopped it.
     """
     worker = make()
     escaped: BaseException | None = None
@@ -95,9 +95,10 @@ def run_worker(
                 f"worker {worker.queue.worker} was cancelled though nobody asked it to stop: does a handler cancel "
                 "asyncio tasks that it did not start, such as all of them?"
             ) from None
-        except (SystemExit, KeyboardInterrupt) as error:
+        except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
+            # an error of the worker itself ends the main task; when that task goes on, somebody has called loop.stop()
             running = worker.running
-            if not running or not mains or mains[0].done():
+            if not mains or mains[0].done() or (not running and isinstance(error, KeyboardInterrupt)):
                 raise
             escaped = error
             _end_after(runner.get_loop(), worker, mains[0], error)
@@ -107,23 +108,25 @@ def run_worker(
 def _told_of(worker: Worker, error: BaseException, running: list[Lease]) -> str:
     names = ", ".join(f"{lease.task!a:.80}" for lease in running[:5])
     more = f" and {len(running) - 5} more" if len(running) > 5 else ""
-    return (
-        f"worker {worker.queue.worker}: {type(error).__name__} in an asyncio task that a handler started ended the "
-        f"event loop; these tasks were running: {names}{more}"
-    )
+    tasks = f"these tasks were running: {names}{more}" if running else "no task was running"
+    if isinstance(error, RuntimeError):
+        return f"worker {worker.queue.worker}: its event loop was stopped; does a handler call loop.stop()? {tasks}"
+    whose = "an asyncio task that a handler started" if running else "an asyncio task that is not the worker's"
+    return f"worker {worker.queue.worker}: {class_name(error)} in {whose} ended the event loop; {tasks}"
 
 
 def _end_after(loop: asyncio.AbstractEventLoop, worker: Worker, main: asyncio.Task[int], error: BaseException) -> None:
     """End a worker whose event loop was left by an exception.
 
     An asyncio task raised the exception. If a handler awaits that task, the handler gets the exception, and its attempt
-    fails. If no handler awaits it, each task of the queue that was running counts a crash, as when a process dies.
+    fails. If no handler awaits it, each task of the queue that was running counts a crash, as when a process dies. It
+    is the same with a handler that has stopped the loop: it ends by itself soon, or nobody knows which one it was.
     """
     before = {lease.fence for lease in worker.running}
-    with suppress(SystemExit, KeyboardInterrupt):
+    with suppress(SystemExit, KeyboardInterrupt, RuntimeError):
         loop.run_until_complete(asyncio.sleep(0.05))
     running = worker.running
-    if before <= {lease.fence for lease in running}:
+    if before and before <= {lease.fence for lease in running}:
         _count_crashes(worker, running, f"its worker was ended while it ran: {type(error).__name__}")
     worker.stop(now=True)
     for _ in range(len(before) + 1):  # other handlers may end the loop in the same way
@@ -138,9 +141,9 @@ def _count_crashes(worker: Worker, leases: list[Lease], reason: str) -> None:
     try:
         queue.run(flows.answers(queue.talk, queue.operations.crash(leases, reason)))
     except TimeoutqError as error:
-        log.warning(
-            "queue %s: the leases of process %d must run out: %s", queue.name, os.getpid(), error,
-            extra={"queue": queue.name, "error": str(error)},
+        telling.say(
+            log, logging.WARNING, "queue %s: the leases of process %d must run out: %s", queue.name, os.getpid(), error,
+            fields={"queue": queue.name, "error": str(error)},
         )  # fmt: skip
     finally:
         queue.close()
@@ -265,9 +268,9 @@ class Orders:
         if not found:
             asyncio.get_running_loop().remove_reader(self._lifeline)
             name = self._worker.queue.name if self._worker is not None else ""
-            log.warning(
-                "queue %s: the supervisor of process %d is gone: the process drains", name, os.getpid(),
-                extra={"queue": name},
+            telling.say(
+                log, logging.WARNING, "queue %s: the supervisor of process %d is gone: the process drains", name,
+                os.getpid(), fields={"queue": name},
             )  # fmt: skip
         if Order.NOW in found and self._worker is not None:
             self.asked = True

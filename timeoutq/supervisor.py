@@ -21,6 +21,7 @@ from types import FrameType, TracebackType
 from typing import NoReturn, Self
 
 from timeoutq import exit_codes, flows, telling, tracebacks
+from timeoutq.arguments import error_text
 from timeoutq.client import AsyncQueue, Queue, twin
 from timeoutq.endings import PATIENCE, Done, End, Ending, Order, Replace, Told, asked_for, judge, young_deaths
 from timeoutq.errors import InvalidInput, TimeoutqError
@@ -181,6 +182,9 @@ class _Supervisor:
             times.append(self._kill_at)
         return min(times)
 
+    def _tell(self, level: int, pid: int, message: str, *words: object) -> None:
+        telling.say(log, level, message, *words, fields={**self._fields, "child": pid})
+
     # ---- starting
 
     def _start_due(self) -> None:
@@ -189,9 +193,9 @@ class _Supervisor:
             try:
                 self._start()
             except OSError as error:
-                log.error(
-                    "queue %s: cannot start a worker process: %s", self._queue.name, error,
-                    extra={**self._fields, "error": str(error)},
+                telling.say(
+                    log, logging.ERROR, "queue %s: cannot start a worker process: %s", self._queue.name, error,
+                    fields={**self._fields, "error": str(error)},
                 )  # fmt: skip
                 self._due[0] = now + LOOK_EVERY
                 self._due.sort()
@@ -221,7 +225,7 @@ class _Supervisor:
             undo.pop_all()
         os.close(reading)
         self._children[pid] = _Child(pid, ledger, writing)
-        log.info("worker process %d started", pid, extra={**self._fields, "child": pid})
+        self._tell(logging.INFO, pid, "worker process %d started", pid)
 
     def _new_ledger(self) -> SharedLedger:
         try:
@@ -253,12 +257,19 @@ class _Supervisor:
             elif ledger.told()[0] is Told.NOTHING:
                 ledger.confess(error)
             else:  # its work had ended, and it had said so
-                code = exit_codes.DONE
+                self._tell_late(error)
         finally:
             with suppress(BaseException):
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
+
+    def _tell_late(self, error: BaseException) -> None:
+        said = error_text(error).decode("utf-8", "replace")
+        telling.say(
+            log, logging.ERROR, "worker process %d had ended its work, and ends with an error: %s", os.getpid(), said,
+            fields={**self._fields, "error": said}, traceback=tracebacks.read_traceback(tracebacks.trace(error), said),
+        )  # fmt: skip
 
     def _signed(self, ledger: SharedLedger) -> Worker:
         worker = self._job.make(ledger)
@@ -295,7 +306,7 @@ class _Supervisor:
                 child.kill_at = now + PATIENCE
             if not everybody and (child.kill_at is None or now < child.kill_at or pid in self._killed):
                 continue
-            log.error("worker process %d does not end: it is killed", pid, extra={**self._fields, "child": pid})
+            self._tell(logging.ERROR, pid, "worker process %d does not end: it is killed", pid)
             self._killed.add(pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -304,8 +315,18 @@ class _Supervisor:
 
     def _reap(self) -> None:
         for pid in list(self._children):
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
+            found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if not found:
+                continue
+            if os.WIFSTOPPED(status):
+                self._tell(
+                    logging.WARNING, pid, "worker process %d was stopped by %s: it does nothing, and its leases run "
+                    "out; kill -CONT %d lets it go on, kill -KILL %d ends it, and another one takes its place", pid,
+                    signal.Signals(os.WSTOPSIG(status)).name, pid, pid,
+                )  # fmt: skip
+            elif os.WIFCONTINUED(status):
+                self._tell(logging.INFO, pid, "worker process %d goes on", pid)
+            else:
                 child = self._children.pop(pid)
                 try:
                     self._ended(child, os.waitstatus_to_exitcode(status))
@@ -324,7 +345,8 @@ class _Supervisor:
                 fields={**fields, "error": died}, traceback=self._new_trace(child.ledger.trace, words),
             )  # fmt: skip
         else:
-            log.info("worker process %d ended: %s", child.pid, told.name.lower().replace("_", " "), extra=fields)
+            how = told.name.lower().replace("_", " ")
+            telling.say(log, logging.INFO, "worker process %d ended: %s", child.pid, how, fields=fields)
         if ending.left_badly:
             self._code = self._code or exit_codes.DIED
         self._young = young_deaths(ending, self._young)
@@ -369,16 +391,16 @@ class _Supervisor:
             if worker:
                 queue.run(flows.answer(queue.talk, queue.operations.beat(worker, None)))
             if started or held:
-                log.warning(
-                    "queue %s: %s running in process %d, %d more %s held",
+                telling.say(
+                    log, logging.WARNING, "queue %s: %s running in process %d, %d more %s held",
                     queue.name, "1 task was" if len(started) == 1 else f"{len(started)} tasks were", child.pid,
-                    len(held), "was" if len(held) == 1 else "were", extra={**self._fields, "child": child.pid},
+                    len(held), "was" if len(held) == 1 else "were", fields={**self._fields, "child": child.pid},
                 )  # fmt: skip
         except TimeoutqError as error:
             self._away_until = time.monotonic() + ASK_AGAIN
-            log.warning(
-                "queue %s: the leases of process %d must run out: %s", queue.name, child.pid, error,
-                extra={**self._fields, "child": child.pid, "error": str(error)},
+            telling.say(
+                log, logging.WARNING, "queue %s: the leases of process %d must run out: %s",
+                queue.name, child.pid, error, fields={**self._fields, "child": child.pid, "error": str(error)},
             )  # fmt: skip
         finally:
             queue.close()

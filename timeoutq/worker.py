@@ -58,6 +58,8 @@ ENOUGH = 64
 """This many ends, or tasks to claim, are always worth an exchange beside another one."""
 CLEANUP = 5.0
 """Seconds that a cancelled handler may clean up; then it is left behind, and another takes its place."""
+SHORT_EVERY = 60.0
+"""Seconds at least between two lines that say that no more threads can be started."""
 SOLO_WAIT = 5.0
 """A suspect waits this many seconds at most, or a third of its lease, for the other handlers to end."""
 SOLO_LONGEST = 60.0
@@ -270,8 +272,9 @@ class Worker:
         """Work until stopped (or drained, in a burst); give the tally. Waits for a server that is away.
 
         Raises at once the errors that waiting cannot mend: `AccessDenied`, `NotRedis`, `SchemaMismatch`,
-        `UnsafeServer`. Raises what the lifespan raises; when it is left, all work has ended, and `tally.end` says why.
-        A worker runs once: raises `InvalidInput` when it is run again.
+        `UnsafeServer`. Raises what the lifespan raises (`WorkerBroken` in place of what is no `Exception`, such as
+        `SystemExit`); when it is left, all work has ended, and `tally.end` says why. Raises `WorkerBroken` when a part
+        of the worker is gone. A worker runs once: raises `InvalidInput` when it is run again.
         """
         if self._ran:
             raise InvalidInput("a Worker runs once: make another")
@@ -291,7 +294,7 @@ class Worker:
                         await self._serve(self._span)
                     self._note_end()
         self._note_end()
-        log.info("worker %s ends: %s", self.queue.worker, self.tally, extra=self._fields())
+        _say(logging.INFO, "worker %s ends: %s", self.queue.worker, self.tally, fields=self._fields())
         return self.tally
 
     def _note_end(self) -> None:
@@ -316,9 +319,9 @@ class Worker:
                     self._start_consumer()
             else:
                 self._crew = _Crew(self, min(self.concurrency, THREAD_LIMIT))
-            log.info(
-                "worker %s starts on queue %s: concurrency %d, timeout %g s",
-                self.queue.worker, self.queue.name, self.concurrency, self.queue.timeout, extra=self._fields(),
+            _say(
+                logging.INFO, "worker %s starts on queue %s: concurrency %d, timeout %g s",
+                self.queue.worker, self.queue.name, self.concurrency, self.queue.timeout, fields=self._fields(),
             )  # fmt: skip
             self._pumping = asyncio.create_task(self._pump(), name=f"pump-{self.queue.name}")
             try:
@@ -385,7 +388,7 @@ class Worker:
         self._stop_level = 2 if now or self._stop_level else 1
         at_once = self._stop_level == 2
         what = "stops at once, giving its tasks back" if at_once else "drains"
-        log.info("worker %s %s", self.queue.worker, what, extra=self._fields())
+        _say(logging.INFO, "worker %s %s", self.queue.worker, what, fields=self._fields())
         if not self._span.entered or at_once:
             self._span.give_up()
         self._wake.set()
@@ -457,9 +460,9 @@ class Worker:
                 raise self._broken
             self._wake.clear()
             if self._max_tasks is not None and self._runs >= self._max_tasks and not self._stop_level:
-                log.info(
-                    "worker %s has run %d tasks, the most that it may", self.queue.worker, self._runs,
-                    extra=self._fields(),
+                _say(
+                    logging.INFO, "worker %s has run %d tasks, the most that it may", self.queue.worker, self._runs,
+                    fields=self._fields(),
                 )  # fmt: skip
                 self.tally.end = "max_tasks"
                 self.stop()
@@ -503,6 +506,11 @@ class Worker:
         self._exchanges.discard(task)
         if not task.cancelled():
             self._broken = self._broken or task.exception()
+        self._wake.set()
+
+    def _break(self, words: str) -> None:
+        """End the worker with WorkerBroken, because a part of it is gone: a worker that claims on would do harm."""
+        self._broken = self._broken or WorkerBroken(f"worker {self.queue.worker}: {words}")
         self._wake.set()
 
     def _lose_span(self, reason: BaseException) -> None:
@@ -638,7 +646,7 @@ class Worker:
         else:
             self._met = self._cleaner.met = True
             if self._failures:
-                log.info("worker %s: the server answers again", self.queue.worker, extra=self._fields())
+                _say(logging.INFO, "worker %s: the server answers again", self.queue.worker, fields=self._fields())
             self._failures = 0
 
     async def _wait_out(self, trouble: TimeoutqError) -> None:
@@ -647,7 +655,7 @@ class Worker:
         self._failures += 1
         if self._failures == 1:
             fields = self._fields(error=trouble)
-            log.warning("worker %s waits for the server: %s", self.queue.worker, trouble, extra=fields)
+            _say(logging.WARNING, "worker %s waits for the server: %s", self.queue.worker, trouble, fields=fields)
         state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]  # only its number is read
         state.attempt_number = self._failures
         pause = wait_random_exponential(multiplier=0.1, max=3)(state)
@@ -701,7 +709,8 @@ class Worker:
         except TimeoutqError as error:
             loss = f"lease on {lease.task!a} is lost; why cannot be asked: {error}"
         fields = self._fields(lease, loss)
-        log.warning("queue %s: the %s of a task came too late: %s", self.queue.name, verb, loss, extra=fields)
+        what = "queue %s: the %s of a task came too late: %s"
+        _say(logging.WARNING, what, self.queue.name, verb, loss, fields=fields)
 
     def _receive(self, found: Claimed, n: int, asked: float, strokes: int) -> None:
         self.queue.talk.clock.seen(found.now_ms, asked)
@@ -765,9 +774,9 @@ class Worker:
             self._in_vain.clear()
         times = self._in_vain[lease.task] = self._in_vain.get(lease.task, 0) + 1
         delay = min(SOLO_LONGEST, 2.0 ** (times - 1))
-        log.info(
-            "worker %s: task %a must run alone, but %d handlers do not end: it is given back for %g s",
-            self.queue.worker, lease.task, len(self._running), delay, extra=self._fields(lease),
+        _say(
+            logging.INFO, "worker %s: task %a must run alone, but %d handlers do not end: it is given back for %g s",
+            self.queue.worker, lease.task, len(self._running), delay, fields=self._fields(lease),
         )  # fmt: skip
         call = self.queue.operations.release([lease], round(delay * 1000))[0]
         self._gathered.errands.append(_Errand("release", [lease], call))
@@ -974,17 +983,17 @@ class Worker:
             except TimeoutqError as error:
                 if isinstance(error, LeaseLost):
                     self.tally.lost += 1
-                    log.warning(
-                        "queue %s: the ack of a task came too late: %s", self.queue.name, error,
-                        extra=self._fields(lease, error),
+                    _say(
+                        logging.WARNING, "queue %s: the ack of a task came too late: %s", self.queue.name, error,
+                        fields=self._fields(lease, error),
                     )  # fmt: skip
                 elif self._stop_level < 2:
                     await self._wait_out(error)
                     continue
                 else:
-                    log.error(
-                        "queue %s: the ack of %a failed: %s", self.queue.name, lease.task, error,
-                        extra=self._fields(lease, error),
+                    _say(
+                        logging.ERROR, "queue %s: the ack of %a failed: %s", self.queue.name, lease.task, error,
+                        fields=self._fields(lease, error),
                     )  # fmt: skip
             except Exception as error:
                 self._fail(lease, error)
@@ -1030,10 +1039,16 @@ class Worker:
     # ---- leases that end otherwise
 
     async def _watch_held(self) -> None:
-        """Give back leases that are held, but that nothing works on and nothing will end: a bug in this module."""
+        """Give back leases that are held, but that nothing works on and nothing will end: a bug in this module.
+
+        End the worker if its heartbeat has ended: all its leases would run out, again and again.
+        """
         looks: dict[int, int] = {}
         while True:
             await asyncio.sleep(min(5.0, max(0.1, self.queue.timeout / 3)))
+            if not self._heartbeat.lives:
+                self._break(self._heartbeat.told_of_end())
+                return
             looks = {fence: looks.get(fence, 0) + 1 for fence in self._unattended()}
             for fence in [fence for fence, times in looks.items() if times >= LOOKS]:
                 lease = self.held[fence]
@@ -1238,9 +1253,9 @@ class Worker:
                         if self._failures:
                             break
         except (TimeoutqError, TimeoutError) as error:
-            log.warning(
-                "worker %s could not give back %d leases: %s", self.queue.worker, len(self.held), error,
-                extra=self._fields(error=error),
+            _say(
+                logging.WARNING, "worker %s could not give back %d leases: %s",
+                self.queue.worker, len(self.held), error, fields=self._fields(error=error),
             )  # fmt: skip
         # the event loop's own threads may all be taken by what handlers have started and left behind
         ending = ThreadPoolExecutor(1)
@@ -1345,6 +1360,7 @@ class _Crew:
         self.taken = 0
         """How many leases are with the crew, begun or not."""
         self._threads = 0
+        self._told_short = -SHORT_EVERY
         self._hung = 0
         """How many threads still run handlers that were given up; these threads do not count."""
 
@@ -1357,8 +1373,26 @@ class _Crew:
             thread = threading.Thread(
                 target=self._work, name=f"handler-{self._worker.queue.name}-{self._threads}", daemon=True
             )
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._run_short(error)
+                return
             self._threads += 1
-            thread.start()
+
+    def _run_short(self, error: RuntimeError) -> None:
+        """Go on with the threads that are there, and say so once a minute at most; without any, the worker ends."""
+        worker, free = self._worker, self._threads - self._hung
+        cure = "raise `ulimit -u` or the pids limit of the container, or lower the concurrency"
+        if free <= 0:
+            worker._break(f"no thread can be started to run handlers ({error}): {cure}")
+        elif time.monotonic() >= self._told_short + SHORT_EVERY:
+            self._told_short = time.monotonic()
+            _say(
+                logging.WARNING, "worker %s: a thread for handlers cannot be started (%s), and it goes on with %d of "
+                "%d threads: %s", worker.queue.worker, error, free, self._size, cure,
+                fields=worker._fields(error=error),
+            )  # fmt: skip
 
     @property
     def unstarted(self) -> int:

@@ -183,7 +183,9 @@ def _errors_told(*, as_json: bool) -> Iterator[None]:
         if not as_json:
             raise
         _stop(exit_codes.of(error), str(error), as_json=True)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
         if hasattr(error, "exit_code"):  # typer's way to end a command
             raise
         from timeoutq import telling
@@ -200,18 +202,21 @@ def _errors_told(*, as_json: bool) -> Iterator[None]:
 
 def _stop(code: int, words: str, *, as_json: bool) -> NoReturn:
     if as_json and words:
-        log.error("%s", words, extra={"error": words, "code": code})
+        from timeoutq import telling
+
+        telling.say(log, logging.ERROR, "%s", words, fields={"error": words, "code": code})
         words = ""
     stop(code, words)
 
 
 def _tell_new(name: str, address: str | None) -> None:
+    from timeoutq import telling
     from timeoutq.client import Queue
 
     with suppress(TimeoutqError), Queue(name, address, deadline=1.0) as queue:
         words = new_words(queue)
         if words:
-            log.warning("%s", words, extra={"queue": name})
+            telling.say(log, logging.WARNING, "%s", words, fields={"queue": name})
 
 
 def _policy(retry: str | None, max_attempts: int | None) -> RetryPolicy:
