@@ -471,6 +471,19 @@ def test_processes_whose_parent_is_killed_while_they_are_busy_finish_their_tasks
     assert "is gone" in run.log(worker)
 
 
+def test_processes_whose_parent_is_killed_do_not_wait_for_each_other(queue: Queue, run: Processes) -> None:
+    queue.put("a", "b")
+    worker = run.start("worker", queue.name, f"{HANDLERS}:work", "-p", "2", "-c", "1", "--prefetch", "0", WORK="100")
+    pids = wait_until(lambda: at_work(run) if len(at_work(run)) == 2 else set[int]())
+    worker.kill()
+    worker.wait()
+    try:
+        wait_until(lambda: said(run.log(worker), "is gone") == 2)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed(queue: Queue, run: Processes) -> None:
     code = "from timeoutq import supervisor; supervisor.PATIENCE = 1.0;from timeoutq.cli import main; main()"
     queue.put("hangs")
