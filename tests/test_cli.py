@@ -610,8 +610,14 @@ def test_a_page_of_a_small_state_has_no_more_lines_than_asked_for(say: Say, queu
     queue.put([f"t{i}" for i in range(61)])
     done = say("list", queue.name, "todos", "-n", "3")
     assert len(done.lines) <= 3
-    assert "--cursor" in done.err or "gives 61 tasks at once: -n 61 shows them" in done.err
+    assert "--cursor" in done.err or "timeoutq: 61 in all, 3 shown: --all shows every task" in done.err
     assert len(say("list", queue.name, "todos", "-n", "61").lines) == 61
+
+
+def test_what_a_page_leaves_out_is_counted(say: Say, queue: Queue) -> None:
+    queue.put("a", "b", "c", "d")
+    done = say("list", queue.name, "todos", "-n", "2")
+    assert (len(done.lines), done.err) == (2, "timeoutq: 4 in all, 2 shown: --all shows every task\n")
 
 
 def test_times_are_seconds_in_json_and_iso_elsewhere(say: Say, queue: Queue) -> None:

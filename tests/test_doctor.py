@@ -101,10 +101,12 @@ def test_a_sound_server_is_green_throughout() -> None:
         ("schema", replace(SOUND, script_error="schema: the queue has schema 2"), "red", "the queue has schema 2"),
         ("scripts", replace(SOUND, script_error="NOPERM evalsha"), "red", "NOPERM evalsha"),
         ("paused", with_queue(paused=True), "yellow", "nobody is given a task"),
-        ("leases", SOUND, "green", "2 held, 1 workers alive, the next one ends in 4.0 s"),
+        ("leases", SOUND, "green", "2 held, 1 worker alive, the next one ends in 4.0 s"),
         ("leases", with_queue(next_deadline=990.0, workers=0), "red", "a lease ran out 10 s ago, and nobody"),
-        ("leases", with_queue(next_deadline=990.0), "yellow", "none of 1 workers saw to it"),
-        ("scheduled", SOUND, "green", "3 tasks, the next one due in 60.0 s"),
+        ("leases", with_queue(next_deadline=990.0), "yellow", "and the one worker has not seen to it: it may be that"),
+        ("leases", with_queue(next_deadline=990.0, workers=4), "yellow", "killed counts as alive for a minute after"),
+        ("schema", with_queue(known=1), "green", "1 task known"),
+        ("scheduled", with_queue(scheduled=1), "green", "1 task, the next one due in 60.0 s"),
         ("scheduled", with_queue(next_due=940.0, workers=0), "red", "a task was due 60 s ago"),
     ],
 )  # fmt: skip
@@ -244,7 +246,7 @@ def test_what_a_foreign_hand_has_left_is_told_and_mended(queue: Queue, raw: redi
     client.sadd(queue.operations.key("done"), "a")
     told = next(finding for finding in examine(queue) if finding.check == "tasks")
     assert (told.verdict, told.found) == ("yellow", "1 task in two states at once")
-    assert told.cure == "timeoutq doctor QUEUE --repair"
+    assert told.cure == f"timeoutq doctor {queue.name} --repair"
     assert doctor.repair(queue).found == "mended: 1 task in two states at once"
     assert doctor.repair(queue).found == "nothing to mend"
     assert "tasks" not in {finding.check for finding in examine(queue)}
@@ -255,6 +257,7 @@ def test_a_key_of_a_foreign_type_is_named(queue: Queue, raw: redis.Redis) -> Non
     told = next(finding for finding in examine(queue) if finding.check == "keys")
     assert told.verdict == "red"
     assert "history is a string" in told.found
+    assert f"redis-cli RENAME 'timeoutq:{{{queue.name}}}:history' elsewhere" in told.cure
     raw.delete(queue.operations.key("history"))
 
 

@@ -122,7 +122,9 @@ def test_the_state_is_given_to_a_handler_that_takes_it(handler: Callable[..., An
 def test_without_a_lifespan_there_is_no_state() -> None:
     for handler in (one, one_and_state, any_number, wrapped(one)):
         assert not shape_of(handler).takes_state
-    with pytest.raises(InvalidInput, match=r"two takes \(lease, database\), but there is no state .* pass lifespan="):
+    with pytest.raises(
+        InvalidInput, match=r"two takes \(lease, database\), but there is no state .* lifespan= .*--lifespan m"
+    ):
         shape_of(two)
 
 

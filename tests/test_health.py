@@ -14,7 +14,8 @@ from timeoutq.model import Sample, Stats, WorkerInfo
 __all__ = ["say", "server"]
 
 NOW = 1000.0
-STATS = Stats(NOW, todos=60, scheduled=0, in_progress=0, done=0, failed=3, paused=False, counters={}, todos_since=400.0)
+STATS = Stats(NOW, todos=60, scheduled=0, in_progress=0, done=0, failed=3, paused=False, counters={}, todos_since=400.0,
+              workers=1)  # fmt: skip
 
 
 def worker(beat: float, pid: int = 1) -> WorkerInfo:
@@ -51,7 +52,8 @@ def test_only_here_needs_a_number_of_workers(say: Say) -> None:
 
 @pytest.mark.parametrize(("most", "verdict"), [(2, "red"), (3, "green"), (0, "red")])
 def test_more_failed_tasks_than_allowed_are_red(most: int, verdict: str) -> None:
-    assert health.failed(STATS, most).verdict == verdict
+    assert health.failed(STATS, most, "web").verdict == verdict
+    assert health.failed(replace(STATS, failed=1), 0, "web").found == "1 task, allowed 0"
 
 
 @pytest.mark.parametrize(
@@ -72,8 +74,25 @@ def test_ready_tasks_that_wait_for_too_long_are_red(
     stats: dict[str, Any], claimed: tuple[int, int], longest: float, verdict: str, says: str
 ) -> None:
     history = [Sample(NOW - 300, claimed=claimed[0]), Sample(NOW, claimed=claimed[1])]
-    said = health.ready(replace(STATS, **stats), history, longest)
+    said = health.ready(replace(STATS, **stats), history, longest, "web")
     assert (said.verdict, says in said.found) == (verdict, True), said.found
+
+
+@pytest.mark.parametrize(
+    ("stats", "says", "cure"),
+    [
+        ({"workers": 0}, "for 10 min, and no worker is alive, wanted 60 s", "start one: timeoutq worker web …"),
+        ({"paused": True}, "for 10 min, and the queue is paused, wanted 60 s", "timeoutq resume web"),
+        ({"paused": True, "workers": 0}, "and the queue is paused", "timeoutq resume web"),
+    ],
+)
+def test_a_pace_of_the_past_is_no_excuse_while_nobody_can_claim(stats: dict[str, Any], says: str, cure: str) -> None:
+    history = [Sample(NOW - 300, claimed=0), Sample(NOW, claimed=90_000)]
+    assert health.ready(STATS, history, 60, "web").verdict == "green"
+    said = health.ready(replace(STATS, **stats), history, 60, "web")
+    assert (said.verdict, says in said.found, said.cure) == ("red", True, cure), said.found
+    assert "pace" not in said.found
+    assert health.ready(replace(STATS, **stats), history, 600, "web").verdict == "green"
 
 
 def test_the_pace_is_that_of_the_time_that_was_asked_for() -> None:
@@ -83,8 +102,8 @@ def test_the_pace_is_that_of_the_time_that_was_asked_for() -> None:
         Sample(950, claimed=90_000),
         Sample(NOW, claimed=90_000),
     ]
-    assert health.ready(STATS, history, 60).found.endswith("none is being claimed, wanted 60 s")
-    assert health.ready(STATS, history[-1:], 60).verdict == "red"
+    assert health.ready(STATS, history, 60, "web").found.endswith("none is being claimed, wanted 60 s")
+    assert health.ready(STATS, history[-1:], 60, "web").verdict == "red"
 
 
 def verdicts(done: Done) -> dict[str, str]:
@@ -106,6 +125,15 @@ def test_a_container_is_healthy_while_its_workers_live_and_not_without_them(say:
     assert (done.code, verdicts(done)["failed"]) == (1, "red")
     assert say("doctor", queue.name, "--max-failed", "1").code == 0
     queue.run(flows.answer(queue.talk, queue.operations.beat("h:1:x", None)))
+
+
+def test_a_cure_names_the_queue_and_can_be_pasted(say: Say, queue: Queue) -> None:
+    queue.put("a")
+    queue.fail(queue.claim()[0], "boom", give_up=True)
+    queue.pause()
+    cures = {line[0]: line[3] for line in say("doctor", queue.name, "--max-failed", "0").lines if len(line) > 3}
+    assert cures["failed"] == f"timeoutq list {queue.name} failed; timeoutq retry {queue.name} --all"
+    assert cures["paused"] == f"timeoutq resume {queue.name}"
 
 
 def test_limits_without_a_queue_are_refused(say: Say) -> None:

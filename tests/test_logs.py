@@ -170,6 +170,8 @@ def test_a_process_that_died_is_told_with_its_fields(queue: Queue, url: str, tmp
     assert task["error"] == died["error"]
     assert "1 task was running in process" in reported["message"]
     assert reported["child"] == task["child"] == died["child"]
+    assert reported["worker"] == task["worker"] == died["worker"]
+    assert f":{died['child']}:" in died["worker"]
 
 
 def say_so(lease: Lease) -> None:

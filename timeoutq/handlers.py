@@ -148,7 +148,7 @@ def _takes_state(handler: Callable[..., Any], name: str, has_state: bool) -> boo
     if needed == 2 and not has_state:
         raise InvalidInput(
             f"the handler {name} takes ({positional[0].name}, {positional[1].name}), but there is no state to give: "
-            "pass lifespan= to the worker, or take (lease) alone"
+            "pass lifespan= to the worker (of the command: --lifespan module:function), or take (lease) alone"
         )
     if needed == 2 or not has_state:
         return has_state

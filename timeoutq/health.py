@@ -12,7 +12,7 @@ from timeoutq.client import Queue
 from timeoutq.dashboard import SILENT
 from timeoutq.doctor import Finding
 from timeoutq.model import Sample, Stats, WorkerInfo
-from timeoutq.text import age
+from timeoutq.text import age, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ def check(queue: Queue, limits: Limits) -> list[Finding]:
         here = queue.worker.partition(":")[0] if limits.here else None
         findings.append(workers(stats.now, queue.workers(), limits.workers, here))
     if limits.failed is not None:
-        findings.append(failed(stats, limits.failed))
+        findings.append(failed(stats, limits.failed, queue.name))
     if limits.age is not None:
-        findings.append(ready(stats, [*queue.history(), stats.sample], limits.age))
+        findings.append(ready(stats, [*queue.history(), stats.sample], limits.age, queue.name))
     return findings
 
 
@@ -56,29 +56,37 @@ def workers(now: float, known: Sequence[WorkerInfo], least: int, host: str | Non
     return Finding("workers", "red", f"{found}, wanted {least}", "start workers, or look into their logs")
 
 
-def failed(stats: Stats, most: int) -> Finding:
-    """Check that at most `most` tasks have failed."""
+def failed(stats: Stats, most: int, name: str) -> Finding:
+    """Check that at most `most` tasks have failed; `name` is that of the queue."""
     if stats.failed <= most:
-        return Finding("failed", "green", f"{stats.failed:,} tasks")
+        return Finding("failed", "green", counted(stats.failed, "task"))
     return Finding(
-        "failed", "red", f"{stats.failed:,} tasks, allowed {most:,}",
-        "timeoutq list QUEUE failed; timeoutq retry QUEUE --all",
+        "failed", "red", f"{counted(stats.failed, 'task')}, allowed {most:,}",
+        f"timeoutq list {name} failed; timeoutq retry {name} --all",
     )  # fmt: skip
 
 
-def ready(stats: Stats, history: Sequence[Sample], longest: float) -> Finding:
+def ready(stats: Stats, history: Sequence[Sample], longest: float, name: str) -> Finding:
     """Check that no ready task waits for longer than `longest` seconds, as far as this can be known.
 
     The queue does not keep the moment at which a task became ready. It is certain that no ready task has waited for
     longer than there have been ready tasks without a break. If that time is beyond the limit, the pace of the last
-    claims decides: the check is green if, at this pace, all ready tasks are claimed within the limit.
+    claims decides: the check is green if, at this pace, all ready tasks are claimed within the limit. A pace says
+    nothing of the time to come if no worker is alive or the queue is paused: then the check is red. `name` is that of
+    the queue.
     """
     if not stats.todos or stats.todos_since is None:
         return Finding("ready", "green", "no ready tasks")
     since = max(0.0, stats.now - stats.todos_since)
-    found = f"{stats.todos:,} ready tasks; there have been some for {age(since)}"
+    found = f"{counted(stats.todos, 'ready task')}; there have been some for {age(since)}"
     if since <= longest:
         return Finding("ready", "green", found)
+    if stats.paused:
+        found += ", and the queue is paused"
+        return Finding("ready", "red", f"{found}, wanted {age(longest)}", f"timeoutq resume {name}")
+    if not stats.workers:
+        found += ", and no worker is alive"
+        return Finding("ready", "red", f"{found}, wanted {age(longest)}", f"start one: timeoutq worker {name} …")
     pace = _pace(history, longest)
     if pace > 0:
         wait = stats.todos / pace

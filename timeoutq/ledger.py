@@ -12,8 +12,7 @@ import mmap
 import struct
 from collections.abc import Iterable
 
-from timeoutq import telling, tracebacks
-from timeoutq.arguments import error_text
+from timeoutq import lifespan, telling, tracebacks
 from timeoutq.endings import Told
 from timeoutq.model import Lease
 from timeoutq.operations import BATCH
@@ -117,7 +116,7 @@ class SharedLedger:
 
     def confess(self, error: BaseException) -> None:
         """Note the error of which the process dies, with its traceback."""
-        self._write(error_text(error)[:WORDS_BYTES], _WORDS_AT)
+        self._write(lifespan.told(error).encode("utf-8", "replace")[:WORDS_BYTES], _WORDS_AT)
         self._write(tracebacks.trace(error)[-tracebacks.MOST :], _TRACE_AT)
 
     @property

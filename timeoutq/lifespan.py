@@ -18,10 +18,23 @@ from typing import Any, Self
 
 from timeoutq import telling
 from timeoutq.arguments import class_name, error_text
-from timeoutq.errors import InvalidInput, WorkerBroken
+from timeoutq.errors import InvalidInput, TimeoutqError, WorkerBroken
 from timeoutq.handlers import Lifespan, discard, name_of
 
 log = logging.getLogger(__name__)
+
+
+NOT_ENTERED = "the lifespan raised this when it was entered: no task is being worked on in this process"
+"""The note on an error with which a lifespan kept a worker from beginning."""
+
+
+def told(error: BaseException) -> str:
+    """Give the text of an error that ended a worker; says so if the lifespan raised the error when it was entered."""
+    said = error_text(error).decode("utf-8", "replace")
+    with contextlib.suppress(Exception):  # most errors have no notes
+        if NOT_ENTERED in error.__notes__:
+            return f"{said} ({NOT_ENTERED})"
+    return said
 
 
 def is_manager(value: object) -> bool:
@@ -61,6 +74,10 @@ class Span:
         finally:
             ready.cancel()
         if self._task.done() and not self._given_up:
+            error = None if self._task.cancelled() else self._task.exception()
+            if error is not None and not isinstance(error, TimeoutqError):
+                with contextlib.suppress(Exception):  # it may be of a foreign class
+                    error.add_note(NOT_ENTERED)
             self._task.result()
         self._task.add_done_callback(self._look)
         return self

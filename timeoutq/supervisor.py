@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from timeoutq import exit_codes, flows, telling, tracebacks
 from timeoutq.arguments import error_text
@@ -336,13 +336,20 @@ class _Supervisor:
     def _ended(self, child: _Child, code: int) -> None:
         told, words = child.ledger.told()
         ending = Ending(told, code, time.monotonic() - child.started, child.pid in self._killed)
-        fields = {**self._fields, "child": child.pid, "code": code}
+        fields: dict[str, Any] = {**self._fields, "child": child.pid, "code": code}
+        fields["worker"] = child.ledger.worker or None  # None where it ended before it had one
         died = ""
         if ending.died:
             died = f"{ending.words}: {words}" if words else ending.words
             telling.say(
                 log, logging.ERROR, "worker process %d died: %s", child.pid, died,
                 fields={**fields, "error": died}, traceback=self._new_trace(child.ledger.trace, words),
+            )  # fmt: skip
+        elif told is Told.HOPELESS:
+            what = "go on" if child.ledger.worker else "begin"
+            telling.say(
+                log, logging.INFO, "worker process %d ended: it cannot %s: %s", child.pid, what, words,
+                fields={**fields, "error": words},
             )  # fmt: skip
         else:
             how = told.name.lower().replace("_", " ")
@@ -380,44 +387,45 @@ class _Supervisor:
         worker = child.ledger.worker if died else ""
         if not started and not held and (not worker or time.monotonic() < self._away_until):
             return
-        self._tell_started(child, started, died, blame=blame)
+        fields = {**self._fields, "child": child.pid, "worker": child.ledger.worker or None}
+        self._tell_started(fields, started, died, blame=blame)
         queue = twin(self._queue)
         try:
             back = held if blame else started + held
             if back:
                 queue.release(back)
             if blame and started:
-                self._crash(queue, started, f"its worker process died while it ran: {died}")
+                self._crash(queue, started, f"its worker process died while it ran: {died}", fields)
             if worker:
                 queue.run(flows.answer(queue.talk, queue.operations.beat(worker, None)))
             if started or held:
                 telling.say(
                     log, logging.WARNING, "queue %s: %s running in process %d, %d more %s held",
                     queue.name, "1 task was" if len(started) == 1 else f"{len(started)} tasks were", child.pid,
-                    len(held), "was" if len(held) == 1 else "were", fields={**self._fields, "child": child.pid},
+                    len(held), "was" if len(held) == 1 else "were", fields=fields,
                 )  # fmt: skip
         except TimeoutqError as error:
             self._away_until = time.monotonic() + ASK_AGAIN
             telling.say(
                 log, logging.WARNING, "queue %s: the leases of process %d must run out: %s",
-                queue.name, child.pid, error, fields={**self._fields, "child": child.pid, "error": str(error)},
+                queue.name, child.pid, error, fields={**fields, "error": str(error)},
             )  # fmt: skip
         finally:
             queue.close()
 
-    def _tell_started(self, child: _Child, started: list[Lease], died: str, *, blame: bool) -> None:
+    def _tell_started(self, fields: dict[str, Any], started: list[Lease], died: str, *, blame: bool) -> None:
         how = f"when it died: {died}" if blame else "when it had to be killed" if died else "when it ended"
+        what = f"was running in process {fields['child']} {how}"
         told: list[telling.Told] = [
-            (lease.task, f"was running in process {child.pid} {how}", {"crashes": lease.crashes + blame, "error": died})
-            for lease in started
+            (lease.task, what, {"crashes": lease.crashes + blame, "error": died}) for lease in started
         ]
-        telling.name_tasks(log, self._queue.name, told, {"child": child.pid})
+        telling.name_tasks(log, self._queue.name, told, fields)
 
-    def _crash(self, queue: Queue, started: list[Lease], reason: str) -> None:
+    def _crash(self, queue: Queue, started: list[Lease], reason: str, fields: dict[str, Any]) -> None:
         outcome = queue.run(flows.answers(queue.talk, queue.operations.crash(started, reason)))
         told: list[telling.Told] = [
             (lease.task, f"is given up: {reason}", {"crashes": lease.crashes + 1, "error": reason})
             for lease, answer in zip(started, outcome, strict=True)
             if answer is Answer.FAILED
         ]
-        telling.name_tasks(log, queue.name, told, self._fields)
+        telling.name_tasks(log, queue.name, told, fields)

@@ -114,6 +114,11 @@ def number(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Give a count with its noun: `1 task`, `1,234 tasks`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def compact(count: float) -> str:
     """Give a count in at most 5 cells: `999`, `1.2k`, `12k`, `1.2M`, `3.4G`."""
     if abs(count) < 999.5:

@@ -25,6 +25,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
+from timeoutq.address import DEFAULT_URL
 from timeoutq.errors import (
     AccessDenied,
     NotRedis,
@@ -207,6 +208,8 @@ def _silence(error: BaseException, url: str, said: str) -> Unavailable:
         cure = "it hung up: is it starting or stopping, or is this a TLS port (then write rediss://)?"
     else:
         cure = "is the server up?"
+        if url == DEFAULT_URL:
+            cure += " It is the default: --url or TIMEOUTQ_URL names another one"
     if tls:
         hung_up = (
             "hung up" in cure

@@ -110,7 +110,10 @@ def judge(found: Why) -> tuple[str, str]:
     if not found.workers:
         return "no_worker", "it is ready, and no worker is alive to claim it"
     if info.crashes >= 2:
-        return "suspect", (f"{info.crashes} leases on it ran out, so it waits for a worker that holds nothing else")
+        return "suspect", (
+            f"{info.crashes} leases on it were lost: the lease ran out, or the worker's process died; so it waits for "
+            "a worker that holds nothing else"
+        )
     if info.state is State.WAITING:
         if found.host is not None and (found.host.turn is None or found.host.turn > now):
             return (

@@ -28,6 +28,7 @@ from timeoutq.cli.app import (
     app,
     known_queue,
     open_queue,
+    say,
     server_address,
     stop,
     unknown,
@@ -152,8 +153,12 @@ def list_state(
     traceback: Annotated[bool, typer.Option("--traceback", help="Of failed tasks: with their tracebacks.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """List the tasks in a state: by deadline, by due time, or in no order."""
-    sink = Sink(as_json)
+    """List the tasks in a state: by deadline, by due time, or in no order.
+
+    The columns on a pipe: task, at, holder, error. "at" is the due time, the end of the lease, or the time of the last
+    error. With --json also: releases, traceback.
+    """
+    sink, begun = Sink(as_json), cursor
     with known_queue(queue, url, url_file) as opened:
         while True:
             page = opened.list(state.value, cursor, limit) if everything else _page(opened, state, cursor, limit)
@@ -173,9 +178,9 @@ def list_state(
                 break
     if len(entries) < len(page.entries):
         # a cursor would leave out those that are not shown
-        most = len(page.entries)
-        said = f"the server gives {most} tasks at once: -n {most} shows them, --all shows every task"
-        typer.echo(f"timeoutq: {said}", err=True)
+        whole = begun is None and cursor is None
+        many = f"{len(page.entries):,} in all" if whole else f"at least {len(page.entries):,} here"
+        say(f"{many}, {len(entries):,} shown: --all shows every task")
     elif cursor is not None:
         typer.echo(f"timeoutq: more with --cursor {cursor}, or --all", err=True)
 

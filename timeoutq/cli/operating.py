@@ -32,7 +32,7 @@ def retry(
     """Make failed tasks ready again, with a clean record; exit 1 when no task was failed.
 
     For each named task, a line says "retried", the state that the task is in, or "unknown". With --all: how many were
-    retried.
+    retried. For a part of the failed tasks: timeoutq requeue QUEUE --from failed --match GLOB.
     """
     from timeoutq import flows
 

