@@ -849,7 +849,8 @@ class Worker:
                 began = since = time.monotonic()
                 continue
             lease = inbox.popleft()
-            run = _Run(lease, me, began=began)
+            run = _Run(lease, me)
+            run.began = began
             running[lease.fence] = run
             result: Any = None
             problem: BaseException | None = None
