@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -15,6 +21,7 @@ from timeoutq import Queue
 from timeoutq.client import AsyncQueue
 from timeoutq.connection import AsyncLink, Link, Server
 from timeoutq.operations import Command
+from timeoutq.testing import fake_async_queue
 
 Send = Callable[..., Any]
 
@@ -216,3 +223,138 @@ def test_a_blocking_bell_is_heard_on_a_new_connection_after_an_error(url: str, r
     assert link.wait_bell("bell", 5)
     assert len([client for client in raw.client_list() if client["cmd"] == "blpop"]) == 1
     link.close()
+
+
+# ---- the name of the server
+
+
+async def test_a_link_finds_its_server_by_name_though_all_threads_of_the_loop_are_taken(url: str) -> None:
+    loop, free = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    hung = loop.run_in_executor(None, free.wait)
+    link = AsyncLink(Server(url.replace("127.0.0.1", "localhost"), None, 5.0), 10.0)
+    try:
+        async with asyncio.timeout(10):
+            assert await link.send([("ECHO", "here")]) == [b"here"]
+            assert not await link.wait_bell("bell", 0.01)
+    finally:
+        free.set()
+        await hung
+        await link.close()
+
+
+async def test_all_addresses_of_a_name_are_tried(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = urlsplit(url).port or 0
+    real = socket.getaddrinfo
+    asked: list[str] = []
+
+    def look(host: str, *words: Any, **settings: Any) -> Any:
+        if host != "server.example":
+            return real(host, *words, **settings)
+        if settings.get("flags"):
+            raise socket.gaierror(socket.EAI_NONAME, "not a number")
+        asked.append(threading.current_thread().name)
+        nobody = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 1, 0, 0))]
+        return [*nobody, (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+    link = AsyncLink(Server(url.replace("127.0.0.1", "server.example"), None, 5.0), 10.0)
+    assert await link.send([("ECHO", "here")]) == [b"here"]
+    await link.close()
+    assert asked == ["name-server.example"]
+
+
+async def test_a_name_that_takes_long_is_looked_up_once_and_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, asked = threading.Event(), list[str]()
+
+    def look(host: str, *words: Any, **settings: Any) -> Any:
+        if settings.get("flags"):
+            raise socket.gaierror(socket.EAI_NONAME, "not a number")
+        asked.append(host)
+        found.wait(10)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+    link = AsyncLink(Server("redis://slow.example:1/0", None, 3.0), 10.0)
+    began = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(redis.TimeoutError, match="Timeout connecting"):
+            await link.send([("ECHO", "nobody")])
+    assert time.monotonic() - began < 5
+    asyncio.get_running_loop().call_later(0.05, found.set)
+    with pytest.raises(redis.ConnectionError, match="Name or service not known"):
+        await link.send([("ECHO", "nobody")])
+    assert asked == ["slow.example"]
+    await link.close()
+
+
+# ---- a heavy command on a link that leaps
+
+
+@pytest.fixture
+def slow_reader() -> Iterator[tuple[str, threading.Event]]:
+    """Give the URL of a server that reads 64 KiB each 0.3 s until it is told to hurry; then it answers OK."""
+    hurry, listener = threading.Event(), socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+
+    def serve() -> None:
+        with suppress(OSError), listener.accept()[0] as peer:
+            tail = b""
+            while data := peer.recv(65536):
+                tail = (tail + data)[-5:]
+                if tail == b"end\r\n":
+                    peer.sendall(b"+OK\r\n")
+                hurry.wait(0.3)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0", hurry
+    hurry.set()
+    listener.close()
+    thread.join(10)
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_a_heavy_command_is_sent_as_long_as_pieces_of_it_get_through(
+    slow_reader: tuple[str, threading.Event], face: str
+) -> None:
+    where, hurry = slow_reader
+    threading.Timer(3.0, hurry.set).start()
+    assert sent(where, face) == [True]
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_a_heavy_command_of_which_nothing_more_gets_through_says_that_it_could_not_be_written(face: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        with pytest.raises(redis.TimeoutError, match="Timeout writing to socket"):
+            sent(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", face)
+        assert 3 < time.monotonic() - began < 6
+
+
+def sent(where: str, face: str) -> list[Any]:
+    """Send 8 MB on a new link of one face, whose patience is 0.3 s; give the replies."""
+    heavy = [("SET", "heavy", b"x" * 8_000_000 + b"end")]
+    server = Server(where, None, 1.0)
+    if face == "sync":
+        link = Link(server, 10.0)
+        try:
+            return link.send(heavy)
+        finally:
+            link.close()
+
+    async def exchange() -> list[Any]:
+        twin = AsyncLink(server, 10.0)
+        try:
+            return await twin.send(heavy)
+        finally:
+            await twin.close()
+
+    return asyncio.run(exchange())
+
+
+async def test_a_heavy_command_needs_no_network() -> None:
+    async with fake_async_queue() as fake:
+        assert (await fake.put({"heavy": b"x" * 900_000})).added == 1

@@ -194,7 +194,7 @@ async def test_a_worker_ends_though_handlers_have_left_all_threads_of_the_loop_b
         await asyncio.gather(*hung)
 
 
-def test_a_process_finds_the_name_of_its_server_though_all_threads_of_the_loop_are_taken() -> None:
+def test_handlers_of_a_process_find_names_though_all_threads_of_the_loop_are_taken() -> None:
     free = threading.Event()
 
     async def look() -> object:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -25,7 +26,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError, ResponseError
 from redis.retry import Retry
 
-from timeoutq import address
+from timeoutq import address, names
 from timeoutq.address import Address, Sentinels
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.operations import Command
@@ -42,7 +43,18 @@ CONNECT = 0.2
 """The part of the deadline that connecting may take."""
 
 SLICE = 64 * 1024
-"""Commands with more bytes than this are sent in pieces of this size; each piece may take as long as a reply."""
+"""Commands with more bytes than this are sent in pieces of this size.
+
+On both faces, each piece may take the patience of an attempt plus `LEAP`, and a piece that gets through renews this
+time: so long is slow, not stuck.
+"""
+
+LEAP = 6 * SLICE / SLOWEST
+"""Seconds that six pieces need on the slowest link: buffers on the way let so many bytes through in one leap."""
+
+_UNSENT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+"""The option that bounds what the kernel takes of a heavy command before it can send it. Without it the kernel
+takes mebibytes, and then nothing more until a third of them is sent, as if the link carried nothing."""
 
 
 def _unnamed() -> dict[str, Any]:
@@ -120,8 +132,9 @@ class Server:
         if self._sentinels is not None:
             return kind(connection_pool=self._watched(self._sentinels, asynchronous, options))
         module: Any = redis.asyncio.connection if asynchronous else redis.connection
+        connection: Any
         if self._given is not None:
-            connection: Any = getattr(module, self._given.connection)
+            connection = getattr(module, self._given.connection)
             settings: Mapping[str, Any] = self._given.settings
         else:
             given = self._pool.connection_class
@@ -129,6 +142,7 @@ class Server:
                 return self._fake(asynchronous)
             connection = getattr(module, given.__name__, given)
             settings = self._plain()
+        connection = names.FINDING.get(connection, connection)
         if "path" in settings:
             options.pop("socket_keepalive")
         return kind(connection_pool=module.ConnectionPool(connection_class=connection, **settings, **options))
@@ -145,7 +159,11 @@ class Server:
         if where.sentinel.get("ssl"):
             kind = _AsyncSentinelsOverTls if asynchronous else _SentinelsOverTls
         manager = kind(where.hosts, sentinel_kwargs=asking)
-        return module.SentinelConnectionPool(where.service, manager, **where.server, **options)
+        pools = [sentinel.connection_pool for sentinel in manager.sentinels]
+        pools.append(module.SentinelConnectionPool(where.service, manager, **where.server, **options))
+        for pool in pools:
+            pool.connection_class = names.FINDING.get(pool.connection_class, pool.connection_class)
+        return pools[-1]
 
     def _plain(self) -> dict[str, Any]:
         # server, user and transport come from the caller's connections; we decide everything else
@@ -223,7 +241,8 @@ def _given_sentinels(pool: Any, plain: dict[str, Any]) -> Sentinels:
 
 def _keeps(pool: Any, module: Any) -> bool:
     # other connections go back to their pool each time: those that ask sentinels, or whose password may change
-    plain = (module.Connection, module.SSLConnection, module.UnixDomainSocketConnection)
+    plain = [module.Connection, module.SSLConnection, module.UnixDomainSocketConnection]
+    plain += [names.FINDING[kind] for kind in plain if kind in names.FINDING]
     return pool.connection_class in plain and pool.connection_kwargs.get("credential_provider") is None
 
 
@@ -257,6 +276,12 @@ def _slices(packed: Sequence[bytes]) -> Iterator[memoryview]:
 def _sentinels_of(client: Any) -> Sequence[Any]:
     manager = getattr(client.connection_pool, "sentinel_manager", None)
     return () if manager is None else manager.sentinels
+
+
+def _keep_little_unsent(plug: Any) -> None:
+    # a socket of another family has no such option; it has small buffers
+    if _UNSENT is not None and getattr(plug, "family", None) in (socket.AF_INET, socket.AF_INET6):
+        plug.setsockopt(socket.IPPROTO_TCP, _UNSENT, 2 * SLICE)
 
 
 class Link:
@@ -328,12 +353,11 @@ class Link:
         # a socket's timeout covers all bytes of one call, so each call gets only one slice
         # the socket of fakeredis has no timeout
         set_timeout: Callable[[float], None] = getattr(connection._sock, "settimeout", lambda _: None)
-        set_timeout(self._patience + SLICE / SLOWEST)
-        try:
-            for piece in _slices(packed):
-                connection.send_packed_command((piece,))
-        finally:
-            set_timeout(self._patience)
+        _keep_little_unsent(connection._sock)
+        set_timeout(self._patience + LEAP)
+        for piece in _slices(packed):
+            connection.send_packed_command((piece,))
+        set_timeout(self._patience)  # after an error the connection is closed, and redis-py has closed the socket
         # bytes that a buffer has taken may still be on their way to the server
         return time.monotonic() + self._patience + size / SLOWEST
 
@@ -462,6 +486,7 @@ class AsyncLink:
         demoted = False
         until = 0.0
         alarm = asyncio.timeout(self._patience)
+        size = 0
         try:
             packed = _pack(connection, commands)
             async with alarm:
@@ -491,7 +516,8 @@ class AsyncLink:
             due = alarm.when()
             late = 0.0 if due is None else _from_now(0.0) - due
             await self._drop(connection)
-            raise redis.TimeoutError(_unread(late)) from error
+            carrying = size > SLICE and not until
+            raise redis.TimeoutError("Timeout writing to socket" if carrying else _unread(late)) from error
         except BaseException:
             await self._drop(connection)
             raise
@@ -508,9 +534,19 @@ class AsyncLink:
         return replies
 
     async def _carry(self, connection: Any, packed: Sequence[bytes], size: int, alarm: asyncio.Timeout) -> float:
-        for piece in _slices(packed):
-            alarm.reschedule(_from_now(self._patience + SLICE / SLOWEST))
-            await connection.send_packed_command((piece,))
+        road: Any = getattr(connection._writer, "transport", None)
+        if road is not None:  # fakeredis has none
+            _keep_little_unsent(road.get_extra_info("socket"))
+            # a piece is sent when the kernel has all of it
+            road.set_write_buffer_limits(high=1, low=0)
+        try:
+            for piece in _slices(packed):
+                alarm.reschedule(_from_now(self._patience + LEAP))
+                await connection.send_packed_command((piece,))
+        except BaseException:
+            if road is not None:
+                road.abort()  # one that is only closed would go on to send what it has
+            raise
         # bytes that a buffer has taken may still be on their way to the server
         return _from_now(self._patience + size / SLOWEST)
 

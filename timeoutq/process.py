@@ -201,8 +201,8 @@ def _runner() -> asyncio.Runner:
 class _Loop(asyncio.SelectorEventLoop):
     """An event loop that looks up names in threads of its own.
 
-    Handlers may hang in `asyncio.to_thread` until the loop has no free thread left. A worker must be able to look up
-    the server's name even then, or it could not connect again.
+    Handlers may hang in `asyncio.to_thread` until the loop has no free thread left. Other handlers must be able to look
+    up the names of their hosts even then; the worker itself has a thread for the name of its server (`names.py`).
     """
 
     def __init__(self) -> None:
