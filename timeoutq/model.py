@@ -91,6 +91,8 @@ class Ack(Exception):  # a decision that a handler may take from any depth: rais
     """Return or raise it in a handler: the lease is acked and, in the same atomic step, the found tasks are put."""
 
     put: Tasks = ()
+    """A million tasks at most, and 256 MiB of ids and payloads; 499 tasks and 1 MiB are one step with the ack, further
+    ones are put before it. An iterable is gone through where the handler runs, and the time counts as the handler's."""
     again_in: float | None = None
     """Seconds after which the task is to be done again: it is scheduled instead of done."""
     payload: Payload = None

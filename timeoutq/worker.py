@@ -26,17 +26,19 @@ from typing import Any, Protocol, TypeVar, cast
 from tenacity import RetryCallState, wait_random_exponential
 
 from timeoutq import arguments, flows, forks, handlers, signals, telling, tracebacks, unending
-from timeoutq.arguments import Bodies
 from timeoutq.cleaner import Cleaner
 from timeoutq.client import AsyncQueue, Queue, twin
 from timeoutq.durations import SHORTEST, Spans
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError, WorkerBroken
+from timeoutq.found import Found, listed, listed_here, listed_raised
 from timeoutq.handlers import Handler, Lifespan, Returned, Surroundings
 from timeoutq.heartbeat import Heartbeat
 from timeoutq.lifespan import Span, is_manager
+from timeoutq.long_acks import LongAcks
 from timeoutq.loopwatch import LoopWatch
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.operations import BATCH, Call, Claimed, fitting, flushes
+from timeoutq.patience import SLOWEST
 from timeoutq.refusals import Refusals
 from timeoutq.retry import GiveUp, Retries, Retry, RetryPolicy, decision
 from timeoutq.troubles import LINK_ERRORS
@@ -182,9 +184,9 @@ class Worker:
         `handler` is a callable or `module:function`. `concurrency` is how many handlers run at once; `prefetch` is how
         many claimed tasks wait here for a handler (None: as many as handlers finish in two exchanges). `retry`
         replaces the queue's policy, `max_runtime` (seconds) its limit. `burst` ends the worker when the queue is
-        drained. On SIGTERM the worker claims no more, lets running handlers finish within `drain_deadline` seconds and
-        gives the other tasks back; on SIGINT or a second SIGTERM it gives all tasks back at once (`signals=False`
-        leaves signals to the caller, see `stop`).
+        drained. On SIGTERM the worker claims no more, lets running handlers finish, sends what they gave, all within
+        `drain_deadline` seconds, and gives the other tasks back; on SIGINT or a second SIGTERM it gives all tasks back
+        at once (`signals=False` leaves signals to the caller, see `stop`).
 
         `lifespan` is a function without arguments that gives an async context manager, such as a function that
         `@asynccontextmanager` decorates, or `module:function`. The context manager is entered before the first claim
@@ -259,9 +261,13 @@ class Worker:
         """Consumers that were left behind, because their handlers do not end."""
         self._sent: dict[object, list[_Errand]] = {}
         """The errands of the exchanges that are under way."""
-        self._acking: set[int] = set()
-        """The fences of leases whose ack takes several calls."""
-        self._long_acks: set[asyncio.Task[None]] = set()
+        self._long_acks = LongAcks(queue, self._long_ack_over, self._wake.set)
+        self._tellers: set[asyncio.Task[None]] = set()
+        """They ask why leases were lost, and log it."""
+        self._drain_until = 0.0
+        """When the drain is over, by the monotonic clock; 0 while there is none."""
+        self._own_end = False
+        """Whether the worker drains by itself, because it has run its tasks; nobody has asked it to stop."""
         self._asking = asyncio.Lock()
         self.ending: Callable[[str], None] | None = None
         """Called with `tally.end` when all work has ended, before the lifespan is left; it may be called twice."""
@@ -385,7 +391,9 @@ class Worker:
 
     def stop(self, *, now: bool = False) -> None:
         """Claim no more and finish what runs; with `now`, or when called again, give everything back at once."""
-        self._stop_level = 2 if now or self._stop_level else 1
+        self._stop_level = 2 if now or (self._stop_level and not self._own_end) else 1
+        if self._own_end:
+            self._own_end, self._drain_until = False, 0.0  # the deadline counts from this order on
         at_once = self._stop_level == 2
         what = "stops at once, giving its tasks back" if at_once else "drains"
         _say(logging.INFO, "worker %s %s", self.queue.worker, what, fields=self._fields())
@@ -428,7 +436,7 @@ class Worker:
         finally:
             # tasks that the exchanges still bring are given back at the end
             if self._exchanges:
-                await asyncio.wait(self._exchanges)
+                await self._end_exchanges()
         if self._broken is not None:
             raise self._broken
 
@@ -448,8 +456,31 @@ class Worker:
             for task in self._exchanges:
                 task.cancel()
 
+    async def _end_exchanges(self) -> None:
+        if self._drain_until:
+            # heavy ends over a slow link take longer than a drain may
+            seconds = max(0.0, self._drain_until - time.monotonic()) if self._stop_level < 2 else 0.0
+            _, slow = await asyncio.wait(self._exchanges, timeout=seconds + self.queue.talk.deadline)
+            for task in slow:
+                task.cancel()
+        if self._exchanges:
+            await asyncio.wait(self._exchanges)
+
+    @property
+    def _unsent(self) -> bool:
+        """Whether something that handlers have given is still to be sent, and the server takes it."""
+        return bool(self._long_acks) or (self._failures == 0 and bool(self._gathered or self._exchanges))
+
+    def _is_cut_off(self) -> bool:
+        """Say whether the drain must end now, whatever still runs or is not sent yet."""
+        if self._stop_level == 2:
+            return True
+        if time.monotonic() < self._drain_until:
+            return False
+        # nobody waits for a worker that ends by itself: its acks have the time that they need, as long as they get on
+        return not (self._own_end and self._unsent and self._long_acks.trouble is None)
+
     async def _turn(self) -> None:
-        drain_until = 0.0
         while True:
             if forks.generation != self._generation:
                 forks.leave("a task", None)
@@ -466,10 +497,11 @@ class Worker:
                 )  # fmt: skip
                 self.tally.end = "max_tasks"
                 self.stop()
+                self._own_end = True
             if self._stop_level:
-                drain_until = drain_until or time.monotonic() + self.drain_deadline
+                self._drain_until = self._drain_until or time.monotonic() + self.drain_deadline
                 self._give_back_unstarted()
-                if self._stop_level == 2 or time.monotonic() >= drain_until or not self._running:
+                if self._is_cut_off() or not (self._running or self._unsent):
                     return
             self._start_solo()
             if self._begin():
@@ -481,7 +513,7 @@ class Worker:
             ):  # fmt: skip
                 self.tally.end = "drained"
                 return
-            await self._rest(drain_until)
+            await self._rest()
 
     def _begin(self) -> bool:
         """Start an exchange, if there is something to send and nothing against it; say whether it was started."""
@@ -517,11 +549,13 @@ class Worker:
         self._broken = self._broken or reason
         self._wake.set()
 
-    async def _rest(self, drain_until: float) -> None:
+    async def _rest(self) -> None:
         if self._idle and self._bell_task is None and not self._stop_level:
             self._bell_task = asyncio.create_task(self._await_bell(), name=f"bell-{self.queue.name}")
+        now = time.monotonic()
+        drain_until = self._drain_until if self._drain_until > now else 0.0
         until = [at for at in (drain_until, self._solo_until if self._solo is not None else 0.0) if at]
-        timeout = max(0.0, min(until) - time.monotonic()) if until else None
+        timeout = max(0.0, min(until) - now) if until else None
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._wake.wait()
@@ -530,7 +564,8 @@ class Worker:
         if self._stop_level or self._idle or self._solo is not None or self._alone in self.held:
             return 0
         self._measure()
-        slots = self.concurrency + self._ahead()
+        # handlers that are quicker than their long acks can be sent must not fill the memory
+        slots = self.concurrency + self._ahead() - max(0, len(self._long_acks) - self.concurrency)
         unstarted = len(self._inbox) if self._crew is None else self._crew.unstarted
         want = slots - len(self._running) - unstarted - self._claiming
         if self._max_tasks is not None:
@@ -860,9 +895,11 @@ class Worker:
                     ledger.start(lease)
                 result = await call(lease)
                 if result is not None:
-                    result = await handlers.resolve(result)
+                    result = await listed(await handlers.resolve(result))
             except BaseException as error:  # whatever a handler raises is its task's failure
                 problem = error
+            if problem is not None:
+                problem = await listed_raised(problem)
             if forks.generation != generation:
                 forks.leave(lease.task, problem)
             # one look at the clock serves as the end of this run and the beginning of the next
@@ -955,55 +992,35 @@ class Worker:
             )  # fmt: skip
 
     def _finish_found(self, lease: Lease, result: Ack) -> None:
-        ids, payloads = arguments.tasks((result.put,))
+        put: object = result.put
+        found = put if isinstance(put, Found) else Found(*arguments.tasks((result.put,)))
+        ids, payloads = found.ids, found.payloads
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
         if not ids and again_ms < 0:
             self._gathered.acks.append(lease)
-            return
-        ops = self.queue.operations
-        if fitting(ids, payloads) == len(ids):
-            self._gathered.errands.append(_Errand("ack", [lease], ops.ack_put(lease, ids, payloads, again_ms, payload)))
-            return
-        self._acking.add(lease.fence)
-        task = self._loop.create_task(self._ack_many(lease, ids, payloads, again_ms, payload))
-        self._long_acks.add(task)
-        task.add_done_callback(self._long_acks.discard)
-        task.add_done_callback(lambda _: self._acking.discard(lease.fence))
+        elif fitting(ids, payloads) == len(ids):
+            call = self.queue.operations.ack_put(lease, ids, payloads, again_ms, payload)
+            self._gathered.errands.append(_Errand("ack", [lease], call))
+        else:
+            self._long_acks.add(lease, found, again_ms, payload)
 
-    async def _ack_many(
-        self, lease: Lease, ids: list[bytes], payloads: Bodies, again_ms: int, payload: bytes | None
-    ) -> None:
-        while True:
-            try:
-                await self.queue.run(flows.ack_put(self.queue.talk, lease, ids, payloads, again_ms, payload))
+    def _long_ack_over(self, lease: Lease, end: Answer | Exception) -> None:
+        if isinstance(end, Exception) and not isinstance(end, LeaseLost):
+            self._fail(lease, end)
+        else:
+            if isinstance(end, LeaseLost):
+                self.tally.lost += 1
+                _say(
+                    logging.WARNING, "queue %s: the ack of a task came too late: %s", self.queue.name, end,
+                    fields=self._fields(lease, end),
+                )  # fmt: skip
+            else:
                 self.tally.acked += 1
-            except InvalidInput as error:  # a payload was changed after the handler had returned it
-                self._fail(lease, error)
-                self._wake.set()
-                return
-            except TimeoutqError as error:
-                if isinstance(error, LeaseLost):
-                    self.tally.lost += 1
-                    _say(
-                        logging.WARNING, "queue %s: the ack of a task came too late: %s", self.queue.name, error,
-                        fields=self._fields(lease, error),
-                    )  # fmt: skip
-                elif self._stop_level < 2:
-                    await self._wait_out(error)
-                    continue
-                else:
-                    _say(
-                        logging.ERROR, "queue %s: the ack of %a failed: %s", self.queue.name, lease.task, error,
-                        fields=self._fields(lease, error),
-                    )  # fmt: skip
-            except Exception as error:
-                self._fail(lease, error)
-                self._wake.set()
-                return
-            break
-        self.held.pop(lease.fence, None)
-        if self._ledger is not None:
-            self._ledger.end([lease])
+            if self._refusals.rows:
+                self._refusals.over([lease])
+            self.held.pop(lease.fence, None)
+            if self._ledger is not None:
+                self._ledger.end([lease])
         self._wake.set()
 
     def _fail(self, lease: Lease, error: BaseException) -> None:
@@ -1071,7 +1088,7 @@ class Worker:
             attended.update(lease.fence for errand in errands for lease in errand.leases)
         if self._solo is not None:
             attended.add(self._solo.fence)
-        left = self.held.keys() - attended - self._acking
+        left = self.held.keys() - attended - self._long_acks.fences
         if self._crew is not None and left:
             left -= self._crew.queued
         return left
@@ -1196,8 +1213,8 @@ class Worker:
 
     def _tell_soon(self, lease: Lease) -> None:
         task = self._loop.create_task(self._tell_lost(lease, "lease"))
-        self._long_acks.add(task)
-        task.add_done_callback(self._long_acks.discard)
+        self._tellers.add(task)
+        task.add_done_callback(self._tellers.discard)
 
     def _take_out(self, lease: Lease) -> bool:
         """Take a lease, whose handler has not begun, out of those that are going to run; say whether it was there."""
@@ -1217,6 +1234,8 @@ class Worker:
     async def _shut_down(self, background: list[asyncio.Task[None]]) -> None:
         if self._bell_task is not None:
             background.append(self._bell_task)
+        cut_off = self._stop_level > 0 and self._is_cut_off()
+        early = self._stop_level == 0
         self._tell_cut_off()
         self._stop_level = max(self._stop_level, 1)
         self._closing = True
@@ -1237,8 +1256,13 @@ class Worker:
         for task in background:
             task.cancel()
         await asyncio.wait([*consumers, *background], timeout=2.0)
-        if self._long_acks:
-            await asyncio.wait(self._long_acks, timeout=self.queue.talk.deadline)
+        if self._tellers:
+            await asyncio.wait(self._tellers, timeout=self.queue.talk.deadline)
+            for task in self._tellers:
+                task.cancel()
+        await self._end_long_acks(self.queue.talk.deadline if early else 0.0)
+        if cut_off:
+            self._give_back_heavy()
         self._gathered.releases.extend(
             run.lease
             for run in self._running.values()
@@ -1246,23 +1270,73 @@ class Worker:
         )
         if self._crew is not None:
             self._crew.close()
-        try:
-            if self._gathered:
-                async with asyncio.timeout(self.queue.talk.deadline + 1):
-                    while self._gathered:
-                        await self._exchange(None)
-                        if self._failures:
-                            break
-        except (TimeoutqError, TimeoutError) as error:
-            _say(
-                logging.WARNING, "worker %s could not give back %d leases: %s",
-                self.queue.worker, len(self.held), error, fields=self._fields(error=error),
-            )  # fmt: skip
+        await self._send_last()
         # the event loop's own threads may all be taken by what handlers have started and left behind
         ending = ThreadPoolExecutor(1)
         await asyncio.get_running_loop().run_in_executor(ending, self._heartbeat.stop)
         ending.shutdown(wait=False)
         await self._leave_unending()
+
+    async def _end_long_acks(self, seconds: float) -> None:
+        """End the lane of long acks, after so many seconds; give the leases back whose ack is not sent."""
+        if seconds and self._long_acks:
+            await self._long_acks.wait(seconds)
+        trouble = self._long_acks.trouble
+        left = await self._long_acks.close()
+        self._gathered.releases.extend(left)
+        self._tell_unsent(left, trouble)
+
+    def _give_back_heavy(self) -> None:
+        """Give back the tasks whose acks need more time on a slow link than is left for the last exchange."""
+        room = SLOWEST * self.queue.talk.deadline / 2
+        left: list[Lease] = []
+        keep: list[_Errand] = []
+        for errand in sorted(self._gathered.errands, key=lambda errand: errand.call.weight):
+            room -= errand.call.weight
+            if errand.verb == "ack" and room < 0:
+                left += errand.leases
+            else:
+                keep.append(errand)
+        self._gathered.errands = keep
+        self._gathered.releases.extend(left)
+        self._tell_unsent(left, None)
+
+    def _tell_unsent(self, leases: list[Lease], trouble: TimeoutqError | None) -> None:
+        why = self._why_cut_off() + (f", and the last attempt failed: {trouble}" if trouble is not None else "")
+        words = (
+            f"is given back, and its handler runs again: its ack is not sent, because {why}. Give the worker a longer "
+            "drain deadline (drain_deadline=, --drain-deadline), or put less with one Ack(put=…)"
+        )
+        told = [(lease.task, words, {"attempt": lease.attempt, "error": why}) for lease in leases]
+        telling.name_tasks(log, self.queue.name, told, self._fields())
+
+    async def _send_last(self) -> None:
+        """Send the last ends, and give back what is to be given back, for a little longer than one call may take."""
+        seconds = self.queue.talk.deadline + 1
+        why = "the server does not answer"
+        try:
+            async with asyncio.timeout(seconds):
+                while self._gathered:
+                    await self._exchange(None)
+                    if self._failures:
+                        break
+        except TimeoutqError as error:
+            why = str(error)
+        except TimeoutError:
+            why = f"they were not sent within {seconds:g} s"
+        left = list(self._gathered.leases)
+        if left:
+            _say(
+                logging.WARNING, "worker %s could not end %d leases: %s; each runs out, and its task runs again",
+                self.queue.worker, len(left), why, fields=self._fields(error=why),
+            )  # fmt: skip
+        acks = [*self._gathered.acks]
+        for errand in self._gathered.errands:
+            if errand.verb == "ack":
+                acks += errand.leases
+        words = f"runs again when its lease has run out, though its handler is done: its ack is not sent, because {why}"
+        told = [(lease.task, words, {"attempt": lease.attempt, "error": why}) for lease in acks]
+        telling.name_tasks(log, self.queue.name, told, self._fields())
 
     async def _leave_unending(self) -> None:
         """Leave handlers behind that do not end though they were cancelled: asyncio would wait for them without end."""
@@ -1278,13 +1352,15 @@ class Worker:
                     self.queue.name, runs[task].task, fields=self._fields(runs[task]),
                 )  # fmt: skip
 
-    def _tell_cut_off(self) -> None:
+    def _why_cut_off(self) -> str:
         if self._stop_level == 2:
-            why = "the worker stops at once"
-        elif self._stop_level:
-            why = f"the drain deadline of {self.drain_deadline:g} s is over"
-        else:
-            why = "the worker ends early"
+            return "the worker stops at once"
+        return (
+            f"the drain deadline of {self.drain_deadline:g} s is over" if self._drain_until else "the worker ends early"
+        )
+
+    def _tell_cut_off(self) -> None:
+        why = self._why_cut_off()
         told: list[telling.Told] = []
         for run in list(self._running.values()):
             if not run.end:
@@ -1292,6 +1368,20 @@ class Worker:
                 words = f"is cut off: {why}{thread}"
                 told.append((run.lease.task, words, {"attempt": run.lease.attempt, "error": why}))
         telling.name_tasks(log, self.queue.name, told, self._fields())
+
+
+def _listed(run: _Run, result: Any, problem: BaseException | None) -> tuple[Any, BaseException | None]:
+    """List what a handler found, in the thread that called it."""
+
+    def given_up() -> str:
+        return run.end
+
+    try:
+        if problem is None:
+            return listed_here(result, given_up), None
+        return None, listed_here(problem, given_up)
+    except BaseException as error:  # whatever the iterable raises is the task's failure
+        return None, error
 
 
 def _block_ms(error: BaseException) -> int:
@@ -1487,6 +1577,8 @@ class _Crew:
                 problem, waits = error, False
             if forks.generation != generation:
                 forks.leave(lease.task, problem)
+            if not waits and (result is not None or problem is not None):
+                result, problem = _listed(run, result, problem)
             if waits:
                 self._await_in_loop(run, result)
                 result = None
@@ -1547,9 +1639,11 @@ class _Crew:
         result: Any = None
         problem: BaseException | None = None
         try:
-            result = await handlers.resolve(awaitable)
+            result = await listed(await handlers.resolve(awaitable))
         except BaseException as error:  # as above
             problem = error
+        if problem is not None:
+            problem = await listed_raised(problem)
         if forks.generation != self._worker._generation:
             forks.leave(run.lease.task, problem)
         if not run.left:

@@ -1,0 +1,390 @@
+"""Acks that are too long for one exchange: one at a time over a slow link, to the end of a drain, and with a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.rig.proxy import Fault, Proxy
+from timeoutq import Ack, AsyncQueue, Lease, Queue, State, Worker, arguments, found
+from timeoutq.operations import BYTES
+
+HALF = BYTES // 2 + 1
+
+
+def links(page: str, n: int = 2, size: int = HALF) -> dict[str, bytes]:
+    """Give the links of a page; two of more than half a mebibyte are too long for one exchange."""
+    return {f"link-{page}-{i}": b"x" * size for i in range(n)}
+
+
+async def pages(lease: Lease) -> Ack | None:
+    return Ack(put=links(lease.task)) if lease.task.startswith("page") else None
+
+
+async def until(predicate: Callable[[], bool], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not predicate():
+            await asyncio.sleep(0.005)
+
+
+def know_the_scripts(queue: Queue) -> None:
+    """Have the server know the scripts: what is sent to one that does not know them is sent twice."""
+    queue.put("first")
+    queue.ack(queue.claim(1)[0], ["second"])
+    queue.forget("first", "second")
+
+
+@asynccontextmanager
+async def slow(url: str, queue: Queue, rate: int) -> AsyncIterator[tuple[Proxy, AsyncQueue]]:
+    """Give a queue whose link carries so many bytes a second."""
+    know_the_scripts(queue)
+    with Proxy(url, rate=rate) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=10, deadline=2) as mine:
+            yield proxy, mine
+
+
+def not_done(queue: Queue) -> tuple[int, int]:
+    stats = queue.stats()
+    return stats.in_progress, stats.counters.get("expired", 0)
+
+
+# ---- one at a time
+
+
+async def test_many_long_acks_over_a_slow_link_are_sent_once_each_and_others_beside_them(
+    url: str, queue: Queue
+) -> None:
+    async with slow(url, queue, 3_000_000) as (proxy, mine):
+        queue.put(*[f"page{i}" for i in range(6)])
+        worker = Worker(mine, pages, concurrency=6, prefetch=0, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: proxy.carried > 100_000)
+        queue.put("other")
+        await until(lambda: queue.inspect("other").state == State.DONE)
+        await until(lambda: queue.stats().done == 19)
+        worker.stop()
+        tally = await running
+    assert (tally.failed, tally.lost) == (0, 0)
+    assert proxy.carried < 1.1 * 12 * HALF + 200_000
+    assert not_done(queue)[1] == 0
+
+
+async def test_long_acks_are_sent_one_after_the_other_in_the_order_in_which_handlers_ended(
+    url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    under_way: set[str] = set()
+    most = 0
+    settle = AsyncQueue.run
+
+    async def run(self: AsyncQueue, flow: object) -> object:
+        nonlocal most
+        name = asyncio.current_task().get_name()  # type: ignore[union-attr]  # there is one
+        if not name.startswith("long-acks"):
+            return await settle(self, flow)  # type: ignore[arg-type]  # a flow
+        mark = f"{len(under_way)}{time.monotonic()}"
+        under_way.add(mark)
+        most = max(most, len(under_way))
+        try:
+            return await settle(self, flow)  # type: ignore[arg-type]  # a flow
+        finally:
+            under_way.discard(mark)
+
+    async def handler(lease: Lease) -> Ack | None:
+        if lease.task.startswith("page"):
+            ended.append(lease.task)
+        return await pages(lease)
+
+    monkeypatch.setattr(AsyncQueue, "run", run)
+    queue.put(*[f"page{i}" for i in range(8)])
+    async with AsyncQueue(queue.name, url, timeout=5) as mine:
+        over: list[str] = []
+        worker = Worker(mine, handler, concurrency=8, burst=True, signals=False)
+        tell = worker._long_acks._over
+        worker._long_acks._over = lambda lease, end: (over.append(lease.task), tell(lease, end))[1]  # type: ignore[func-returns-value]  # both are called
+        async with asyncio.timeout(20):
+            await worker.run()
+    assert over == ended
+    assert (len(over), most) == (8, 1)
+    assert queue.stats().done == 24
+
+
+async def test_what_the_server_has_taken_of_a_long_ack_is_not_sent_again_after_a_fault(url: str, queue: Queue) -> None:
+    know_the_scripts(queue)
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=5, deadline=1) as mine:
+            queue.put("page")
+
+            async def handler(lease: Lease) -> Ack | None:
+                if lease.task != "page":
+                    return None
+                proxy.arm(Fault.RESET_BEFORE, b"page-9", times=None)
+                return Ack(put={f"page-{i}": b"x" * (BYTES - 1) for i in range(10)})
+
+            worker = Worker(mine, handler, concurrency=1, burst=True, signals=False, max_tasks=1)
+            running = asyncio.create_task(worker.run())
+            await until(lambda: worker._long_acks.trouble is not None)
+            before = proxy.carried
+            proxy.disarm()
+            tally = await running
+    assert before > 8 * BYTES
+    assert (tally.acked, tally.lost, tally.end) == (1, 0, "max_tasks")
+    assert proxy.carried - before < 4 * BYTES
+
+
+async def test_a_handler_that_cancels_the_lane_is_told_of_and_the_acks_are_sent(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(lease: Lease) -> Ack | None:
+        if lease.task == "vandal":
+            async with asyncio.timeout(10):
+                while not (lanes := [t for t in asyncio.all_tasks() if t.get_name().startswith("long-acks")]):
+                    await asyncio.sleep(0.001)
+            lanes[0].cancel()
+        return await pages(lease)
+
+    async with slow(url, queue, 4_000_000) as (_, mine):
+        queue.put("vandal", "page")
+        with caplog.at_level(logging.WARNING):
+            async with asyncio.timeout(20):
+                await Worker(mine, handler, concurrency=4, max_tasks=2, signals=False).run()
+    assert queue.inspect("page").state == State.DONE
+    assert "its long acks were cancelled by somebody else, and are started again" in caplog.text
+
+
+async def test_handlers_that_are_quicker_than_their_long_acks_are_held_back(url: str, queue: Queue) -> None:
+    async with slow(url, queue, 1_000_000) as (_, mine):
+        queue.put(*[f"page{i}" for i in range(40)])
+        worker = Worker(mine, pages, concurrency=2, prefetch=0, signals=False, drain_deadline=0)
+        running = asyncio.create_task(worker.run())
+        most = 0
+        while worker.tally.acked < 1:
+            most = max(most, len(worker.held))
+            await asyncio.sleep(0.01)
+        worker.stop()
+        await running
+    assert 2 <= most <= 4
+
+
+# ---- drains
+
+
+@pytest.mark.parametrize("size", [HALF, 700_000])
+async def test_what_a_handler_gave_before_sigterm_is_sent_within_the_drain_deadline(
+    url: str, queue: Queue, size: int
+) -> None:
+    async def handler(lease: Lease) -> Ack:
+        queue.pause()  # or the links would be claimed
+        # the one ack is long, the others are light enough for an exchange
+        return Ack(put=links(lease.task, 4 if size == HALF else 1, size))
+
+    tasks = 1 if size == HALF else 3
+    async with slow(url, queue, 500_000) as (proxy, mine):
+        queue.put(*[f"page{i}" for i in range(tasks)])
+        worker = Worker(mine, handler, concurrency=tasks, prefetch=0, signals=False, drain_deadline=20)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: proxy.carried > 50_000)
+        worker.stop()
+        began = time.monotonic()
+        tally = await running
+        assert time.monotonic() - began > 3.1  # longer than all deadlines of single calls
+    assert (tally.acked, tally.released, tally.lost) == (tasks, 0, 0)
+    assert not_done(queue) == (0, 0)
+
+
+async def test_after_the_drain_deadline_a_long_ack_is_given_back_and_told_of(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with slow(url, queue, 400_000) as (proxy, mine):
+        queue.put("page")
+        worker = Worker(mine, pages, concurrency=1, prefetch=0, signals=False, drain_deadline=0.5)
+        with caplog.at_level(logging.WARNING):
+            running = asyncio.create_task(worker.run())
+            await until(lambda: proxy.carried > 50_000)
+            worker.stop()
+            tally = await running
+    assert (tally.acked, tally.released) == (0, 1)
+    assert queue.inspect("page").state == State.TODOS
+    (line,) = [record.getMessage() for record in caplog.records if "is given back" in record.getMessage()]
+    assert "task 'page'" in line
+    assert "its ack is not sent, because the drain deadline of 0.5 s is over" in line
+    assert "--drain-deadline" in line
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+async def test_after_the_drain_deadline_acks_with_much_to_carry_are_given_back_and_told_of(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(lease: Lease) -> Ack:
+        queue.pause()  # or the links would be claimed
+        return Ack(put=links(lease.task, 1, 900_000))
+
+    async with slow(url, queue, 2_000_000) as (proxy, mine):
+        queue.put(*[f"page{i}" for i in range(6)])
+        worker = Worker(mine, handler, concurrency=6, prefetch=0, signals=False, drain_deadline=0.2)
+        with caplog.at_level(logging.WARNING):
+            running = asyncio.create_task(worker.run())
+            await until(lambda: proxy.carried > 50_000)
+            worker.stop()
+            tally = await running
+    assert not_done(queue) == (0, 0)
+    assert tally.released >= 1
+    # a flush that was cut off may have been carried out all the same
+    assert caplog.text.count("its ack is not sent, because the drain deadline of 0.2 s is over") >= tally.released
+
+
+async def test_a_second_stop_gives_a_long_ack_back_at_once(url: str, queue: Queue) -> None:
+    async with slow(url, queue, 300_000) as (proxy, mine):
+        queue.put("page")
+        worker = Worker(mine, pages, concurrency=1, prefetch=0, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: proxy.carried > 50_000)
+        worker.stop()
+        worker.stop()
+        began = time.monotonic()
+        tally = await running
+        assert time.monotonic() - began < 3
+    assert (tally.acked, tally.released) == (0, 1)
+
+
+async def test_after_max_tasks_a_long_ack_has_the_time_that_it_needs(url: str, queue: Queue) -> None:
+    async with slow(url, queue, 500_000) as (_, mine):
+        queue.put("page")
+        worker = Worker(mine, pages, concurrency=1, max_tasks=1, signals=False, drain_deadline=0.1)
+        tally = await worker.run()
+    assert (tally.acked, tally.released, tally.end) == (1, 0, "max_tasks")
+    assert not_done(queue) == (0, 0)
+
+
+async def test_sigterm_after_max_tasks_is_the_first_one(url: str, queue: Queue) -> None:
+    async with slow(url, queue, 600_000) as (proxy, mine):
+        queue.put("page")
+        worker = Worker(mine, pages, concurrency=1, max_tasks=1, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: proxy.carried > 50_000)
+        worker.stop()
+        tally = await running
+    assert (tally.acked, tally.released) == (1, 0)
+
+
+async def test_ends_that_cannot_be_sent_are_told_of_with_the_reason(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=5, deadline=0.5) as mine:
+            queue.put("page")
+            worker = Worker(mine, handler, concurrency=1, signals=False, drain_deadline=0)
+            running = asyncio.create_task(worker.run())
+            await begun.wait()
+            proxy.arm(Fault.HALF_OPEN, b"", times=None)
+            with caplog.at_level(logging.WARNING):
+                worker.stop()
+                await running
+    (line,) = [record.getMessage() for record in caplog.records if "could not end" in record.getMessage()]
+    assert "could not end 1 leases: " in line
+    assert ": ;" not in line
+
+
+# ---- what a handler found is listed where it ran
+
+
+async def test_links_that_are_computed_slowly_in_a_thread_stop_nobody_else(url: str, queue: Queue) -> None:
+    go_on = threading.Event()
+
+    def slow_links() -> Iterator[str]:
+        yield "link"
+        go_on.wait(20)
+
+    def handler(lease: Lease) -> Ack | None:
+        return Ack(put=slow_links()) if lease.task == "page" else None
+
+    queue.put("page", *[f"t{i}" for i in range(20)])
+    async with AsyncQueue(queue.name, url, timeout=5) as mine:
+        worker = Worker(mine, handler, concurrency=2, burst=True, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: worker.tally.acked == 20)
+        go_on.set()
+        assert (await running).acked == 22
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_max_runtime_ends_links_that_never_end(url: str, queue: Queue, threads: bool) -> None:
+    ended = threading.Event()
+
+    def endless() -> Iterator[str]:
+        try:
+            for _ in itertools.count():
+                time.sleep(0.01)
+                yield "again"
+        finally:
+            ended.set()
+
+    def in_thread(lease: Lease) -> Ack:
+        raise Ack(put=endless())
+
+    async def in_loop(lease: Lease) -> Ack:
+        return Ack(put=endless())
+
+    queue.put("page")
+    async with AsyncQueue(queue.name, url, timeout=5) as mine:
+        worker = Worker(mine, in_thread if threads else in_loop, max_runtime=0.5, burst=True, retry=[], signals=False)
+        async with asyncio.timeout(20):
+            tally = await worker.run()
+    assert (tally.acked, tally.failed) == (0, 1)
+    assert "max_runtime of 0.5 s is over" in (queue.inspect("page").error or "")
+    await until(ended.is_set)
+
+
+@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize("bound", ["MOST", "MOST_BYTES"])
+async def test_a_task_that_finds_more_than_the_limit_fails_with_the_cure(
+    url: str, queue: Queue, threads: bool, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(found, bound, 1000)
+
+    def given(task: str) -> Ack:
+        match task:
+            case "lazy":
+                return Ack(put=(f"t{i}" for i in itertools.count()))
+            case "list":
+                return Ack(put=[f"t{i}" for i in range(1001)])
+            case _:
+                raise Ack(put={f"t{i}": "x" for i in range(1001)})
+
+    def in_thread(lease: Lease) -> Ack:
+        return given(lease.task)
+
+    async def in_loop(lease: Lease) -> Ack:
+        return given(lease.task)
+
+    queue.put("lazy", "list", "mapping")
+    async with AsyncQueue(queue.name, url, timeout=5) as mine:
+        worker = Worker(mine, in_thread if threads else in_loop, burst=True, retry=[], signals=False)
+        async with asyncio.timeout(20):
+            await worker.run()
+    errors = {task: queue.inspect(task).error or "" for task in ("lazy", "list", "mapping")}
+    for error in errors.values():
+        assert "Ack(put=…) was given more than" in error
+        assert "put parts of it with the queue's put()" in error
+    assert queue.stats().known == 3
+
+
+def test_a_generator_of_links_is_listed_as_a_list_of_them_is() -> None:
+    both: list[str | bytes] = ["a", b"b"]
+    lazy = found.listed_here(Ack(put=(link for link in both), again_in=3), bool)
+    plain = found.listed_here(Ack(put=both, again_in=3), bool)
+    assert lazy.put == plain.put == found.Found(*arguments.tasks((both,)))
+    assert (lazy.again_in, plain.again_in) == (3, 3)
