@@ -19,7 +19,7 @@ import redis
 from tests.rig.faces import Blocking
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import Ack, AsyncQueue, Lease, Queue, Unavailable, Worker, arguments, operations
+from timeoutq import Ack, AsyncQueue, Lease, Queue, Unavailable, Worker, arguments, flows, operations
 from timeoutq.connection import AsyncLink, Link, Server
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.operations import BATCH, BYTES, FLUSH, Operations, cut, fitting, flushes
@@ -93,6 +93,18 @@ def test_a_single_heavy_task_is_put_and_claimed_over_a_slow_link(kind: Any, url:
         assert slow.put({"heavy": page}).added == 1
         (lease,) = slow.claim()
         assert lease.payload == page
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_heavy_put_to_a_server_that_does_not_know_the_script_outlasts_a_slow_link(
+    kind: Any, url: str, queue: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flows, "SLOWEST", 1024 * 1024)  # the link is slower than any that is expected
+    with Proxy(url, rate=100_000) as proxy, kind(queue.name, proxy.url, deadline=1) as slow:
+        slow.stats()
+        raw.script_flush()
+        assert slow.put({"heavy": os.urandom(100_000)}).added == 1
+    assert queue.stats().todos == 1
 
 
 @pytest.mark.parametrize("kind", FACES)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 from timeoutq import arguments, operations, rights, telling
 from timeoutq.arguments import Bodies
-from timeoutq.connection import ATTEMPT, CONNECT, Server
+from timeoutq.connection import ATTEMPT, CONNECT, SLICE, Server
 from timeoutq.errors import (
     AccessDenied,
     InvalidInput,
@@ -187,7 +187,8 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
 def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, began: float) -> Flow[list[Any]]:
     began = began or time.monotonic()
     # the bytes of a flush need time on the way, in addition to the time for a reply
-    carried = sum(call.weight for call in calls) / SLOWEST
+    weight = sum(call.weight for call in calls)
+    carried = weight / SLOWEST
     unconfirmed: dict[int, Any] = {}
     results: list[Any] = [None] * len(calls)
     open_calls = list(range(len(calls)))
@@ -253,8 +254,10 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
                     results[i] = Unavailable(f"{talk.server.url} took {elapsed:.0f} s; the call is not sent again")
             break
         left = talk.deadline * LAST_START - elapsed
-        # a server that answers, but has lost the scripts, gets them at once, even if no time is left for a new attempt
-        if left < 0.001 and not (missing and elapsed < talk.deadline * (1 - ATTEMPT) + carried):
+        # a server that answers, but has lost the scripts, gets them at once, even if no time is left for a new attempt;
+        # how long heavy calls are on their way is not known beforehand
+        in_time = weight > SLICE or elapsed < talk.deadline * (1 - ATTEMPT) + carried
+        if left < 0.001 and not (missing and tries < 3 and in_time):
             break
         if missing:
             loaded = yield Send([("SCRIPT", "LOAD", operations.script(name).text) for name in sorted(missing)])

@@ -348,7 +348,7 @@ class _Supervisor:
         elif told is Told.HOPELESS:
             what = "go on" if child.ledger.worker else "begin"
             telling.say(
-                log, logging.INFO, "worker process %d ended: it cannot %s: %s", child.pid, what, words,
+                log, logging.INFO, "worker process %d ended: it cannot %s", child.pid, what,
                 fields={**fields, "error": words},
             )  # fmt: skip
         else:
