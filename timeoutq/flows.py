@@ -256,8 +256,8 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
         left = talk.deadline * LAST_START - elapsed
         # a server that answers, but has lost the scripts, gets them at once, even if no time is left for a new attempt;
         # how long heavy calls are on their way is not known beforehand
-        in_time = weight > SLICE or elapsed < talk.deadline * (1 - ATTEMPT) + carried
-        if left < 0.001 and not (missing and tries < 3 and in_time):
+        in_time = elapsed < talk.deadline * (1 - ATTEMPT) + carried or (weight > SLICE and tries < 3)
+        if left < 0.001 and not (missing and in_time):
             break
         if missing:
             loaded = yield Send([("SCRIPT", "LOAD", operations.script(name).text) for name in sorted(missing)])
