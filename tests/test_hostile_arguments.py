@@ -251,7 +251,7 @@ def test_a_queue_for_asyncio_works_in_one_event_loop_after_another(url: str, nam
         second.run(end())
 
 
-@pytest.mark.filterwarnings("ignore:unclosed")
+@pytest.mark.filterwarnings("ignore:unclosed", "ignore:loop is closed")
 def test_a_queue_that_was_not_closed_works_in_a_second_asyncio_run(url: str, name: str) -> None:
     queue = AsyncQueue(name, url)
 

@@ -213,8 +213,9 @@ async def test_a_handler_that_ignores_its_cancellation_is_left_behind_and_its_ta
     assert info.state is State.FAILED
     assert "max_runtime of 1 s is over, and the handler does not end though it was cancelled" in (info.error or "")
     warnings = [line.getMessage() for line in caplog.records if "left behind" in line.getMessage()]
-    assert len(warnings) == 1
-    assert "the handler of task 'stuck' does not end though it was cancelled" in warnings[0]
+    # on a busy machine the first failure may come after the end of its lease: then the task has one more attempt
+    assert len(warnings) == 1 + tally.lost
+    assert all("the handler of task 'stuck' does not end though it was cancelled" in line for line in warnings)
 
 
 async def test_a_handler_that_ends_after_it_was_left_behind_changes_nothing(
