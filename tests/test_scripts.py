@@ -114,7 +114,7 @@ def test_every_key_that_a_script_or_a_part_uses_is_declared(name: str) -> None:
     locals_ = {word.strip() for group in own for word in group.split(",")}
     assert used <= set(found.keys) | locals_, used - set(found.keys) - locals_
     begins = set(re.findall(r"call\('[A-Z]+', ([a-z_.]+)[^,)]* \.\. ", text))
-    assert begins <= {"prefix", "lane", "lock", "log_key", "string.sub", "durations"}, begins
+    assert begins <= {"prefix", "lane", "lock", "durations"}, begins
 
 
 def test_nothing_that_reads_a_whole_state_and_nothing_that_some_servers_lack() -> None:

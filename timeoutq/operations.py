@@ -142,10 +142,10 @@ def _sound(checked: str, keys: Sequence[str], *, polite: bool) -> str:
             lines.append(f"{flag} = true end" if flag else "end")
         return lines
 
-    lines = ["local recorded, others, prefix = false, false, string.sub(meta, 1, -5)"]
+    lines = ["local recorded, others = false, false"]
     lines += asked(checked, "recorded", "others")
     if polite:
-        lines += ["if settings[7] then", *asked(POLITE), "end"]
+        lines += ["if politeness then", *asked(POLITE), "end"]
     return "\n".join(("local function sound()", *lines, "return recorded, others", "end", ""))
 
 

@@ -245,7 +245,7 @@ MUTANTS = [
     Mutant(
         "a paused queue gives out tasks",
         "lua/claim.lua",
-        "and settings[2] ~= '1'",
+        "and not paused",
         "",
         [_test("test_core", "pause_stops"), PROPERTIES],
     ),
@@ -261,7 +261,7 @@ MUTANTS = [
     Mutant(
         "a put does not know its own call again",
         "lua/put.lua",
-        "if tonumber(ARGV[2]) > 0 and was_called(call_id) then",
+        "if before then",
         "if false then",
         [_test("test_replay", "put_again")],
     ),
@@ -296,7 +296,7 @@ MUTANTS = [
     ),
     Mutant(
         "a replayed put writes nothing for its WAIT",
-        "lua/put.lua",
+        "lua/parts/answered.lua",
         "  redis.call('ZREM', calls, call_id)\n  redis.call('ZADD', calls, now, call_id)\n  local where",
         "  local where",
         [_test("test_failovers", "sent_again_on_another_connection")],
@@ -475,9 +475,9 @@ MUTANTS = [
     Mutant(
         "an ack that is sent again is another visit",
         "lua/ack.lua",
-        "local letters = judge(call_id, codes, lost)\n",
-        "local letters = judge(call_id, codes, lost)\n"
-        "if polite and string.find(letters, 'R') then\n  depart(ids, hosts_of(ids), 1, 0)\n  turn()\nend\n",
+        "return settle(call_id, codes, lost, #ended)",
+        "local letters = settle(call_id, codes, lost, #ended)\n"
+        "if polite and string.find(letters, 'R') then\n  depart(ids, hosts_of(ids), 1, 0)\n  turn()\nend\nreturn letters",
         [_test("test_polite", "sent_again_changes")],
     ),
     Mutant(

@@ -9,18 +9,18 @@
 local call_id, again_ms = ARGV[1], tonumber(ARGV[3])
 local ids, tokens, at = read_leases(5)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
-local keep, recorded, limited = settings[5] or 'forever', sound()
+local recorded, limited = sound()
 local found, payloads, itself = {}, {}, false
 if ARGV[at] or again_ms >= 0 then
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
   local held = redis.call('SMISMEMBER', in_progress, unpack(ids))
   redis.call('ZCARD', scheduled)
   redis.call('XLEN', alarm)
-  redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
+  even_when_full()
   if ARGV[at] and yes[1] and held[1] == 1 then found, payloads = read_tasks(at) end
   -- a handler may put its own task again: if done tasks are not kept, this is possible only after the task has ended; until then
   -- the lease keeps the task alive
-  for i = 1, #found do itself = itself or keep == 'no' and again_ms < 0 and found[i] == ids[1] end
+  for i = 1, #found do itself = itself or keep_done == 'no' and again_ms < 0 and found[i] == ids[1] end
   if #found > 0 and not itself then add(found, payloads, false, false, '') end
   if again_ms >= 0 then
     local dues = {}
@@ -38,7 +38,7 @@ for i = 1, #ids do
   codes[i] = 'L'
   if yes[i] then
     local moved
-    if keep == 'no' or again_ms >= 0 then
+    if keep_done == 'no' or again_ms >= 0 then
       moved = redis.call('SREM', in_progress, ids[i])
     else
       moved = redis.call('SMOVE', in_progress, done, ids[i])
@@ -59,7 +59,7 @@ if #ended > 0 then
   count_up(stats, 'acked', #ended)
   if again_ms >= 0 then
     count_up(stats, 'again', #ended)
-  elseif keep ~= 'forever' and keep ~= 'no' then
+  elseif keep_done ~= 'forever' and keep_done ~= 'no' then
     local times = {}
     for i = 1, #ended do
       times[2 * i - 1], times[2 * i] = now, ended[i]
@@ -76,6 +76,4 @@ if #ended > 0 then
     drop(ended, not limited)
   end
 end
-local letters = judge(call_id, codes, lost)
-if #ended > 0 then remember(call_id, codes, lost) end
-return letters
+return settle(call_id, codes, lost, #ended)

@@ -10,14 +10,14 @@ if ARGV[4] == '' then
   redis.call('ZREM', workers, ARGV[3])
   redis.call('HDEL', worker_info, ARGV[3])
 else
-  redis.call('HDEL', worker_info, ARGV[3]) -- goes first: a full server allows it, and all that follows it
+  redis.call('HDEL', worker_info, ARGV[3]) -- also makes a full server allow what follows, as even_when_full() does
   redis.call('ZADD', workers, now, ARGV[3])
   redis.call('HSET', worker_info, ARGV[3], ARGV[4])
 end
 if ARGV[5] and not was_called(ARGV[1]) then
   -- two spans of ten minutes are kept: this one, and the one before it
-  local span, prefix = math.floor(now / 600000), string.sub(meta, 1, -5) .. 'durations'
-  local this, other = prefix .. string.format('%d', span % 2), prefix .. string.format('%d', (span + 1) % 2)
+  local span, durations = math.floor(now / 600000), prefix .. 'durations'
+  local this, other = durations .. string.format('%d', span % 2), durations .. string.format('%d', (span + 1) % 2)
   if redis.call('HGET', this, 'span') ~= string.format('%.0f', span) then
     redis.call('DEL', this)
     redis.call('HSET', this, 'span', string.format('%.0f', span))

@@ -47,9 +47,9 @@ if age > 0 or from then
   if #ids > 0 then deadline = moment(redis.call('ZSCORE', leases, ids[1])) or deadline end
 end
 if #ids == 0 and (rest or took == '1') then
-  return {now, 0, settings[2] == '1' and 1 or 0, rest}
+  return {now, 0, paused and 1 or 0, rest}
 end
-if #ids == 0 and settings[2] ~= '1' then
+if #ids == 0 and not paused then
   local ready = redis.call('SCARD', todos)
   recorded = sound()
   if rouses(deadline) then redis.call('XLEN', alarm) end -- `rouse` will write it, after the tasks have moved
@@ -109,21 +109,21 @@ if #ids == 0 then
   local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
   local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
   local a, b = moment(lease[2]) or 0, moment(due[2]) or 0
-  if settings[7] then
+  if politeness then
     local turn = next_turn()
     if turn and (b == 0 or turn < b) then b = turn end
   end
   local at = (a > 0 and b > 0) and math.min(a, b) or math.max(a, b)
   -- a clock that stepped back made leases longer than anybody asked for: they are cut at once
   local last = a > 0 and redis.call('ZRANGE', leases, -1, -1, 'WITHSCORES')
-  if last and (moment(last[2]) or math.huge) > now + number(settings[3], lease_ms) + 1000 then at = now end
-  return {now, at, settings[2] == '1' and 1 or 0}
+  if last and (moment(last[2]) or math.huge) > now + (longest_lease or lease_ms) + 1000 then at = now end
+  return {now, at, paused and 1 or 0}
 end
 -- fences grow even when the clock steps back or a failover forgot the last ones
 local known = redis.call('HMGET', meta, 'fence', 'run_id')
 local fence = math.max(number(known[1], 0) + 1, time[1] * 1000000 + time[2])
 redis.call('HSET', meta, 'fence', string.format('%.0f', fence + #ids - 1))
-if lease_ms > number(settings[3], 0) then
+if lease_ms > (longest_lease or 0) then
   redis.call('HSET', meta, 'lease_ms', lease_ms)
 end
 -- the first lease notes which server gave it, so that already the first restart is noticed

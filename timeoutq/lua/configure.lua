@@ -8,11 +8,11 @@ local reply = 1
 for i = 3, #ARGV, 2 do
   local name, value = ARGV[i], ARGV[i + 1]
   if name == 'politeness' then
-    local was = settings[7]
+    local was = politeness
     -- rules that change keep everything where it is; who has just begun, or ended, waits for the conversion
     if value == 'off' and was then
       value, reply = '0 1000000 off', 2
-    elseif value == 'off' and redis.call('EXISTS', string.sub(meta, 1, -5) .. 'waiting') == 1 then
+    elseif value == 'off' and redis.call('EXISTS', prefix .. 'waiting') == 1 then
       -- a foreign hand has deleted the settings of a polite queue: its waiting tasks are let go
       value, reply = '0 1000000 off', 2
     elseif value == 'off' then
@@ -30,7 +30,7 @@ for i = 3, #ARGV, 2 do
     end
   end
   if value then
-    redis.call('HDEL', meta, name) -- goes first: a full server allows it, and all that follows it
+    redis.call('HDEL', meta, name) -- also makes a full server allow what follows, as even_when_full() does
     redis.call('HSET', meta, name, value)
   end
   if name == 'paused' and value == '0' then ring() end

@@ -32,8 +32,8 @@ if string.sub(polite, -3) == 'off' then
 end
 local state, cursor = string.match(on, '^([ptqh])(%d+)$')
 if not state then state, cursor = 'p', '0' end
-local prefix, after = string.sub(meta, 1, -5), {p = 't0', t = 'q0', q = 'h0', h = 'end'}
-redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
+local after = {p = 't0', t = 'q0', q = 'h0', h = 'end'}
+even_when_full()
 local ids, some, some_names = {}, {}, {}
 local page
 if state == 'h' then

@@ -17,7 +17,7 @@ if redis.call('EXISTS', payload) == 1 then
   end
   ids = {unpack(ids, 1, #bodies)}
 end
-local where, letters, times, groups = find(ids), {}, {}, string.sub(meta, 1, -5) .. 'groups'
+local where, letters, times, groups = find(ids), {}, {}, prefix .. 'groups'
 local due, acked = redis.call('ZMSCORE', scheduled, unpack(ids)), redis.call('ZMSCORE', done_at, unpack(ids))
 for i = 1, #ids do
   letters[i] = where[i] or 'u'

@@ -6,7 +6,6 @@
 -- Reply {1 or 0, where to go on; 0 if the answer is final}. Usually this is one atomic answer. Only when tasks wait, and no host
 --       will have a turn, each waiting task is asked why it waits, which may take several calls. Where a foreign hand has deleted
 --       the turns of hosts, or the politeness, lanes may be left that only their own names tell of: these are looked for
-local prefix = string.sub(meta, 1, -5)
 local busy = redis.call('SCARD', todos) + redis.call('SCARD', in_progress)
   -- a lease or an owner without a task in progress: a foreign hand took the task away, and the task comes back
   + redis.call('ZCARD', leases) + redis.call('HLEN', prefix .. 'owners') + (ARGV[3] == '+inf' and redis.call('ZCARD', scheduled) or redis.call('ZCOUNT', scheduled, '-inf', '(' .. ARGV[3]))
@@ -19,7 +18,7 @@ if polite then
   cut_off = hosts < math.max(redis.call('HLEN', prefix .. 'slots'), redis.call('HLEN', prefix .. 'resting'), redis.call('HLEN', prefix .. 'policies'))
     or hosts == 0 and redis.call('EXISTS', stats) == 1
 else
-  cut_off = hosts > 0 or not settings[1] and redis.call('EXISTS', stats) == 1
+  cut_off = hosts > 0 or not schema and redis.call('EXISTS', stats) == 1
 end
 local on = string.match(ARGV[4], '^k(%d+)$')
 if on then

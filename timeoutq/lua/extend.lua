@@ -34,7 +34,7 @@ end
 if #scores > 0 then
   redis.call('ZADD', leases, unpack(scores))
   rouse(first)
-  if lease_ms > number(settings[3], 0) then
+  if lease_ms > (longest_lease or 0) then
     redis.call('HSET', meta, 'lease_ms', lease_ms)
   end
 end

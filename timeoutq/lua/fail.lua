@@ -14,7 +14,7 @@ for i = at + 3 * #ids, #ARGV, 2 do texts[ARGV[i]] = ARGV[i + 1] end
 local counts = redis.call('HMGET', attempts, unpack(ids))
 local held, seen, blocks = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}, {}
 sound()
-redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
+even_when_full()
 for i = 1, #ids do
   local retry, message, blocked = tonumber(ARGV[at + 3 * i - 3]), ARGV[at + 3 * i - 2], nil
   if not retry then
@@ -53,6 +53,4 @@ if #ended > 0 then
   end
   if gave_up > 0 then count_up(stats, 'gave_up', gave_up) end
 end
-local letters = judge(call_id, codes, lost)
-if #ended > 0 then remember(call_id, codes, lost) end
-return letters
+return settle(call_id, codes, lost, #ended)

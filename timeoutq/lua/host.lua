@@ -35,7 +35,7 @@ for i = 4, #ARGV, 2 do
 end
 if #ARGV > 3 then
   sound()
-  redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
+  even_when_full()
   if ARGV[4] ~= 'recall' then
     write_policy(one)
     -- what was handed over by other rules and not claimed yet waits again

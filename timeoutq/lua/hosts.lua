@@ -4,7 +4,7 @@
 -- ARGV  1 call id   2 age of the call, ms   3 from which place on   4 how many
 -- Reply a row a host as `host` replies it; nil when the queue is not polite
 if not polite then return false end
-local names = redis.call('ZRANGE', string.sub(meta, 1, -5) .. 'hosts', ARGV[3], ARGV[3] + ARGV[4] - 1)
+local names = redis.call('ZRANGE', prefix .. 'hosts', ARGV[3], ARGV[3] + ARGV[4] - 1)
 load_hosts(names)
 local rows = {}
 for i = 1, #names do

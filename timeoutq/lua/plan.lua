@@ -8,7 +8,7 @@ local at = now + tonumber(ARGV[3])
 local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
 sound()
-local longest = number(settings[3], 0)
+local longest = longest_lease or 0
 -- asked also while nothing runs out, so that a failover and the way back are two
 local grace_until = grace(longest, false)
 local deadline = moment(lease[2])
@@ -20,11 +20,11 @@ if deadline then
   if longest > 0 and (moment(last[2]) or math.huge) > now + longest + 1000 then at = now end
 end
 at = math.min(at, moment(due[2]) or at)
-if settings[7] then
+if politeness then
   at = math.min(at, next_turn() or at)
 end
 if wake_at < at or wake_at > now + 60000 then
-  redis.call('HDEL', meta, 'wake_at') -- goes first: a full server allows it, and all that follows it
+  redis.call('HDEL', meta, 'wake_at') -- also makes a full server allow what follows, as even_when_full() does
   redis.call('HSET', meta, 'wake_at', at)
 end
 -- counters of the last twenty minutes, for the dashboard: a line each ten seconds, whoever comes first

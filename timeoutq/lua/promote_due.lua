@@ -8,7 +8,7 @@ local n, handed, more = tonumber(ARGV[3]), 0, false
 local ids = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'LIMIT', 0, n)
 if #ids > 0 then
   sound()
-  redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
+  even_when_full()
   if polite then
     enter(ids)
   else
@@ -22,10 +22,10 @@ if #ids > 0 then
   count_up(stats, 'promoted', #ids)
 end
 if polite then
-  local hosts = string.sub(meta, 1, -5) .. 'hosts'
+  local hosts = prefix .. 'hosts'
   local names = redis.call('ZRANGEBYSCORE', hosts, '-inf', now, 'LIMIT', 0, n)
   if #names > 0 then
-    redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
+    even_when_full()
     load_hosts(names)
     handed, more = turn()
     more = more or #names == n

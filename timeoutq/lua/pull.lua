@@ -4,11 +4,11 @@
 -- SOUND stats alarm done; done_at payload attempts crashes errors releases groups traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 how many
 -- Reply {ids, payloads}; a reply brings 4 MiB of payloads at most, a payload more or less
-if settings[2] == '1' then
+if paused then
   return {{}, {}}
 end
 local picks, ids = pick(tonumber(ARGV[3]), redis.call('SCARD', todos)), {}
-local keep, bodies = settings[5] or 'forever', {}
+local bodies = {}
 -- whoever pulls has the only copy: it is read before the tasks are taken
 local known, bytes = {}, 0
 if redis.call('EXISTS', payload) == 1 then
@@ -23,7 +23,7 @@ end
 local recorded = sound()
 for i = 1, #picks do
   local moved
-  if keep == 'no' then
+  if keep_done == 'no' then
     moved = redis.call('SREM', todos, picks[i])
   else
     moved = redis.call('SMOVE', todos, done, picks[i])
@@ -37,7 +37,7 @@ if recorded then
   redis.call('HDEL', payload, unpack(ids))
   clear(ids)
 end
-if keep ~= 'forever' and keep ~= 'no' then
+if keep_done ~= 'forever' and keep_done ~= 'no' then
   for i = 1, #ids do
     redis.call('ZADD', done_at, now, ids[i])
   end

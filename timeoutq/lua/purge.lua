@@ -9,9 +9,9 @@ local try = redis.pcall
 -- a new queue of this name has made by now are known, and stay
 for i = 4, #ARGV do
   local host, id = string.match(ARGV[i], '^host:(.*)$'), string.match(ARGV[i], '^lock:(.*)$')
-  if host and not redis.call('ZSCORE', string.sub(meta, 1, -5) .. 'hosts', host)
+  if host and not redis.call('ZSCORE', prefix .. 'hosts', host)
     or id and not redis.call('ZSCORE', leases, id) then
-    redis.call('UNLINK', string.sub(meta, 1, -5) .. ARGV[i])
+    redis.call('UNLINK', prefix .. ARGV[i])
   end
 end
 if #ARGV > 3 then return 1 end
@@ -27,7 +27,6 @@ if #ids > 0 then
   try('HDEL', owners, unpack(ids))
   return 0
 end
-local prefix = string.sub(meta, 1, -5)
 local names = try('ZRANGE', prefix .. 'hosts', 0, tonumber(ARGV[3]) - 1)
 if #names > 0 then
   local lanes = {}

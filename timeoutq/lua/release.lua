@@ -13,7 +13,7 @@ local ids, tokens = read_leases(6)
 local names = polite and hosts_of(ids)
 local yes, codes, ended, ended_names, lost = mine(ids, tokens), {}, {}, {}, 0
 local held, seen = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}
-local counts = (most > 0 or block_ms > 0) and redis.call('HMGET', log_key .. 'releases', unpack(ids))
+local counts = (most > 0 or block_ms > 0) and redis.call('HMGET', prefix .. 'releases', unpack(ids))
 local into, back, back_names, dues, soonest, counted, spent = {}, {}, {}, {}, math.huge, {}, {}
 for i = 1, #ids do
   codes[i] = 'L'
@@ -48,9 +48,9 @@ for i = 1, #ids do
 end
 if #ended > 0 then
   sound()
-  redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
+  even_when_full()
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
-  if #counted > 0 then redis.call('HSET', log_key .. 'releases', unpack(counted)) end
+  if #counted > 0 then redis.call('HSET', prefix .. 'releases', unpack(counted)) end
   for i = 1, #spent do
     log_error(spent[i][1], 'released ' .. spent[i][2] .. ' times by its handler; let it return Retry or GiveUp, or allow '
       .. 'more with max_releases')
@@ -81,6 +81,4 @@ if #ended > 0 then
   end
   if #back > 0 then ring() end
 end
-local letters = judge(call_id, codes, lost)
-if #ended > 0 then remember(call_id, codes, lost) end
-return letters
+return settle(call_id, codes, lost, #ended)

@@ -35,11 +35,10 @@ local function wrong(what)
   found[what] = (found[what] or 0) + 1
   if mends and not changed then
     changed = true
-    redis.call('HDEL', meta, '') -- goes first: a full server allows it, and all that follows it
+    even_when_full()
   end
   return mends
 end
-local prefix = string.sub(meta, 1, -5)
 local leftovers = prefix .. 'leftovers'
 
 -- settle: make sure that each id is in one state, and that its lease, its place and its lane agree with this state. `missing` is
@@ -70,7 +69,7 @@ local function settle(ids, missing, lane)
           -- the lease gets the time that the lock has left. Without a lock, the task gets a lease that nobody owns, of a minute
           -- at most (the longest lease that the queue ever gave may be days), and comes back when this lease runs out
           local left = redis.call('PTTL', lock .. id)
-          deadline = now + (left > 0 and left or math.min(number(settings[3], 30000), 60000))
+          deadline = now + (left > 0 and left or math.min(longest_lease or 30000, 60000))
           redis.call('ZADD', leases, deadline, id)
           count_up(stats, 'adopted', 1)
           rouse(deadline)
@@ -170,7 +169,7 @@ end
 -- what each stage of the walk does with a page
 local function of_states(ids) settle(ids, false) end
 local function of_leases(ids, _, scores)
-  dated('leases', ids, scores, now + math.min(number(settings[3], 30000), 60000))
+  dated('leases', ids, scores, now + math.min(longest_lease or 30000, 60000))
   settle(ids, in_progress)
 end
 local function of_scheduled(ids, _, scores)
@@ -397,14 +396,14 @@ end
 local on = stage <= #stages and stage .. ' ' .. at or ''
 if mends then
   if polite and changed then turn() end
-  if settings[2] ~= '1' and redis.call('EXISTS', todos) == 1 then ring() end
+  if not paused and redis.call('EXISTS', todos) == 1 then ring() end
 end
 if scan ~= kept then
-  redis.call('HDEL', meta, 'scan') -- goes first: a full server allows it, and all that follows it
+  redis.call('HDEL', meta, 'scan') -- also makes a full server allow what follows, as even_when_full() does
   if scan then redis.call('HSET', meta, 'scan', scan) end
 end
 if shared and on ~= cursor then
-  redis.call('HDEL', meta, 'walk') -- goes first: a full server allows it, and all that follows it
+  redis.call('HDEL', meta, 'walk') -- also makes a full server allow what follows, as even_when_full() does
   if on ~= '' then redis.call('HSET', meta, 'walk', on) end
 end
 local reply = {on, looked}

@@ -4,13 +4,12 @@
 -- SOUND stats leases owners alarm in_progress todos failed; crashes runtime errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 at most   4 the server time that the client expects, ms, or 0
 -- Reply {now ms, taken back, gone to failed, 1 if there may be more, the ids of up to ten that went to failed...}
-local n, expected = tonumber(ARGV[3]), tonumber(ARGV[4])
-local longest = number(settings[3], 0)
+local n, expected, longest = tonumber(ARGV[3]), tonumber(ARGV[4]), longest_lease or 0
 -- a clock that stepped back would make leases longer than anybody asked for
 if longest > 0 then
   local beyond = redis.call('ZRANGEBYSCORE', leases, '(' .. (now + longest + 1000), '+inf', 'LIMIT', 0, n)
   for i = 1, #beyond do
-    redis.call('ZREM', leases, beyond[i]) -- goes first: a full server allows it, and all that follows it
+    redis.call('ZREM', leases, beyond[i]) -- also makes a full server allow what follows, as even_when_full() does
     redis.call('ZADD', leases, now + longest, beyond[i])
   end
 end

@@ -18,7 +18,6 @@ if tonumber(ARGV[2]) > 0 and was_called(call_id) then
   end
   return table.concat(codes)
 end
-local keep = settings[5] or 'forever'
 local sets, dues, acked = {t = {}, d = {}, f = {}}, {}, {}
 local records, earliest, count, seen = {[3] = {}, [4] = {}, [5] = {}, [6] = {}}, nil, 0, {}
 for i = 1, #ids do
@@ -41,7 +40,7 @@ for i = 1, #ids do
           fields[#fields + 1], fields[#fields + 2] = id, value
         end
       end
-    elseif keep ~= 'forever' and keep ~= 'no' then
+    elseif keep_done ~= 'forever' and keep_done ~= 'no' then
       acked[#acked + 1], acked[#acked + 2] = time ~= '' and time or now, id
     end
   end

@@ -1,6 +1,6 @@
 -- schedule: add tasks that become ready at a time; move the time of those already scheduled, earlier or later.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm calls
--- PARTS open wake calls log hostname polite add
+-- PARTS open wake calls log hostname polite add answered
 -- SOUND stats calls alarm
 -- ARGV  1 call id   2 age of the call, ms (0 when first sent)   3 again: 0 or 1
 --       4 due time, ms since 1970, or +delay, ms from now
@@ -9,16 +9,8 @@
 sound()
 local call_id = ARGV[1]
 local ids, payloads = read_tasks(6)
-if tonumber(ARGV[2]) > 0 and was_called(call_id) then
-  -- it writes again, so that a WAIT behind it waits for the first one too, whichever connection that came by
-  redis.call('ZREM', calls, call_id)
-  redis.call('ZADD', calls, now, call_id)
-  local where = find(ids)
-  for i = 1, #ids do
-    where[i] = where[i] or 'A'
-  end
-  return table.concat(where)
-end
+local before = answered_before(call_id, ids)
+if before then return before end
 local due = tonumber(ARGV[4])
 if string.sub(ARGV[4], 1, 1) == '+' then
   due = now + tonumber(string.sub(ARGV[4], 2))

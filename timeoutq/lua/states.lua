@@ -15,7 +15,7 @@ mark(todos, 't')
 mark(in_progress, 'p')
 mark(done, 'd')
 mark(failed, 'f')
-mark(string.sub(meta, 1, -5) .. 'waiting', 'w')
+mark(prefix .. 'waiting', 'w')
 local due = redis.call('ZMSCORE', scheduled, unpack(ids))
 for i = 1, #ids do
   if due[i] then letters[i] = 's' end

@@ -6,11 +6,10 @@
 --       waiting, hosts, next turn of a host ms, how long handlers ran: two of (field, value) *}
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
 local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
-local prefix = string.sub(meta, 1, -5)
 local durations = prefix .. 'durations'
 -- also on a queue that is not polite: a foreign hand may have deleted its settings, and nothing that waits may be hidden
 local waiting, hosts, turn = redis.call('SCARD', prefix .. 'waiting'), 0, false
-if settings[7] then
+if politeness then
   hosts, turn = redis.call('ZCARD', prefix .. 'hosts'), next_turn()
 end
 return {

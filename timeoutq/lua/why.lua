@@ -12,7 +12,6 @@ if found[10] then
 end
 local letters, stranded, trace = where_all({ARGV[3]})[1], 0, ''
 if letters == '' then
-  local prefix = string.sub(meta, 1, -5)
   -- the queue may have lost its politeness, and then only the caller knows the host
   local name = found[10] or redis.call('HGET', prefix .. 'groups', ARGV[3]) or ARGV[4]
   if redis.call('ZSCORE', prefix .. 'host:' .. name, ARGV[3]) then
@@ -22,11 +21,11 @@ if letters == '' then
   end
 end
 if letters == 'w' then
-  local prefix, name = string.sub(meta, 1, -5), found[10]
+  local name = found[10]
   local turn_at = name and redis.call('ZSCORE', prefix .. 'hosts', name)
   if not (turn_at and redis.call('ZSCORE', prefix .. 'host:' .. name, ARGV[3])) or late(name, turn_at) then stranded = 1 end
 end
 return {
-  found, row, settings[2] == '1' and 1 or 0, redis.call('SCARD', todos),
+  found, row, paused and 1 or 0, redis.call('SCARD', todos),
   redis.call('ZCOUNT', workers, now - 60000, '+inf'), letters, stranded, trace,
 }

@@ -63,7 +63,7 @@ end
 -- put_new: count what was put
 local function put_new(count)
   count_up(stats, 'put', count)
-  if not settings[1] then redis.call('HSET', meta, 'schema', '2') end
+  if not schema then redis.call('HSET', meta, 'schema', '2') end
 end
 
 -- fresh_ones: the usual case, in which no state knows any of the ids, costs no table
@@ -108,10 +108,10 @@ local function add(ids, payloads, again, due, group)
     end
   end
   if #bodies > 0 then redis.call('HLEN', payload) end
-  if group ~= '' then redis.call('HLEN', string.sub(meta, 1, -5) .. 'groups') end
+  if group ~= '' then redis.call('HLEN', prefix .. 'groups') end
   if #back > 0 then
     may_clear()
-    redis.call('ZREM', done_at, unpack(back)) -- goes first: a full server allows it, and all that follows it
+    redis.call('ZREM', done_at, unpack(back)) -- also makes a full server allow what follows, as even_when_full() does
     clear(back)
   end
   if #bodies > 0 then redis.call('HSET', payload, unpack(bodies)) end

@@ -1,6 +1,5 @@
 -- nowhere: is a task, which a foreign hand has taken out of in_progress, in no other state?
 local function nowhere(id)
-  local prefix = string.sub(meta, 1, -5)
   for _, state in ipairs({'todos', 'waiting', 'done', 'failed'}) do
     if redis.call('SISMEMBER', prefix .. state, id) == 1 then return false end
   end
@@ -10,8 +9,7 @@ end
 -- crash: leases on `ids` ran out (`was` their owners). Back to todos, or to failed for those that did it too often. Returns
 -- how many went back, how many to failed, and the ids of those that went to failed.
 local function crash(ids, was, reason)
-  local limit = number(settings[6], 5)
-  local counts = redis.call('HMGET', crashes, unpack(ids))
+    local counts = redis.call('HMGET', crashes, unpack(ids))
   local names = polite and hosts_of(ids)
   local again, again_names = {}, {}
   local gone, back, given_up, spent = {}, 0, 0, {}
@@ -21,14 +19,14 @@ local function crash(ids, was, reason)
     local id = ids[i]
     local count = number(counts[i], 0) + 1
     gone[#gone + 1] = id
-    local into = count >= limit and failed or names and names[i] and waiting or todos
+    local into = count >= max_crashes and failed or names and names[i] and waiting or todos
     local moved = redis.call('SMOVE', in_progress, into, id)
     if moved == 0 and nowhere(id) then moved = redis.call('SADD', into, id) end
     if moved == 1 then
       fields[#fields + 1] = id
       fields[#fields + 1] = count
-      local line = reason .. ' (crash ' .. count .. ' of ' .. limit .. '; it was leased to ' .. (was[i] or '?') .. ')'
-      if count >= limit then
+      local line = reason .. ' (crash ' .. count .. ' of ' .. max_crashes .. '; it was leased to ' .. (was[i] or '?') .. ')'
+      if count >= max_crashes then
         given_up = given_up + 1
         spent[given_up] = id
         line = 'gave up: ' .. line

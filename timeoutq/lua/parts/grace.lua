@@ -5,7 +5,7 @@ local function grace(longest, jumped)
   local run, ends, last = run_id(), number(known[2], 0), now + math.min(longest, 60000)
   if jumped or (known[1] and known[1] ~= run) then
     ends = last
-    redis.call('HDEL', meta, 'grace_until') -- goes first: a full server allows it, and all that follows it
+    redis.call('HDEL', meta, 'grace_until') -- also makes a full server allow what follows, as even_when_full() does
     redis.call('HSET', meta, 'run_id', run, 'grace_until', ends)
     count_up(stats, jumped and 'clock_jumps' or 'restarts', 1)
   elseif ends > last then

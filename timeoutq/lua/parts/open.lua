@@ -1,4 +1,4 @@
--- open: the one clock reading of the script, the settings, and the check that we understand this queue
+-- open: the one clock reading of the script, the settings by name, and the check that we understand this queue
 local unpack = table.unpack or unpack
 -- number: the whole number that a field holds; what a foreign hand has written, and is none, counts as absent
 local function number(text, default)
@@ -30,9 +30,19 @@ end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local settings = redis.call('HMGET', meta, 'schema', 'paused', 'lease_ms', 'wake_at', 'keep_done', 'max_crashes',
-  'politeness')
-if settings[1] and settings[1] ~= '2' then
-  return {err = 'SCHEMA the queue has schema ' .. settings[1]}
+local schema, paused, longest_lease, wake_at, keep_done, max_crashes, politeness = unpack(redis.call('HMGET', meta,
+  'schema', 'paused', 'lease_ms', 'wake_at', 'keep_done', 'max_crashes', 'politeness'))
+if schema and schema ~= '2' then
+  return {err = 'SCHEMA the queue has schema ' .. schema}
 end
-local wake_at = number(settings[4] or 0, math.huge) -- one that cannot be read wakes the cleaners too often, not too rarely
+paused, keep_done, max_crashes = paused == '1', keep_done or 'forever', number(max_crashes, 5)
+longest_lease = number(longest_lease) -- ms; nil while nobody has claimed
+wake_at = number(wake_at or 0, math.huge) -- one that cannot be read wakes the cleaners too often, not too rarely
+local prefix = string.sub(meta, 1, -5) -- what the names of all keys of this queue begin with
+
+-- even_when_full: a server that has no memory left refuses a script at its first command that may need memory, but no script
+-- that has already written. So a script that must go through on a full server, because it ends or moves something, first
+-- deletes a field that is never there
+local function even_when_full()
+  redis.call('HDEL', meta, '')
+end

@@ -12,7 +12,7 @@
 -- A script calls arrive() for tasks that begin to wait and depart() for tasks that leave todos or in_progress, then turn() once.
 -- Turns, recalls and bans move at most `left` tasks between the states in one script, so that no script holds up the server. A
 -- host with more tasks to move has its turn at once, and the next script goes on.
-local polite = settings[7]
+local polite = politeness
 local waiting, hosts_of, load_hosts, arrive, depart, abandon, enter, turn, regroup, ungroup, recall, block
 local write_policy, policy_of, host_row, holds, occupy, crowded, overrun, late, dissolve
 
@@ -21,15 +21,14 @@ function regroup(ids, group)
   if not group or group == '' then return end
   local pairs = {}
   for i = 1, #ids do pairs[2 * i - 1], pairs[2 * i] = ids[i], group end
-  redis.call('HSET', string.sub(meta, 1, -5) .. 'groups', unpack(pairs))
+  redis.call('HSET', prefix .. 'groups', unpack(pairs))
 end
 
 function ungroup(ids)
-  redis.call('HDEL', string.sub(meta, 1, -5) .. 'groups', unpack(ids))
+  redis.call('HDEL', prefix .. 'groups', unpack(ids))
 end
 
 if polite then
-  local prefix = string.sub(meta, 1, -5)
   local hosts, slots, resting = prefix .. 'hosts', prefix .. 'slots', prefix .. 'resting'
   local groups, policies, lane = prefix .. 'groups', prefix .. 'policies', prefix .. 'host:'
   local host_failures = prefix .. 'host_failures'

@@ -23,3 +23,10 @@ local function remember(call_id, codes, lost)
   end
   redis.call('ZADD', calls, unpack(members))
 end
+
+-- settle: the reply of the call, a letter per lease; a call that has ended leases is remembered
+local function settle(call_id, codes, lost, ended)
+  local letters = judge(call_id, codes, lost)
+  if ended > 0 then remember(call_id, codes, lost) end
+  return letters
+end

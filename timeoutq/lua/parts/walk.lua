@@ -10,7 +10,6 @@ end
 -- take_out: remove an id from one state
 local function take_out(state, id)
   if state == 's' then return redis.call('ZREM', scheduled, id) end
-  local prefix = string.sub(meta, 1, -5)
   redis.call('SREM', ({p = in_progress, t = todos, w = prefix .. 'waiting', d = done, f = failed})[state], id)
   if state == 'd' then redis.call('ZREM', done_at, id) end
 end
@@ -31,7 +30,7 @@ local function haunts(ids, names, wrong, words)
       if has then
         depart({ids[i]}, {names[i]}, 0, 0)
       elseif words then
-        redis.call('ZREM', string.sub(meta, 1, -5) .. 'places', words[i])
+        redis.call('ZREM', prefix .. 'places', words[i])
       end
     end
   end
@@ -77,7 +76,7 @@ local function lanes(hosts, at, count)
   while last and names[i] and (names[i] < last or names[i] == last and inner == '0') do i = i + 1 end
   local name = names[i]
   if not name then return {}, hosts_page.next end
-  local lane = redis.call('ZSCAN', string.sub(meta, 1, -5) .. 'host:' .. name, name == last and inner or '0', 'COUNT', count)
+  local lane = redis.call('ZSCAN', prefix .. 'host:' .. name, name == last and inner or '0', 'COUNT', count)
   local ids = {}
   for k = 1, #lane[2], 2 do ids[#ids + 1] = lane[2][k] end
   if lane[1] == '0' and not names[i + 1] then return ids, hosts_page.next, name end

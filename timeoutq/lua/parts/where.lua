@@ -11,7 +11,7 @@ local function where_all(ids)
   end
   mark(in_progress, 'p')
   mark(todos, 't')
-  mark(string.sub(meta, 1, -5) .. 'waiting', 'w')
+  mark(prefix .. 'waiting', 'w')
   mark(done, 'd')
   mark(failed, 'f')
   local due = redis.call('ZMSCORE', scheduled, unpack(ids))
