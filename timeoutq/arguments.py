@@ -123,7 +123,7 @@ def pack(payload: Payload, task: object = "") -> bytes | None:
         try:
             data = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
         except Exception as error:  # a mapping of somebody's own may raise anything
-            said = error_text(error).decode("utf-8", "replace").partition(": ")[2][:200]
+            said = error_words(error).partition(": ")[2][:200]
             raise InvalidInput(f"the payload of task {shown(task)} is neither bytes nor JSON: {said}") from error
     if len(data) > MAX_PAYLOAD:
         raise InvalidInput(
@@ -375,6 +375,11 @@ def error_text(error: Any) -> bytes:
     name = class_name(error).encode("utf-8", "backslashreplace")
     message = _members(error) if issubclass(type(error), BaseExceptionGroup) else _text_of(error)
     return (name + b": " + message if message else name)[:MAX_ERROR]
+
+
+def error_words(error: Any) -> str:
+    """Give the text of an error as `error_text` does, as a `str`."""
+    return error_text(error).decode("utf-8", "replace")
 
 
 def _members(group: BaseException, depth: int = 1) -> bytes:

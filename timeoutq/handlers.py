@@ -19,7 +19,7 @@ from inspect import Parameter
 from operator import is_
 from typing import Any, TypeVar, cast
 
-from timeoutq.arguments import class_name, error_text
+from timeoutq.arguments import class_name, error_words
 from timeoutq.errors import HandlerNotFound, InvalidInput, WrongResult
 from timeoutq.model import Ack, Lease, Release
 from timeoutq.retry import GiveUp, Retry, members
@@ -84,7 +84,7 @@ def load(path: str, kind: str = "handler") -> Any:
         found: Any = import_module(module)
     except (Exception, SystemExit) as error:
         where = "" if not isinstance(error, ModuleNotFoundError) else f" (searched from {sys.path[0] or 'here'})"
-        text = error_text(error).decode("utf-8", "replace")
+        text = error_words(error)
         raise HandlerNotFound(f"{kind} {path!r}: importing {module} raised {text}{where}") from error
     for part in name.split("."):
         try:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from timeoutq import flows, telling, tracebacks
-from timeoutq.arguments import error_text
+from timeoutq.arguments import error_words
 from timeoutq.client import Queue
 from timeoutq.durations import Spans
 from timeoutq.errors import TimeoutqError
@@ -77,7 +77,7 @@ class Heartbeat:
 
     def told_of_end(self) -> str:
         """Say, of a thread that has ended though nobody has asked it to, what ended it."""
-        why = "" if self._ended_by is None else f": {error_text(self._ended_by).decode('utf-8', 'replace')}"
+        why = "" if self._ended_by is None else f": {error_words(self._ended_by)}"
         return f"the thread of its heartbeat has ended{why}; without it, all leases would run out"
 
     def _run(self) -> None:
@@ -124,7 +124,7 @@ class Heartbeat:
         self.queue.close()
 
     def _tell(self, error: Exception, fields: Mapping[str, object]) -> None:
-        said = error_text(error).decode("utf-8", "replace")
+        said = error_words(error)
         if isinstance(error, TimeoutqError):
             telling.say(
                 log, logging.WARNING, "heartbeat of queue %s cannot reach the server: %s", self.queue.name, error,

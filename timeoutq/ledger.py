@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from timeoutq import lifespan, telling, tracebacks
 from timeoutq.endings import Told
-from timeoutq.model import Lease
+from timeoutq.model import Lease, raw, text
 from timeoutq.operations import BATCH
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class SharedLedger:
             if slot is None:
                 return
             self._of[lease.fence] = slot
-            task = lease.task.encode("utf-8", "surrogateescape")
+            task = raw(lease.task)
             token = lease.token.encode()[:TOKEN_BYTES]
             # the state byte is written last: if the process dies during the write, the parent finds the slot free
             at = _SLOTS_AT + slot * _SLOT.size
@@ -147,7 +147,7 @@ class SharedLedger:
                 continue
             state, token_length, task_length, crashes, token, task = _SLOT.unpack_from(self._memory, at)
             lease = Lease(
-                task[:task_length].decode("utf-8", "surrogateescape"), token[:token_length].decode(), deadline=0.0,
+                text(task[:task_length]), token[:token_length].decode(), deadline=0.0,
                 crashes=crashes,
             )  # fmt: skip
             (started if state == STARTED else held).append(lease)

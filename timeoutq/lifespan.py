@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from timeoutq import telling
-from timeoutq.arguments import class_name, error_text
+from timeoutq.arguments import class_name, error_words
 from timeoutq.errors import InvalidInput, TimeoutqError, WorkerBroken
 from timeoutq.handlers import Lifespan, discard, name_of
 
@@ -30,7 +30,7 @@ NOT_ENTERED = "the lifespan raised this when it was entered: no task is being wo
 
 def told(error: BaseException) -> str:
     """Give the text of an error that ended a worker; says so if the lifespan raised the error when it was entered."""
-    said = error_text(error).decode("utf-8", "replace")
+    said = error_words(error)
     with contextlib.suppress(Exception):  # most errors have no notes
         if NOT_ENTERED in error.__notes__:
             return f"{said} ({NOT_ENTERED})"
@@ -86,7 +86,7 @@ class Span:
         if self.entered and not self._over.is_set():
             self.entered = False
             error = None if task.cancelled() else task.exception()
-            said = "it was cancelled" if error is None else error_text(error).decode("utf-8", "replace")
+            said = "it was cancelled" if error is None else error_words(error)
             lost = WorkerBroken(f"the lifespan ended though the worker had not: {said}; does it run tasks of its own?")
             lost.__cause__ = error
             self._on_lost(lost)
@@ -141,7 +141,7 @@ class Span:
 
     def _told_of(self, error: BaseException) -> str:
         name = class_name(error)
-        words = error_text(error).decode("utf-8", "replace").removeprefix(name)
+        words = error_words(error).removeprefix(name)
         when = (
             "it was entered" if not self.entered else "it was left" if self._over.is_set() else "the worker still ran"
         )

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from types import TracebackType
 
-from timeoutq.arguments import error_text, shown
+from timeoutq.arguments import error_words, shown
 from timeoutq.errors import InvalidInput
 from timeoutq.telling import running
 from timeoutq.text import safe
@@ -69,7 +69,7 @@ class JsonFormatter(logging.Formatter):
             "message": _lines(message),
         }
         if problem is not None:
-            found |= {"args": _lines(shown(record.args, MOST_SHOWN)), "format_error": _lines(_text(problem))}
+            found |= {"args": _lines(shown(record.args, MOST_SHOWN)), "format_error": _lines(error_words(problem))}
         if record.exc_info:
             found["traceback"] = _lines(_traceback(record.exc_info))
         own = {name: value for name, value in vars(record).items() if name not in _USUAL}
@@ -101,11 +101,7 @@ def _message(record: logging.LogRecord) -> tuple[str, Exception | None]:
 
 
 def _why(record: logging.LogRecord, problem: Exception) -> str:
-    return f"its arguments {shown(record.args, MOST_SHOWN)} do not fit: {_text(problem)}"
-
-
-def _text(error: BaseException | None) -> str:
-    return error_text(error).decode("utf-8", "replace")
+    return f"its arguments {shown(record.args, MOST_SHOWN)} do not fit: {error_words(problem)}"
 
 
 def _lines(value: object) -> str:
@@ -116,7 +112,7 @@ def _traceback(found: Failed) -> str:
     error = found[1]
     if error is None:
         return ""
-    text = _text(error)
+    text = error_words(error)
     return read_traceback(trace(error), text) or text
 
 
@@ -137,11 +133,11 @@ def configure(level: str, *, as_json: bool = False) -> None:
 
 
 def _tell_uncaught(found: Failed) -> None:
-    log.critical("ended by an error: %s", _text(found[1]), exc_info=found)
+    log.critical("ended by an error: %s", error_words(found[1]), exc_info=found)
 
 
 def _tell_of_thread(found: threading.ExceptHookArgs) -> None:
     if found.exc_value is not None and not isinstance(found.exc_value, SystemExit):
         name = "a thread" if found.thread is None else f"the thread {found.thread.name}"
         error = (found.exc_type, found.exc_value, found.exc_traceback)
-        log.error("%s ended by an error: %s", name, _text(found.exc_value), exc_info=error)
+        log.error("%s ended by an error: %s", name, error_words(found.exc_value), exc_info=error)

@@ -197,7 +197,7 @@ class Outcome(Sequence[Answer]):
         if isinstance(index, str | bytes):
             if self._places is None:
                 self._places = {task: i for i, task in reversed(list(enumerate(self.tasks)))}
-            task = index if isinstance(index, bytes) else index.encode("utf-8", "surrogateescape")
+            task = index if isinstance(index, bytes) else raw(index)
             if task not in self._places:
                 raise KeyError(index)
             index = self._places[task]
@@ -458,3 +458,8 @@ class Stats:
 def text(task: bytes) -> str:
     """Give the id as `str`; bytes that are not UTF-8 become surrogate escapes."""
     return task.decode("utf-8", "surrogateescape")
+
+
+def raw(task: str) -> bytes:
+    """Give the bytes of an id that `text` has made a `str`."""
+    return task.encode("utf-8", "surrogateescape")

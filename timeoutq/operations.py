@@ -730,7 +730,7 @@ def _claimed(reply: Any, token: str, rest: Callable[[bytes], Call[Claimed]]) -> 
         return Claimed(reply[0], [], reply[1], bool(reply[2]))
     now_ms, deadline_ms, fence, ids, failures, crashes, bodies = reply
     deadline, fence = deadline_ms / 1000, int(fence)
-    names = [id.decode("utf-8", "surrogateescape") for id in ids]
+    names = [text(id) for id in ids]
     if not failures and not crashes and not bodies:
         return Claimed(now_ms, [Lease(name, token, deadline, 1, 0, fence + i) for i, name in enumerate(names)])
     return Claimed(

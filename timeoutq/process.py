@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from timeoutq import endings, exit_codes, flows, telling
-from timeoutq.arguments import class_name, error_text
+from timeoutq.arguments import class_name, error_words
 from timeoutq.client import twin
 from timeoutq.endings import Order, Told
 from timeoutq.errors import TimeoutqError, WorkerBroken
@@ -182,7 +182,7 @@ def _leave_at_once(end: str) -> None:
 
 
 def _tell_left_badly(worker: Worker, error: BaseException) -> None:
-    said = error_text(error).decode("utf-8", "replace")
+    said = error_words(error)
     telling.say(
         log, logging.ERROR, "worker %s ends (%s), but its lifespan raised when it was left: %s", worker.queue.worker,
         worker.tally.end, said, fields={"queue": worker.queue.name, "worker": worker.queue.worker, "error": said},

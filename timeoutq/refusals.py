@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from timeoutq import arguments
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Lease
+from timeoutq.model import Lease, text
 
 FIRST = 10
 """The worker warns at this many releases in a row, and at ten times as many, and so on."""
@@ -43,6 +43,6 @@ class Refusals:
 
 def _host(task: str) -> str:
     try:
-        return arguments.host(task).decode("utf-8", "surrogateescape")
+        return text(arguments.host(task))
     except InvalidInput:  # a URL without a host
         return task

@@ -21,7 +21,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
 from timeoutq import exit_codes, flows, telling, tracebacks
-from timeoutq.arguments import error_text
+from timeoutq.arguments import error_words
 from timeoutq.client import AsyncQueue, Queue, twin
 from timeoutq.endings import PATIENCE, Done, End, Ending, Order, Replace, Told, asked_for, judge, young_deaths
 from timeoutq.errors import InvalidInput, TimeoutqError
@@ -265,7 +265,7 @@ class _Supervisor:
             os._exit(code)
 
     def _tell_late(self, error: BaseException) -> None:
-        said = error_text(error).decode("utf-8", "replace")
+        said = error_words(error)
         telling.say(
             log, logging.ERROR, "worker process %d had ended its work, and ends with an error: %s", os.getpid(), said,
             fields={**self._fields, "error": said}, traceback=tracebacks.read_traceback(tracebacks.trace(error), said),

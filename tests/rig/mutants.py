@@ -477,7 +477,8 @@ MUTANTS = [
         "lua/ack.lua",
         "return settle(call_id, codes, lost, #ended)",
         "local letters = settle(call_id, codes, lost, #ended)\n"
-        "if polite and string.find(letters, 'R') then\n  depart(ids, hosts_of(ids), 1, 0)\n  turn()\nend\nreturn letters",
+        "if polite and string.find(letters, 'R') then\n  depart(ids, hosts_of(ids), 1, 0)\n  turn()\nend\n"
+        "return letters",
         [_test("test_polite", "sent_again_changes")],
     ),
     Mutant(

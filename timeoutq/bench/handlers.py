@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-from timeoutq.model import Lease
+from timeoutq.model import Lease, raw
 
 NOTES = "TIMEOUTQ_BENCH_NOTES"
 """The environment variable that names the file where handlers note what they began, and when."""
@@ -63,4 +63,4 @@ async def work(lease: Lease) -> None:
 
 def _write(lease: Lease) -> None:
     now = time.monotonic_ns()
-    os.write(_notes, b"%d %s\n" % (now, lease.task.encode("utf-8", "surrogateescape")))
+    os.write(_notes, b"%d %s\n" % (now, raw(lease.task)))

@@ -133,7 +133,7 @@ def ack(
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """End leases as done; exit 4 when a lease is lost."""
-    from timeoutq.model import Outcome
+    from timeoutq.model import Outcome, raw
 
     leases = _leases(given_ids(tasks), token)
     with open_queue(queue, url, url_file) as opened:
@@ -141,7 +141,7 @@ def ack(
             if len(leases) != 1:
                 raise InvalidInput("--put goes with one lease")
             opened.ack(leases[0], put=found, again_in=again_in)
-            report(Outcome([leases[0].task.encode("utf-8", "surrogateescape")], b"O"), as_json)
+            report(Outcome([raw(leases[0].task)], b"O"), as_json)
         else:
             _ended(opened, leases, opened.ack(leases, again_in=again_in), as_json)
 

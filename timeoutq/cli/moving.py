@@ -32,7 +32,7 @@ from timeoutq.cli.printing import Sink, progress
 from timeoutq.cli.reading import LONGEST_LINE, lines_of, piped_in
 from timeoutq.cli.sets import PANEL
 from timeoutq.errors import InvalidInput
-from timeoutq.model import State
+from timeoutq.model import State, raw
 
 if TYPE_CHECKING:
     from timeoutq.client import Queue
@@ -67,7 +67,7 @@ def requeue(
     """Put done or failed tasks back into todos, with a clean record; asks before more than 1,000. Exit 1: no match."""
     from timeoutq import transfer
 
-    state, pattern = State(source.value), None if match is None else match.encode("utf-8", "surrogateescape")
+    state, pattern = State(source.value), None if match is None else raw(match)
     matched = looked = moved = 0
     with known_queue(queue, url, url_file) as opened:
         if not (dry_run or yes) and _more_than(opened, state, pattern):
