@@ -16,8 +16,8 @@ import typer
 
 from tests.rig.command import Say, say, server
 from timeoutq import Politeness, Queue, cli, directory, flows
+from timeoutq.calls import Call
 from timeoutq.cli import completion
-from timeoutq.operations import Call
 
 __all__ = ["say", "server"]
 

@@ -29,7 +29,7 @@ from tests.rig.shims import Clock
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Cleaner, Lease, Politeness, Queue, State, Worker, flows
 from timeoutq.embedded import EmbeddedServer
-from timeoutq.operations import Plan
+from timeoutq.replies import Plan
 
 LEASE = 1.0
 LONG_LEASE = 2.0

@@ -11,8 +11,8 @@ import pytest
 
 from tests.invariants import check
 from timeoutq import AsyncQueue, Cleaner, Politeness, Queue, doctor, flows
+from timeoutq.calls import Call
 from timeoutq.errors import AccessDenied
-from timeoutq.operations import Call
 
 TASKS = [f"http://{i % 7}.example/{i}" for i in range(1500)]
 

@@ -23,7 +23,7 @@ from tests.rig.faces import Blocking
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.servers import REDIS
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, Lease, Queue, State, Unavailable, flows, operations
+from timeoutq import Answer, Lease, Queue, State, Unavailable, flows, scripts
 from timeoutq.embedded import EmbeddedServer
 
 CARRIED_OUT = {Fault.RESET_AFTER, Fault.SWALLOW, Fault.CUT, Fault.LATENCY, Fault.DRIP}
@@ -483,7 +483,7 @@ class Scenario:
 
 def sha(word: str) -> bytes:
     """Give bytes that only requests of this script contain; a command stands for itself."""
-    return word.encode() if word.isupper() else operations.script(word).sha.encode()
+    return word.encode() if word.isupper() else scripts.script(word).sha.encode()
 
 
 class NoTime(Exception):
@@ -641,11 +641,11 @@ def redis_url(valkey_url: str) -> Iterator[str]:
 
 def knowing(url: str) -> str:
     """Load all scripts, so that the first request that a fault meets is the one that is carried out."""
-    scripts = {operation.sends for operation in OPERATIONS if not operation.sends.isupper()}
+    verbs = {operation.sends for operation in OPERATIONS if not operation.sends.isupper()}
     with redis.Redis.from_url(url) as raw:
         client: Any = raw
-        for name in scripts:
-            client.script_load(operations.script(name).text)
+        for name in verbs:
+            client.script_load(scripts.script(name).text)
     return url
 
 

@@ -20,9 +20,10 @@ from tests.rig.faces import Blocking
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, AsyncQueue, Lease, Queue, Unavailable, Worker, arguments, flows, operations
+from timeoutq.calls import BATCH, BYTES, FLUSH, cut, fitting, flushes
 from timeoutq.connection import AsyncLink, Link, Server
 from timeoutq.embedded import EmbeddedServer
-from timeoutq.operations import BATCH, BYTES, FLUSH, Operations, cut, fitting, flushes
+from timeoutq.operations import Operations
 
 ROOT = Path(__file__).resolve().parent.parent
 FACES: list[Any] = [Queue, Blocking]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, operations
+from timeoutq import Queue, scripts
 
 
 class Interrupted(Exception):
@@ -35,7 +35,7 @@ def test_a_claim_that_a_signal_interrupts_gives_its_leases_back(url: str, queue:
     queue.put([f"t{i}" for i in range(10)])
     with Proxy(url) as proxy, Queue(queue.name, proxy.url, timeout=60, deadline=20) as mine:
         mine.stats()
-        proxy.arm(Fault.SWALLOW, operations.script("claim").sha.encode())
+        proxy.arm(Fault.SWALLOW, scripts.script("claim").sha.encode())
         main = threading.main_thread().ident
         assert main is not None
 

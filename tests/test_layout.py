@@ -13,11 +13,11 @@ import timeoutq
 
 PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
-    "errors", "exit_codes", "model", "arguments", "text", "telling", "retry", "tracebacks", "durations", "operations",
-    "rights", "address", "troubles", "patience", "names", "connection", "embedded", "flows", "repairs", "why",
-    "client", "directory", "handlers", "found", "long_acks", "lifespan", "signals", "unending", "forks", "heartbeat",
-    "loopwatch", "cleaner", "refusals", "worker", "endings", "ledger", "process", "supervisor", "dashboard",
-    "testing", "transfer", "doctor", "health", "bench", "logs", "cli", "__main__",
+    "errors", "exit_codes", "model", "arguments", "text", "telling", "retry", "tracebacks", "durations", "scripts",
+    "calls", "replies", "operations", "rights", "address", "troubles", "patience", "names", "connection", "embedded",
+    "flows", "repairs", "why", "client", "directory", "handlers", "found", "long_acks", "lifespan", "signals",
+    "unending", "forks", "heartbeat", "loopwatch", "cleaner", "refusals", "worker", "endings", "ledger", "process",
+    "supervisor", "dashboard", "testing", "transfer", "doctor", "health", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "testing": ["fake", "running", "__init__", "fixtures"],

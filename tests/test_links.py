@@ -18,9 +18,9 @@ import redis
 from tests.rig.proxy import Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
+from timeoutq.calls import Command
 from timeoutq.client import AsyncQueue
 from timeoutq.connection import AsyncLink, Link, Server
-from timeoutq.operations import Command
 from timeoutq.testing import fake_async_queue
 
 Send = Callable[..., Any]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.rig.proxy import Fault, Proxy
 from timeoutq import Ack, AsyncQueue, Lease, Queue, State, Worker, arguments, found
-from timeoutq.operations import BYTES
+from timeoutq.calls import BYTES
 
 HALF = BYTES // 2 + 1
 

@@ -9,7 +9,7 @@ import pytest
 from tests.invariants import a_minute_later
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue, State, doctor
-from timeoutq.operations import script
+from timeoutq.scripts import script
 
 A, B = "http://a.example/", "http://b.example/"
 

@@ -16,7 +16,7 @@ import pytest
 from tests.invariants import check, check_keys
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, HostInfo, InvalidInput, Lease, LeaseLost, Politeness, Queue, flows
-from timeoutq.operations import Call
+from timeoutq.calls import Call
 from timeoutq.testing import FakeQueue, fake_queue
 
 A, B = "http://a.example/", "http://b.example/"

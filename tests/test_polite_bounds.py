@@ -12,7 +12,7 @@ import redis
 from tests.invariants import check
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, Politeness, Queue, SchemaMismatch, flows
-from timeoutq.operations import Call
+from timeoutq.calls import Call
 
 A = "http://a.example/"
 PART = 500

@@ -21,8 +21,8 @@ from tests.rig.faces import Blocking
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, State, Unavailable, flows
+from timeoutq.calls import Call
 from timeoutq.embedded import EmbeddedServer
-from timeoutq.operations import Call
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_claim_that_arrives_after_its_caller_gave_up_leases_nothing(face: Any,
     face.put("a")
     face.stats()
     call = face.operations.claim(b"late#1", 1, 5000)
-    client.script_load(__import__("timeoutq.operations").operations.script("claim").text)
+    client.script_load(__import__("timeoutq.scripts").scripts.script("claim").text)
     past = int(time.time() * 1000) - 5000
     with pytest.raises(redis.ResponseError, match="LATE the claim arrived"):
         client.execute_command(*call.command(not_after=past))

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 import timeoutq
+from timeoutq.calls import Call
 from timeoutq.durations import Delta
 from timeoutq.model import Lease, Record, State
-from timeoutq.operations import Call, Operations, script
+from timeoutq.operations import Operations
+from timeoutq.scripts import script
 
 LUA = Path(timeoutq.__file__).parent / "lua"
 NAMES = sorted(path.stem for path in LUA.glob("*.lua"))
@@ -95,7 +97,7 @@ def test_keys_are_what_the_header_names_and_arguments_what_it_counts(name: str) 
 def test_they_compile_in_lua_5_1_and_5_4(version: str) -> None:
     # in a process of its own: the two versions of the interpreter do not live in one
     code = (
-        f"import lupa.{version} as lua, timeoutq.operations as o\n"
+        f"import lupa.{version} as lua, timeoutq.scripts as o\n"
         "check = lua.LuaRuntime().eval('function(t) local f, e = (loadstring or load)(t) return e end')\n"
         f"print([e for e in (check(o.script(n).text) for n in {NAMES}) if e])"
     )

@@ -84,10 +84,10 @@ def test_a_storm_finds_an_ack_that_does_not_compare_owners(tmp_path: Path) -> No
 
 
 def test_each_mistake_that_a_storm_can_be_given_is_a_change_of_its_script() -> None:
-    from timeoutq import operations
+    from timeoutq import scripts
 
     for bug in BUGS.values():
-        assert operations.script(bug.script).text.count(bug.right) == 1, bug
+        assert scripts.script(bug.script).text.count(bug.right) == 1, bug
 
 
 # ---- the judge, on histories written by hand

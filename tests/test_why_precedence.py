@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from timeoutq import HostInfo, State, TaskInfo
-from timeoutq.operations import Why
+from timeoutq.replies import Why
 from timeoutq.why import judge
 
 NOW = 1_800_000_000.0

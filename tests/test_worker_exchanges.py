@@ -12,14 +12,14 @@ import pytest
 import redis
 
 from tests.rig.proxy import Fault, Proxy
-from timeoutq import AsyncQueue, Lease, Queue, Worker, operations
+from timeoutq import AsyncQueue, Lease, Queue, Worker, scripts
 from timeoutq.errors import WorkerBroken
-from timeoutq.operations import Claimed
+from timeoutq.replies import Claimed
 
 
 def sha(name: str) -> bytes:
     """Give bytes that only requests of this script contain."""
-    return operations.script(name).sha.encode()
+    return scripts.script(name).sha.encode()
 
 
 def know_the_scripts(queue: Queue) -> None:

@@ -20,7 +20,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_ran
 from timeoutq import flows, repairs, telling
 from timeoutq.client import AsyncQueue
 from timeoutq.errors import TimeoutqError
-from timeoutq.operations import Plan
+from timeoutq.replies import Plan
 from timeoutq.troubles import LINK_ERRORS
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,8 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
-from timeoutq import arguments, flows, operations, tracebacks, why
+from timeoutq import arguments, flows, replies, tracebacks, why
+from timeoutq.calls import BATCH, Call
 from timeoutq.connection import AsyncLink, Link, Server
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.flows import BELL_WAIT, Bell, Flow, Send, ServerClock, Talk
@@ -44,7 +45,7 @@ from timeoutq.model import (
     Tasks,
     WorkerInfo,
 )
-from timeoutq.operations import BATCH, Call, Operations
+from timeoutq.operations import Operations
 from timeoutq.retry import Retries, RetryPolicy
 from timeoutq.troubles import LINK_ERRORS
 from timeoutq.why import Reason
@@ -235,19 +236,18 @@ class _Face:
             return []
         (about,) = yield from flows.ask(self.talk, [("HMGET", key("worker_info"), *names)])
         return [
-            operations.read_worker(name, info or b"{}", beat)
-            for name, beat, info in zip(names, beats, about, strict=True)
+            replies.read_worker(name, info or b"{}", beat) for name, beat, info in zip(names, beats, about, strict=True)
         ]
 
     def _history(self) -> Flow[list[Sample]]:
         (lines,) = yield from flows.ask(self.talk, [("LRANGE", self.operations.key("history"), 0, 119)])
-        samples = [operations.read_sample(line) for line in reversed(lines)]
+        samples = [replies.read_sample(line) for line in reversed(lines)]
         return [sample for sample in samples if sample.at]
 
     def _errors(self, n: int) -> Flow[list[Failure]]:
         high = arguments.count(n, high=50)
         (lines,) = yield from flows.ask(self.talk, [("LRANGE", self.operations.key("error_log"), 0, high - 1)])
-        return [operations.read_failure(line) for line in lines]
+        return [replies.read_failure(line) for line in lines]
 
     def _prune(self, n: int) -> Flow[int]:
         found = yield from flows.answer(self.talk, self.operations.prune(arguments.count(n, high=BATCH)))
@@ -1132,7 +1132,7 @@ def _replicas(durable: object) -> int:
     return arguments.count(durable, "durable", low=0, high=100)
 
 
-def _replay(call: Call[operations.Claimed], talk: Talk) -> Flow[list[Lease]]:
+def _replay(call: Call[replies.Claimed], talk: Talk) -> Flow[list[Lease]]:
     reply = yield Send([call.command(int(talk.deadline * 1000))])
     if not isinstance(reply, list) or isinstance(reply[0], BaseException):
         return []  # the leases run out by themselves

@@ -28,8 +28,8 @@ from redis.retry import Retry
 
 from timeoutq import address, names
 from timeoutq.address import Address, Sentinels
+from timeoutq.calls import Command
 from timeoutq.errors import InvalidInput, TimeoutqError
-from timeoutq.operations import Command
 from timeoutq.patience import SLOWEST, AsyncPatientParser, PatientParser
 from timeoutq.troubles import LOOP_BLOCKED, explain, is_denied
 

@@ -17,8 +17,8 @@ from timeoutq import flows, repairs
 from timeoutq.client import Queue
 from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
 from timeoutq.flows import Flow, Send
-from timeoutq.operations import SIZES
 from timeoutq.rights import HARMLESS, MAKING, cure
+from timeoutq.scripts import SIZES
 from timeoutq.text import counted
 
 MARKS = {"green": ("green", "✓"), "yellow": ("yellow", "!"), "red": ("red", "✗")}

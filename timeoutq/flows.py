@@ -16,8 +16,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
-from timeoutq import arguments, operations, rights, telling
+from timeoutq import arguments, replies, rights, scripts, telling
 from timeoutq.arguments import Bodies
+from timeoutq.calls import BATCH, Call, Command, fitting, flushes
 from timeoutq.connection import ATTEMPT, CONNECT, SLICE, Server
 from timeoutq.errors import (
     AccessDenied,
@@ -31,8 +32,9 @@ from timeoutq.errors import (
     UnsafeServer,
 )
 from timeoutq.model import Answer, Entry, HostInfo, Lease, Outcome, State, TaskInfo, Tasks
-from timeoutq.operations import BATCH, Call, Claimed, Command, Operations, Swept
+from timeoutq.operations import Operations
 from timeoutq.patience import SLOWEST
+from timeoutq.replies import Claimed, Swept
 from timeoutq.troubles import is_hopeless, is_script_missing, is_transient, refusal_of
 
 log = logging.getLogger(__name__)
@@ -175,7 +177,7 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
             return [calls[0].read(value)]
     results: list[Any] = []
     broken: TimeoutqError | None = None
-    for flush in operations.flushes(calls):
+    for flush in flushes(calls):
         results += yield from _settle(talk, flush, replicas, given, began)
         given, began = None, 0.0
         broken = next((result for result in results if type(result) in (Unavailable, NotReplicated)), None)
@@ -260,7 +262,7 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
         if left < 0.001 and not (missing and in_time):
             break
         if missing:
-            loaded = yield Send([("SCRIPT", "LOAD", operations.script(name).text) for name in sorted(missing)])
+            loaded = yield Send([("SCRIPT", "LOAD", scripts.script(name).text) for name in sorted(missing)])
             if (refusal := refusal_of(loaded)) is not None:
                 results = [refusal if is_script_missing(result) else result for result in results]
                 break
@@ -508,7 +510,7 @@ def extend_one(talk: Talk, lease: Lease, timeout_ms: int) -> Flow[Lease]:
         )
     if outcome[0] is Answer.LOST:
         raise (yield from lost(talk, lease))
-    return operations.renew(lease, deadline)
+    return replies.renew(lease, deadline)
 
 
 def end_one(talk: Talk, lease: Lease, calls: Sequence[Call[Outcome]]) -> Flow[Answer]:
@@ -578,7 +580,7 @@ def ack_put(
     Tasks beyond 499, or beyond 1 MiB of payloads, are put before the ack, never after it. After a crash between the two
     steps, these tasks are in the queue and the lease is not acked: the handler runs again, and nothing is lost.
     """
-    fits = operations.fitting(ids, payloads)
+    fits = fitting(ids, payloads)
     if fits < len(ids):
         bodies = {i - fits: body for i, body in payloads.items() if i >= fits}
         yield from answers(talk, talk.operations.put_checked(ids[fits:], bodies, talk.nonce))
@@ -666,7 +668,7 @@ def page(talk: Talk, state: str, cursor: str | None, n: int) -> Flow[tuple[list[
             counts, *held = yield from ask(talk, asked)
             tokens = held[0] if held else tokens
         found = [
-            operations.read_entry(id, at=score, token=token, releases=count)
+            replies.read_entry(id, at=score, token=token, releases=count)
             for id, score, token, count in zip(ids, scores, tokens, counts, strict=True)
         ]
         return found, str(start + n) if len(ids) == n else None
@@ -675,7 +677,7 @@ def page(talk: Talk, state: str, cursor: str | None, n: int) -> Flow[tuple[list[
     if state == "failed" and ids:
         found = yield from _failed(talk, ids)
     else:
-        found = [operations.read_entry(id) for id in ids]
+        found = [replies.read_entry(id) for id in ids]
     after = following.decode() if isinstance(following, bytes) else str(following)
     return found, None if after == "0" else after
 
@@ -696,7 +698,7 @@ def entries(talk: Talk, state: str, cursor: str) -> Flow[tuple[list[Entry], str 
     tokens: list[Any] = [None] * len(pairs)
     if state == "in_progress" and pairs:
         (tokens,) = yield from ask(talk, [("HMGET", key("owners"), *(id for id, _ in pairs))])
-    read = [operations.read_entry(id, at=score, token=token) for (id, score), token in zip(pairs, tokens, strict=True)]
+    read = [replies.read_entry(id, at=score, token=token) for (id, score), token in zip(pairs, tokens, strict=True)]
     return read, _following(following)
 
 
@@ -739,7 +741,7 @@ def _failed(talk: Talk, ids: Sequence[bytes]) -> Flow[list[Entry]]:
         (found,) = yield from ask(talk, [("HMGET", key("trace_texts"), *wanted)])
         texts = dict(zip(wanted, found, strict=True))
     return [
-        operations.read_entry(id, error=line, releases=count, trace=texts.get(digest))
+        replies.read_entry(id, error=line, releases=count, trace=texts.get(digest))
         for id, line, count, digest in zip(ids, lines, counts, digests, strict=True)
     ]
 

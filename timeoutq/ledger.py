@@ -13,9 +13,9 @@ import struct
 from collections.abc import Iterable
 
 from timeoutq import lifespan, telling, tracebacks
+from timeoutq.calls import BATCH
 from timeoutq.endings import Told
 from timeoutq.model import Lease, raw, text
-from timeoutq.operations import BATCH
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from contextvars import copy_context
 from dataclasses import dataclass
 
 from timeoutq import flows, telling
+from timeoutq.calls import BYTES, Call, fitting
 from timeoutq.client import AsyncQueue
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
 from timeoutq.found import Found
 from timeoutq.model import Answer, Lease, Outcome
-from timeoutq.operations import BYTES, Call, fitting
 
 log = logging.getLogger(__name__)
 

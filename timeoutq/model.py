@@ -1,4 +1,4 @@
-"""What crosses the API: plain frozen values, made by `operations.py` from replies and read by everyone above it.
+"""What crosses the API: plain frozen values, made by `replies.py` from replies and read by everyone above it.
 
 Times are Unix seconds (float) of the server's clock. Task ids are `str`: bytes that are not UTF-8 appear as Python's
 surrogate escapes and go back to Redis as the bytes they were.

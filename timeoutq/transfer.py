@@ -17,11 +17,11 @@ from itertools import islice
 from typing import Any, TypeVar, cast
 
 from timeoutq import arguments, flows
+from timeoutq.calls import BATCH
 from timeoutq.client import Queue
 from timeoutq.errors import InvalidInput
 from timeoutq.flows import Flow, Talk
 from timeoutq.model import Outcome, Payload, Record, State, text
-from timeoutq.operations import BATCH
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 from timeoutq import flows
 from timeoutq.flows import Flow, Talk
 from timeoutq.model import HostInfo, State, TaskId, TaskInfo
-from timeoutq.operations import Why
+from timeoutq.replies import Why
 
 ADVICE = {
     "done": "put it again with again=True, or ack with again_in= for a new visit",

@@ -26,6 +26,7 @@ from typing import Any, Protocol, TypeVar, cast
 from tenacity import RetryCallState, wait_random_exponential
 
 from timeoutq import arguments, flows, forks, handlers, signals, telling, tracebacks, unending
+from timeoutq.calls import BATCH, Call, fitting, flushes
 from timeoutq.cleaner import Cleaner
 from timeoutq.client import AsyncQueue, Queue, twin
 from timeoutq.durations import SHORTEST, Spans
@@ -37,9 +38,9 @@ from timeoutq.lifespan import Span, is_manager
 from timeoutq.long_acks import LongAcks
 from timeoutq.loopwatch import LoopWatch
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
-from timeoutq.operations import BATCH, Call, Claimed, fitting, flushes
 from timeoutq.patience import SLOWEST
 from timeoutq.refusals import Refusals
+from timeoutq.replies import Claimed
 from timeoutq.retry import GiveUp, Retries, Retry, RetryPolicy, decision
 from timeoutq.troubles import LINK_ERRORS
 

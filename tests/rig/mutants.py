@@ -276,8 +276,8 @@ MUTANTS = [
     Mutant(
         "a pull is sent again",
         "operations.py",
-        "_pulled, replayable=False)",
-        "_pulled)",
+        "replies.pulled, replayable=False)",
+        "replies.pulled)",
         [_test("test_replay", "pull")],
     ),
     Mutant(

@@ -18,7 +18,7 @@ import redis
 from tests.invariants import check_keys
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, Politeness, Queue, flows
-from timeoutq.operations import Call
+from timeoutq.calls import Call
 
 USUAL_MS = 10
 SHORT_MS, LONG_MS = 20, 5000

@@ -21,7 +21,7 @@ from tests.rig.servers import redis_server
 from timeoutq import Lease, Politeness, Queue, flows
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
-from timeoutq.operations import SIZES, script
+from timeoutq.scripts import SIZES, script
 
 A, B = "http://a.example/", "http://b.example/"
 RULES = {"plain": None, "polite": Politeness(0, 1)}

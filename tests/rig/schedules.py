@@ -23,8 +23,10 @@ from tests.rig.servers import redis_server, wrapped
 from tests.rig.shims import Clock
 from tests.rig.world import LEASE_MS, Limits, Request, Step, Violation, World, told
 from timeoutq import Lease
+from timeoutq.calls import Call
 from timeoutq.embedded import EmbeddedServer
-from timeoutq.operations import Call, Operations, script
+from timeoutq.operations import Operations
+from timeoutq.scripts import script
 
 PART = 600
 """How many schedules one process plays before it tells how far it is."""

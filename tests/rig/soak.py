@@ -46,7 +46,7 @@ from tests.invariants import check
 from tests.rig.processes import ROOT
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.trend import BYTES, MIB, Samples, Trend
-from timeoutq import Ack, GiveUp, Lease, LeaseLost, Queue, Release, Retry, State, TimeoutqError, dashboard, operations
+from timeoutq import Ack, GiveUp, Lease, LeaseLost, Queue, Release, Retry, State, TimeoutqError, dashboard, scripts
 from timeoutq.embedded import EmbeddedServer
 
 # ---- what all processes of a soak know
@@ -728,7 +728,7 @@ class Soak:
         self._count_struck()
         fault, verb = self.rng.choice(SMALL), self.rng.choice(VERBS)
         self._armed = fault
-        self.proxy.arm(fault, operations.script(verb).sha.encode())
+        self.proxy.arm(fault, scripts.script(verb).sha.encode())
         if fault is Fault.LATENCY:
             self._after(8.0, self._kill_clients)  # a connection that is slow stays so until it is closed
 

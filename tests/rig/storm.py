@@ -36,10 +36,11 @@ import redis
 
 from tests.invariants import check
 from tests.rig.history import After, Event, History, Totals, judge, read
-from timeoutq import Ack, AsyncQueue, Lease, LeaseLost, Queue, Release, TimeoutqError, Worker, client, operations
+from timeoutq import Ack, AsyncQueue, Lease, LeaseLost, Queue, Release, TimeoutqError, Worker, client, scripts
+from timeoutq.calls import Argument, Command
 from timeoutq.connection import AsyncLink, Link
 from timeoutq.embedded import EmbeddedServer
-from timeoutq.operations import Argument, Command, Script
+from timeoutq.scripts import Script
 
 TICK = 10.0
 """Seconds between two lines of progress."""
@@ -96,7 +97,7 @@ class Plan:
 @cache
 def _verbs() -> dict[bytes, str]:
     names = ("put", "schedule", "claim", "extend", "ack", "release", "fail")
-    return {operations.script(name).sha.encode(): name for name in names}
+    return {scripts.script(name).sha.encode(): name for name in names}
 
 
 def _leases(words: Sequence[Argument]) -> tuple[list[tuple[str, str]], Sequence[Argument]]:
@@ -233,7 +234,7 @@ def tapped(tap: Tap) -> None:
 
 def break_script(bug: Bug) -> None:
     """Have this process run a script with a mistake in it."""
-    right = operations.script
+    right = scripts.script
 
     @cache
     def script(name: str) -> Script:
@@ -244,7 +245,7 @@ def break_script(bug: Bug) -> None:
         text = found.text.replace(bug.right, bug.wrong)
         return Script(name, found.keys, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
-    operations.script = script
+    scripts.script = script
 
 
 # ---- the processes

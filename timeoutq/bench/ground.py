@@ -23,12 +23,13 @@ from typing import Any, Self, TypeVar
 
 from timeoutq.bench import handlers
 from timeoutq.bench.terms import Figure, Readings, Sizes
+from timeoutq.calls import Argument
 from timeoutq.client import Queue
 from timeoutq.connection import Server
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
 from timeoutq.model import Politeness
-from timeoutq.operations import Argument, script
+from timeoutq.scripts import script
 from timeoutq.troubles import LINK_ERRORS
 
 T = TypeVar("T")

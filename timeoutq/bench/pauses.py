@@ -20,11 +20,12 @@ from typing import Any
 from timeoutq import flows, rights
 from timeoutq.bench.ground import Ground, Measure
 from timeoutq.bench.terms import Figure, Readings, Target
+from timeoutq.calls import BATCH, Argument, Call, Command
 from timeoutq.client import Queue
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
 from timeoutq.model import Lease, Politeness, Record, State
-from timeoutq.operations import BATCH, Argument, Call, Command, script
+from timeoutq.scripts import script
 
 HOUR_MS = 3_600_000
 REPLAY = "claim-again"

@@ -158,7 +158,7 @@ class Import:
         Raises `BrokenLine`, after the tasks before it were given.
         """
         from timeoutq import transfer
-        from timeoutq.operations import BATCH
+        from timeoutq.calls import BATCH
 
         chunk: list[Record] = []
         size = read = number = 0

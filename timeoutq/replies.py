@@ -1,0 +1,370 @@
+"""From the reply of a script to a value.
+
+What a foreign hand has written, and is no number, counts as absent, here as in the scripts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from timeoutq import arguments
+from timeoutq.calls import Call
+from timeoutq.durations import read as read_durations
+from timeoutq.model import (
+    MAX_TIME_MS,
+    Entry,
+    Failure,
+    HostInfo,
+    Lease,
+    Outcome,
+    Record,
+    Sample,
+    State,
+    Stats,
+    Task,
+    TaskInfo,
+    WorkerInfo,
+    text,
+)
+from timeoutq.tracebacks import read_traceback
+
+STATES = {
+    b"t": State.TODOS,
+    b"w": State.WAITING,
+    b"s": State.SCHEDULED,
+    b"p": State.IN_PROGRESS,
+    b"d": State.DONE,
+    b"f": State.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a claim found: leases, or when to look again (server ms; 0 for no known time)."""
+
+    now_ms: int
+    leases: list[Lease] = field(default_factory=list[Lease])
+    next_ms: int = 0
+    paused: bool = False
+    rest: Call[Claimed] | None = None
+    """Sent again, it looked for its leases among a part of all: the call that goes on; see `flows.whole`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a round of the cleaner did."""
+
+    now_ms: int
+    moved: int
+    failed: int = 0
+    more: bool = False
+    given_up: tuple[str, ...] = ()
+    """Up to ten of the tasks that went to failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Until when a cleaner may sleep (server ms)."""
+
+    now_ms: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What `timeoutq.why` finds its reason in."""
+
+    info: TaskInfo
+    now: float
+    host: HostInfo | None
+    paused: bool
+    todos: int
+    workers: int
+    states: tuple[State, ...] = ()
+    """All that hold it: one, unless a foreign hand was at work."""
+    stranded: bool = False
+    """It waits where nobody will hand it over."""
+    trace: str = ""
+    """What is left of a task that is in no state: `lane` or `lock`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a prune did, and where the next one goes on."""
+
+    pruned: int
+    cursor: bytes
+    more: bool
+    converting: bool
+    """Whether the queue is not yet in line with its politeness, because who changed it died, or is still at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What a part of the walk through a queue found, and where the walk goes on; empty at its end."""
+
+    cursor: bytes
+    looked: int
+    found: Mapping[str, int]
+
+
+LARGEST = 2**53
+"""Larger numbers are none of the queue's: Lua does not tell them apart."""
+
+
+def number(value: Any) -> int | None:
+    """Read a whole number; None for anything else."""
+    try:
+        found = int(value) if value is not None else None
+    except (ValueError, OverflowError, TypeError):
+        return None
+    return found if found is not None and -LARGEST <= found <= LARGEST else None
+
+
+def whole(value: Any) -> int:
+    """Read a count; 0 where there is none, or where it is no number."""
+    return 0 if value is None else number(value) or 0
+
+
+def when(value: Any) -> float | None:
+    """Read a time in ms as seconds; None where there is none, or none before the year 10000."""
+    try:
+        found = float(value) if value is not None else math.nan
+    except (ValueError, TypeError):
+        return None
+    return max(0.0, found / 1000) if found <= MAX_TIME_MS else None
+
+
+def said(value: bytes) -> str:
+    """Read a word."""
+    return value.decode("utf-8", "replace")
+
+
+def outcome(ids: Sequence[bytes]) -> Callable[[Any], Outcome]:
+    return lambda reply: Outcome(ids, reply)
+
+
+def extended(ids: Sequence[bytes]) -> Callable[[Any], tuple[float, Outcome]]:
+    return lambda reply: (reply[1] / 1000, Outcome(ids, reply[2]))
+
+
+def claimed(reply: Any, token: str, rest: Callable[[bytes], Call[Claimed]]) -> Claimed:
+    if len(reply) in (4, 8):
+        return replace(claimed(reply[:-1], token, rest), rest=rest(reply[-1]))
+    if len(reply) == 3:
+        return Claimed(reply[0], [], reply[1], bool(reply[2]))
+    now_ms, deadline_ms, fence, ids, failures, crashes, bodies = reply
+    deadline, fence = deadline_ms / 1000, int(fence)
+    names = [text(id) for id in ids]
+    if not failures and not crashes and not bodies:
+        return Claimed(now_ms, [Lease(name, token, deadline, 1, 0, fence + i) for i, name in enumerate(names)])
+    return Claimed(
+        now_ms,
+        [
+            Lease(name, token, deadline, whole(failed) + 1, whole(lost), fence + i, arguments.unpack(body))
+            for i, (name, failed, lost, body) in enumerate(zip(names, failures, crashes, bodies, strict=True))
+        ],
+    )
+
+
+def pulled(reply: Any) -> list[Task]:
+    return [Task(text(id), arguments.unpack(body)) for id, body in zip(reply[0], reply[1], strict=True)]
+
+
+def swept(reply: Any) -> Swept:
+    now_ms, back, failed, more, *given_up = reply
+    return Swept(now_ms, back + failed, failed, bool(more), tuple(map(text, given_up)))
+
+
+def _error(line: bytes | None) -> tuple[float | None, str | None]:
+    if not line:
+        return None, None
+    at, _, message = line.partition(b" ")
+    return when(at), message.decode("utf-8", "replace")
+
+
+def _releases(value: bytes | None) -> tuple[int, int]:
+    """Read how often a task was released, and how often to block its host."""
+    own, _, blocking = (value or b"").partition(b" ")
+    return whole(own), whole(blocking)
+
+
+def info(task: str, reply: Any) -> TaskInfo:
+    now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases = reply
+    error_at, message = _error(error)
+    ends = when(deadline)
+    return TaskInfo(
+        task=task,
+        state=STATES.get(state),
+        due=when(due),
+        deadline=ends,
+        lease_left=None if ends is None else ends - now_ms / 1000,
+        holder=token.decode("utf-8", "replace").partition("#")[0] if token else None,
+        failures=whole(failures),
+        crashes=whole(crashes),
+        error=message,
+        error_at=error_at,
+        payload=arguments.unpack(body),
+        releases=_releases(releases)[0],
+        traceback=read_traceback(trace, message),
+        host=text(host) if host else None,
+        host_releases=_releases(releases)[1],
+    )
+
+
+def why(task: str, reply: Any) -> Why:
+    found, row, paused, todos, workers, letters, stranded, trace = reply
+    return Why(
+        info(task, found), found[0] / 1000, host(row) if row else None, bool(paused), todos, workers,
+        tuple(STATES[bytes((letter,))] for letter in letters), bool(stranded), trace.decode(),
+    )  # fmt: skip
+
+
+def host(row: Any) -> HostInfo:
+    name, waiting, held, turn, delay, per_host, budget, visits, failures, allowed, until, flag, reason, *rest = row
+    busy, recalling = rest
+    reason = said(reason)
+    return HostInfo(
+        host=text(name),
+        waiting=waiting,
+        in_flight=[text(id) for id in held],
+        turn=when(turn),
+        delay=delay / 1000,
+        per_host=per_host,
+        budget=budget if budget >= 0 else None,
+        visits=visits,
+        failures=failures,
+        next_allowed=when(allowed) or None,
+        blocked_until=when(until) if flag == b"b" else None,
+        blocked_by=reason if flag == b"b" else "",
+        banned=reason if flag == b"x" else None,
+        busy=busy,
+        recalling=bool(recalling),
+    )
+
+
+def described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
+    letters, times, failures, crashes, errors, bodies, groups = reply
+    records: list[Record] = []
+    for i, letter in enumerate(letters):
+        state = STATES.get(bytes((letter,)))
+        if state is not None:
+            error_at, message = _error(errors[i])
+            at = when(times[i])
+            records.append(
+                Record(
+                    task=ids[i],
+                    state=state,
+                    due=at if state is State.SCHEDULED else None,
+                    acked=at if state is State.DONE else None,
+                    failures=whole(failures[i]),
+                    crashes=whole(crashes[i]),
+                    error=message,
+                    error_at=error_at,
+                    payload=arguments.unpack(bodies[i]) if bodies else None,
+                    group=text(groups[i]) if groups and groups[i] else None,
+                )
+            )
+    return len(letters), records
+
+
+def stats(reply: Any) -> Stats:
+    (
+        now, todos, scheduled, in_progress, done, failed, due, deadline, workers, counters, settings,
+        waiting, hosts, turn, spans,
+    ) = reply  # fmt: skip
+    counted = {
+        said(name): count
+        for name, value in zip(counters[::2], counters[1::2], strict=True)
+        if (count := number(value)) is not None
+    }
+    kept = {said(name): said(value) for name, value in zip(settings[::2], settings[1::2], strict=True)}
+    since = counted.pop("todos_since", None)
+    return Stats(
+        now=now / 1000,
+        todos=todos,
+        scheduled=scheduled,
+        in_progress=in_progress,
+        done=done,
+        failed=failed,
+        paused=kept.get("paused") == "1",
+        counters=counted,
+        next_due=when(due),
+        next_deadline=when(deadline),
+        todos_since=since / 1000 if since and todos else None,
+        settings=kept,
+        workers=workers,
+        waiting=waiting,
+        hosts=hosts,
+        next_turn=when(turn),
+        durations=read_durations(spans),
+    )
+
+
+def read_worker(worker: bytes, about: bytes, beat: bytes | float) -> WorkerInfo:
+    """Read an entry of `workers` and `worker_info`; what is missing or odd in it becomes zero or empty."""
+    try:
+        found: Any = json.loads(about)
+        get: Any = found.get
+    except (ValueError, AttributeError):
+        get = dict[str, Any]().get
+
+    def told(name: str) -> float:
+        value: Any = get(name, 0)
+        return value if isinstance(value, int | float) and abs(value) <= LARGEST else 0
+
+    return WorkerInfo(
+        worker=text(worker),
+        host=str(get("host", "")),
+        pid=int(told("pid")),
+        concurrency=int(told("concurrency")),
+        held=int(told("held")),
+        acked=int(told("acked")),
+        failed=int(told("failed")),
+        started=float(told("started")),
+        beat=when(beat) or 0.0,
+    )
+
+
+def read_sample(line: bytes) -> Sample:
+    """Read a line of `history`; the time is 0 where the line cannot be read."""
+    at, *counts = (line.split() + [b""] * 6)[:6]
+    return Sample(when(at) or 0.0, *map(whole, counts))
+
+
+def read_failure(line: bytes) -> Failure:
+    """Read a line of `error_log`: length of the id, id, time, message."""
+    length, _, rest = line.partition(b" ")
+    size = whole(length)
+    at, message = _error(rest[size:])
+    return Failure(text(rest[:size]), at or 0.0, message or "")
+
+
+def read_entry(
+    task: bytes,
+    *,
+    at: float | bytes | None = None,
+    token: bytes | None = None,
+    error: bytes | None = None,
+    releases: bytes | None = None,
+    trace: bytes | None = None,
+) -> Entry:
+    """Make one line of a page."""
+    error_at, message = _error(error)
+    return Entry(
+        text(task),
+        at=error_at if at is None else when(at),
+        holder=token.decode("utf-8", "replace").partition("#")[0] if token else None,
+        error=message,
+        releases=_releases(releases)[0],
+        traceback=read_traceback(trace, message),
+    )
+
+
+def renew(lease: Lease, deadline: float) -> Lease:
+    """Give the lease with its new deadline."""
+    return replace(lease, deadline=deadline)
