@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.rig import levels
+from tests.rig import levels, wide
 from tests.rig.beside import CORES
 from tests.rig.mutants import MUTANTS, ROOT, Verdict, judge_all, spared
 
@@ -47,7 +47,8 @@ def test_those_who_kill_spare_the_package_as_it_is(trials: Trials) -> None:
 
 
 def test_every_bug_has_its_place() -> None:
-    gone = [mutant.name for mutant in MUTANTS if mutant.old not in (ROOT / "timeoutq" / mutant.file).read_text("utf-8")]
+    every = [*MUTANTS, *(mutant for _, mutant, _ in wide.read())]
+    gone = [mutant.name for mutant in every if mutant.old not in (ROOT / "timeoutq" / mutant.file).read_text("utf-8")]
     assert gone == []
 
 
