@@ -12,7 +12,7 @@ import redis
 
 from tests.invariants import check_keys
 from tests.rig.waiting import wait_until
-from timeoutq import Ack, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Worker, flows
+from timeoutq import Ack, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Worker, sending
 from timeoutq.retry import Recrawl
 from timeoutq.testing import FakeQueue, fake_queue
 
@@ -158,7 +158,7 @@ def test_an_ack_that_is_sent_again_changes_nothing(fake: FakeQueue, way: str) ->
     fake.put("page")
     lease = claim_one(fake)
     call = CALLS[way](fake.operations, lease)
-    fake.run(flows.answer(fake.talk, call))
+    fake.run(sending.answer(fake.talk, call))
     before = fake.inspect("page"), fake.stats().counters
     fake.clock.advance(0.5)
     assert raw.execute_command(*call.command(500)).startswith(b"R")

@@ -15,7 +15,7 @@ import redis
 import typer
 
 from tests.rig.command import Say, say, server
-from timeoutq import Politeness, Queue, cli, directory, flows
+from timeoutq import Politeness, Queue, cli, directory, sending
 from timeoutq.calls import Call
 from timeoutq.cli import completion
 
@@ -71,7 +71,7 @@ def test_keys_that_only_look_like_a_queue_are_none(say: Say, url: str, web: Queu
 
 def waits_there(queue: Queue, call: Call[Any]) -> None:
     """What a worker or a cleaner says to the queue while it waits."""
-    queue.run(flows.answer(queue.talk, call))
+    queue.run(sending.answer(queue.talk, call))
 
 
 def test_a_worker_that_waits_for_the_first_task_is_listed_and_a_cleaner_is_not(say: Say, url: str) -> None:

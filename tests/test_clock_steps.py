@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timeoutq import flows
+from timeoutq import sending
 from timeoutq.testing import FakeQueue, fake_queue
 
 
@@ -58,7 +58,7 @@ def test_a_lease_is_not_longer_than_asked_for_after_a_clock_that_stepped_back() 
 
 def test_a_worker_that_is_silent_for_a_minute_is_not_alive() -> None:
     with fake_queue() as queue:
-        queue.run(flows.answer(queue.talk, queue.operations.beat("w:1:a", {"pid": 1})))
+        queue.run(sending.answer(queue.talk, queue.operations.beat("w:1:a", {"pid": 1})))
         queue.clock.advance(59)
         assert queue.stats().workers == 1
         queue.clock.advance(2)

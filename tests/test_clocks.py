@@ -27,7 +27,7 @@ from tests.rig.processes import ROOT, processes
 from tests.rig.servers import redis_server, valkey, wrapped
 from tests.rig.shims import Clock
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Cleaner, Lease, Politeness, Queue, State, Worker, flows
+from timeoutq import AsyncQueue, Cleaner, Lease, Politeness, Queue, State, Worker, sending
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.replies import Plan
 
@@ -295,7 +295,7 @@ def test_what_a_cleaner_plans_after_a_step(bent: Bent) -> None:
     with Queue("q", bent.server.url, timeout=LEASE) as queue, redis.Redis.from_url(bent.server.url) as raw:
 
         def plan() -> Plan:
-            return queue.run(flows.answer(queue.talk, queue.operations.plan(10_000)))
+            return queue.run(sending.answer(queue.talk, queue.operations.plan(10_000)))
 
         first = plan()
         assert first.at_ms == first.now_ms + 10_000

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.invariants import check
-from timeoutq import AsyncQueue, Cleaner, Politeness, Queue, doctor, flows
+from timeoutq import AsyncQueue, Cleaner, Politeness, Queue, doctor, flows, sending
 from timeoutq.calls import Call
 from timeoutq.errors import AccessDenied
 
@@ -18,7 +18,7 @@ TASKS = [f"http://{i % 7}.example/{i}" for i in range(1500)]
 
 
 def once(queue: Queue, call: Call[Any]) -> Any:
-    return queue.run(flows.answer(queue.talk, call))
+    return queue.run(sending.answer(queue.talk, call))
 
 
 def die_on_the_way(url: str, name: str, end: str, rounds: int) -> None:

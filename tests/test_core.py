@@ -12,7 +12,7 @@ import redis
 from tenacity import stop_after_attempt, wait_fixed
 
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, LeaseLost, Queue, State, flows
+from timeoutq import InvalidInput, LeaseLost, Queue, State, sending
 
 
 def ids(leases: Any) -> set[str]:
@@ -142,7 +142,7 @@ def test_any_ready_task_may_be_the_next(queue: Queue) -> None:
 def test_a_claim_of_many_workers_takes_its_share_of_a_short_queue(queue: Queue) -> None:
     queue.put([f"t{i}" for i in range(10)])
     claims = [queue.operations.claim(queue.token(), 100, 5000, share=2) for _ in range(3)]
-    found = [queue.run(flows.answer(queue.talk, claim)) for claim in claims]
+    found = [queue.run(sending.answer(queue.talk, claim)) for claim in claims]
     assert [len(each.leases) for each in found] == [5, 3, 1]
 
 

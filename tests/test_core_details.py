@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.rig.waiting import wait_until
-from timeoutq import LeaseLost, Queue, State, flows
+from timeoutq import LeaseLost, Queue, State, sending
 
 # ---- records
 
@@ -285,7 +285,7 @@ def test_a_claim_brings_four_mebibytes_of_payloads_at_most(face: Any) -> None:
 
 def test_a_worker_that_has_left_is_not_counted_any_more(face: Any) -> None:
     def beat(worker: str, about: dict[str, int] | None) -> int:
-        return int(face.run(flows.answer(face.talk, face.operations.beat(worker, about))))
+        return int(face.run(sending.answer(face.talk, face.operations.beat(worker, about))))
 
     assert beat("w:1:a", {"pid": 1}) == 1
     assert beat("w:2:b", {"pid": 2}) == 2

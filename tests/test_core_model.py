@@ -29,7 +29,7 @@ from tests.rig import levels, schedules, shims
 from tests.rig.beside import processes
 from tests.rig.faces import Blocking
 from tests.rig.model import Model, Pair
-from timeoutq import Lease, LeaseLost, Queue, flows, tracebacks
+from timeoutq import Lease, LeaseLost, Queue, sending, tracebacks
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.testing import Clock
 
@@ -78,7 +78,7 @@ some_payloads = st.dictionaries(
 )
 
 
-class Watched(flows.ServerClock):
+class Watched(sending.ServerClock):
     """What a client knows of the server's time: all of it, and that it ran evenly but for a jump."""
 
     def __init__(self, now: int) -> None:
@@ -350,7 +350,7 @@ class AnyOrder(RuleBasedStateMachine):
         leases = self.pick(wanted)
         letters = self.model.release(named("release", leases), pairs(leases), delay * 1000, most)
         calls = self.queue.operations.release(leases, delay * 1000, most=most)
-        self.agree(letters, self.queue.run(flows.answers(self.queue.talk, calls)))
+        self.agree(letters, self.queue.run(sending.answers(self.queue.talk, calls)))
 
     @rule(
         wanted=some_leases,
@@ -411,7 +411,7 @@ class AnyOrder(RuleBasedStateMachine):
         """A worker's supervisor saw a process die; the faces have no method for it."""
         leases = self.pick(wanted)
         calls = self.queue.operations.crash(leases, "killed")
-        self.agree(self.model.crash(pairs(leases)), self.queue.run(flows.answers(self.queue.talk, calls)))
+        self.agree(self.model.crash(pairs(leases)), self.queue.run(sending.answers(self.queue.talk, calls)))
 
     # ---- time, the server, the cleaner
 
@@ -445,7 +445,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(longest=st.sampled_from([10_000, 3_000]), hears=st.booleans())
     def a_cleaner_sleeps_and_a_worker_hears_the_bell(self, longest: int, hears: bool) -> None:
         """A cleaner promises to look again, which later calls must keep it to; an idle worker takes the stroke."""
-        plan = self.queue.run(flows.answer(self.queue.talk, self.queue.operations.plan(longest)))
+        plan = self.queue.run(sending.answer(self.queue.talk, self.queue.operations.plan(longest)))
         assert (plan.now_ms, plan.at_ms) == self.model.plan(longest)
         if hears:
             self.hear()

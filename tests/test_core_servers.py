@@ -22,7 +22,7 @@ from redis.exceptions import NoPermissionError, NoScriptError
 from tests.invariants import check
 from tests.rig.faces import Blocking
 from tests.rig.waiting import wait_until
-from timeoutq import AccessDenied, AsyncQueue, Cleaner, Queue, ServerFull, State, Unavailable, UnsafeServer, flows
+from timeoutq import AccessDenied, AsyncQueue, Cleaner, Queue, ServerFull, State, Unavailable, UnsafeServer, sending
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import ServerError
 from timeoutq.heartbeat import Heartbeat
@@ -251,17 +251,17 @@ def test_no_attempt_starts_in_the_second_half_of_the_deadline(monkeypatch: pytes
     monkeypatch.setattr(random, "uniform", lambda _, most: most)  # pyright: ignore[reportUnknownLambdaType]  # as uniform()
     with Queue("q", "redis://nowhere", deadline=0.4) as queue:
         queue.talk.proved = True
-        flow = flows.settle(queue.talk, queue.operations.forget(("a",)))
+        flow = sending.settle(queue.talk, queue.operations.forget(("a",)))
         sent: list[float] = []
         reply: object = None
         with pytest.raises(StopIteration) as ended:
             while True:
                 step = flow.send(reply)
-                if isinstance(step, flows.Send):
+                if isinstance(step, sending.Send):
                     sent.append(now[0])
                     reply = [redis.ResponseError("BUSY a script runs")]
                 else:
-                    assert isinstance(step, flows.Sleep)
+                    assert isinstance(step, sending.Sleep)
                     now[0] += step.seconds
                     reply = None
     assert len(sent) > 2
@@ -279,14 +279,14 @@ def test_who_meets_a_server_late_and_without_its_scripts_still_gives_them_to_it(
     monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 4)  # long pauses leave time for one less
     with Queue("q", "redis://nowhere", deadline=1.0) as queue:
         queue.talk.proved = True
-        flow = flows.settle(queue.talk, queue.operations.forget(("a",)))
+        flow = sending.settle(queue.talk, queue.operations.forget(("a",)))
         reply: object = None
         loaded, given = False, 0
         with pytest.raises(StopIteration) as ended:
             while True:
                 step = flow.send(reply)
                 reply = None
-                if isinstance(step, flows.Sleep):
+                if isinstance(step, sending.Sleep):
                     now[0] += step.seconds
                 elif step.commands[0][0] == "SCRIPT":  # type: ignore[union-attr]  # nothing waits for a bell here
                     given += 1
@@ -459,14 +459,14 @@ def test_a_claim_that_rights_cut_in_half_loses_no_task(face: Any, url: str, raw:
 
 def test_a_plan_answers_on_every_server(face: Any) -> None:
     face.schedule("a", after=3)
-    plan = face.run(flows.answer(face.talk, face.operations.plan(10_000)))
+    plan = face.run(sending.answer(face.talk, face.operations.plan(10_000)))
     assert 2000 < plan.at_ms - plan.now_ms <= 3000
 
 
 def test_a_client_does_not_take_a_jump_for_the_way_of_things(monkeypatch: pytest.MonkeyPatch) -> None:
     here = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: here[0])
-    clock = flows.ServerClock()
+    clock = sending.ServerClock()
     clock.seen(5_000_000, 1000.0)
     here[0] += 1
     clock.seen(5_061_000, 1001.0)  # a minute more than has passed

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Lease, Queue, Retry, Worker, durations, flows
+from timeoutq import AsyncQueue, Lease, Queue, Retry, Worker, durations, sending
 from timeoutq.durations import LONGEST, QUICK, SHORTEST, Delta, Spans, bound, bucket, summary
 from timeoutq.testing import Clock, FakeQueue
 
 
 def tell(face: Any, delta: Delta, worker: str = "w:1:a") -> None:
-    face.run(flows.answer(face.talk, face.operations.beat(worker, {"pid": 1}, delta)))
+    face.run(sending.answer(face.talk, face.operations.beat(worker, {"pid": 1}, delta)))
 
 
 # ---- buckets
@@ -106,7 +106,7 @@ def test_a_report_that_is_sent_again_counts_once(face: Any) -> None:
 
 def test_a_queue_of_which_no_worker_has_told_has_no_durations(face: Any) -> None:
     assert face.stats().durations is None
-    face.run(flows.answer(face.talk, face.operations.beat("w:1:a", {"pid": 1})))
+    face.run(sending.answer(face.talk, face.operations.beat("w:1:a", {"pid": 1})))
     assert face.stats().durations is None
 
 

@@ -25,7 +25,7 @@ from tests.rig.processes import processes
 from tests.rig.replication import Pair, SentinelSet, main, raw, trial
 from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, LeaseLost, NotReplicated, Queue, Unavailable, flows
+from timeoutq import Answer, LeaseLost, NotReplicated, Queue, Unavailable, sending
 
 NAME = "failover"
 
@@ -202,7 +202,7 @@ def test_a_failover_and_the_way_back_give_two_graces(pair: Pair) -> None:
         pair.fail_over(stop=True)
         pair.rejoin()
         (lease,) = queue.claim()
-        queue.run(flows.answer(queue.talk, queue.operations.plan(1000)))
+        queue.run(sending.answer(queue.talk, queue.operations.plan(1000)))
         assert queue.stats().counters["restarts"] == 1
         pair.synced()
         pair.fail_over(stop=True)

@@ -23,7 +23,7 @@ from tests.rig.faces import Blocking
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.servers import REDIS
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, Lease, Queue, State, Unavailable, flows, scripts
+from timeoutq import Answer, Lease, Queue, State, Unavailable, scripts, sending
 from timeoutq.embedded import EmbeddedServer
 
 CARRIED_OUT = {Fault.RESET_AFTER, Fault.SWALLOW, Fault.CUT, Fault.LATENCY, Fault.DRIP}
@@ -170,7 +170,7 @@ def _gone(scene: Scene) -> int:
 
 
 def _a_worker(scene: Scene) -> None:
-    scene.watch.run(flows.answer(scene.watch.talk, scene.watch.operations.beat("w1", {"pid": 7})))
+    scene.watch.run(sending.answer(scene.watch.talk, scene.watch.operations.beat("w1", {"pid": 7})))
 
 
 def _a_sample(scene: Scene) -> None:

@@ -9,7 +9,7 @@ import fakeredis
 import pytest
 
 from tests.invariants import check
-from timeoutq import Politeness, Queue, flows
+from timeoutq import Politeness, Queue, sending
 from timeoutq.testing import FakeQueue, fake_queue
 
 A = "http://a.example/"
@@ -103,9 +103,9 @@ def test_a_groups_key_of_a_foreign_type_stops_a_put_before_it_writes(queue: Queu
 
 def test_an_export_and_an_import_keep_groups(queue: Queue) -> None:
     queue.put("a", group="g")
-    _, records = queue.run(flows.answer(queue.talk, queue.operations.describe([b"a"])))
+    _, records = queue.run(sending.answer(queue.talk, queue.operations.describe([b"a"])))
     assert [record.group for record in records] == ["g"]
     queue.forget("a")
-    queue.run(flows.answer(queue.talk, queue.operations.restore(records, queue.token)))
+    queue.run(sending.answer(queue.talk, queue.operations.restore(records, queue.token)))
     queue.configure(politeness=Politeness(3600))
     assert queue.inspect("a").host == "g"

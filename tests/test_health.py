@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.rig.command import Done, Say, say, server
-from timeoutq import Queue, flows, health
+from timeoutq import Queue, health, sending
 from timeoutq.model import Sample, Stats, WorkerInfo
 
 __all__ = ["say", "server"]
@@ -118,13 +118,13 @@ def test_a_container_is_healthy_while_its_workers_live_and_not_without_them(say:
     assert {check: verdicts(done)[check] for check in ("workers", "failed", "ready")} == {
         "workers": "red", "failed": "green", "ready": "green",
     }  # fmt: skip
-    queue.run(flows.answer(queue.talk, queue.operations.beat("h:1:x", {"pid": 1})))
+    queue.run(sending.answer(queue.talk, queue.operations.beat("h:1:x", {"pid": 1})))
     assert say(*words).code == 0
     queue.fail(queue.claim()[0], "boom", give_up=True)
     done = say(*words)
     assert (done.code, verdicts(done)["failed"]) == (1, "red")
     assert say("doctor", queue.name, "--max-failed", "1").code == 0
-    queue.run(flows.answer(queue.talk, queue.operations.beat("h:1:x", None)))
+    queue.run(sending.answer(queue.talk, queue.operations.beat("h:1:x", None)))
 
 
 def test_a_cure_names_the_queue_and_can_be_pasted(say: Say, queue: Queue) -> None:
@@ -143,7 +143,7 @@ def test_limits_without_a_queue_are_refused(say: Say) -> None:
 
 
 def test_a_worker_that_waits_for_the_first_task_is_healthy(say: Say, queue: Queue) -> None:
-    queue.run(flows.answer(queue.talk, queue.operations.beat("h:1:x", {"pid": 1})))
+    queue.run(sending.answer(queue.talk, queue.operations.beat("h:1:x", {"pid": 1})))
     assert say("doctor", queue.name, "--workers", "1", "--max-age", "1s").code == 0
-    queue.run(flows.answer(queue.talk, queue.operations.beat("h:1:x", None)))
+    queue.run(sending.answer(queue.talk, queue.operations.beat("h:1:x", None)))
     assert say("doctor", queue.name, "--workers", "0").code == 1

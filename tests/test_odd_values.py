@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, Politeness, Queue, doctor, flows
+from timeoutq import Lease, Politeness, Queue, doctor, sending
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
 from timeoutq.testing import fake_queue
@@ -168,13 +168,13 @@ def test_no_odd_value_stops_the_queue_or_loses_a_task(
             wanted.add("late")
 
         def go_on() -> bool:
-            queue.run(flows.answer(queue.talk, queue.operations.plan(1000)))
+            queue.run(sending.answer(queue.talk, queue.operations.plan(1000)))
             queue.requeue_expired()
             queue.promote_due()
             queue.prune()
             for lease in queue.claim(3, timeout=5):
                 end(queue, lease, ended)
-            queue.run(flows.answer(queue.talk, queue.operations.beat("w2", {"pid": 1})))
+            queue.run(sending.answer(queue.talk, queue.operations.beat("w2", {"pid": 1})))
             return wanted <= ended
 
         wait_until(go_on, 20)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.invariants import check, check_keys
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, HostInfo, InvalidInput, Lease, LeaseLost, Politeness, Queue, flows
+from timeoutq import Answer, HostInfo, InvalidInput, Lease, LeaseLost, Politeness, Queue, sending
 from timeoutq.calls import Call
 from timeoutq.testing import FakeQueue, fake_queue
 
@@ -163,7 +163,7 @@ def test_a_claim_that_waits_is_given_the_next_visit_when_it_is_time(url: str, na
 
 
 def end_by_process_death(queue: FakeQueue, lease: Lease) -> None:
-    queue.run(flows.answers(queue.talk, queue.operations.crash([lease], "its process died")))
+    queue.run(sending.answers(queue.talk, queue.operations.crash([lease], "its process died")))
 
 
 # how a visit may end, and how many of four tasks wait for the host then
@@ -320,7 +320,7 @@ def test_a_call_that_is_sent_again_changes_nothing(fake: FakeQueue, operation: s
         "put": lambda: next(iter(ops.put((urls(A, 5),), lambda: b"once"))),
     }
     call = calls[operation]()
-    fake.run(flows.answer(fake.talk, call))
+    fake.run(sending.answer(fake.talk, call))
     first = fake.host(A)
     fake.clock.advance(0.3)
     raw.execute_command(*call.command(300))
@@ -780,7 +780,7 @@ def test_a_conversion_whose_client_died_is_taken_up_again(url: str, name: str, r
 
 
 def one_call(queue: Queue, call: Call[Any]) -> Any:
-    return flows.answer(queue.talk, call)
+    return sending.answer(queue.talk, call)
 
 
 def test_politeness_that_ends_forgets_the_rules_of_hosts(polite: Any) -> None:

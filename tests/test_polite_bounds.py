@@ -11,7 +11,7 @@ import redis
 
 from tests.invariants import check
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, Politeness, Queue, SchemaMismatch, flows
+from timeoutq import Lease, Politeness, Queue, SchemaMismatch, sending
 from timeoutq.calls import Call
 
 A = "http://a.example/"
@@ -36,7 +36,7 @@ def huge(url: str, name: str) -> Iterator[Queue]:
 
 def once(queue: Queue, call: Call[Any]) -> Any:
     """Run one script, once."""
-    return queue.run(flows.answer(queue.talk, call))
+    return queue.run(sending.answer(queue.talk, call))
 
 
 def commands(raw: redis.Redis) -> int:

@@ -19,7 +19,7 @@ from tests.invariants import check
 from tests.rig.handlers import history
 from tests.rig.processes import processes
 from tests.rig.waiting import wait_until
-from timeoutq import HostInfo, Lease, Politeness, Queue, flows
+from timeoutq import HostInfo, Lease, Politeness, Queue, sending
 from timeoutq.embedded import EmbeddedServer
 
 A, B, C, D = (f"http://{letter}.example/" for letter in "abcd")
@@ -120,7 +120,7 @@ def full(url: str) -> Iterator[None]:
 
 
 def crash(queue: Queue, lease: Lease) -> None:
-    queue.run(flows.answers(queue.talk, queue.operations.crash([lease], "its process died")))
+    queue.run(sending.answers(queue.talk, queue.operations.crash([lease], "its process died")))
 
 
 def requeue(queue: Queue, lease: Lease) -> None:
@@ -269,13 +269,13 @@ def test_a_polite_queue_lives_in_one_slot_of_a_cluster() -> None:
 def test_what_is_claimed_while_politeness_begins_has_its_place(url: str, name: str, seed: int) -> None:
     with Queue(name, url, timeout=60) as queue:
         queue.put(f"http://{i % 50}.example/{i}" for i in range(2000))
-        queue.run(flows.answer(queue.talk, queue.operations.configure({"politeness": b"0 2"})))
+        queue.run(sending.answer(queue.talk, queue.operations.configure({"politeness": b"0 2"})))
         cursor, held = b"p0", list[Lease]()
         while cursor != b"end":
             held += queue.claim(20)
             queue.release(held[:: seed + 1])
             held = [lease for n, lease in enumerate(held) if n % (seed + 1)]
-            cursor = queue.run(flows.answer(queue.talk, queue.operations.convert()))
+            cursor = queue.run(sending.answer(queue.talk, queue.operations.convert()))
         check(url, name)
         placed = {task for host in queue.hosts().hosts for task in host.in_flight}
         assert {lease.task for lease in held} <= placed
@@ -290,11 +290,11 @@ def test_what_is_claimed_while_politeness_begins_has_its_place(url: str, name: s
 def test_two_clients_may_begin_politeness_at_once(url: str, name: str) -> None:
     with Queue(name, url, timeout=60) as one, Queue(name, url, timeout=60) as two:
         one.put(f"http://{i % 50}.example/{i}" for i in range(1500))
-        assert one.run(flows.answer(one.talk, one.operations.configure({"politeness": b"0 2"}))) == 2
-        cursor = one.run(flows.answer(one.talk, one.operations.convert()))
+        assert one.run(sending.answer(one.talk, one.operations.configure({"politeness": b"0 2"}))) == 2
+        cursor = one.run(sending.answer(one.talk, one.operations.convert()))
         two.configure(politeness=Politeness(0, 2))
         while cursor != b"end":
-            cursor = one.run(flows.answer(one.talk, one.operations.convert()))
+            cursor = one.run(sending.answer(one.talk, one.operations.convert()))
         check(url, name)
         assert (one.stats().todos, one.stats().waiting) == (100, 1400)
         one.purge()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from timeoutq import Lease, Politeness, Queue, flows
+from timeoutq import Lease, Politeness, Queue, sending
 from timeoutq.testing import START, FakeQueue, fake_queue
 from timeoutq.why import forms
 
@@ -23,7 +23,7 @@ def fake() -> Iterator[FakeQueue]:
 def work(queue: FakeQueue) -> None:
     """Let two workers say that they are alive."""
     for worker in ("web1:1:a", "web1:2:b"):
-        queue.run(flows.answer(queue.talk, queue.operations.beat(worker, {"pid": 1})))
+        queue.run(sending.answer(queue.talk, queue.operations.beat(worker, {"pid": 1})))
 
 
 def hold(queue: FakeQueue, task: str) -> Lease:

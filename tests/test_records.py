@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import GiveUp, Politeness, Retry, State, flows, tracebacks
+from timeoutq import GiveUp, Politeness, Retry, State, sending, tracebacks
 
 
 def raised(message: str = "bad page", *, depth: int = 1) -> ValueError:
@@ -38,11 +38,11 @@ def failed(face: Any, task: str, error: object, **how: Any) -> None:
 def release(face: Any, lease: Any, most: int = 100, delay_ms: int = 0) -> str:
     """Release a lease as a worker does whose handler said so; give the answer."""
     call = face.operations.release([lease], delay_ms, most=most)[0]
-    return str(face.run(flows.answer(face.talk, call))[0])
+    return str(face.run(sending.answer(face.talk, call))[0])
 
 
 def settle(face: Any, call: Any) -> Any:
-    return face.run(flows.answer(face.talk, call))
+    return face.run(sending.answer(face.talk, call))
 
 
 # ---- tracebacks
@@ -131,7 +131,7 @@ def kept(face: Any) -> dict[str, Any]:
     """Give what is left in the keys of tracebacks, by their names."""
     names = ("traces", "trace_uses", "trace_texts", "trace_at")
     asked: list[Any] = [("EXISTS", face.operations.key(name)) for name in names]
-    found = face.run(flows.ask(face.talk, asked))
+    found = face.run(sending.ask(face.talk, asked))
     return {name: there for name, there in zip(names, found, strict=True) if there}
 
 
@@ -139,7 +139,7 @@ def test_many_that_fail_in_the_same_place_share_one_text_and_keep_their_own_mess
     errors = [raised(f"page {i} is bad") for i in range(20)]
     for i, error in enumerate(errors):
         failed(face, f"t{i}", error)
-    (texts,) = face.run(flows.ask(face.talk, [("HLEN", face.operations.key("trace_texts"))]))
+    (texts,) = face.run(sending.ask(face.talk, [("HLEN", face.operations.key("trace_texts"))]))
     assert texts == 1
     assert face.inspect("t7").traceback.endswith("ValueError: page 7 is bad")
     face.forget(*(f"t{i}" for i in range(19)))
@@ -319,7 +319,7 @@ def test_releases_are_forgotten_with_the_record_of_their_task(face: Any, way: st
     else:
         face.pull()
     assert face.inspect("a").releases == 0
-    (there,) = face.run(flows.ask(face.talk, [("EXISTS", face.operations.key("releases"))]))
+    (there,) = face.run(sending.ask(face.talk, [("EXISTS", face.operations.key("releases"))]))
     assert not there
 
 

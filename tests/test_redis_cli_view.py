@@ -14,7 +14,7 @@ import redis
 from redis.crc import key_slot
 
 from tests.rig.waiting import wait_until
-from timeoutq import flows
+from timeoutq import sending
 
 REDIS_CLI = shutil.which("redis-cli")
 KEYS = {
@@ -131,14 +131,14 @@ def test_scheduled_shows_when_each_task_is_due(face: Any, cli: Cli) -> None:
 def test_all_keys_are_the_designs_in_one_slot_and_of_the_types_it_says(face: Any, cli: Cli) -> None:
     key = f"timeoutq:{{{face.name}}}:"
     face.put({f"t{i}": {"n": i} for i in range(12)})
-    face.run(flows.answer(face.talk, face.operations.plan(10_000)))  # a cleaner has looked, and is to be woken
+    face.run(sending.answer(face.talk, face.operations.plan(10_000)))  # a cleaner has looked, and is to be woken
     face.fail(face.claim(2), "no", give_up=True)
     face.fail(face.claim(2), raised(), retry_in=60)
     face.ack(face.claim(2))
     face.claim(1, timeout=0.02)
     wait_until(face.requeue_expired)
     face.claim(2, max_runtime=60)
-    face.run(flows.answers(face.talk, face.operations.release(face.claim(1), most=100)))
+    face.run(sending.answers(face.talk, face.operations.release(face.claim(1), most=100)))
     found = set(cli("--scan", "--pattern", "timeoutq:*"))
     locks = {name for name in found if name.startswith(key + "lock:")}
     assert len(locks) == 2

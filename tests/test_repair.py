@@ -11,7 +11,7 @@ import redis
 
 from tests.invariants import STATES, a_minute_later, check_keys
 from tests.rig.waiting import wait_until
-from timeoutq import Politeness, Queue, State, doctor, flows
+from timeoutq import Politeness, Queue, State, doctor, flows, sending
 from timeoutq.cleaner import WALK_EVERY
 
 A, B = "http://a.example/", "http://b.example/"
@@ -51,8 +51,8 @@ def fill(queue: Queue) -> None:
     queue.schedule("later", after=60)
     if queue.stats().politeness is not None:
         queue.set_host("a.example", budget=100)
-    queue.run(flows.answer(queue.talk, queue.operations.plan(10_000)))
-    queue.run(flows.answer(queue.talk, queue.operations.beat("w", {"pid": 1})))
+    queue.run(sending.answer(queue.talk, queue.operations.plan(10_000)))
+    queue.run(sending.answer(queue.talk, queue.operations.beat("w", {"pid": 1})))
 
 
 def where(raw: redis.Redis, queue: Queue) -> dict[str, str]:
@@ -286,7 +286,7 @@ def test_ten_thousand_tasks_are_walked_through_within_a_minute(url: str, name: s
         raw.delete(queue.operations.key("hosts"))
         calls, on = 0, True
         while on:
-            part = queue.run(flows.answer(queue.talk, queue.operations.repair()))
+            part = queue.run(sending.answer(queue.talk, queue.operations.repair()))
             on, calls = bool(part.cursor), calls + 1
         assert calls * WALK_EVERY * 1.2 < 30
         healed(queue, url)
@@ -302,7 +302,7 @@ def test_done_tasks_that_had_no_time_are_given_one_without_a_pause(url: str, nam
         queue.configure(keep_done=timedelta(days=1))
         calls, more, cursor = 0, True, b"0"
         while more:
-            found = queue.run(flows.answer(queue.talk, queue.operations.prune(cursor=cursor)))
+            found = queue.run(sending.answer(queue.talk, queue.operations.prune(cursor=cursor)))
             calls, more, cursor = calls + 1, found.more, found.cursor
         assert client.zcard(queue.operations.key("done_at")) == 3000
         assert calls <= 10

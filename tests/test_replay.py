@@ -20,7 +20,7 @@ from tests.invariants import check
 from tests.rig.faces import Blocking
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Queue, State, Unavailable, flows
+from timeoutq import AsyncQueue, Queue, State, Unavailable, flows, sending
 from timeoutq.calls import Call
 from timeoutq.embedded import EmbeddedServer
 
@@ -357,7 +357,7 @@ def test_a_claim_that_is_sent_again_finds_its_tasks_among_many_leases_a_part_at_
 ) -> None:
     queue.put([f"mine{n}" for n in range(300)], ["fresh"])
     call = queue.operations.claim(b"w#1", 200, 60_000)
-    first = queue.run(flows.answer(queue.talk, call))
+    first = queue.run(sending.answer(queue.talk, call))
     assert first.rest is None
     deadline = first.leases[0].deadline * 1000
     crowd(raw, queue.name, 25_000, deadline - before / 500)
@@ -374,7 +374,7 @@ def test_a_claim_that_is_sent_again_finds_its_tasks_among_many_leases_a_part_at_
 def test_what_goes_on_to_look_is_not_put_off_by_a_lease_that_has_gone_meanwhile(queue: Queue, raw: Any) -> None:
     queue.put([f"zz{n}" for n in range(50)])
     call = queue.operations.claim(b"w#1", 50, 60_000)
-    first = queue.run(flows.answer(queue.talk, call))
+    first = queue.run(sending.answer(queue.talk, call))
     # the last of the first part has the same deadline as its own, which stand right behind
     crowd(raw, queue.name, 25_000, round(first.leases[0].deadline * 1000) - 19)
     part = call.read(binary(raw, call.command(200)))
@@ -436,13 +436,13 @@ def test_a_call_is_never_sent_again_once_the_queue_may_have_forgotten_it(
     clock = [1000.0]
     monkeypatch.setattr("timeoutq.flows.time.monotonic", lambda: clock[0])
     talk = replace(queue.talk, deadline=3600.0, proved=True)
-    flow = flows.settle(talk, talk.operations.put(("a",), talk.nonce))
-    assert isinstance(next(flow), flows.Send)
+    flow = sending.settle(talk, talk.operations.put(("a",), talk.nonce))
+    assert isinstance(next(flow), sending.Send)
     clock[0] += silence
     if again:
-        assert isinstance(flow.send(ConnectionResetError("gone")), flows.Sleep)
+        assert isinstance(flow.send(ConnectionResetError("gone")), sending.Sleep)
         step = flow.send(None)
-        assert isinstance(step, flows.Send)
+        assert isinstance(step, sending.Send)
         assert 40_000 in step.commands[0]  # its age, by which the script looks for the first one
     else:
         with pytest.raises(StopIteration) as ended:

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tests import test_core
-from timeoutq import AccessDenied, Politeness, Queue, flows, rights
+from timeoutq import AccessDenied, Politeness, Queue, rights, sending
 from timeoutq.doctor import examine, gather, judge
 
 MakeUser = Callable[..., str]
@@ -53,7 +53,7 @@ def test_the_probe_takes_one_exchange_and_leaves_no_key(url: str, name: str, raw
         queue.put("a")
         queue.stats()
         queue.purge()
-        queue.run(flows.prove(queue.talk))
+        queue.run(sending.prove(queue.talk))
         assert list(raw.scan_iter("*")) == []
         client: Any = raw
         client.config_resetstat()
@@ -148,5 +148,5 @@ def test_the_user_that_doctor_proposes_carries_all_that_a_queue_does(
             queue.purge()
     with Queue("q", address) as queue:
         assert queue.put("a", durable=0).added == 1
-        assert queue.run(flows.ask(queue.talk, [("WAIT", 0, 1)])) == [0]
+        assert queue.run(sending.ask(queue.talk, [("WAIT", 0, 1)])) == [0]
         queue.purge()

@@ -114,9 +114,9 @@ def every_kind(queue: Queue, ids: Sequence[bytes] = IDS) -> None:
 
 
 def _crash(queue: Queue, lease: Any) -> Any:
-    from timeoutq import flows
+    from timeoutq import sending
 
-    return flows.answers(queue.talk, queue.operations.crash([lease], "killed by signal 9"))
+    return sending.answers(queue.talk, queue.operations.crash([lease], "killed by signal 9"))
 
 
 # ---- diff and intersect
@@ -549,9 +549,9 @@ def test_payloads_of_a_megabyte_come_a_few_at_a_time(queue: Queue) -> None:
 
 def test_a_restore_that_is_sent_again_changes_nothing(queue: Queue, raw: redis.Redis) -> None:
     call = queue.operations.restore([Record(b"a", State.TODOS)], queue.token)
-    from timeoutq import flows
+    from timeoutq import sending
 
-    assert queue.run(flows.answer(queue.talk, call)).added == 1
+    assert queue.run(sending.answer(queue.talk, call)).added == 1
     (lease,) = queue.claim()
     again: Any = raw.execute_command
     assert again(*call.command(5)) == "p"

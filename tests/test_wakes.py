@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, Politeness, Queue, State, flows
+from timeoutq import Lease, Politeness, Queue, State, sending
 from timeoutq.model import Record
 
 _names = count(1)
@@ -74,13 +74,13 @@ def blocked(queue: Queue) -> None:
 
 
 def crashed(queue: Queue, leases: list[Lease]) -> None:
-    queue.run(flows.answers(queue.talk, queue.operations.crash(leases, "killed")))
+    queue.run(sending.answers(queue.talk, queue.operations.crash(leases, "killed")))
 
 
 def restored(due: float | None) -> Act:
     def act(queue: Queue, _: object) -> None:
         record = Record(b"https://a.example/", State.SCHEDULED if due else State.TODOS, due)
-        queue.run(flows.answer(queue.talk, queue.operations.restore([record], queue.talk.nonce)))
+        queue.run(sending.answer(queue.talk, queue.operations.restore([record], queue.talk.nonce)))
 
     return act
 
@@ -101,7 +101,7 @@ RINGS: dict[str, tuple[Prepare, Act]] = {
     "retry_failed": (failed, lambda queue, _: queue.retry_failed(all=True)),
     "a repair that finds ready tasks": (
         lambda queue: queue.put("a"),
-        lambda queue, _: queue.run(flows.answer(queue.talk, queue.operations.repair())),
+        lambda queue, _: queue.run(sending.answer(queue.talk, queue.operations.repair())),
     ),
     "resume": (paused, lambda queue, _: queue.resume()),
     "restore": (_nothing, restored(None)),
@@ -141,7 +141,7 @@ def fresh(url: str) -> Queue:
 
 def plan(queue: Queue) -> int:
     """A cleaner says until when it sleeps, ms."""
-    return queue.run(flows.answer(queue.talk, queue.operations.plan(SLEEP_MS))).at_ms
+    return queue.run(sending.answer(queue.talk, queue.operations.plan(SLEEP_MS))).at_ms
 
 
 @pytest.mark.parametrize("verb", RINGS)

@@ -23,13 +23,13 @@ from timeoutq import (
     Queue,
     Release,
     Worker,
-    flows,
     logs,
     tracebacks,
 )
 from timeoutq import refusals as refusals_module
 from timeoutq.cli.app import app
 from timeoutq.refusals import Refusals
+from timeoutq.sending import answer
 from timeoutq.testing import fake_queue
 from timeoutq.text import safe, span
 
@@ -404,7 +404,7 @@ def test_of_many_releases_that_block_only_those_without_a_host_are_counted() -> 
         queue.put("http://a.example/", "free")
         leases = queue.claim(2)
         (call,) = queue.operations.release(leases, block_ms=60_000, most=1)
-        outcome = queue.run(flows.answer(queue.talk, call))
+        outcome = queue.run(answer(queue.talk, call))
         assert {lease.task: outcome[lease.task] for lease in leases} == {"http://a.example/": "ok", "free": "failed"}
         assert queue.host("a.example").blocked_until == queue.clock.now + 60
         assert queue.inspect("http://a.example/").releases == 0

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
-from timeoutq import flows, repairs, telling
+from timeoutq import flows, repairs, sending, telling
 from timeoutq.client import AsyncQueue
 from timeoutq.errors import TimeoutqError
 from timeoutq.replies import Plan
@@ -97,7 +97,7 @@ class Cleaner:
         """Do all that is due; give how many seconds to sleep."""
         queue, ops = self.queue, self.queue.operations
         while True:
-            plan: Plan = await queue.run(flows.answer(queue.talk, ops.plan(int(self.longest * 1000))))
+            plan: Plan = await queue.run(sending.answer(queue.talk, ops.plan(int(self.longest * 1000))))
             self.met = True
             if plan.at_ms > plan.now_ms:
                 break
@@ -116,7 +116,7 @@ class Cleaner:
             await self._prune()
         if self._converting:
             # whoever changed the politeness may have died; between two parts, what is due is done
-            part = await self.queue.run(flows.answer(queue.talk, ops.convert()))
+            part = await self.queue.run(sending.answer(queue.talk, ops.convert()))
             self._converting = part != b"end"
             if self._converting:
                 return 0.0
@@ -129,7 +129,7 @@ class Cleaner:
     async def _prune(self) -> None:
         while True:
             call = self.queue.operations.prune(cursor=self._cursor)
-            found = await self.queue.run(flows.answer(self.queue.talk, call))
+            found = await self.queue.run(sending.answer(self.queue.talk, call))
             self._cursor, self._converting = found.cursor, found.converting
             if not found.more:
                 break
@@ -137,7 +137,7 @@ class Cleaner:
 
     async def _repair(self) -> None:
         # all cleaners of a queue share one walk, so that together they look no more often than one cleaner would
-        found = await self.queue.run(flows.answer(self.queue.talk, self.queue.operations.repair()))
+        found = await self.queue.run(sending.answer(self.queue.talk, self.queue.operations.repair()))
         if found.found:
             fields = {"queue": self.queue.name}
             telling.say(log, logging.WARNING, "queue %s: %s", self.queue.name, repairs.told(found.found), fields=fields)

@@ -20,11 +20,10 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
-from timeoutq import arguments, flows, replies, tracebacks, why
+from timeoutq import arguments, flows, replies, sending, tracebacks, why
 from timeoutq.calls import BATCH, Call
 from timeoutq.connection import AsyncLink, Link, Server
 from timeoutq.errors import InvalidInput, TimeoutqError
-from timeoutq.flows import BELL_WAIT, Bell, Flow, Send, ServerClock, Talk
 from timeoutq.model import (
     Answer,
     Entry,
@@ -47,6 +46,7 @@ from timeoutq.model import (
 )
 from timeoutq.operations import Operations
 from timeoutq.retry import Retries, RetryPolicy
+from timeoutq.sending import BELL_WAIT, Bell, Flow, Send, ServerClock, Talk
 from timeoutq.troubles import LINK_ERRORS
 from timeoutq.why import Reason
 
@@ -197,7 +197,7 @@ class _Face:
     def _end(self, given: object, leases: Sequence[Lease], calls: Sequence[Call[Outcome]]) -> Flow[Answer | Outcome]:
         if isinstance(given, Lease):
             return flows.end_one(self.talk, leases[0], calls)
-        return flows.answers(self.talk, calls)
+        return sending.answers(self.talk, calls)
 
     def _extend(self, lease: Lease | Iterable[Lease], timeout: float | None) -> Flow[Lease | Outcome]:
         if isinstance(lease, Lease):
@@ -209,14 +209,14 @@ class _Face:
 
     def _requeued(self, n: int) -> Flow[int]:
         asked = time.monotonic()
-        swept = yield from flows.answer(self.talk, self.operations.requeue_expired(arguments.count(n, high=BATCH)))
+        swept = yield from sending.answer(self.talk, self.operations.requeue_expired(arguments.count(n, high=BATCH)))
         self.talk.clock.swept(swept.now_ms, asked)
         flows.tell_given_up(self.name, swept)
         return swept.moved
 
     def _promoted(self, n: int) -> Flow[int]:
         asked = time.monotonic()
-        swept = yield from flows.answer(self.talk, self.operations.promote_due(arguments.count(n, high=BATCH)))
+        swept = yield from sending.answer(self.talk, self.operations.promote_due(arguments.count(n, high=BATCH)))
         self.talk.clock.seen(swept.now_ms, asked)
         return swept.moved
 
@@ -229,35 +229,35 @@ class _Face:
 
     def _workers(self) -> Flow[list[WorkerInfo]]:
         key = self.operations.key
-        (found,) = yield from flows.ask(self.talk, [("ZREVRANGE", key("workers"), 0, 499, "WITHSCORES")])
+        (found,) = yield from sending.ask(self.talk, [("ZREVRANGE", key("workers"), 0, 499, "WITHSCORES")])
         flat = [word for pair in found for word in pair] if found and isinstance(found[0], list | tuple) else found
         names, beats = flat[::2], flat[1::2]
         if not names:
             return []
-        (about,) = yield from flows.ask(self.talk, [("HMGET", key("worker_info"), *names)])
+        (about,) = yield from sending.ask(self.talk, [("HMGET", key("worker_info"), *names)])
         return [
             replies.read_worker(name, info or b"{}", beat) for name, beat, info in zip(names, beats, about, strict=True)
         ]
 
     def _history(self) -> Flow[list[Sample]]:
-        (lines,) = yield from flows.ask(self.talk, [("LRANGE", self.operations.key("history"), 0, 119)])
+        (lines,) = yield from sending.ask(self.talk, [("LRANGE", self.operations.key("history"), 0, 119)])
         samples = [replies.read_sample(line) for line in reversed(lines)]
         return [sample for sample in samples if sample.at]
 
     def _errors(self, n: int) -> Flow[list[Failure]]:
         high = arguments.count(n, high=50)
-        (lines,) = yield from flows.ask(self.talk, [("LRANGE", self.operations.key("error_log"), 0, high - 1)])
+        (lines,) = yield from sending.ask(self.talk, [("LRANGE", self.operations.key("error_log"), 0, high - 1)])
         return [replies.read_failure(line) for line in lines]
 
     def _prune(self, n: int) -> Flow[int]:
-        found = yield from flows.answer(self.talk, self.operations.prune(arguments.count(n, high=BATCH)))
+        found = yield from sending.answer(self.talk, self.operations.prune(arguments.count(n, high=BATCH)))
         if found.converting:
             yield from flows.convert(self.talk, calls=CONVERTS)
-        yield from flows.answer(self.talk, self.operations.repair())
+        yield from sending.answer(self.talk, self.operations.repair())
         return found.pruned
 
     def _server(self) -> Flow[dict[str, Any]]:
-        (info,) = yield from flows.ask(self.talk, [("INFO",)])
+        (info,) = yield from sending.ask(self.talk, [("INFO",)])
         return dict(info) if isinstance(info, dict) else {"raw": info}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # a reply
 
     def _wait_drained(self, timeout: float | None, before: float | datetime | None) -> Flow[bool]:
@@ -271,17 +271,17 @@ class _Face:
         return why.explain(self.talk, task)
 
     def _host(self, host: str, *rules: tuple[str, Any]) -> Flow[HostInfo]:
-        found = yield from flows.answer(self.talk, self.operations.host(host, rules))
+        found = yield from sending.answer(self.talk, self.operations.host(host, rules))
         while found is not None and found.recalling and rules:
             # if the host has many ready tasks, one step takes back only a part of them
-            found = yield from flows.answer(self.talk, self.operations.host(host, [("recall", "")]))
+            found = yield from sending.answer(self.talk, self.operations.host(host, [("recall", "")]))
         if found is None:
             raise InvalidInput(self._not_polite())
         return found
 
     def _hosts(self, cursor: str | None, n: int) -> Flow[HostPage]:
         start = int(self._cursor(cursor) or 0)
-        found = yield from flows.answer(self.talk, self.operations.hosts(start, arguments.count(n, high=500)))
+        found = yield from sending.answer(self.talk, self.operations.hosts(start, arguments.count(n, high=500)))
         if found is None:
             raise InvalidInput(self._not_polite())
         return HostPage(found, str(start + n) if len(found) == n else None)
@@ -380,7 +380,7 @@ class Queue(_Face):
             return tokens[-1]
 
         if not self.talk.proved:
-            self.run(flows.prove(self.talk))
+            self.run(sending.prove(self.talk))
         talk = replace(self.talk, nonce=nonce)
         try:
             return self.run(flows.claim(talk, n, timeout_ms, max_runtime_ms, wait))
@@ -396,7 +396,7 @@ class Queue(_Face):
         call = self.operations.claim(token, 0, timeout_ms, max_runtime_ms)
         replies = self._drive(_replay(call, self.talk))
         if replies:
-            self._drive(flows.answers(self.talk, self.operations.release(replies)))
+            self._drive(sending.answers(self.talk, self.operations.release(replies)))
 
     def close(self) -> None:
         """Close the connections; a later call opens new ones."""
@@ -426,7 +426,7 @@ class Queue(_Face):
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
         calls = self.operations.put(tasks, self.token, again=again, group=group)
-        return self.run(flows.answers(self.talk, calls, _replicas(durable)))
+        return self.run(sending.answers(self.talk, calls, _replicas(durable)))
 
     def schedule(
         self,
@@ -444,7 +444,7 @@ class Queue(_Face):
         `Unavailable`, `NotReplicated`.
         """
         calls = self.operations.schedule(tasks, self.token, at=at, after=after, again=again, group=group)
-        return self.run(flows.answers(self.talk, calls, _replicas(durable)))
+        return self.run(sending.answers(self.talk, calls, _replicas(durable)))
 
     # ---- leases
 
@@ -544,7 +544,7 @@ class Queue(_Face):
 
         Raises `Unavailable` when the reply was lost: what it held is not given again.
         """
-        return self.run(flows.answer(self.talk, self.operations.pull(arguments.count(n, high=BATCH))))
+        return self.run(sending.answer(self.talk, self.operations.pull(arguments.count(n, high=BATCH))))
 
     # ---- the cleaner's
 
@@ -571,11 +571,11 @@ class Queue(_Face):
 
     def forget(self, *tasks: Tasks) -> Outcome:
         """Remove tasks from every state, running ones too: their ack will be `LOST`. Gives the state each was in."""
-        return self.run(flows.answers(self.talk, self.operations.forget(tasks)))
+        return self.run(sending.answers(self.talk, self.operations.forget(tasks)))
 
     def inspect(self, task: TaskId) -> TaskInfo:
         """Tell all that is known of one task; its `state` is None when it is in none."""
-        return self.run(flows.answer(self.talk, self.operations.inspect(task)))
+        return self.run(sending.answer(self.talk, self.operations.inspect(task)))
 
     def states(self, *tasks: Tasks) -> Outcome:
         """Give the state of each task, any number of them, 500 at one moment; `UNKNOWN` for a task in no state.
@@ -583,7 +583,7 @@ class Queue(_Face):
         `outcome["https://example.com/"]` is the state of one task, `outcome.items()` gives pairs of id and state, and
         `outcome.counts()` how many tasks are where.
         """
-        return self.run(flows.answers(self.talk, self.operations.states(tasks)))
+        return self.run(sending.answers(self.talk, self.operations.states(tasks)))
 
     def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
         """Read a page of a state, about `n` entries: leases by deadline, scheduled by due time, sets in no order."""
@@ -601,7 +601,7 @@ class Queue(_Face):
 
     def stats(self) -> Stats:
         """Count all states, read counters and settings, at one moment."""
-        return self.run(flows.answer(self.talk, self.operations.stats()))
+        return self.run(sending.answer(self.talk, self.operations.stats()))
 
     def workers(self) -> Found[WorkerInfo]:
         """Tell who works: the 500 workers that said so last."""
@@ -617,11 +617,11 @@ class Queue(_Face):
 
     def pause(self) -> None:
         """Stop giving out tasks to anyone; what is leased goes on."""
-        self.run(flows.answer(self.talk, self.operations.configure({"paused": b"1"})))
+        self.run(sending.answer(self.talk, self.operations.configure({"paused": b"1"})))
 
     def resume(self) -> None:
         """Give out tasks again."""
-        self.run(flows.answer(self.talk, self.operations.configure({"paused": b"0"})))
+        self.run(sending.answer(self.talk, self.operations.configure({"paused": b"0"})))
 
     def configure(
         self,
@@ -777,7 +777,7 @@ class AsyncQueue(_Face):
             return tokens[-1]
 
         if not self.talk.proved:
-            await self.run(flows.prove(self.talk))
+            await self.run(sending.prove(self.talk))
         talk = replace(self.talk, nonce=nonce)
         try:
             return await self.run(flows.claim(talk, n, timeout_ms, max_runtime_ms, wait))
@@ -792,7 +792,7 @@ class AsyncQueue(_Face):
         call = self.operations.claim(token, 0, timeout_ms, max_runtime_ms)
         replies = await self._drive(_replay(call, self.talk))
         if replies:
-            await self._drive(flows.answers(self.talk, self.operations.release(replies)))
+            await self._drive(sending.answers(self.talk, self.operations.release(replies)))
 
     async def close(self) -> None:
         """Close the connections; a later call opens new ones."""
@@ -827,7 +827,7 @@ class AsyncQueue(_Face):
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
         calls = self.operations.put(tasks, self.token, again=again, group=group)
-        return await self.run(flows.answers(self.talk, calls, _replicas(durable)))
+        return await self.run(sending.answers(self.talk, calls, _replicas(durable)))
 
     async def schedule(
         self,
@@ -845,7 +845,7 @@ class AsyncQueue(_Face):
         `Unavailable`, `NotReplicated`.
         """
         calls = self.operations.schedule(tasks, self.token, at=at, after=after, again=again, group=group)
-        return await self.run(flows.answers(self.talk, calls, _replicas(durable)))
+        return await self.run(sending.answers(self.talk, calls, _replicas(durable)))
 
     # ---- leases
 
@@ -945,7 +945,7 @@ class AsyncQueue(_Face):
 
         Raises `Unavailable` when the reply was lost: what it held is not given again.
         """
-        return await self.run(flows.answer(self.talk, self.operations.pull(arguments.count(n, high=BATCH))))
+        return await self.run(sending.answer(self.talk, self.operations.pull(arguments.count(n, high=BATCH))))
 
     # ---- the cleaner's
 
@@ -972,11 +972,11 @@ class AsyncQueue(_Face):
 
     async def forget(self, *tasks: Tasks) -> Outcome:
         """Remove tasks from every state, running ones too: their ack will be `LOST`. Gives the state each was in."""
-        return await self.run(flows.answers(self.talk, self.operations.forget(tasks)))
+        return await self.run(sending.answers(self.talk, self.operations.forget(tasks)))
 
     async def inspect(self, task: TaskId) -> TaskInfo:
         """Tell all that is known of one task; its `state` is None when it is in none."""
-        return await self.run(flows.answer(self.talk, self.operations.inspect(task)))
+        return await self.run(sending.answer(self.talk, self.operations.inspect(task)))
 
     async def states(self, *tasks: Tasks) -> Outcome:
         """Give the state of each task, any number of them, 500 at one moment; `UNKNOWN` for a task in no state.
@@ -984,7 +984,7 @@ class AsyncQueue(_Face):
         `outcome["https://example.com/"]` is the state of one task, `outcome.items()` gives pairs of id and state, and
         `outcome.counts()` how many tasks are where.
         """
-        return await self.run(flows.answers(self.talk, self.operations.states(tasks)))
+        return await self.run(sending.answers(self.talk, self.operations.states(tasks)))
 
     async def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
         """Read a page of a state, about `n` entries: leases by deadline, scheduled by due time, sets in no order."""
@@ -1003,7 +1003,7 @@ class AsyncQueue(_Face):
 
     async def stats(self) -> Stats:
         """Count all states, read counters and settings, at one moment."""
-        return await self.run(flows.answer(self.talk, self.operations.stats()))
+        return await self.run(sending.answer(self.talk, self.operations.stats()))
 
     async def workers(self) -> Found[WorkerInfo]:
         """Tell who works: the 500 workers that said so last."""
@@ -1019,11 +1019,11 @@ class AsyncQueue(_Face):
 
     async def pause(self) -> None:
         """Stop giving out tasks to anyone; what is leased goes on."""
-        await self.run(flows.answer(self.talk, self.operations.configure({"paused": b"1"})))
+        await self.run(sending.answer(self.talk, self.operations.configure({"paused": b"1"})))
 
     async def resume(self) -> None:
         """Give out tasks again."""
-        await self.run(flows.answer(self.talk, self.operations.configure({"paused": b"0"})))
+        await self.run(sending.answer(self.talk, self.operations.configure({"paused": b"0"})))
 
     async def configure(
         self,

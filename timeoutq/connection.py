@@ -29,28 +29,13 @@ from redis.retry import Retry
 from timeoutq import address, names
 from timeoutq.address import Address, Sentinels
 from timeoutq.calls import Command
+from timeoutq.deadlines import ATTEMPT, CONNECT, LEAP, SLICE, SLOWEST
 from timeoutq.errors import InvalidInput, TimeoutqError
-from timeoutq.patience import SLOWEST, AsyncPatientParser, PatientParser
+from timeoutq.patience import AsyncPatientParser, PatientParser
 from timeoutq.troubles import LOOP_BLOCKED, explain, is_denied
 
 T = TypeVar("T")
 P = TypeVar("P")
-
-ATTEMPT = 0.3
-"""The part of the deadline that one attempt waits for its reply: after a silent one there is time for another."""
-
-CONNECT = 0.2
-"""The part of the deadline that connecting may take."""
-
-SLICE = 64 * 1024
-"""Commands with more bytes than this are sent in pieces of this size.
-
-On both faces, each piece may take the patience of an attempt plus `LEAP`, and a piece that gets through renews this
-time: so long is slow, not stuck.
-"""
-
-LEAP = 6 * SLICE / SLOWEST
-"""Seconds that six pieces need on the slowest link: buffers on the way let so many bytes through in one leap."""
 
 _UNSENT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 """The option that bounds what the kernel takes of a heavy command before it can send it. Without it the kernel

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 
-from timeoutq import flows
+from timeoutq import sending
 from timeoutq.client import Queue
 from timeoutq.errors import TimeoutqError
-from timeoutq.flows import Flow, Talk
 from timeoutq.model import Stats
 from timeoutq.operations import Operations
+from timeoutq.sending import Flow, Talk
 
 KEYS_A_CALL = 1000
 """About how many keys the server looks at in one SCAN."""
@@ -46,7 +46,7 @@ class Listed:
 
 def size(queue: Queue) -> int:
     """Count all keys of the server's database, as the length of a walk."""
-    (found,) = queue.run(flows.ask(queue.talk, [("DBSIZE",)]))
+    (found,) = queue.run(sending.ask(queue.talk, [("DBSIZE",)]))
     return int(found)
 
 
@@ -62,7 +62,7 @@ def names(queue: Queue) -> Iterator[list[str]]:
 
 
 def _scan(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[str]]]:
-    (reply,) = yield from flows.ask(talk, [("SCAN", cursor, "MATCH", _PATTERN, "COUNT", KEYS_A_CALL)])
+    (reply,) = yield from sending.ask(talk, [("SCAN", cursor, "MATCH", _PATTERN, "COUNT", KEYS_A_CALL)])
     following, keys = reply
     after = following.decode() if isinstance(following, bytes) else str(following)
     matches = (_META.fullmatch(key) for key in keys)
@@ -74,7 +74,7 @@ def look(queue: Queue, found: Iterable[str]) -> Iterator[Listed]:
     rest = iter(found)
     while part := list(islice(rest, QUEUES_A_FLUSH)):
         calls = [Operations(name).stats() for name in part]
-        for name, result in zip(part, queue.run(flows.settle(queue.talk, calls)), strict=True):
+        for name, result in zip(part, queue.run(sending.settle(queue.talk, calls)), strict=True):
             if isinstance(result, TimeoutqError):
                 yield Listed(name, None, str(result))
             elif result.exists or result.workers:

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 from timeoutq import flows, repairs
 from timeoutq.client import Queue
 from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
-from timeoutq.flows import Flow, Send
 from timeoutq.rights import HARMLESS, MAKING, cure
 from timeoutq.scripts import SIZES
+from timeoutq.sending import Flow, Send
 from timeoutq.text import counted
 
 MARKS = {"green": ("green", "✓"), "yellow": ("yellow", "!"), "red": ("red", "✗")}

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from timeoutq import flows, telling, tracebacks
+from timeoutq import sending, telling, tracebacks
 from timeoutq.arguments import error_words
 from timeoutq.client import Queue
 from timeoutq.durations import Spans
@@ -141,7 +141,7 @@ class Heartbeat:
         # the same report is sent until the server has answered; the server counts no report twice
         delta = None if self._spans is None else self._spans.delta()
         call = self.queue.operations.beat(self.queue.worker, about, delta)
-        self.peers = max(1, self.queue.run(flows.answer(self.queue.talk, call)))
+        self.peers = max(1, self.queue.run(sending.answer(self.queue.talk, call)))
         if self._spans is not None:
             self._spans.told()
 

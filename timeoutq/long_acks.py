@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 
-from timeoutq import flows, telling
+from timeoutq import flows, sending, telling
 from timeoutq.calls import BYTES, Call, fitting
 from timeoutq.client import AsyncQueue
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
@@ -136,7 +136,7 @@ class LongAcks:
             one.ack = ops.ack_put(one.lease, ids[:fits], bodies, one.again_ms, one.payload)
         while one.before:
             part = _first(one.before)
-            for result in await self._queue.run(flows.settle(talk, part)):
+            for result in await self._queue.run(sending.settle(talk, part)):
                 if isinstance(result, TimeoutqError):
                     raise result
                 one.before.popleft()

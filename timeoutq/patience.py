@@ -18,8 +18,7 @@ import redis
 import redis.asyncio.connection
 import redis.connection
 
-SLOWEST = 128 * 1024
-"""Bytes per second of the slowest link that is not taken for broken: a call gets the time it needs on this link."""
+from timeoutq.deadlines import SLOWEST
 
 _Parser: Any = redis.connection.DefaultParser
 _AsyncParser: Any = redis.asyncio.connection.DefaultParser

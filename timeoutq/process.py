@@ -19,7 +19,7 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Self, cast
 
-from timeoutq import endings, exit_codes, flows, telling
+from timeoutq import endings, exit_codes, sending, telling
 from timeoutq.arguments import class_name, error_words
 from timeoutq.client import twin
 from timeoutq.endings import Order, Told
@@ -139,7 +139,7 @@ def _end_after(loop: asyncio.AbstractEventLoop, worker: Worker, main: asyncio.Ta
 def _count_crashes(worker: Worker, leases: list[Lease], reason: str) -> None:
     queue = twin(worker.queue)
     try:
-        queue.run(flows.answers(queue.talk, queue.operations.crash(leases, reason)))
+        queue.run(sending.answers(queue.talk, queue.operations.crash(leases, reason)))
     except TimeoutqError as error:
         telling.say(
             log, logging.WARNING, "queue %s: the leases of process %d must run out: %s", queue.name, os.getpid(), error,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
-from timeoutq import exit_codes, flows, telling, tracebacks
+from timeoutq import exit_codes, flows, sending, telling, tracebacks
 from timeoutq.arguments import error_words
 from timeoutq.client import AsyncQueue, Queue, twin
 from timeoutq.endings import PATIENCE, Done, End, Ending, Order, Replace, Told, asked_for, judge, young_deaths
@@ -397,7 +397,7 @@ class _Supervisor:
             if blame and started:
                 self._crash(queue, started, f"its worker process died while it ran: {died}", fields)
             if worker:
-                queue.run(flows.answer(queue.talk, queue.operations.beat(worker, None)))
+                queue.run(sending.answer(queue.talk, queue.operations.beat(worker, None)))
             if started or held:
                 telling.say(
                     log, logging.WARNING, "queue %s: %s running in process %d, %d more %s held",
@@ -422,7 +422,7 @@ class _Supervisor:
         telling.name_tasks(log, self._queue.name, told, fields)
 
     def _crash(self, queue: Queue, started: list[Lease], reason: str, fields: dict[str, Any]) -> None:
-        outcome = queue.run(flows.answers(queue.talk, queue.operations.crash(started, reason)))
+        outcome = queue.run(sending.answers(queue.talk, queue.operations.crash(started, reason)))
         told: list[telling.Told] = [
             (lease.task, f"is given up: {reason}", {"crashes": lease.crashes + 1, "error": reason})
             for lease, answer in zip(started, outcome, strict=True)

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-from timeoutq import arguments, flows
+from timeoutq import arguments, sending
 from timeoutq.calls import BATCH
 from timeoutq.client import Queue
 from timeoutq.errors import InvalidInput
-from timeoutq.flows import Flow, Talk
 from timeoutq.model import Outcome, Payload, Record, State, text
+from timeoutq.sending import Flow, Talk
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ def scan(queue: Queue, state: State, match: bytes | None = None) -> Iterator[lis
 def _page(talk: Talk, state: State, cursor: str, match: bytes | None) -> Flow[tuple[str | None, list[bytes]]]:
     verb = "ZSCAN" if state in ORDERED else "SSCAN"
     matching = () if match is None else ("MATCH", match)
-    (reply,) = yield from flows.ask(talk, [(verb, talk.operations.key(state), cursor, *matching, "COUNT", PAGE)])
+    (reply,) = yield from sending.ask(talk, [(verb, talk.operations.key(state), cursor, *matching, "COUNT", PAGE)])
     following, found = reply
     if state in ORDERED:
         found = [pair[0] for pair in found] if found and isinstance(found[0], list | tuple) else found[::2]
@@ -119,14 +119,14 @@ def within(queue: Queue, state: State, ids: Sequence[bytes]) -> list[bool]:
     if not ids:
         return []
     verb = "ZMSCORE" if state in ORDERED else "SMISMEMBER"
-    (reply,) = queue.run(flows.ask(queue.talk, [(verb, queue.operations.key(state), *ids)]))
+    (reply,) = queue.run(sending.ask(queue.talk, [(verb, queue.operations.key(state), *ids)]))
     return [found is not None for found in reply] if state in ORDERED else [bool(found) for found in reply]
 
 
 def size(queue: Queue, state: State) -> int:
     """Count the tasks in a state."""
     verb = "ZCARD" if state in ORDERED else "SCARD"
-    (reply,) = queue.run(flows.ask(queue.talk, [(verb, queue.operations.key(state))]))
+    (reply,) = queue.run(sending.ask(queue.talk, [(verb, queue.operations.key(state))]))
     return int(reply)
 
 
@@ -162,7 +162,7 @@ def describe(queue: Queue, ids: Sequence[bytes]) -> Iterator[list[Record]]:
     """Tell what an export says of these tasks, in lists of bounded size; tasks that no state holds are left out."""
     start = 0
     while start < len(ids):
-        looked, records = queue.run(flows.answer(queue.talk, queue.operations.describe(ids[start : start + BATCH])))
+        looked, records = queue.run(sending.answer(queue.talk, queue.operations.describe(ids[start : start + BATCH])))
         start += looked
         yield records
 
@@ -197,7 +197,7 @@ def export(
 
 def restore(queue: Queue, records: Sequence[Record]) -> Outcome:
     """Bring up to 500 tasks in as they were, in one step; those that the queue knows are left as they are."""
-    return queue.run(flows.answer(queue.talk, queue.operations.restore(records, queue.token)))
+    return queue.run(sending.answer(queue.talk, queue.operations.restore(records, queue.token)))
 
 
 def header(queue: Queue) -> str:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
-from timeoutq import flows
-from timeoutq.flows import Flow, Talk
+from timeoutq import sending
 from timeoutq.model import HostInfo, State, TaskId, TaskInfo
 from timeoutq.replies import Why
+from timeoutq.sending import Flow, Talk
 
 ADVICE = {
     "done": "put it again with again=True, or ack with again_in= for a new visit",
@@ -39,13 +39,13 @@ class Reason:
 
 def explain(talk: Talk, task: TaskId) -> Flow[Reason]:
     """Ask for all that decides, and say what does."""
-    found = yield from flows.answer(talk, talk.operations.why(task))
+    found = yield from sending.answer(talk, talk.operations.why(task))
     said = crooked(found)
     if said is not None:
         return _reason(found, "crooked", said)
     if found.info.state is None:
         for other in forms(found.info.task):
-            if (yield from flows.answer(talk, talk.operations.inspect(other))).state is not None:
+            if (yield from sending.answer(talk, talk.operations.inspect(other))).state is not None:
                 return _reason(found, "unknown", f"it was never put, but {other!r} was", other)
         return _reason(found, "unknown", "no state holds it: it was never put, or was forgotten or pruned since")
     code, message = judge(found)

@@ -25,10 +25,11 @@ from typing import Any, Protocol, TypeVar, cast
 
 from tenacity import RetryCallState, wait_random_exponential
 
-from timeoutq import arguments, flows, forks, handlers, signals, telling, tracebacks, unending
+from timeoutq import arguments, flows, forks, handlers, sending, signals, telling, tracebacks, unending
 from timeoutq.calls import BATCH, Call, fitting, flushes
 from timeoutq.cleaner import Cleaner
 from timeoutq.client import AsyncQueue, Queue, twin
+from timeoutq.deadlines import SLOWEST
 from timeoutq.durations import SHORTEST, Spans
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError, WorkerBroken
 from timeoutq.found import Found, listed, listed_here, listed_raised
@@ -38,7 +39,6 @@ from timeoutq.lifespan import Span, is_manager
 from timeoutq.long_acks import LongAcks
 from timeoutq.loopwatch import LoopWatch
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
-from timeoutq.patience import SLOWEST
 from timeoutq.refusals import Refusals
 from timeoutq.replies import Claimed
 from timeoutq.retry import GiveUp, Retries, Retry, RetryPolicy, decision
@@ -642,7 +642,7 @@ class Worker:
         n = 0 if claim is None else cast("int", claim.args[0])
         began, strokes = time.monotonic(), self._strokes
         try:
-            results = await self.queue.run(flows.settle(self.queue.talk, calls))
+            results = await self.queue.run(sending.settle(self.queue.talk, calls))
         except TimeoutqError as error:
             results = [error] * len(calls)
         except BaseException:
@@ -830,7 +830,7 @@ class Worker:
     # ---- waiting
 
     async def _await_bell(self) -> None:
-        seconds = BELL_RETRY if self.burst else flows.BELL_WAIT
+        seconds = BELL_RETRY if self.burst else sending.BELL_WAIT
         try:
             await self.queue.link.wait_bell(self.queue.operations.key("bell"), seconds)
         except LINK_ERRORS:

@@ -208,7 +208,7 @@ MUTANTS = [
     ),
     Mutant(
         "a client takes a jump of the clock for the way of things",
-        "flows.py",
+        "sending.py",
         "elif least <= self._most_ms + slewed_ms:",
         "else:",
         [_test("test_core_servers", "jump_for_the_way")],
@@ -268,9 +268,9 @@ MUTANTS = [
     Mutant("an ack does not know its own call again", "lua/parts/replay.lua", "if codes[i] == 'L' and", "if false and"),
     Mutant(
         "a call that is sent again says that it is new",
-        "flows.py",
-        "            sent_before = True\n        else:",
-        "        else:",
+        "sending.py",
+        "self.error, self._may_have_run = reply, True",
+        "self.error = reply",
         [_test("test_replay", "whose_reply_was_lost")],
     ),
     Mutant(
@@ -289,8 +289,8 @@ MUTANTS = [
     ),
     Mutant(
         "a script that the server forgot is not loaded again",
-        "flows.py",
-        "if is_script_missing(value):",
+        "sending.py",
+        "if is_script_missing(error):",
         "if False:",
         [_test("test_replay", "forgot")],
     ),
@@ -303,15 +303,15 @@ MUTANTS = [
     ),
     Mutant(
         "a durable put does not count its replicas",
-        "flows.py",
-        "confirmed >= replicas",
+        "sending.py",
+        "confirmed >= self._replicas",
         "confirmed >= 0",
         [_test("test_failovers", "durable_put_returns_only")],
     ),
     Mutant(
         "a cancelled claim keeps what it took",
         "client.py",
-        "await self._drive(flows.answers(self.talk, self.operations.release(replies)))",
+        "await self._drive(sending.answers(self.talk, self.operations.release(replies)))",
         "pass",
         [_test("test_replay", "cancelled_gives_back")],
     ),

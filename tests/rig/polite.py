@@ -17,7 +17,7 @@ import redis
 
 from tests.invariants import check_keys
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, Politeness, Queue, flows
+from timeoutq import Lease, Politeness, Queue, sending
 from timeoutq.calls import Call
 
 USUAL_MS = 10
@@ -219,7 +219,7 @@ class Walk:
             self._twice(queue, queue.operations.put((tasks,), queue.talk.nonce)[0])
 
     def _twice(self, queue: Queue, call: Call[Any]) -> Any:
-        found = queue.run(flows.answer(queue.talk, call))
+        found = queue.run(sending.answer(queue.talk, call))
         before = self._kept()
         self.raw.execute_command(*call.command(20))
         assert self._kept() == before, f"{call.name} was sent again, and was carried out again"
@@ -263,7 +263,7 @@ class Walk:
         """Say that the process of one is dead."""
         visit, at_ms = self._some(), self.now()
         if visit is not None:
-            (answer,) = queue.run(flows.answer(queue.talk, queue.operations.crash([visit.lease], "it died")[0]))
+            (answer,) = queue.run(sending.answer(queue.talk, queue.operations.crash([visit.lease], "it died")[0]))
             self._ended(visit, answer, at_ms, 0)
 
     def clean(self, queue: Queue) -> None:

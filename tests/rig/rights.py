@@ -18,7 +18,7 @@ import redis
 
 from tests.invariants import STATES, a_minute_later, check_keys
 from tests.rig.servers import redis_server
-from timeoutq import Lease, Politeness, Queue, flows
+from timeoutq import Lease, Politeness, Queue, flows, sending
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
 from timeoutq.scripts import SIZES, script
@@ -42,7 +42,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "give up": ("fail", lambda q, held: q.fail(held, "no", give_up=True)),
     "release": ("release", lambda q, held: q.release(held)),
     "release for a time": ("release", lambda q, held: q.release(held, delay=60, block_host=60)),
-    "crash": ("crash", lambda q, held: q.run(flows.answers(q.talk, q.operations.crash(held, "died")))),
+    "crash": ("crash", lambda q, held: q.run(sending.answers(q.talk, q.operations.crash(held, "died")))),
     "requeue_expired": ("requeue_expired", lambda q, _: q.requeue_expired()),
     "promote_due": ("promote_due", lambda q, _: q.promote_due()),
     "retry_failed": ("retry_failed", lambda q, _: q.retry_failed(all=True)),
@@ -111,7 +111,7 @@ def play(url: str, client: Any, case: Case) -> str | None:
     mine = re.sub("//[^@/]*@|//", f"//{USER}:secret@", url, count=1)
     with Queue("q", url, timeout=60, politeness=RULES[case.rule], keep_done=1000) as owner, Queue("q", mine) as half:
         held = fill(owner)
-        half.run(flows.prove(half.talk))
+        half.run(sending.prove(half.talk))
         half.stats()
         prefix = owner.operations.key("")
         accepted = where(client, prefix)

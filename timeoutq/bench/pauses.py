@@ -17,7 +17,7 @@ from importlib.resources import files
 from itertools import count
 from typing import Any
 
-from timeoutq import flows, rights
+from timeoutq import rights, sending
 from timeoutq.bench.ground import Ground, Measure
 from timeoutq.bench.terms import Figure, Readings, Target
 from timeoutq.calls import BATCH, Argument, Call, Command
@@ -154,7 +154,7 @@ class Scene:
     def replay(self) -> None:
         """Claim; then send the claim again, after a time in which all leases were given."""
         call = self.ops.claim(self.queue.token(), BATCH, HOUR_MS)
-        self.flown += self.queue.run(flows.answer(self.queue.talk, call)).leases
+        self.flown += self.queue.run(sending.answer(self.queue.talk, call)).leases
         found = self.run(_Aged(call))
         while found.rest is not None:
             found = self.run(found.rest)

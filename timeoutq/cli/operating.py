@@ -34,7 +34,7 @@ def retry(
     For each named task, a line says "retried", the state that the task is in, or "unknown". With --all: how many were
     retried. For a part of the failed tasks: timeoutq requeue QUEUE --from failed --match GLOB.
     """
-    from timeoutq import flows
+    from timeoutq import sending
 
     if bool(tasks) == everything:
         raise InvalidInput("name failed tasks, or give --all")
@@ -43,7 +43,7 @@ def retry(
             moved = opened.retry_failed(all=True)
             Sink(as_json).document({"retried": moved}) if as_json else typer.echo(f"{moved} retried")
         else:
-            outcome = opened.run(flows.answers(opened.talk, opened.operations.retry_failed((given_ids(tasks),))))
+            outcome = opened.run(sending.answers(opened.talk, opened.operations.retry_failed((given_ids(tasks),))))
             moved = outcome.ok
             Sink(as_json).rows(("task", "answer"), _retried(outcome))
     if not moved:

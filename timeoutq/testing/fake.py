@@ -23,7 +23,7 @@ from typing import Any
 from timeoutq import arguments
 from timeoutq.client import AsyncQueue, Queue
 from timeoutq.errors import InvalidInput, MissingExtra
-from timeoutq.flows import ServerClock
+from timeoutq.sending import ServerClock
 
 START = 1_700_000_000.0
 """When every clock starts, Unix seconds: 2023-11-14 22:13:20 UTC."""

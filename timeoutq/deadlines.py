@@ -1,0 +1,24 @@
+"""How the deadline of a call is divided into attempts, and how slow a link may be.
+
+A caller gives one deadline, in seconds. `sending.py` decides by these numbers when it asks again, and the links when
+they stop waiting.
+"""
+
+SLOWEST = 128 * 1024
+"""Bytes per second of the slowest link that is not taken for broken: a call gets the time it needs on this link."""
+
+ATTEMPT = 0.3
+"""The part of the deadline that one attempt waits for its reply: after a silent one there is time for another."""
+
+CONNECT = 0.2
+"""The part of the deadline that connecting may take."""
+
+SLICE = 64 * 1024
+"""Commands with more bytes than this are sent in pieces of this size.
+
+On both faces, each piece may take the patience of an attempt plus `LEAP`, and a piece that gets through renews this
+time: so long is slow, not stuck.
+"""
+
+LEAP = 6 * SLICE / SLOWEST
+"""Seconds that six pieces need on the slowest link: buffers on the way let so many bytes through in one leap."""

@@ -1,0 +1,357 @@
+"""Sends calls until each has an answer or the deadline is over: what may be sent again, when, and for how long.
+
+No I/O happens here. A flow is a generator: it yields steps, such as "send these commands", and gets what came of them;
+`client.py` carries the steps out, blocking or for asyncio. `flows.py` has the flows of what takes several exchanges.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from timeoutq import rights, scripts
+from timeoutq.calls import Call, Command, flushes
+from timeoutq.deadlines import ATTEMPT, CONNECT, SLICE, SLOWEST
+from timeoutq.errors import AccessDenied, NotReplicated, TimeoutqError, Unavailable
+from timeoutq.model import Outcome
+from timeoutq.operations import Operations
+from timeoutq.troubles import is_hopeless, is_script_missing, is_transient, refusal_of
+
+if TYPE_CHECKING:
+    from timeoutq.connection import Server
+
+T = TypeVar("T")
+
+BELL_WAIT = 10.0
+"""The longest wait for one stroke of the bell, seconds; after it the worker looks even if a stroke was lost."""
+
+
+LAST_START = 1 - CONNECT - ATTEMPT
+"""The part of the deadline after which no attempt is started, because the attempt could not end in time."""
+
+RESEND = 50.0
+"""Seconds after which a call that may have run is not sent again: the queue knows the calls of one minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send these commands; a list of replies, or the error of the network, comes back."""
+
+    commands: Sequence[Command]
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait for `seconds`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bell:
+    """Wait for the bell, at most `seconds`; whether the bell rang, or the error of the network, comes back."""
+
+    seconds: float
+
+
+Step = Send | Sleep | Bell
+Flow = Generator[Step, Any, T]
+
+
+class ServerClock:
+    """What the server's clock shows, from the last reply with a time: so the clock of no client matters."""
+
+    STEP_MS = 200
+    """How much the server's clock may gain between two replies without being taken for one that jumped."""
+    TRIP_MS = 1000
+    """The longest round trip that is taken for usual."""
+
+    def __init__(self) -> None:
+        self._offset_ms: int | None = None
+        # the server's clock is ahead of ours by between `_least_ms` and `_most_ms`, if it has run evenly
+        self._least_ms = self._most_ms = self._seen_ms = self._trip_ms = 0
+
+    def seen(self, now_ms: int, asked: float) -> None:
+        """Take the time in a reply that has just come; `asked` is when the request went, by the monotonic clock."""
+        here_ms = int(time.monotonic() * 1000)
+        least, most = now_ms - here_ms, now_ms - int(asked * 1000)
+        self._trip_ms = max(self._trip_ms * 7 // 8, min(most - least, self.TRIP_MS))
+        slewed_ms = self.STEP_MS + (here_ms - self._seen_ms) // 1000
+        if self._offset_ms is None or most < self._least_ms:
+            # a step back is believed at once: then the step forward again is seen as a jump
+            self._least_ms, self._most_ms, self._seen_ms = least, most, here_ms
+        elif least <= self._most_ms + slewed_ms:
+            self._least_ms = max(self._least_ms, least)
+            self._most_ms = max(self._least_ms, min(self._most_ms, most))
+            self._seen_ms = here_ms
+        self._offset_ms = least
+
+    def swept(self, now_ms: int, asked: float) -> None:
+        """Take the time in the reply of a cleaner's script: the script has already judged whether the clock jumped."""
+        self._offset_ms = None
+        self.seen(now_ms, asked)
+
+    @property
+    def now_ms(self) -> int:
+        """The server's time, or 0 while it is unknown."""
+        return 0 if self._offset_ms is None else self._offset_ms + int(time.monotonic() * 1000)
+
+    @property
+    def expected_ms(self) -> int:
+        """The server's time at which a request that leaves now arrives, or 0 while the time is unknown.
+
+        This is right if the server's clock has run evenly since the last sweep, and if the request takes no longer than
+        recent round trips.
+        """
+        return 0 if self._offset_ms is None else self._most_ms + self._trip_ms + int(time.monotonic() * 1000)
+
+
+@dataclass(slots=True)
+class Talk:
+    """What the flows of one queue share."""
+
+    operations: Operations
+    server: Server
+    clock: ServerClock
+    deadline: float
+    nonce: Callable[[], bytes]
+    proved: bool = False
+    """Whether the user may run all commands of the scripts; this is tried before the first call that writes."""
+
+
+def prove(talk: Talk) -> Flow[None]:
+    """Raise `AccessDenied` if the user may not run one of the scripts' commands: a script would stop half-way."""
+    refused = yield from answer(talk, talk.operations.probe(*rights.trials()))
+    if set(refused) - {"INFO"}:
+        raise AccessDenied(
+            f"{talk.server.url} refuses access: user {talk.server.user or 'default'} may not run {', '.join(refused)} "
+            f"on the keys of queue {talk.operations.name}; nothing was written. Let an operator run: "
+            f"{rights.cure(talk.server.user, refused)}"  # the script has run, so the keys are allowed
+        )
+    talk.proved = True
+
+
+def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[list[Any]]:
+    """Send calls in one flush until each has an answer or the deadline is over; heavy calls go in several flushes.
+
+    Each flush has a deadline of its own. When the server could not be asked, the flushes after it are not sent.
+
+    Gives for each call what the call read, or the `TimeoutqError` in which it ended. A call that is not replayable is
+    sent again only when it surely did not run. With `replicas`, a WAIT follows in the same flush, and so on the same
+    connection (on another connection, WAIT would wait for nothing). An answer counts when that many replicas have
+    confirmed it; otherwise the call is sent again, and ends in `NotReplicated`.
+
+    The usual case is short: one call without a date, answered at the first attempt. Any other reply to this attempt is
+    judged in `_settle`.
+    """
+    if not talk.proved and any(call.name not in rights.READING for call in calls):
+        try:
+            yield from prove(talk)
+        except TimeoutqError as error:
+            return [error] * len(calls)
+    given: Any = None
+    began = time.monotonic()
+    if len(calls) == 1 and not replicas and calls[0].dated is None and calls[0].expects is None:
+        given = yield Send((calls[0].command(),))
+        value: Any = given if isinstance(given, BaseException) else given[0]
+        if not isinstance(value, BaseException):
+            return [calls[0].read(value)]
+    results: list[Any] = []
+    broken: TimeoutqError | None = None
+    for flush in flushes(calls):
+        results += yield from _settle(talk, flush, replicas, given, began)
+        given, began = None, 0.0
+        broken = next((result for result in results if type(result) in (Unavailable, NotReplicated)), None)
+        if broken is not None:
+            break
+    return results + [broken] * (len(calls) - len(results))
+
+
+class _Flush:
+    """Calls that travel together: which of them have an answer, and which are to be sent again."""
+
+    def __init__(self, talk: Talk, calls: Sequence[Call[Any]], replicas: int) -> None:
+        self._talk = talk
+        self._calls = calls
+        self._replicas = replicas
+        self.results: list[Any] = [None] * len(calls)
+        self.open = list(range(len(calls)))
+        """The calls that are to be sent, or sent again."""
+        self.missing: set[str] = set()
+        """The scripts that the server did not know at the last attempt."""
+        self.error: object = None
+        """The last error of the last attempt; None when there was none."""
+        self._may_have_run = False
+        self._unconfirmed: dict[int, Any] = {}
+
+    def commands(self, elapsed: float, not_after: int) -> list[Command]:
+        """Give the commands of the next attempt, the first of which went `elapsed` seconds ago."""
+        talk = self._talk
+        age_ms = max(1, int(elapsed * 1000)) if self._may_have_run else 0
+        expected = talk.clock.expected_ms
+        return [self._calls[i].command(age_ms, not_after=not_after, expected=expected) for i in self.open]
+
+    def judge(self, reply: Any) -> None:
+        """Take the reply to all of it: the answers of the open calls, or the error of the network."""
+        self.missing, self.error = set(), None
+        sent, self.open = self.open, []
+        if isinstance(reply, BaseException):
+            self.error, self._may_have_run = reply, True
+            for i in sent:
+                self.results[i] = reply
+                if self._calls[i].replayable and not is_hopeless(reply):
+                    self.open.append(i)
+            return
+        confirmed: object = reply.pop() if self._replicas else 0
+        for i, value in zip(sent, reply, strict=True):
+            if isinstance(value, BaseException):
+                self._refused(i, value)
+            else:
+                self.results[i] = self._unconfirmed.pop(i, None) or self._calls[i].read(value)
+                if self._replicas and not (isinstance(confirmed, int) and confirmed >= self._replicas):
+                    self._unconfirmed[i] = self.results[i]
+                    self.results[i] = _not_replicated(self._talk, confirmed, self._replicas)
+                    self.open.append(i)
+                    self._may_have_run = True
+
+    def _refused(self, i: int, error: BaseException) -> None:
+        self.error = self.results[i] = error
+        if is_script_missing(error):
+            self.missing.add(self._calls[i].name)
+            self.open.append(i)
+        elif is_transient(error):
+            self.open.append(i)
+
+    def is_too_old(self, elapsed: float) -> bool:
+        """Say whether the queue may have forgotten these calls, so that they must not be sent again."""
+        if not self._may_have_run or elapsed <= RESEND:
+            return False
+        for i in self.open:
+            if is_script_missing(self.results[i]):
+                url = self._talk.server.url
+                self.results[i] = Unavailable(f"{url} took {elapsed:.0f} s; the call is not sent again")
+        return True
+
+    def cannot_load(self, refusal: Exception) -> None:
+        """End the calls whose script may not be loaded."""
+        self.results = [refusal if is_script_missing(result) else result for result in self.results]
+
+    def end(self) -> list[Any]:
+        """Give for each call its answer, or the `TimeoutqError` in which it ended."""
+        for i in self._unconfirmed:
+            if not isinstance(self.results[i], NotReplicated):  # it ran, and the server went away only after that
+                self.results[i] = _not_replicated(self._talk, self.results[i], self._replicas)
+        explain = self._talk.server.explain
+        return [explain(result) if isinstance(result, BaseException) else result for result in self.results]
+
+
+def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, began: float) -> Flow[list[Any]]:
+    began = began or time.monotonic()
+    weight = sum(call.weight for call in calls)
+    # the bytes of a flush need time on the way, in addition to the time for a reply
+    carried = weight / SLOWEST
+    flush = _Flush(talk, calls, replicas)
+    tries = 0
+    while True:
+        if talk.clock.now_ms == 0 and any(calls[i].dated is not None for i in flush.open):
+            yield from _ask_time(talk)
+        elapsed = time.monotonic() - began
+        # no attempt is waited for longer than this; after it, the next attempt asks again. The server refuses a dated
+        # call a tenth earlier: so neither the way back nor rounding can let it run when nobody waits for the reply
+        left = min(talk.deadline - elapsed, talk.deadline * ATTEMPT)
+        if given is None:
+            now_ms = talk.clock.now_ms
+            commands = flush.commands(elapsed, now_ms + int((left + carried) * 900) if now_ms else 0)
+            if replicas:
+                commands.append(("WAIT", replicas, max(1, int(left * 800))))
+            given = yield Send(commands)
+        flush.judge(given)
+        given = None
+        tries += 1
+        elapsed = time.monotonic() - began
+        if not flush.open or flush.is_too_old(elapsed):
+            break
+        left = talk.deadline * LAST_START - elapsed
+        # a server that answers, but has lost the scripts, gets them at once, even if no time is left for a new attempt;
+        # how long heavy calls are on their way is not known beforehand
+        in_time = elapsed < talk.deadline * (1 - ATTEMPT) + carried or (weight > SLICE and tries < 3)
+        if left < 0.001 and not (flush.missing and in_time):
+            break
+        if flush.missing:
+            loaded = yield Send([("SCRIPT", "LOAD", scripts.script(name).text) for name in sorted(flush.missing)])
+            if (refusal := refusal_of(loaded)) is not None:
+                flush.cannot_load(refusal)
+                break
+            if tries < 3:
+                continue
+        if isinstance(flush.error, Exception) and str(flush.error).startswith("LATE"):
+            yield from _ask_time(talk)
+        yield Sleep(random.uniform(0, min(0.02 * 2 ** min(tries, 5), 0.5, max(0.0, left))))  # noqa: S311  # jitter, not a secret
+    return flush.end()
+
+
+def _not_replicated(talk: Talk, confirmed: object, replicas: int) -> NotReplicated:
+    of = f"of {replicas} replica{'' if replicas == 1 else 's'}"
+    said = (
+        f"none {of} confirmed them: {talk.server.explain(confirmed)}"
+        if isinstance(confirmed, BaseException)
+        else f"only {confirmed} {of} confirmed them"
+    )
+    return NotReplicated(
+        f"the tasks are in the queue at {talk.server.url}, but {said}; a failover now may lose them: put them again, "
+        "they are not added twice"
+    )
+
+
+def _ask_time(talk: Talk) -> Flow[None]:
+    asked = time.monotonic()
+    reply = yield Send([("TIME",)])
+    if isinstance(reply, list):
+        tell_time(talk, cast("Any", reply)[0], asked)
+
+
+def tell_time(talk: Talk, moment: Any, asked: float) -> None:
+    """Take the reply to TIME, which was asked for at `asked` by the monotonic clock."""
+    if isinstance(moment, list | tuple):
+        seconds, micros = cast("Any", moment)
+        talk.clock.seen(int(seconds) * 1000 + int(micros) // 1000, asked)
+
+
+def answer(talk: Talk, call: Call[T]) -> Flow[T]:
+    """Send one call and give its answer, or raise the error in which the call ended."""
+    result = (yield from settle(talk, [call]))[0]
+    if isinstance(result, TimeoutqError):
+        raise result
+    return result  # type: ignore[no-any-return]  # settle() gives what the call reads
+
+
+def answers(talk: Talk, calls: Sequence[Call[Outcome]], replicas: int = 0) -> Flow[Outcome]:
+    """Send the calls of a long batch, sixteen in a flush, and give all their answers as one; see `settle`."""
+    tasks: list[bytes] = []
+    codes: list[bytes] = []
+    for at in range(0, len(calls), 16):
+        for result in (yield from settle(talk, calls[at : at + 16], replicas)):
+            if isinstance(result, TimeoutqError):
+                raise result
+            if len(calls) == 1:
+                return result  # type: ignore[no-any-return]  # settle() gives what the call reads
+            tasks.extend(result.tasks)
+            codes.append(result.codes)
+    return Outcome(tasks, b"".join(codes))
+
+
+def ask(talk: Talk, commands: Sequence[Command]) -> Flow[list[Any]]:
+    """Send plain reading commands; raise the first error among the replies."""
+    began = time.monotonic()
+    while True:
+        reply: Any = yield Send(commands)
+        errors = [reply] if isinstance(reply, BaseException) else [r for r in reply if isinstance(r, BaseException)]
+        if not errors:
+            return list(cast("Any", reply))
+        hopeless = is_hopeless(errors[0]) or not (isinstance(reply, BaseException) or is_transient(errors[0]))
+        if hopeless or time.monotonic() - began > talk.deadline * LAST_START:
+            raise talk.server.explain(errors[0])
+        yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
