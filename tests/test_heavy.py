@@ -21,8 +21,9 @@ from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, AsyncQueue, Lease, Queue, Unavailable, Worker, arguments, flows, operations
 from timeoutq.calls import BATCH, BYTES, FLUSH, cut, fitting, flushes
-from timeoutq.connection import AsyncLink, Link, Server
+from timeoutq.connection import Server
 from timeoutq.embedded import EmbeddedServer
+from timeoutq.link import AsyncLink, Link
 from timeoutq.operations import Operations
 
 ROOT = Path(__file__).resolve().parent.parent

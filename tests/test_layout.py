@@ -15,7 +15,7 @@ PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
     "errors", "exit_codes", "model", "arguments", "text", "telling", "retry", "tracebacks", "durations", "scripts",
     "calls", "replies", "operations", "rights", "address", "troubles", "deadlines", "patience", "names", "connection",
-    "embedded", "flows", "repairs", "why", "client", "directory", "handlers", "found", "long_acks", "lifespan",
+    "link", "embedded", "flows", "repairs", "why", "client", "directory", "handlers", "found", "long_acks", "lifespan",
     "signals", "unending", "forks", "heartbeat", "loopwatch", "cleaner", "refusals", "worker", "endings", "ledger",
     "process", "supervisor", "dashboard", "testing", "transfer", "doctor", "health", "bench", "logs", "cli",
     "__main__",

@@ -20,7 +20,8 @@ from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.calls import Command
 from timeoutq.client import AsyncQueue
-from timeoutq.connection import AsyncLink, Link, Server
+from timeoutq.connection import Server
+from timeoutq.link import AsyncLink, Link
 from timeoutq.testing import fake_async_queue
 
 Send = Callable[..., Any]

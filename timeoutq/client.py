@@ -22,8 +22,9 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from timeoutq import arguments, flows, replies, sending, tracebacks, why
 from timeoutq.calls import BATCH, Call
-from timeoutq.connection import AsyncLink, Link, Server
+from timeoutq.connection import Server
 from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.link import AsyncLink, Link
 from timeoutq.model import (
     Answer,
     Entry,

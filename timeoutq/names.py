@@ -1,7 +1,7 @@
 """Connections of redis-py for asyncio that find the address of their host in a thread of timeoutq.
 
 An event loop looks names up in the threads that it gives to `asyncio.to_thread` too. Handlers may take all of these
-threads and not end; a worker must find its server again even then. Only `connection.py` uses this module.
+threads and not end; a worker must find its server again even then. `connection.py` and `link.py` use this module.
 """
 
 from __future__ import annotations

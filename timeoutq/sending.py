@@ -178,7 +178,7 @@ class _Flush:
         self._calls = calls
         self._replicas = replicas
         self.results: list[Any] = [None] * len(calls)
-        self.open = list(range(len(calls)))
+        self.open: list[int] = list(range(len(calls)))
         """The calls that are to be sent, or sent again."""
         self.missing: set[str] = set()
         """The scripts that the server did not know at the last attempt."""
@@ -197,7 +197,7 @@ class _Flush:
     def judge(self, reply: Any) -> None:
         """Take the reply to all of it: the answers of the open calls, or the error of the network."""
         self.missing, self.error = set(), None
-        sent, self.open = self.open, []
+        sent, self.open = self.open, list[int]()
         if isinstance(reply, BaseException):
             self.error, self._may_have_run = reply, True
             for i in sent:

@@ -38,8 +38,8 @@ from tests.invariants import check
 from tests.rig.history import After, Event, History, Totals, judge, read
 from timeoutq import Ack, AsyncQueue, Lease, LeaseLost, Queue, Release, TimeoutqError, Worker, client, scripts
 from timeoutq.calls import Argument, Command
-from timeoutq.connection import AsyncLink, Link
 from timeoutq.embedded import EmbeddedServer
+from timeoutq.link import AsyncLink, Link
 from timeoutq.scripts import Script
 
 TICK = 10.0

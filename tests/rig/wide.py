@@ -63,6 +63,7 @@ FIRST: Mapping[str, str] = {
     "address.py": "tls bad_input replay",
     "connection.py": "links",
     "flows.py": "core replay",
+    "link.py": "links",
     "lua/beat.lua": "durations",
     "lua/parts/add.lua": "again wakes core_on_fakeredis",
     "lua/parts/log.lua": "records",
@@ -70,6 +71,7 @@ FIRST: Mapping[str, str] = {
     "lua/repair.lua": "repair",
     "lua/restore.lua": "transfer",
     "patience.py": "faults",
+    "sending.py": "core replay",
     "troubles.py": "tls core_servers",
 }
 """The tests that are asked before all others about a file of the package."""
