@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from timeoutq import AsyncQueue, Politeness, Queue, Release
+from timeoutq.standing import Standing, standing
 
 
 def host_of(url: str) -> str:
@@ -74,7 +75,7 @@ def held_back(queue: Queue) -> HeldBack:
         for host in page.hosts:
             if host.used_up and host.waiting:
                 used_up += 1
-            elif host.blocked_until is not None and host.blocked_until > stats.now:
+            elif standing(host, stats.now) is Standing.BLOCKED:
                 blocked += 1
         cursor = page.cursor
         if cursor is None:

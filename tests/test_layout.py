@@ -13,7 +13,8 @@ import timeoutq
 
 PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
-    "errors", "exit_codes", "model", "arguments", "text", "telling", "retry", "tracebacks", "durations", "scripts",
+    "errors", "exit_codes", "model", "standing",
+    "arguments", "text", "telling", "retry", "tracebacks", "durations", "scripts",
     "calls", "replies", "operations", "rights", "address", "troubles", "deadlines", "patience", "names", "connection",
     "link", "embedded", "flows", "repairs", "why", "client", "directory", "handlers", "found", "long_acks", "lifespan",
     "signals", "unending", "forks", "heartbeat", "loopwatch", "cleaner", "refusals", "worker", "endings", "ledger",

@@ -31,6 +31,7 @@ from timeoutq.client import AsyncQueue, Queue
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.flows import is_final
 from timeoutq.model import Entry, Failure, HostInfo, Sample, State, Stats, WorkerInfo
+from timeoutq.standing import Standing, standing
 from timeoutq.text import age, compact, number, rate, safe, span
 
 COLOURS = {
@@ -406,7 +407,7 @@ def _host_section(seen: Snapshot, width: int) -> list[_Section]:
         cells: dict[str, str | tuple[str, str]] = {
             "waiting": (compact(host.waiting), COLOURS["waiting"]),
             "in flight": (compact(host.busy), COLOURS["in_progress"]),
-            "turn": _turn(host, seen.stats.now),
+            "turn": TURNS[standing(host, seen.stats.now, TURNS)](host, seen.stats.now),
             "visits": compact(host.visits),
             "/s": rate(seen.host_rates.get(host.host)),
             "errors": (compact(host.failures), COLOURS["failed"] if host.failures else ""),
@@ -420,14 +421,14 @@ def _place(host: HostInfo) -> tuple[int, str]:
     return -host.waiting.bit_length(), host.host
 
 
-def _turn(host: HostInfo, now: float) -> tuple[str, str]:
-    if host.banned is not None:
-        return "banned", "red"
-    if host.blocked_until is not None and host.blocked_until > now:
-        return f"⊘ {age(host.blocked_until - now)}", "red"
-    if host.turn is not None:
-        return age(max(0.0, host.turn - now)), "magenta"
-    return ("used up", "yellow") if host.used_up and host.waiting else ("—", _DIM)
+TURNS: Mapping[Standing, Callable[[HostInfo, float], tuple[str, str]]] = {
+    Standing.BANNED: lambda host, now: ("banned", "red"),
+    Standing.BLOCKED: lambda host, now: (f"⊘ {age((host.blocked_until or now) - now)}", "red"),
+    Standing.TURN: lambda host, now: (age(max(0.0, (host.turn or now) - now)), "magenta"),
+    Standing.USED_UP: lambda host, now: ("used up", "yellow") if host.waiting else ("—", _DIM),
+    Standing.FREE: lambda host, now: ("—", _DIM),
+}
+"""The text and colour of a cell in the column `turn`."""
 
 
 def _holder(token: str | None) -> str:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
@@ -14,6 +14,7 @@ from timeoutq import sending
 from timeoutq.model import HostInfo, State, TaskId, TaskInfo
 from timeoutq.replies import Why
 from timeoutq.sending import Flow, Talk
+from timeoutq.standing import Standing, standing
 
 ADVICE = {
     "done": "put it again with again=True, or ack with again_in= for a new visit",
@@ -104,9 +105,9 @@ def judge(found: Why) -> tuple[str, str]:
     if found.paused:
         return "paused", "the queue is paused: nothing is handed out until it is resumed"
     if info.state is State.WAITING and found.host is not None:
-        waits = _waiting(found, found.host)
+        waits = WAITS.get(standing(found.host, now, WAITS))
         if waits is not None:
-            return waits
+            return waits(found, found.host)
     if not found.workers:
         return "no_worker", "it is ready, and no worker is alive to claim it"
     if info.crashes >= 2:
@@ -144,33 +145,53 @@ def _scheduled(found: Why, due: float) -> tuple[str, str]:
     )
 
 
-def _waiting(found: Why, host: HostInfo) -> tuple[str, str] | None:
-    name, now = host.host, found.now
-    if host.banned is not None:
-        return "banned", f"host {name} is banned: {host.banned}; it goes to failed"
-    if host.blocked_until is not None and host.blocked_until > now:
-        by = f" by {host.blocked_by}" if host.blocked_by else ""
-        until = f"{_moment(host.blocked_until)}, for another {_span(host.blocked_until - now)}"
-        times = found.info.host_releases
-        back = f"; this task was put back {times:,} times to block its host" if times > 1 else ""
-        return "blocked", f"host {name} is blocked{by} until {until}{back}"
-    if host.used_up and host.busy < host.per_host:
-        return "budget", (
-            f"the budget of host {name} is used up: {host.visits} of {host.budget} visits were made, "
-            f"and {host.busy} are under way; {ADVICE['budget']}"
-        )
+def _banned(found: Why, host: HostInfo) -> tuple[str, str]:
+    return "banned", f"host {host.host} is banned: {host.banned}; it goes to failed"
+
+
+def _blocked(found: Why, host: HostInfo) -> tuple[str, str]:
+    ends = host.blocked_until or 0.0
+    by = f" by {host.blocked_by}" if host.blocked_by else ""
+    until = f"{_moment(ends)}, for another {_span(ends - found.now)}"
+    times = found.info.host_releases
+    back = f"; this task was put back {times:,} times to block its host" if times > 1 else ""
+    return "blocked", f"host {host.host} is blocked{by} until {until}{back}"
+
+
+def _full(found: Why, host: HostInfo) -> tuple[str, str]:
+    by = f", by {host.in_flight[0]!r}" if host.in_flight else ""
+    return "host_busy", f"host {host.host} has {host.busy} of its {host.per_host} places taken{by}{_others(host)}"
+
+
+def _used_up(found: Why, host: HostInfo) -> tuple[str, str]:
+    return "budget", (
+        f"the budget of host {host.host} is used up: {host.visits} of {host.budget} visits were made, "
+        f"and {host.busy} are under way; {ADVICE['budget']}"
+    )
+
+
+def _resting(found: Why, host: HostInfo) -> tuple[str, str]:
+    ends = host.next_allowed or 0.0
+    return "delay", (
+        f"host {host.host} may be visited next at {_moment(ends)}, in {_span(ends - found.now)} "
+        f"({_span(host.delay)} after the last visit){_others(host)}"
+    )
+
+
+def _others(host: HostInfo) -> str:
     others = host.waiting - 1
     many = "1 other of that host waits" if others == 1 else f"{others:,} others of that host wait"
-    behind = f"; {many} as well, and they are taken in any order" if others else ""
-    if host.busy >= host.per_host:
-        by = f", by {host.in_flight[0]!r}" if host.in_flight else ""
-        return "host_busy", f"host {name} has {host.busy} of its {host.per_host} places taken{by}{behind}"
-    if host.next_allowed is not None and host.next_allowed > now:
-        return "delay", (
-            f"host {name} may be visited next at {_moment(host.next_allowed)}, in {_span(host.next_allowed - now)} "
-            f"({_span(host.delay)} after the last visit){behind}"
-        )
-    return None
+    return f"; {many} as well, and they are taken in any order" if others else ""
+
+
+WAITS: Mapping[Standing, Callable[[Why, HostInfo], tuple[str, str]]] = {
+    Standing.BANNED: _banned,
+    Standing.BLOCKED: _blocked,
+    Standing.FULL: _full,
+    Standing.USED_UP: _used_up,
+    Standing.RESTING: _resting,
+}
+"""The code and the sentence for what keeps a host from its turn."""
 
 
 def forms(task: str) -> Iterator[str]:

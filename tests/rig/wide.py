@@ -72,6 +72,7 @@ FIRST: Mapping[str, str] = {
     "lua/restore.lua": "transfer",
     "patience.py": "faults",
     "sending.py": "core replay",
+    "standing.py": "standing",
     "troubles.py": "tls core_servers",
 }
 """The tests that are asked before all others about a file of the package."""

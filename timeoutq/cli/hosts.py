@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -17,6 +17,7 @@ from timeoutq.cli.printing import Sink, iso, releases
 from timeoutq.cli.reading import moment, seconds
 from timeoutq.errors import InvalidInput
 from timeoutq.model import HostInfo
+from timeoutq.standing import Standing, standing
 from timeoutq.text import age
 
 if TYPE_CHECKING:
@@ -50,19 +51,19 @@ def _row(info: HostInfo) -> Sequence[Any]:
 def _brief(info: HostInfo, now: float) -> Sequence[Any]:
     of = "" if info.budget is None else f" of {info.budget}"
     return (
-        info.host, info.waiting, f"{info.busy} of {info.per_host}", _turn(info, now), age(info.delay),
-        f"{info.visits}{of}", info.failures,
+        info.host, info.waiting, f"{info.busy} of {info.per_host}", TURNS[standing(info, now, TURNS)](info, now),
+        age(info.delay), f"{info.visits}{of}", info.failures,
     )  # fmt: skip
 
 
-def _turn(info: HostInfo, now: float) -> str | None:
-    if info.banned is not None:
-        return "banned"
-    if info.blocked_until is not None and info.blocked_until > now:
-        return f"blocked {age(info.blocked_until - now)}"
-    if info.turn is not None:
-        return f"in {age(max(0.0, info.turn - now))}"
-    return "used up" if info.used_up and info.waiting else None
+TURNS: Mapping[Standing, Callable[[HostInfo, float], str | None]] = {
+    Standing.BANNED: lambda info, now: "banned",
+    Standing.BLOCKED: lambda info, now: f"blocked {age((info.blocked_until or now) - now)}",
+    Standing.TURN: lambda info, now: f"in {age(max(0.0, (info.turn or now) - now))}",
+    Standing.USED_UP: lambda info, now: "used up" if info.waiting else None,
+    Standing.FREE: lambda info, now: None,
+}
+"""The words in the column `turn`."""
 
 
 def _tell(info: HostInfo, as_json: bool) -> None:
