@@ -38,10 +38,11 @@ from demo.traverse import traverse
 from demo.verdict import Terms, judge_tasks, judge_visits, read_log
 from timeoutq import Queue, State, Stats
 from timeoutq.address import redact
-from timeoutq.dashboard import render, snapshot
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
 from timeoutq.text import safe
+from timeoutq.watch.draw import render
+from timeoutq.watch.snapshot import snapshot
 
 OWN = Settings(site="origin", allow_private=True)
 """The demo's own site is on loopback, and nobody is disturbed by haste."""

@@ -29,25 +29,11 @@ from rich.console import Console
 
 from tests.rig import canary
 from timeoutq import AsyncQueue, Queue, heartbeat
-from timeoutq.dashboard import (
-    BARS,
-    SILENT,
-    Snapshot,
-    _Looks,
-    rates,
-    render,
-    series,
-    share_rows,
-    show,
-    snapshot,
-    snapshot_async,
-    sparkline,
-    split_cells,
-    svg,
-    to_json,
-)
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.model import Entry, Failure, Sample, Stats, WorkerInfo
+from timeoutq.watch.draw import BARS, render, share_rows, show, sparkline, split_cells, svg
+from timeoutq.watch.metrics import rates, series
+from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, snapshot, snapshot_async, to_json
 
 NOW = 1_790_000_000.0
 
@@ -205,24 +191,23 @@ def test_a_worker_is_gone_after_half_a_minute_however_long_its_leases_are(silent
     assert 3 * heartbeat.BEAT_AT_MOST <= SILENT
 
 
-def test_after_the_clock_of_the_server_stepped_back_rates_begin_anew(server: EmbeddedServer) -> None:
-    with Queue("stepped", server.url) as queue:
-        looks = _Looks(queue, 1.0, 20)
+def test_after_the_clock_of_the_server_stepped_back_rates_begin_anew() -> None:
+    memory = Memory()
 
-        def look(at: float, put: int, older: Sequence[Sample] = ()) -> Snapshot:
-            seen = hand_made(stats=stats(now=at, counters={"put": put}), history=[*older, Sample(at, put=put)])
-            return looks._finer(seen)
+    def look(at: float, put: int, older: Sequence[Sample] = ()) -> Snapshot:
+        seen = hand_made(stats=stats(now=at, counters={"put": put}), history=[*older, Sample(at, put=put)])
+        return memory.add(seen)
 
-        seen = [look(1000.0 + i, 10 * i) for i in range(5)][-1]
-        assert rates(seen.history)["put"] == pytest.approx(10)
-        seen = look(400.0, 50)  # ten minutes back
-        assert [sample.at for sample in seen.history] == [400.0]
-        assert rates(seen.history) == {}
-        seen = look(401.0, 70, older=[Sample(300.0, put=0), Sample(1004.0, put=40)])
-        assert [sample.at for sample in seen.history] == [300.0, 400.0, 401.0]
-        seen = look(402.0, 90)
-        assert rates(seen.history, over=1)["put"] == pytest.approx(20)
-        assert looks._finer(seen).history[-1].at == 402.0  # the same moment again is no step
+    seen = [look(1000.0 + i, 10 * i) for i in range(5)][-1]
+    assert rates(seen.history)["put"] == pytest.approx(10)
+    seen = look(400.0, 50)  # ten minutes back
+    assert [sample.at for sample in seen.history] == [400.0]
+    assert rates(seen.history) == {}
+    seen = look(401.0, 70, older=[Sample(300.0, put=0), Sample(1004.0, put=40)])
+    assert [sample.at for sample in seen.history] == [300.0, 400.0, 401.0]
+    seen = look(402.0, 90)
+    assert rates(seen.history, over=1)["put"] == pytest.approx(20)
+    assert memory.add(seen).history[-1].at == 402.0  # the same moment again is no step
 
 
 def test_colours_name_the_states() -> None:
@@ -413,7 +398,7 @@ async def test_asyncio_sees_the_same(server: EmbeddedServer) -> None:
 LIVE = """
 import sys
 from timeoutq import Queue
-from timeoutq.dashboard import run
+from timeoutq.watch.live import run
 with Queue(sys.argv[1], deadline=0.5) as queue:
     run(queue, float(sys.argv[2]) if len(sys.argv) > 2 else 0.1)
 print("left in order")

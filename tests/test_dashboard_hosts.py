@@ -20,8 +20,9 @@ from tests.rig import canary
 from tests.rig.corpus import CORPUS, as_id, stray
 from tests.test_dashboard import NOW, Terminal, drawn, hand_made, stats
 from timeoutq import AsyncQueue, HostInfo, Politeness, Queue
-from timeoutq.dashboard import COLOURS, Snapshot, render, snapshot, snapshot_async, svg, to_json
 from timeoutq.embedded import EmbeddedServer
+from timeoutq.watch.draw import COLOURS, render, svg
+from timeoutq.watch.snapshot import Snapshot, snapshot, snapshot_async, to_json
 
 WIDTHS = [80, 100, 140, 200]
 

@@ -22,11 +22,12 @@ from tests.rig.command import Say, say, server, started
 from tests.rig.corpus import BAD_QUEUE_NAMES, CORPUS, REFUSED, Text, as_bytes, as_id, stray
 from tests.rig.terminal import on_a_terminal
 from timeoutq import AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Worker
-from timeoutq.dashboard import Snapshot, render, snapshot, to_json
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.logs import JsonFormatter, SafeFormatter
 from timeoutq.model import Entry, Failure, WorkerInfo
 from timeoutq.text import safe
+from timeoutq.watch.draw import render
+from timeoutq.watch.snapshot import Snapshot, snapshot, to_json
 
 __all__ = ["say", "server"]
 

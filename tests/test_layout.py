@@ -18,10 +18,11 @@ ORDER = [
     "calls", "replies", "operations", "rights", "address", "troubles", "deadlines", "patience", "names", "connection",
     "link", "embedded", "flows", "repairs", "why", "client", "directory", "handlers", "found", "long_acks", "lifespan",
     "signals", "unending", "forks", "heartbeat", "loopwatch", "cleaner", "refusals", "worker", "endings", "ledger",
-    "process", "supervisor", "dashboard", "testing", "transfer", "doctor", "health", "bench", "logs", "cli",
+    "process", "supervisor", "watch", "testing", "transfer", "doctor", "health", "bench", "logs", "cli",
     "__main__",
 ]  # fmt: skip
 ROOMS = {
+    "watch": ["__init__", "metrics", "snapshot", "draw", "live"],
     "testing": ["fake", "running", "__init__", "fixtures"],
     "bench": [
         "__init__",
@@ -108,6 +109,19 @@ def test_only_the_links_speak_to_redis_py() -> None:
             for path in files(module):
                 text = path.read_text("utf-8")
                 assert not re.search(r"^\s*(import|from) redis", text, re.MULTILINE), path
+
+
+def test_of_those_who_watch_only_the_drawing_knows_rich() -> None:
+    """A snapshot goes to programs, too: it must not need a terminal, nor what draws on one."""
+    drawing = {"draw", "live"}
+    for part in set(ROOMS["watch"]) - drawing:
+        path = PACKAGE / "watch" / f"{part}.py"
+        assert not re.search(r"^\s*(import|from) rich", path.read_text("utf-8"), re.MULTILINE), path
+        assert not imported(path, "timeoutq.watch") & drawing, path
+    parts = ", ".join(f"timeoutq.watch.{part}" for part in ROOMS["watch"] if part not in {*drawing, "__init__"})
+    code = f"import sys, {parts}; print(*sorted({{'rich.console', 'rich.live', 'rich.text'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 def test_only_telling_and_the_formats_of_the_command_write_to_the_log() -> None:

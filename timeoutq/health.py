@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from timeoutq.client import Queue
-from timeoutq.dashboard import SILENT
 from timeoutq.doctor import Finding
 from timeoutq.model import Sample, Stats, WorkerInfo
 from timeoutq.text import age, counted
+from timeoutq.watch.snapshot import SILENT
 
 
 @dataclass(frozen=True, slots=True)

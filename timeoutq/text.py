@@ -1,6 +1,6 @@
 """The one gate through which text of a task (its id, an error, the name of a worker) reaches a terminal or a log.
 
-`dashboard.py`, `cli.py` and everything that logs such text call `safe()`. What it gives holds no control byte, nothing
+`watch/draw.py`, `cli/` and everything that logs such text call `safe()`. What it gives holds no control byte, nothing
 invisible and nothing that turns the direction of writing, so it can neither steer a terminal nor forge a line of a log.
 Colour and markup are the caller's: put the text into a rich `Text`, never into markup. Humane numbers live here too.
 """

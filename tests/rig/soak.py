@@ -46,8 +46,10 @@ from tests.invariants import check
 from tests.rig.processes import ROOT
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.trend import BYTES, MIB, Samples, Trend
-from timeoutq import Ack, GiveUp, Lease, LeaseLost, Queue, Release, Retry, State, TimeoutqError, dashboard, scripts
+from timeoutq import Ack, GiveUp, Lease, LeaseLost, Queue, Release, Retry, State, TimeoutqError, scripts
 from timeoutq.embedded import EmbeddedServer
+from timeoutq.watch.draw import render
+from timeoutq.watch.snapshot import snapshot
 
 # ---- what all processes of a soak know
 
@@ -295,8 +297,8 @@ def _read(load: Load, _: _Gate) -> None:
     console = Console(file=io.StringIO(), width=100, height=30, force_terminal=True)
     while True:
         with suppress(TimeoutqError):
-            seen = dashboard.snapshot(queue)
-            console.print(dashboard.render(seen, 100, 30))
+            seen = snapshot(queue)
+            console.print(render(seen, 100, 30))
             for state in State:
                 cursor: str | None = None
                 for _page in range(5):

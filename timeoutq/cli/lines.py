@@ -12,12 +12,12 @@ from timeoutq.cli.printing import iso
 from timeoutq.model import State
 
 if TYPE_CHECKING:
-    from timeoutq.dashboard import Snapshot
+    from timeoutq.watch.snapshot import Snapshot
 
 
 def of(seen: Snapshot) -> Iterator[Sequence[Any]]:
     """Give a snapshot as lines: counts and rates, then a line for each worker, host, lease, due task and error."""
-    from timeoutq.dashboard import rates
+    from timeoutq.watch.metrics import rates
 
     stats = seen.stats
     yield "queue", seen.queue

@@ -43,9 +43,9 @@ from timeoutq.text import age, safe
 
 if TYPE_CHECKING:
     from timeoutq.client import Queue
-    from timeoutq.dashboard import Snapshot
     from timeoutq.directory import Listed
     from timeoutq.model import Page
+    from timeoutq.watch.snapshot import Snapshot
 
 
 @app.command(rich_help_panel="Looking")
@@ -93,10 +93,10 @@ def _listed(one: Listed) -> dict[str, Any]:
 
 
 def _show(seen: Snapshot) -> None:
-    from timeoutq import dashboard as board
-
     if sys.stdout.isatty():
-        board.show(seen)
+        from timeoutq.watch.draw import show
+
+        show(seen)
     else:
         Sink(False).rows((), lines.of(seen))
 
@@ -109,14 +109,14 @@ def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJs
     host NAME WAITING AT-ONCE TURN VISITS FAILURES; lease TASK HOLDER DEADLINE; due TASK TIME; error TASK TIME ERROR;
     handlers ran COUNT P50 P95 MAX (seconds, of the runs whose worker could tell).
     """
-    from timeoutq import dashboard as board
+    from timeoutq.watch import snapshot
 
     with open_queue(queue, url, url_file) as opened:
-        seen = board.snapshot(opened)
+        seen = snapshot.snapshot(opened)
         if not seen.exists:
             unknown(opened)
     if as_json:
-        Sink(True).document(board.to_json(seen))
+        Sink(True).document(snapshot.to_json(seen))
     else:
         _show(seen)
 
@@ -130,12 +130,12 @@ def dashboard(
     url: Url = None, url_file: UrlFile = None,
 ) -> None:  # fmt: skip
     """Watch the queue live; q or Ctrl-C ends it."""
-    from timeoutq import dashboard as board
+    from timeoutq.watch import live, snapshot
 
     with open_queue(queue, url, url_file) as opened:
-        seen = board.snapshot(opened) if not sys.stdout.isatty() else None
+        seen = snapshot.snapshot(opened) if not sys.stdout.isatty() else None
         if seen is None:
-            board.run(opened, interval, unknown=lambda: unknown_words(opened))
+            live.run(opened, interval, unknown=lambda: unknown_words(opened))
         elif seen.exists:
             _show(seen)
         else:

@@ -1,0 +1,340 @@
+"""A snapshot as rich draws it: for a screen of any size, printed once, or as a picture.
+
+`timeoutq status` and the demo print it; `live.py` draws a new one again and again. Whatever came from a task passes
+`safe()` and becomes plain `Text`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+
+from timeoutq.model import HostInfo, State
+from timeoutq.standing import Standing, standing
+from timeoutq.text import age, compact, number, rate, safe, span
+from timeoutq.watch.metrics import COUNTERS, rates, series
+from timeoutq.watch.snapshot import Snapshot, is_gone
+
+COLOURS = {
+    "todos": "cyan",
+    "waiting": "blue",
+    "scheduled": "magenta",
+    "in_progress": "yellow",
+    "done": "green",
+    "failed": "red",
+}
+RATES = {"put": ("put", "cyan"), "acked": ("ack", "green"), "failed": ("fail", "red"), "expired": ("expired", "yellow")}
+"""The word and the colour of each counter."""
+
+BARS = "▁▂▃▄▅▆▇█"
+WIDE = 140
+"""From this many columns on, the tables stand in two columns."""
+
+NAMED = 76
+"""With less room than this the table of hosts has fewer columns, so that names can be told from each other."""
+
+_DIM = "bright_black"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Draw values as blocks, the highest one full; what is not zero is never drawn as nothing."""
+    top = max(values, default=0.0)
+    if top <= 0:
+        return BARS[0] * len(values)
+    return "".join(BARS[0] if value <= 0 else BARS[max(1, round(value / top * (len(BARS) - 1)))] for value in values)
+
+
+def split_cells(counts: Sequence[int], width: int) -> list[int]:
+    """Divide `width` cells among counts in proportion, at least one for each that is not zero."""
+    total = sum(counts)
+    if total <= 0:
+        return [0] * len(counts)
+    shares = [max(1, round(count / total * width)) if count else 0 for count in counts]
+    while (over := sum(shares) - width) and (over < 0 or max(shares) > 1):
+        shares[shares.index(max(shares))] += -1 if over > 0 else 1
+    return shares
+
+
+def render(seen: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
+    """Draw a snapshot for a screen of that size; pure."""
+    inner = max(20, width - 4)
+    lines: list[Text] = []
+    if seen.trouble:
+        ago = f" — as it was {age(seen.stale)} ago "
+        lines.append(
+            one_line((safe(f" {seen.trouble}", inner - cell_len(ago)), ""), (ago, ""), style="bold white on red")
+        )
+    shown = [state for state in _ORDER if state is not State.WAITING or seen.stats.politeness or seen.stats.waiting]
+    counts = {state.value: int(getattr(seen.stats, state.value)) for state in shown}
+    lines.append(_bar(counts, inner))
+    lines += _equation(counts, seen.stats.known, inner)
+    lines += _pace(seen, inner)
+    lines += _durations(seen)
+    lines += _tables(seen, inner, height - 2 - len(lines))
+    name = safe(seen.queue, max(8, inner - 20))
+    paused = (" PAUSED", "bold white on red") if seen.stats.paused else ("", "")
+    title = Text.assemble(("timeoutq ", "bold"), (name, "bold cyan"), paused)
+    room = inner - title.cell_len - 6
+    if room >= 12:
+        title.append(f" at {safe(seen.url, room)}")
+    return Panel(
+        Group(*lines), title=title, title_align="left", border_style="red" if seen.trouble else _DIM, width=width
+    )
+
+
+_ORDER = (State.WAITING, State.TODOS, State.SCHEDULED, State.IN_PROGRESS, State.DONE, State.FAILED)
+
+
+def one_line(*parts: tuple[str, str], style: str = "") -> Text:
+    """Join pieces, each a text and its style, into one line that is cropped where the screen ends."""
+    return Text.assemble(*parts, style=style, no_wrap=True, overflow="crop", end="\n")
+
+
+def _bar(counts: dict[str, int], width: int) -> Text:
+    if not any(counts.values()):
+        return one_line(("░" * width, _DIM))
+    cells = split_cells(list(counts.values()), width)
+    return one_line(*(("█" * share, COLOURS[name]) for share, name in zip(cells, counts, strict=True)))
+
+
+def _equation(counts: dict[str, int], known: int, width: int) -> list[Text]:
+    words: list[tuple[tuple[str, str], ...]] = []
+    for name, count in counts.items():
+        sign = (("+ ", ""),) if words else ()
+        words.append((*sign, (f"{number(count)} ", f"bold {COLOURS[name]}"), (name, COLOURS[name])))
+    words.append((("= ", ""), (f"{number(known)} known", "bold")))
+    lines = [one_line()]
+    for word in words:
+        piece = one_line(*word)
+        if lines[-1].cell_len and lines[-1].cell_len + 1 + piece.cell_len > width:
+            lines.append(one_line())
+        if lines[-1].cell_len:
+            lines[-1].append(" ")
+        lines[-1].append_text(piece)
+    return lines
+
+
+def _pace(seen: Snapshot, width: int) -> list[Text]:
+    now = rates(seen.history)
+    last = 16
+    each = max(9, (width - last) // len(RATES))
+    upper, lower = one_line(), one_line()
+    for counter in COUNTERS:
+        word, colour = RATES[counter]
+        upper.append(set_cell_size(f"{word} {rate(now.get(counter))}/s", each), colour)
+        lower.append(set_cell_size(sparkline(series(seen.history, counter, min(each - 2, 60))), each), colour)
+    # the queue does not keep when each task became ready: only since when there have been any
+    upper.append("ready tasks for", _DIM)
+    lower.append(age(seen.waiting))
+    return [upper, lower]
+
+
+def _durations(seen: Snapshot) -> list[Text]:
+    found = seen.stats.durations
+    if found is None:
+        return []
+    line = one_line(("handlers ran ", _DIM))
+    for name, seconds in (("p50", found.p50), ("p95", found.p95), ("max", found.max)):
+        line.append(f"{name} ", _DIM).append(f"{span(seconds)}  ")
+    return [line.append(f"of {compact(found.count)} runs", _DIM)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    head: str
+    width: int = 0
+    """Cells; a column of 0 shares what the others leave, by `share`."""
+    right: bool = False
+    share: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    columns: Sequence[_Column]
+    rows: Sequence[tuple[str, Sequence[str | tuple[str, str]]]]
+    """(style of the row, a text or (text, style) for each column); any text at all, it is made safe here."""
+
+    def draw(self, width: int, most: int) -> Iterator[Text]:
+        """Give the line with the heads and at most `most` rows."""
+        free = width - self._span([column.width for column in self.columns])
+        shares = sum(column.share for column in self.columns if not column.width)
+        sizes = [column.width or max(4, free * column.share // shares) for column in self.columns]
+        sizes[next(i for i, column in enumerate(self.columns) if not column.width)] += max(0, width - self._span(sizes))
+        yield self._row([column.head for column in self.columns], sizes, "", heads=True)
+        for style, cells in self.rows[:most]:
+            yield self._row(cells, sizes, style)
+
+    def _span(self, sizes: Sequence[int]) -> int:
+        return sum(sizes) + 2 * (len(sizes) - 1)
+
+    def _row(
+        self, cells: Sequence[str | tuple[str, str]], sizes: Sequence[int], style: str, *, heads: bool = False
+    ) -> Text:
+        line = one_line(style=style)
+        for i, (cell, size, column) in enumerate(zip(cells, sizes, self.columns, strict=True)):
+            text, colour = cell if isinstance(cell, tuple) else (cell, "")
+            text = safe(text, size)
+            pad = " " * (size - cell_len(text))
+            look = ("bold" if i == 0 else _DIM) if heads else "" if style else colour
+            line.append("  " if i else "").append(pad if column.right else "").append(text, look)
+            line.append("" if column.right else pad)
+        return line
+
+
+def _sections(seen: Snapshot, width: int) -> list[_Section]:
+    stats, now = seen.stats, seen.stats.now
+    gone = f" ({number(len(seen.gone))} gone)" if seen.gone else ""
+    workers = _Section(
+        (
+            _Column(f"workers {number(len(seen.living))}{gone}"), _Column("pid", 8, True),
+            _Column("slots", 6, True), _Column("held", 6, True), _Column("acked", 7, True),
+            _Column("failed", 6, True), _Column("last beat", 9, True),
+        ),
+        [
+            (
+                _DIM if is_gone(worker, now) else "",
+                (
+                    ("† " if is_gone(worker, now) else "") + (worker.host or worker.worker),
+                    str(worker.pid), compact(worker.concurrency),
+                    (compact(worker.held), COLOURS["in_progress"]), (compact(worker.acked), COLOURS["done"]),
+                    (compact(worker.failed), COLOURS["failed"] if worker.failed else ""),
+                    age(max(0.0, now - worker.beat)),
+                ),
+            )
+            for worker in seen.workers
+        ]
+        or [("red" if stats.todos else _DIM, ("none at work", "", "", "", "", "", ""))],
+    )  # fmt: skip
+    holder = 18 if width < 90 else 28
+    leases = _Section(
+        (_Column("leases nearest their end"), _Column("holder", holder), _Column("left", 8, True)),
+        [
+            ("", (entry.task, (_holder(entry.holder), _DIM), _left(entry.at, now)))
+            for entry in seen.leases
+        ],
+    )  # fmt: skip
+    due = _Section(
+        (_Column("next due"), _Column("in", 8, True)),
+        [("", (entry.task, (age(max(0.0, (entry.at or now) - now)), "magenta"))) for entry in seen.due],
+    )
+    errors = _Section(
+        (_Column("last errors", share=2), _Column("error", share=3), _Column("ago", 8, True)),
+        [("", (failure.task, (failure.error, "red"), age(max(0.0, now - failure.at)))) for failure in seen.errors],
+    )
+    return [workers, *_host_section(seen, width), leases, errors, due]
+
+
+def _host_section(seen: Snapshot, width: int) -> list[_Section]:
+    if not seen.stats.politeness:
+        return []
+    named = _Column(f"hosts {number(seen.stats.hosts)}")
+    columns = {
+        "waiting": _Column("waiting", 7, True), "in flight": _Column("in flight", 9, True),
+        "turn": _Column("turn", 9, True), "visits": _Column("visits", 6, True), "/s": _Column("/s", 5, True),
+        "errors": _Column("errors", 6, True),
+    }  # fmt: skip
+    if width < NAMED:
+        del columns["in flight"], columns["errors"]
+    if not seen.host_rates:  # one look alone knows none
+        del columns["/s"]
+    rows: list[tuple[str, Sequence[str | tuple[str, str]]]] = []
+    for host in sorted(seen.hosts, key=_place):
+        cells: dict[str, str | tuple[str, str]] = {
+            "waiting": (compact(host.waiting), COLOURS["waiting"]),
+            "in flight": (compact(host.busy), COLOURS["in_progress"]),
+            "turn": TURNS[standing(host, seen.stats.now, TURNS)](host, seen.stats.now),
+            "visits": compact(host.visits),
+            "/s": rate(seen.host_rates.get(host.host)),
+            "errors": (compact(host.failures), COLOURS["failed"] if host.failures else ""),
+        }
+        rows.append(("", (host.host, *(cells[column] for column in columns))))
+    return [_Section((named, *columns.values()), rows)]
+
+
+def _place(host: HostInfo) -> tuple[int, str]:
+    # those with most to do first, and yet a row stays where it is while its count changes a little
+    return -host.waiting.bit_length(), host.host
+
+
+TURNS: Mapping[Standing, Callable[[HostInfo, float], tuple[str, str]]] = {
+    Standing.BANNED: lambda host, now: ("banned", "red"),
+    Standing.BLOCKED: lambda host, now: (f"⊘ {age((host.blocked_until or now) - now)}", "red"),
+    Standing.TURN: lambda host, now: (age(max(0.0, (host.turn or now) - now)), "magenta"),
+    Standing.USED_UP: lambda host, now: ("used up", "yellow") if host.waiting else ("—", _DIM),
+    Standing.FREE: lambda host, now: ("—", _DIM),
+}
+"""The text and colour of a cell in the column `turn`."""
+
+
+def _holder(token: str | None) -> str:
+    """Give host:pid of a worker's name; what is named otherwise is shown as it is."""
+    if not token:
+        return "—"
+    return token.rpartition(":")[0] if token.count(":") == 2 else token
+
+
+def _left(at: float | None, now: float) -> tuple[str, str]:
+    if at is None:
+        return "—", _DIM
+    return age(at - now), "red" if at < now else COLOURS["in_progress"]
+
+
+def share_rows(wanted: Sequence[int], room: int) -> list[int]:
+    """Divide `room` lines among tables that want so many rows each: a head and a gap for each, fair shares of the rest.
+
+    Tables that want nothing get nothing (0); from the last on, those for which there is no room get nothing either.
+    """
+    shown = [i for i, rows in enumerate(wanted) if rows > 0]
+    while shown and len(shown) * 3 > room:
+        shown.pop()
+    given = [0] * len(wanted)
+    left = room - 2 * len(shown)
+    while left > 0 and any(given[i] < wanted[i] for i in shown):
+        for i in shown:
+            if left > 0 and given[i] < wanted[i]:
+                given[i] += 1
+                left -= 1
+    return given
+
+
+def _tables(seen: Snapshot, width: int, room: int) -> list[Text]:
+    if width + 4 < WIDE:
+        return _stack(_sections(seen, width), width, room)
+    half = (width - 4) // 2
+    workers, *hosts, leases, errors, due = _sections(seen, half)
+    left, right = _stack([workers, *hosts, due], half, room), _stack([leases, errors], half, room)
+    rows: list[Text] = []
+    for i in range(max(len(left), len(right))):
+        line = left[i] if i < len(left) else one_line()
+        line.append(" " * (half - line.cell_len + 4))
+        rows.append(line.append_text(right[i]) if i < len(right) else line)
+    return rows
+
+
+def _stack(sections: Sequence[_Section], width: int, room: int) -> list[Text]:
+    lines: list[Text] = []
+    for section, rows in zip(sections, share_rows([len(one.rows) for one in sections], room), strict=True):
+        if rows:
+            lines += [one_line(), *section.draw(width, rows)]
+    return lines
+
+
+def show(seen: Snapshot, console: Console | None = None) -> None:
+    """Print a snapshot once."""
+    console = console or Console(highlight=False)
+    console.print(render(seen, console.width, max(24, console.height)))
+
+
+def svg(seen: Snapshot, width: int = 100, height: int = 26) -> str:
+    """Give a picture of the dashboard."""
+    console = Console(
+        record=True, width=width, file=io.StringIO(), highlight=False, force_terminal=True, color_system="truecolor"
+    )
+    console.print(render(seen, width, height))
+    return console.export_svg(title=f"timeoutq dashboard {safe(seen.queue)}")

@@ -1,0 +1,168 @@
+"""All that is shown of a queue at one moment: `snapshot(queue)` gives a `Snapshot`.
+
+`draw.py` draws it, `timeoutq status` prints it, and the demo shows it. A snapshot reads counts and short pages only, so
+that a queue of a million tasks costs what an empty one does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from timeoutq.client import AsyncQueue, Queue
+from timeoutq.errors import InvalidInput
+from timeoutq.model import Entry, Failure, HostInfo, Sample, State, Stats, WorkerInfo
+from timeoutq.watch.metrics import rates
+
+SILENT = 30.0
+"""Seconds without a sign of life after which a worker counts as gone: three signs that it owes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that is shown of a queue, read within a few milliseconds."""
+
+    queue: str
+    url: str
+    stats: Stats
+    workers: Sequence[WorkerInfo] = ()
+    leases: Sequence[Entry] = ()
+    due: Sequence[Entry] = ()
+    errors: Sequence[Failure] = ()
+    hosts: Sequence[HostInfo] = ()
+    """On a polite queue, the hosts whose turn is next."""
+    host_rates: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Visits per second, of the hosts that an earlier snapshot has seen."""
+    history: Sequence[Sample] = field(default_factory=list[Sample])
+    """The counters at earlier moments, oldest first, and at last those of now."""
+    trouble: str = ""
+    """Why the snapshot is not fresh: the server cannot be reached."""
+    stale: float = 0.0
+    """The age of a snapshot that is not fresh, seconds."""
+
+    @property
+    def exists(self) -> bool:
+        """Something was put to the queue, or set for it, or a worker waits there."""
+        return self.stats.exists or bool(self.workers)
+
+    @property
+    def living(self) -> Sequence[WorkerInfo]:
+        """Workers that have given a sign of life lately."""
+        return [worker for worker in self.workers if not is_gone(worker, self.stats.now)]
+
+    @property
+    def gone(self) -> Sequence[WorkerInfo]:
+        """Workers that have given no sign of life lately, and have not said farewell."""
+        return [worker for worker in self.workers if is_gone(worker, self.stats.now)]
+
+    @property
+    def waiting(self) -> float | None:
+        """For how long there have been ready tasks without a break, seconds; no ready task has waited longer.
+
+        None when there are none. The queue does not keep when each task became ready.
+        """
+        return None if self.stats.todos_since is None else max(0.0, self.stats.now - self.stats.todos_since)
+
+
+def is_gone(worker: WorkerInfo, now: float) -> bool:
+    """Say whether a worker has given no sign of life for `SILENT` seconds; `now` is the server's time, Unix seconds."""
+    return now - worker.beat > SILENT
+
+
+def snapshot(queue: Queue, rows: int = 20) -> Snapshot:
+    """Look at the queue: counts, and pages of at most `rows` entries. Raises `Unavailable`."""
+    stats = queue.stats()
+    return _seen(
+        queue,
+        stats,
+        _hosts_of(queue, rows) if stats.politeness else (),
+        queue.workers(),
+        queue.list(State.IN_PROGRESS, n=rows).entries[:rows],
+        queue.list(State.SCHEDULED, n=rows).entries[:rows],
+        queue.errors(rows),
+        queue.history(),
+    )
+
+
+async def snapshot_async(queue: AsyncQueue, rows: int = 20) -> Snapshot:
+    """Look at the queue as `snapshot` does, for asyncio."""
+    stats = await queue.stats()
+    return _seen(
+        queue,
+        stats,
+        await _hosts_of_async(queue, rows) if stats.politeness else (),
+        await queue.workers(),
+        (await queue.list(State.IN_PROGRESS, n=rows)).entries[:rows],
+        (await queue.list(State.SCHEDULED, n=rows)).entries[:rows],
+        await queue.errors(rows),
+        await queue.history(),
+    )
+
+
+def _hosts_of(queue: Queue, rows: int) -> Sequence[HostInfo]:
+    with suppress(InvalidInput):  # it is polite no more
+        return queue.hosts(n=rows).hosts
+    return ()
+
+
+async def _hosts_of_async(queue: AsyncQueue, rows: int) -> Sequence[HostInfo]:
+    with suppress(InvalidInput):  # it is polite no more
+        return (await queue.hosts(n=rows)).hosts
+    return ()
+
+
+def _seen(
+    queue: Queue | AsyncQueue,
+    stats: Stats,
+    hosts: Sequence[HostInfo],
+    workers: Sequence[WorkerInfo],
+    leases: Sequence[Entry],
+    due: Sequence[Entry],
+    errors: Sequence[Failure],
+    history: Sequence[Sample],
+) -> Snapshot:
+    # living workers first, then by name, so that the row of a worker stays where it is
+    ordered = sorted(workers, key=lambda one: (is_gone(one, stats.now), one.host, one.pid, one.worker))
+    samples = [*history, stats.sample]
+    return Snapshot(queue.name, queue.url, stats, ordered, leases, due, errors, hosts, history=samples)
+
+
+class Memory:
+    """What earlier snapshots of a queue have seen: it makes rates finer, and knows those of hosts."""
+
+    def __init__(self) -> None:
+        self._samples: list[Sample] = []
+        self._visits: deque[tuple[float, dict[str, int]]] = deque(maxlen=10)
+
+    def add(self, seen: Snapshot) -> Snapshot:
+        """Remember a snapshot, and give it back with a finer history and the rates of its hosts."""
+        # snapshots of a dashboard are closer together than the samples that the queue keeps
+        now = seen.stats.sample
+        if self._samples and now.at <= self._samples[-1].at:
+            self._samples.clear()  # the clock stepped back, or it is another server
+        self._samples = [*self._samples[-1200:], now]
+        older = [sample for sample in seen.history if sample.at < self._samples[0].at]
+        return replace(seen, history=[*older, *self._samples], host_rates=self._paces(seen))
+
+    def _paces(self, seen: Snapshot) -> dict[str, float]:
+        # of each host since the oldest snapshot that is kept and has seen the host
+        found: dict[str, float] = {}
+        for host in seen.hosts:
+            for at, visits in self._visits:
+                if host.host in visits and seen.stats.now > at:
+                    found[host.host] = max(0, host.visits - visits[host.host]) / (seen.stats.now - at)
+                    break
+        self._visits.append((seen.stats.now, {host.host: host.visits for host in seen.hosts}))
+        return found
+
+
+def to_json(seen: Snapshot) -> dict[str, Any]:
+    """Give a snapshot as JSON can hold it, with the rates and the number of known tasks."""
+    found = asdict(seen)
+    found["stats"] = {**asdict(seen.stats), "known": seen.stats.known, "drained": seen.stats.drained}
+    found["rates"] = rates(seen.history)
+    found["waiting"] = seen.waiting
+    return found
