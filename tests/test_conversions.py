@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.invariants import check
-from timeoutq import AsyncQueue, Cleaner, Politeness, Queue, doctor, flows, sending
+from timeoutq import AsyncQueue, Cleaner, Politeness, Queue, flows, sending
 from timeoutq.calls import Call
 from timeoutq.errors import AccessDenied
+from timeoutq.watch import doctor
 
 TASKS = [f"http://{i % 7}.example/{i}" for i in range(1500)]
 

@@ -12,10 +12,11 @@ import redis
 
 import timeoutq
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, doctor, rights
-from timeoutq.doctor import Facts, Finding, examine, judge
+from timeoutq import Queue, rights
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.rights import HARMLESS, MAKING
+from timeoutq.watch import doctor
+from timeoutq.watch.doctor import Facts, Finding, examine, judge
 
 INFO: dict[str, Any] = {
     "redis_version": "7.2.4",
@@ -146,7 +147,7 @@ def test_every_command_of_the_package_is_tried() -> None:
     used: set[str] = set()
     for path in package.glob("lua/**/*.lua"):
         used |= set(re.findall(r"\bp?call\(\s*'([A-Za-z]+)'", path.read_text("utf-8")))
-    for path in package.glob("*.py"):
+    for path in [*package.glob("*.py"), *package.glob("watch/*.py")]:
         if path.stem != "doctor":
             used |= set(re.findall(r'(?:execute_command|\[)\(\s*"([A-Z]+)"', path.read_text("utf-8")))
     used |= {"EVALSHA", "TIME"}

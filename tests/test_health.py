@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.rig.command import Done, Say, say, server
-from timeoutq import Queue, health, sending
+from timeoutq import Queue, sending
 from timeoutq.model import Sample, Stats, WorkerInfo
+from timeoutq.watch import doctor
 
 __all__ = ["say", "server"]
 
@@ -34,15 +35,15 @@ def worker(beat: float, pid: int = 1) -> WorkerInfo:
     ],
 )
 def test_fewer_living_workers_than_wanted_are_red(beats: list[float], least: int, verdict: str, found: str) -> None:
-    said = health.workers(NOW, [worker(beat) for beat in beats], least)
+    said = doctor.enough_workers(NOW, [worker(beat) for beat in beats], least)
     assert (said.verdict, said.found) == (verdict, found)
 
 
 def test_a_container_counts_its_own_workers_and_not_those_of_others() -> None:
     other = replace(worker(NOW, 2), host="other")
-    assert health.workers(NOW, [worker(NOW), other], 2).verdict == "green"
-    assert health.workers(NOW, [worker(NOW), other], 1, "h").found == "1 alive on h"
-    said = health.workers(NOW, [worker(NOW - 60), other], 1, "h")
+    assert doctor.enough_workers(NOW, [worker(NOW), other], 2).verdict == "green"
+    assert doctor.enough_workers(NOW, [worker(NOW), other], 1, "h").found == "1 alive on h"
+    said = doctor.enough_workers(NOW, [worker(NOW - 60), other], 1, "h")
     assert (said.verdict, said.found) == ("red", "0 alive on h, 1 gone without a word, wanted 1")
 
 
@@ -52,8 +53,8 @@ def test_only_here_needs_a_number_of_workers(say: Say) -> None:
 
 @pytest.mark.parametrize(("most", "verdict"), [(2, "red"), (3, "green"), (0, "red")])
 def test_more_failed_tasks_than_allowed_are_red(most: int, verdict: str) -> None:
-    assert health.failed(STATS, most, "web").verdict == verdict
-    assert health.failed(replace(STATS, failed=1), 0, "web").found == "1 task, allowed 0"
+    assert doctor.few_failed(STATS, most, "web").verdict == verdict
+    assert doctor.few_failed(replace(STATS, failed=1), 0, "web").found == "1 task, allowed 0"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_ready_tasks_that_wait_for_too_long_are_red(
     stats: dict[str, Any], claimed: tuple[int, int], longest: float, verdict: str, says: str
 ) -> None:
     history = [Sample(NOW - 300, claimed=claimed[0]), Sample(NOW, claimed=claimed[1])]
-    said = health.ready(replace(STATS, **stats), history, longest, "web")
+    said = doctor.short_wait(replace(STATS, **stats), history, longest, "web")
     assert (said.verdict, says in said.found) == (verdict, True), said.found
 
 
@@ -88,11 +89,11 @@ def test_ready_tasks_that_wait_for_too_long_are_red(
 )
 def test_a_pace_of_the_past_is_no_excuse_while_nobody_can_claim(stats: dict[str, Any], says: str, cure: str) -> None:
     history = [Sample(NOW - 300, claimed=0), Sample(NOW, claimed=90_000)]
-    assert health.ready(STATS, history, 60, "web").verdict == "green"
-    said = health.ready(replace(STATS, **stats), history, 60, "web")
+    assert doctor.short_wait(STATS, history, 60, "web").verdict == "green"
+    said = doctor.short_wait(replace(STATS, **stats), history, 60, "web")
     assert (said.verdict, says in said.found, said.cure) == ("red", True, cure), said.found
     assert "pace" not in said.found
-    assert health.ready(replace(STATS, **stats), history, 600, "web").verdict == "green"
+    assert doctor.short_wait(replace(STATS, **stats), history, 600, "web").verdict == "green"
 
 
 def test_the_pace_is_that_of_the_time_that_was_asked_for() -> None:
@@ -102,8 +103,8 @@ def test_the_pace_is_that_of_the_time_that_was_asked_for() -> None:
         Sample(950, claimed=90_000),
         Sample(NOW, claimed=90_000),
     ]
-    assert health.ready(STATS, history, 60, "web").found.endswith("none is being claimed, wanted 60 s")
-    assert health.ready(STATS, history[-1:], 60, "web").verdict == "red"
+    assert doctor.short_wait(STATS, history, 60, "web").found.endswith("none is being claimed, wanted 60 s")
+    assert doctor.short_wait(STATS, history[-1:], 60, "web").verdict == "red"
 
 
 def verdicts(done: Done) -> dict[str, str]:

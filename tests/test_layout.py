@@ -19,11 +19,11 @@ ORDER = [
     "link", "embedded", "sending", "flows", "repairs", "why", "client",
     "directory", "handlers", "found", "long_acks", "lifespan",
     "signals", "unending", "forks", "heartbeat", "loopwatch", "cleaner", "refusals", "worker", "endings", "ledger",
-    "process", "supervisor", "watch", "testing", "transfer", "doctor", "health", "bench", "logs", "cli",
+    "process", "supervisor", "watch", "testing", "transfer", "bench", "logs", "cli",
     "__main__",
 ]  # fmt: skip
 ROOMS = {
-    "watch": ["__init__", "metrics", "snapshot", "draw", "live"],
+    "watch": ["__init__", "metrics", "snapshot", "doctor", "draw", "live"],
     "testing": ["fake", "running", "__init__", "fixtures"],
     "bench": [
         "__init__",

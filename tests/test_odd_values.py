@@ -11,10 +11,11 @@ import pytest
 import redis
 
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, Politeness, Queue, doctor, sending
+from timeoutq import Lease, Politeness, Queue, sending
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
 from timeoutq.testing import fake_queue
+from timeoutq.watch import doctor
 
 URLS = [f"http://{host}.example/{i}" for host in "ab" for i in range(4)]
 FIRST = URLS[1]

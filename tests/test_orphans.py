@@ -8,8 +8,9 @@ import pytest
 
 from tests.invariants import a_minute_later
 from tests.rig.waiting import wait_until
-from timeoutq import Politeness, Queue, State, doctor
+from timeoutq import Politeness, Queue, State
 from timeoutq.scripts import script
+from timeoutq.watch import doctor
 
 A, B = "http://a.example/", "http://b.example/"
 

@@ -11,8 +11,9 @@ import redis
 
 from tests.invariants import STATES, a_minute_later, check_keys
 from tests.rig.waiting import wait_until
-from timeoutq import Politeness, Queue, State, doctor, flows, sending
+from timeoutq import Politeness, Queue, State, flows, sending
 from timeoutq.cleaner import WALK_EVERY
+from timeoutq.watch import doctor
 
 A, B = "http://a.example/", "http://b.example/"
 KEPT = {

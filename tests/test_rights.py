@@ -12,7 +12,7 @@ import redis
 
 from tests import test_core
 from timeoutq import AccessDenied, Politeness, Queue, rights, sending
-from timeoutq.doctor import examine, gather, judge
+from timeoutq.watch.doctor import examine, gather, judge
 
 MakeUser = Callable[..., str]
 

@@ -32,8 +32,8 @@ from tests.rig.servers import redis_server, valkey, wrapped
 from tests.rig.shims import compiled
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, LeaseLost, Queue, TimeoutqError
-from timeoutq.doctor import durability, gather
 from timeoutq.embedded import EmbeddedServer
+from timeoutq.watch.doctor import durability, gather
 
 NAME = "power"
 LEASE = 0.5

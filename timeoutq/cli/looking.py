@@ -314,10 +314,9 @@ def doctor(
 
     With --workers, --max-failed or --max-age the command is a health check of a queue, for containers and monitors.
     """
-    from timeoutq import doctor as examine
-    from timeoutq import health
+    from timeoutq.watch import doctor as examine
 
-    limits = health.Limits(workers, max_failed, max_age, here)
+    limits = examine.Limits(workers, max_failed, max_age, here)
     if here and workers is None:
         raise InvalidInput("--here is about --workers: give --workers 1 as well")
     if limits and queue is None:
@@ -331,7 +330,7 @@ def doctor(
         if queue is not None and not _met(opened):
             findings.append(examine.Finding("queue", "red", unknown_words(opened)))
         try:
-            findings += health.check(opened, limits) if limits else []
+            findings += examine.check_limits(opened, limits) if limits else []
         except TimeoutqError as error:
             findings.append(examine.Finding("health", "red", str(error)))
     sink = Sink(as_json)
