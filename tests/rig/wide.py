@@ -74,6 +74,10 @@ FIRST: Mapping[str, str] = {
     "sending.py": "core replay",
     "standing.py": "standing",
     "troubles.py": "tls core_servers",
+    "watch/doctor.py": "doctor health",
+    "watch/draw.py": "dashboard dashboard_hosts",
+    "watch/metrics.py": "dashboard health",
+    "watch/snapshot.py": "dashboard",
 }
 """The tests that are asked before all others about a file of the package."""
 

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -132,10 +133,10 @@ def run(
 ) -> None:
     """Show the queue live until q or Ctrl-C; a server that is away is shown as such and waited for.
 
-    `unknown` says what is shown of a queue that nothing was put to and nobody works on; it is asked once.
+    `unknown` gives the words about a queue that nothing was put to and nobody works on; it is called at most once.
     Raises what no waiting mends, such as a wrong password, when it comes before the first look.
     """
-    said_unknown = ""
+    words = None if unknown is None else cache(unknown)
     console = console or Console(highlight=False)
     drawn: object = None
     with (
@@ -150,16 +151,19 @@ def run(
             state = (looks.number, size, int(seen.stale) if seen else None)
             if state != drawn:
                 drawn = state
-                if seen is not None and unknown is not None and not (seen.exists or seen.trouble):
-                    said_unknown = said_unknown or f"{unknown()}; waits for the first task"
-                    live.update(Text(safe(f" timeoutq: {said_unknown}"), "bold yellow"), refresh=True)
-                elif seen is not None:
-                    live.update(render(seen, size.width, size.height), refresh=True)
-                else:
-                    said = f"waits for the server: {looks.trouble}" if looks.trouble else "looks at the queue …"
-                    live.update(
-                        one_line((safe(f" timeoutq {queue.name} {said}", size.width), "bold red")), refresh=True
-                    )
+                live.update(_view(queue.name, seen, looks.trouble, size, words), refresh=True)
             pressed = keys.wait(0.1)
             if any(key in pressed for key in b"qQ\x04"):
                 break
+
+
+def _view(
+    name: str, seen: Snapshot | None, trouble: Exception | None, size: ConsoleDimensions,
+    unknown: Callable[[], str] | None,
+) -> RenderableType:  # fmt: skip
+    if seen is None:
+        said = f"waits for the server: {trouble}" if trouble else "looks at the queue …"
+        return one_line((safe(f" timeoutq {name} {said}", size.width), "bold red"))
+    if unknown is not None and not (seen.exists or seen.trouble):
+        return Text(safe(f" timeoutq: {unknown()}; waits for the first task"), "bold yellow")
+    return render(seen, size.width, size.height)
