@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from timeoutq.cli import app
+from timeoutq.testing import fake_queue, run
 
-README = (Path(__file__).resolve().parent.parent / "README.md").read_text("utf-8")
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 SHELL = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
 
@@ -36,6 +41,49 @@ def test_the_commands_it_shows_exist() -> None:
     shown = set(re.findall(r"timeoutq ([a-z]+)", SHELL))
     assert shown
     assert shown <= known
+
+
+SITE = {"/": ["a", "/b", "/gone", "https://elsewhere.example/"], "/a": ["./b#top", "c"], "/b": ["/"], "/c": []}
+
+
+class Site(BaseHTTPRequestHandler):
+    """A site of four pages; one link leads to a page that is gone, one out of the site."""
+
+    def do_GET(self) -> None:
+        links = SITE.get(self.path)
+        self.send_response(404 if links is None else 200)
+        self.end_headers()
+        self.wfile.write("".join(f'<a href="{link}">' for link in links or ()).encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_the_first_crawl_finds_every_page() -> None:
+    [code] = [example for example in EXAMPLES if "async def fetch" in example and "SITE" in example]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_address[1]}"
+        names: dict[str, Any] = {}
+        exec(code.replace("https://example.com/", f"{base}/"), names)
+        with fake_queue() as queue:
+            queue.put(f"{base}/")
+            ran = run(names["fetch"], queue)
+        server.shutdown()
+    assert ran.states == {**{base + path: "done" for path in SITE}, f"{base}/gone": "failed"}
+
+
+def test_every_link_inside_it_leads_to_a_heading() -> None:
+    prose = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    headings = [
+        re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^#+ (.*)$", prose, re.M)
+    ]
+    links = re.findall(r"\]\(#([^)]*)\)", prose)
+    assert len(links) > 30
+    assert set(links) <= set(headings)
+    assert len(headings) == len(set(headings))
+    for path in re.findall(r"\]\(([^#)][^):]*)\)", prose):
+        assert (ROOT / path).exists(), path
 
 
 def test_there_are_examples_and_the_two_first_commands() -> None:
