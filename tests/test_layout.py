@@ -10,17 +10,15 @@ import sys
 from pathlib import Path
 
 import timeoutq
+from tests.rig import house
 
 PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
-    "errors", "exit_codes", "model", "standing",
-    "arguments", "text", "telling", "retry", "tracebacks", "durations", "scripts",
-    "calls", "replies", "operations", "rights", "address", "troubles", "deadlines", "patience", "names", "connection",
-    "link", "embedded", "sending", "flows", "repairs", "why", "client",
-    "directory", "handlers", "found", "long_acks", "lifespan",
-    "signals", "unending", "forks", "heartbeat", "loopwatch", "cleaner", "refusals", "worker", "endings", "ledger",
-    "process", "supervisor", "watch", "testing", "transfer", "bench", "logs", "cli",
-    "__main__",
+    "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
+    "scripts", "calls", "replies", "operations", "rights", "address", "troubles", "deadlines", "patience", "names",
+    "connection", "link", "embedded", "sending", "flows", "repairs", "why", "client", "directory", "handlers", "found",
+    "long_acks", "lifespan", "signals", "unending", "forks", "heartbeat", "loopwatch", "cleaner", "refusals", "worker",
+    "endings", "ledger", "process", "supervisor", "watch", "testing", "transfer", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "watch": ["__init__", "metrics", "snapshot", "doctor", "draw", "live"],
@@ -102,6 +100,10 @@ def test_each_module_says_what_it_is_for() -> None:
     for module in [*ORDER, "__init__"]:
         for path in files(module):
             assert ast.get_docstring(ast.parse(path.read_text("utf-8"))), path
+
+
+def test_the_map_for_contributors_is_that_of_today() -> None:
+    assert house.shown() == house.drawn(ORDER, ROOMS), "write it again: python -m tests.rig.house"
 
 
 def test_only_the_links_speak_to_redis_py() -> None:

@@ -501,7 +501,7 @@ MUTANTS = [
 def plant(mutant: Mutant | None, tree: Path) -> None:
     """Copy the package and its tests, with the bug in it."""
     skip = shutil.ignore_patterns("__pycache__", ".*")
-    for folder in ("timeoutq", "tests", "demo"):
+    for folder in ("timeoutq", "tests", "demo", ".github"):
         shutil.copytree(ROOT / folder, tree / folder, ignore=skip)
     for file in ("pyproject.toml", "README.md", "docker-compose.yml"):
         shutil.copy(ROOT / file, tree / file)
