@@ -112,7 +112,7 @@ def test_dangerous_commands_do_nothing_without_a_yes(say: Say, queue: Queue) -> 
     for words in (("purge", queue.name), ("forget", queue.name, "a")):
         done = say(*words)
         assert done.code == 2
-        assert "Not without --yes" in done.err
+        assert "add --yes to go on" in done.err
     assert queue.stats().known == 2
     assert say("forget", queue.name, "a", "--yes").lines == [["a", "todos"]]
     assert say("purge", queue.name, "-y").code == 0
@@ -329,7 +329,7 @@ def stranger(answer: bytes) -> Iterator[int]:
         (None, ("put", "q"), "name tasks, give --file, or pipe them in"),
         (None, ("put", "q", "-"), "there is no stdin to read from"),
         (None, ("ack", "q"), "name tasks and --token, or pipe in"),
-        (None, ("purge", "q"), "Not without --yes"),
+        (None, ("purge", "q"), "add --yes to go on"),
         (b"", ("schedule", "q", "a", "--after", "-5"), "is not a length of time"),
         (b"", ("schedule", "q", "a", "--after", "inf"), "is not a length of time"),
         (b"", ("schedule", "q", "a", "--at", "nan"), "at must be a finite number of seconds"),

@@ -87,7 +87,7 @@ def test_a_host_is_told_in_facts_that_have_something_to_say(say: Say, polite: Qu
 def test_a_host_that_nobody_has_met_has_the_rules_of_the_queue(say: Say, polite: Queue) -> None:
     done = say("host", polite.name, "new.example")
     assert (done.code, done.facts["delay"], done.facts["waiting"]) == (1, "3600s", "0")
-    assert f"queue {polite.name} has never visited host new.example, and has no task and no rule of it" in done.err
+    assert f"queue {polite.name} has never visited host new.example, and has no task and no rule for it" in done.err
     assert say("hosts", polite.name).out == ""
     say("put", polite.name, "http://new.example/")
     assert say("host", polite.name, "new.example").code == 0

@@ -193,7 +193,7 @@ def test_a_name_that_is_far_from_what_was_typed_is_not_guessed(say: Say, url: st
         with Queue(name, url) as queue:
             queue.put("a")
     assert say("status", "t-um").err.endswith("; did you mean t-m?\n")
-    assert say("status", "t-two").err.endswith("; `timeoutq queues` lists those that are there\n")
+    assert say("status", "t-two").err.endswith("; `timeoutq queues` lists the queues that are there\n")
 
 
 @pytest.mark.parametrize("words", sorted(CREATES))
@@ -208,7 +208,7 @@ def test_what_makes_a_queue_says_nothing_of_an_unknown_one(words: str, say: Say,
 def test_a_name_like_no_other_is_unknown_without_a_guess(say: Say, web: Queue) -> None:
     done = say("drained", "something-else")
     assert (done.code, done.out) == (1, "")
-    assert "`timeoutq queues` lists those that are there" in done.err
+    assert "`timeoutq queues` lists the queues that are there" in done.err
     assert say("drained", "WEB").err.endswith("did you mean web?\n")
 
 

@@ -184,11 +184,11 @@ HOW_RUN: dict[str, Callable[[Lease], Any]] = {
 """Ways to write a handler that is run: done, and its body has run once for each task."""
 
 RETURNED: dict[str, tuple[Callable[[Lease], Any], str]] = {
-    "a generator, from a lambda": (lambda lease: numbers(lease), "a generator, of which nothing has run"),
-    "an async generator, from a lambda": (lambda lease: pages(lease), "an async generator, of which nothing has run"),
-    "a generator, from a wrapped function": (bare(numbers), "a generator, of which nothing has run"),
-    "an async generator, from a wrapped function": (bare(pages), "an async generator, of which nothing has run"),
-    "a generator expression": (lambda lease: (x for x in "ab"), "a generator, of which nothing has run"),
+    "a generator, from a lambda": (lambda lease: numbers(lease), "a generator, so nothing of it has run"),
+    "an async generator, from a lambda": (lambda lease: pages(lease), "an async generator, so nothing of it has run"),
+    "a generator, from a wrapped function": (bare(numbers), "a generator, so nothing of it has run"),
+    "an async generator, from a wrapped function": (bare(pages), "an async generator, so nothing of it has run"),
+    "a generator expression": (lambda lease: (x for x in "ab"), "a generator, so nothing of it has run"),
     "a list of links": (lambda lease: ["a"], "a list; expected None, Ack, Release, Retry or GiveUp; links go into Ack"),
     "an empty list": (lambda lease: [], "returned a list"),
     "a tuple": (lambda lease: ("a", "b"), "returned a tuple"),

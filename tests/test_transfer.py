@@ -192,7 +192,7 @@ def test_a_name_with_a_slash_is_a_file_else_a_state_comes_first(
     assert say("diff", name, f"{queue.name}:done").texts == ["in the queue"]
     assert say("diff", f"./{name}", f"{queue.name}:done").texts == ["in the file"]
     assert say("diff", "odd:name", f"{queue.name}:done").texts == ["odd"]
-    assert "with a / in it is a file" in " ".join(say("diff", "--help").out.replace("│", "").split())
+    assert "with a / is always a file" in " ".join(say("diff", "--help").out.replace("│", "").split())
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,10 @@ def test_what_is_no_export_is_refused_before_anything_is_written(say: Say, queue
     for stdin, said in (
         (b'{"task": "a"}\n', "not the first line of an export"),
         (b"<html>", "not the first line of an export"),
-        (b'{"timeoutq": 2}\n{"task": "a"}\n', "it has format 2, this timeoutq reads 1: install a later one"),
+        (
+            b'{"timeoutq": 2}\n{"task": "a"}\n',
+            "the file has format 2, this timeoutq reads format 1: install a later one",
+        ),
     ):
         for lenient in ([], ["--lenient"]):
             done = say("import", queue.name, *lenient, stdin=stdin)

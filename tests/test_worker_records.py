@@ -344,11 +344,11 @@ async def test_a_host_that_is_blocked_again_and_again_is_warned_of(
         ]
         assert "handlers have put tasks back 10 times in a row to block host" in lines[0].getMessage()
     told = CliRunner().invoke(app, ["inspect", queue.name, "https://busy.example/"], env={"TIMEOUTQ_URL": url}).output
-    assert "releases\t102, of which 102 for a blocked host\n" in told
+    assert "releases\t102, 102 of them blocked a host\n" in told
     queue.block_host("busy.example", for_=60)
     told = CliRunner().invoke(app, ["why", queue.name, "https://busy.example/"], env={"TIMEOUTQ_URL": url}).output
     assert "; this task was put back 102 times to block its host" in told
-    assert "releases\t102, of which 102 for a blocked host\n" in told
+    assert "releases\t102, 102 of them blocked a host\n" in told
 
 
 async def test_a_host_that_is_visited_in_between_is_not_warned_of(

@@ -1,8 +1,9 @@
-"""Takes back expired leases and makes due tasks ready, on a clock that sleeps exactly until the next of them.
+"""Takes back expired leases and makes due tasks ready, and sleeps exactly until the next lease or task is due.
 
-Every worker runs one, `timeoutq cleaner` runs one alone, and any number may run at once: its scripts are idempotent and
-nobody leads. It sleeps until the next deadline or due time that it knows of; whoever adds an earlier one rings the
-alarm (a stream of one entry, which wakes all cleaners). Without news it looks again after `longest` seconds.
+Every worker runs a cleaner, `timeoutq cleaner` runs a cleaner alone, and any number of cleaners may run at once: their
+scripts are idempotent, and there is no leader. A cleaner sleeps until the next deadline or due time that it knows. A
+script that adds an earlier time rings the alarm (a stream of one entry, which wakes all cleaners). If the alarm is
+silent, the cleaner looks again after `longest` seconds.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ ALARM_WAIT = 30.0
 
 
 def waiting_for(queue: str, mends: Callable[[BaseException], bool]) -> AsyncRetrying:
-    """Run the loop in which the cleaner of a queue waits for a server that is away, restarting or in failover.
+    """Give the loop in which the cleaner of a queue waits for a server that is away, restarting or in failover.
 
-    It waits with full jitter, without end. `mends` says of an error whether waiting may mend it; others are raised.
+    The loop waits with full jitter, without end. It waits only if `mends(error)` says that waiting may help; other
+    errors are raised.
     """
 
     def tell(state: RetryCallState) -> None:
@@ -61,9 +63,9 @@ class Cleaner:
         self.queue = queue
         self.longest = longest
         self.peers = 1
-        """How many clean this queue; with many, each waits a little longer, so that they do not all do each round."""
+        """How many cleaners this queue has. With many, each waits a little longer, so that not all do the same work."""
         self.met = False
-        """Whether the server has answered before; then every error of it is waited out."""
+        """Whether the server has answered before. If so, the cleaner waits after every error of the server."""
         self.requeued = 0
         self.promoted = 0
         self._alarm = asyncio.Event()
@@ -72,7 +74,7 @@ class Cleaner:
         self._converting = False
 
     async def run(self) -> None:
-        """Clean until cancelled. A server that is away is waited for, without end."""
+        """Clean until cancelled. While the server is away, wait without end."""
         listener = asyncio.create_task(self._listen(), name=f"alarm-{self.queue.name}")
         try:
             while True:
@@ -94,7 +96,7 @@ class Cleaner:
         return isinstance(error, TimeoutqError) and (self.met or not flows.is_final(error))
 
     async def _round(self) -> float:
-        """Do all that is due; give how many seconds to sleep."""
+        """Do all that is due; give the number of seconds to sleep."""
         queue, ops = self.queue, self.queue.operations
         while True:
             plan: Plan = await queue.run(sending.answer(queue.talk, ops.plan(int(self.longest * 1000))))
@@ -106,23 +108,23 @@ class Cleaner:
             self.promoted += promoted.moved
             if requeued.moved:
                 telling.say(
-                    log, logging.INFO, "queue %s: took back %d expired leases, %d of them to failed",
+                    log, logging.INFO, "queue %s: took back %d expired leases, %d of their tasks went to failed",
                     queue.name, requeued.moved, requeued.failed, fields={"queue": queue.name},
                 )  # fmt: skip
             if not requeued.moved and not promoted.moved:
-                # somebody else did it, or a grace holds it back: look again soon
+                # another cleaner was quicker, or no lease may be taken back yet (grace): look again soon
                 return 0.05
         if time.monotonic() >= self._prune_at:
             await self._prune()
         if self._converting:
-            # whoever changed the politeness may have died; between two parts, what is due is done
+            # the client that changed the politeness may have died; between two parts, do what is due
             part = await self.queue.run(sending.answer(queue.talk, ops.convert()))
             self._converting = part != b"end"
             if self._converting:
                 return 0.0
         if time.monotonic() >= self._repair_at:
             await self._repair()
-        # whole ms were rounded down on the way: one more, and the next look finds it due
+        # times were rounded down to whole ms: sleep 1 ms more, and the task is surely due
         pause = (plan.at_ms - plan.now_ms) / 1000 + 0.001
         return min(pause, max(0.0, min(self._prune_at, self._repair_at) - time.monotonic()))
 
@@ -136,7 +138,7 @@ class Cleaner:
         self._prune_at = time.monotonic() + PRUNE_EVERY
 
     async def _repair(self) -> None:
-        # all cleaners of a queue share one walk, so that together they look no more often than one cleaner would
+        # all cleaners of a queue share one walk, so many cleaners look no more often than one
         found = await self.queue.run(sending.answer(self.queue.talk, self.queue.operations.repair()))
         if found.found:
             fields = {"queue": self.queue.name}

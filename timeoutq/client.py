@@ -1,4 +1,4 @@
-"""`Queue` and `AsyncQueue`, the two faces of one queue, side by side: a line a method. The only caller of the links.
+"""`Queue` and `AsyncQueue`, the two faces of one queue, side by side. They are the only caller of the links.
 
 What a method does is in `operations.py` (one exchange) or `flows.py` (several); `_run` drives it. The twins carry the
 same names, signatures and docstrings, which a test holds equal.
@@ -79,18 +79,23 @@ class _Face:
         """Describe a queue; the first operation connects.
 
         `name` is 1 to 64 of `A-Z a-z 0-9 . _ -`. The server is `url` (`redis://`, `rediss://`, `unix://`, `valkey://`),
-        else `TIMEOUTQ_URL`, else `REDIS_URL`, else `redis://localhost:6379/0`; or that of `client`, a redis-py client
-        whose address and credentials are used with connections of our own. TLS is `rediss://`, with `?ssl_ca_certs=`,
-        `ssl_certfile=` and `ssl_keyfile=` in the URL, or `TIMEOUTQ_CA`, `TIMEOUTQ_CERT` and `TIMEOUTQ_KEY`.
+        else `TIMEOUTQ_URL`, else `REDIS_URL`, else `redis://localhost:6379/0`. Or pass `client`, a redis-py client: the
+        queue takes its address and credentials, and opens connections of its own. TLS is `rediss://`, with
+        `?ssl_ca_certs=`, `ssl_certfile=` and `ssl_keyfile=` in the URL, or `TIMEOUTQ_CA`, `TIMEOUTQ_CERT` and
+        `TIMEOUTQ_KEY`.
 
-        `timeout` is the length of a lease and `max_runtime` the most that a task may be held in all, both in seconds.
-        `retry` says when a failed task is tried again: tenacity's `wait_*` and `stop_*` objects or a list of delays.
-        `keep_done` ("forever", 0, a count or a timedelta) and `max_crashes` (lost leases until a task goes to failed,
-        5 at first) belong to the queue, and so does `politeness` (how often hosts may be visited, see `Politeness`):
-        who gives them sets them for all its clients. No call takes longer than `deadline` seconds, waiting apart, and a
-        second more for each 128 KiB that it carries. A call that was first sent more than 50 s ago is not sent again,
-        whatever the deadline: the queue knows the calls of the last minute only.
-        `allow_eviction` accepts a server that may throw tasks away.
+        `timeout` is the length of a lease and `max_runtime` the longest that a task may be held in all, both in
+        seconds. `retry` says when a failed task is tried again: tenacity's `wait_*` and `stop_*` objects or a list of
+        delays in seconds.
+
+        Three settings belong to the queue, and passing one changes it for all clients: `keep_done` ("forever", 0, a
+        count or a timedelta), `max_crashes` (the number of lost leases after which a task goes to failed, 5 at first)
+        and `politeness` (how often hosts may be visited, see `Politeness`).
+
+        A call takes `deadline` seconds at most, and one second more for each 128 KiB that the call carries; the time
+        for which `claim` is told to wait does not count. A call that was first sent more than 50 s ago is not sent
+        again, whatever the deadline, because the queue remembers only the calls of the last minute. `allow_eviction`
+        accepts a server that may throw tasks away.
 
         Raises `InvalidInput` for an argument that cannot be used.
         """
@@ -418,12 +423,12 @@ class Queue(_Face):
     def put(self, *tasks: Tasks, again: bool = False, group: str | None = None, durable: int = 0) -> Outcome:
         """Put tasks: ids, mappings of ids to payloads, or iterables of ids, any number.
 
-        Gives for each id, in order, `ADDED` or the state it already is in; `again=True` puts done and failed ones back
-        with a clean record. 500 ids at a time (or a MiB of payloads) are one atomic step; a bad id among them all means
-        that none is put.
-        On a polite queue `group` is the host that they count for, instead of that of their URL; a queue that is not
-        polite keeps it for later. `durable` replicas must have confirmed it (WAIT), so that a failover to one of them
-        does not lose it.
+        Gives for each id, in order, `ADDED` or the state that holds the id already; `again=True` puts done and failed
+        tasks back with a clean record. Each 500 ids (or each MiB of payloads) are one atomic step. If one of the ids is
+        bad, nothing is put.
+        On a polite queue, `group` is the host that the tasks count for, instead of the host of their URL; a queue that
+        is not polite keeps the group for later. With `durable`, the call returns when that many replicas have confirmed
+        the tasks (WAIT), so that a failover to one of them does not lose the tasks.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
         calls = self.operations.put(tasks, self.token, again=again, group=group)
@@ -438,7 +443,7 @@ class Queue(_Face):
         group: str | None = None,
         durable: int = 0,
     ) -> Outcome:
-        """Schedule tasks `at` a time (Unix seconds or an aware datetime) or `after` so many seconds.
+        """Schedule tasks `at` a time (Unix seconds or an aware datetime), or `after` a number of seconds.
 
         A task that is scheduled already gets the new time, earlier or later, and the answer `SCHEDULED`. `after` counts
         by the server's clock. `group` and `durable` are as for `put`. Raises `InvalidInput`, `ServerFull`,
@@ -464,10 +469,10 @@ class Queue(_Face):
     @overload
     def extend(self, lease: Iterable[Lease], timeout: float | None = None) -> Outcome: ...
     def extend(self, lease: Lease | Iterable[Lease], timeout: float | None = None) -> Lease | Outcome:
-        """Let leases run for `timeout` seconds from now; also one that ran out, if nobody took the task back yet.
+        """Let leases run for `timeout` seconds from now; also one that ran out, if nobody has taken the task back yet.
 
-        One lease is given back with its new deadline, or `LeaseLost` is raised; many are answered each: `OK`, `LOST`,
-        or `MAX_RUNTIME` for one that may not be extended any more.
+        For one lease: gives the lease with its new deadline, or raises `LeaseLost`. For many: gives an answer for each,
+        `OK`, `LOST`, or `MAX_RUNTIME` if the lease may not be extended any more.
         """
         return self.run(self._extend(lease, timeout))
 
@@ -487,13 +492,14 @@ class Queue(_Face):
     ) -> Answer | Outcome:
         """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
 
-        The step takes up to 499 tasks and 1 MiB of their payloads; further tasks are put before it, never after.
+        The step takes up to 499 tasks and 1 MiB of their payloads; further tasks are put before the ack, never after.
 
-        With `again_in`, their tasks are scheduled for so many seconds from now instead of done, with a clean record;
-        one may get a new `payload` for then.
+        With `again_in`, the tasks are not done, but scheduled again in that many seconds, with a clean record; a single
+        lease may also give its task a new `payload`.
 
-        Counts after the deadline too, while nobody took the task back. For one lease: `OK`, or `ALREADY` when this very
-        ack was carried out before; raises `LeaseLost` when the task is somebody else's. Many are answered each.
+        An ack after the deadline counts as long as nobody has taken the task back. For one lease: gives `OK`, or
+        `ALREADY` when this very ack was carried out before, and raises `LeaseLost` when the lease is lost. For many:
+        gives an answer for each.
         """
         return self.run(self._ack(lease, put, again_in, payload))
 
@@ -504,9 +510,10 @@ class Queue(_Face):
     def release(
         self, lease: Lease | Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0
     ) -> Answer | Outcome:
-        """Give leases back, ready at once or after `delay` seconds. It costs no attempt. Answers as `ack` does.
+        """Give leases back; their tasks are ready at once, or after `delay` seconds. Answers as `ack` does.
 
-        On a polite queue, `block_host` also keeps everybody from their hosts for so many seconds, in the same step.
+        A release does not count as an attempt. On a polite queue, `block_host` also keeps all workers from the hosts of
+        these tasks for that many seconds, in the same step.
         """
         return self.run(self._release(lease, delay, block_host))
 
@@ -531,7 +538,7 @@ class Queue(_Face):
         retry_in: float | None = None,
         give_up: bool = False,
     ) -> Answer | Outcome:
-        """End leases as failed: tried again in `retry_in` seconds, or never (`give_up`), or as the retry policy says.
+        """End leases as failed; tasks are tried again in `retry_in` seconds, never (`give_up`), or as the policy says.
 
         `error` is kept with the task, at most 4 KiB of it. Answers as `ack` does.
         """
@@ -539,50 +546,51 @@ class Queue(_Face):
         return self.run(self._end(lease, leases, self._fail(leases, error, retry_in, give_up)))
 
     def pull(self, n: int = 1) -> list[Task]:
-        """Take up to `n` tasks (500 at most) without a lease: they are done at once, and lost if you die: at most once.
+        """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
 
-        One call brings about 4 MiB of payloads, so fewer tasks when theirs are large; none only when none is ready.
+        This is at most once: if you die, the tasks are lost. One call brings about 4 MiB of payloads, so fewer tasks
+        when their payloads are large; no task comes only when no task is ready.
 
-        Raises `Unavailable` when the reply was lost: what it held is not given again.
+        Raises `Unavailable` when the reply was lost; its tasks are not given again.
         """
         return self.run(sending.answer(self.talk, self.operations.pull(arguments.count(n, high=BATCH))))
 
     # ---- the cleaner's
 
     def requeue_expired(self, n: int = 200) -> int:
-        """Take back up to `n` tasks whose lease ran out; give how many. Any number of processes may do it."""
+        """Take back up to `n` tasks whose lease ran out; give their number. Any number of processes may do this."""
         return self.run(self._requeued(n))
 
     def promote_due(self, n: int = 500) -> int:
-        """Make up to `n` scheduled tasks ready whose time has come; give how many."""
+        """Make up to `n` scheduled tasks ready whose time has come; give their number."""
         return self.run(self._promoted(n))
 
     def prune(self, n: int = 500) -> int:
-        """Drop up to `n` done tasks that `keep_done` does not keep; give how many."""
+        """Drop up to `n` done tasks that `keep_done` does not keep; give their number."""
         return self.run(self._prune(n))
 
     # ---- the operator's
 
     def retry_failed(self, *tasks: Tasks, all: bool = False) -> int:
-        """Make failed tasks ready again with a clean record: these, or with `all` every one; give how many.
+        """Make failed tasks ready again with a clean record: these, or with `all` every failed task; give their number.
 
         Raises `InvalidInput` when no tasks are named and `all` is not given, and when both are.
         """
         return self.run(flows.retry_failed(self.talk, tasks, all=all))
 
     def forget(self, *tasks: Tasks) -> Outcome:
-        """Remove tasks from every state, running ones too: their ack will be `LOST`. Gives the state each was in."""
+        """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""
         return self.run(sending.answers(self.talk, self.operations.forget(tasks)))
 
     def inspect(self, task: TaskId) -> TaskInfo:
-        """Tell all that is known of one task; its `state` is None when it is in none."""
+        """Tell all that is known of one task; `state` is None when no state holds the task."""
         return self.run(sending.answer(self.talk, self.operations.inspect(task)))
 
     def states(self, *tasks: Tasks) -> Outcome:
         """Give the state of each task, any number of them, 500 at one moment; `UNKNOWN` for a task in no state.
 
         `outcome["https://example.com/"]` is the state of one task, `outcome.items()` gives pairs of id and state, and
-        `outcome.counts()` how many tasks are where.
+        `outcome.counts()` the number of tasks in each state.
         """
         return self.run(sending.answers(self.talk, self.operations.states(tasks)))
 
@@ -605,11 +613,11 @@ class Queue(_Face):
         return self.run(sending.answer(self.talk, self.operations.stats()))
 
     def workers(self) -> Found[WorkerInfo]:
-        """Tell who works: the 500 workers that said so last."""
+        """Tell which workers there are: the 500 whose signs of life are the newest."""
         return self.run(self._workers())
 
     def history(self) -> Found[Sample]:
-        """Give the counters of the last twenty minutes, one sample about each ten seconds, oldest first."""
+        """Give the counters of the last twenty minutes: about one sample per ten seconds, the oldest first."""
         return self.run(self._history())
 
     def errors(self, n: int = 10) -> Found[Failure]:
@@ -617,7 +625,7 @@ class Queue(_Face):
         return self.run(self._errors(n))
 
     def pause(self) -> None:
-        """Stop giving out tasks to anyone; what is leased goes on."""
+        """Stop giving out tasks; tasks that have a lease are finished."""
         self.run(sending.answer(self.talk, self.operations.configure({"paused": b"1"})))
 
     def resume(self) -> None:
@@ -633,8 +641,8 @@ class Queue(_Face):
     ) -> None:
         """Change settings of the queue for all its clients; see `Queue()` for their meaning.
 
-        Politeness that begins or ends (`"off"`) takes in what is in the queue already, 500 tasks a step; what is held
-        goes on. The end of it forgets the hosts with their rules.
+        When politeness begins or ends (`"off"`), the tasks that are in the queue are adapted too, 500 in each step;
+        handlers that run are not disturbed. When politeness ends, the hosts and their rules are forgotten.
         """
         self.run(self._configured(keep_done, max_crashes, politeness))
 
@@ -648,8 +656,8 @@ class Queue(_Face):
     def drained(self, before: float | datetime | None = None) -> bool:
         """Say whether nothing is ready, held, scheduled (before a time, if one is given), or waiting for a host's turn.
 
-        One atomic answer. A task that waits because its host's budget is used up does not count. A queue to which
-        nothing was put is drained, too: `exists` tells a mistyped name from a queue that is done.
+        This is one atomic answer. A task that waits because its host's budget is used up does not count. A queue to
+        which nothing was put is drained, too: `exists` tells a mistyped name from a queue that is done.
         """
         return self.run(self._drained(before))
 
@@ -666,12 +674,12 @@ class Queue(_Face):
     def host(self, host: str) -> HostInfo:
         """Tell all about one host (`example.com`, `example.com:8080`, a URL of it, or a group).
 
-        Raises `InvalidInput` on a queue that is not polite, as all of these do.
+        Like all methods about hosts, it raises `InvalidInput` on a queue that is not polite.
         """
         return self.run(self._host(host))
 
     def hosts(self, cursor: str | None = None, n: int = 100) -> HostPage:
-        """Read a page of the hosts that the queue has met, those whose turn is next first."""
+        """Read a page of the hosts that the queue has met; the host with the next turn comes first."""
         return self.run(self._hosts(cursor, n))
 
     def each_host(self) -> Iterator[HostInfo]:
@@ -691,10 +699,10 @@ class Queue(_Face):
         per_host: int | Literal["usual"] | None = None,
         budget: int | Literal["none"] | None = None,
     ) -> HostInfo:
-        """Give a host rules of its own; what is None stays as it is.
+        """Give a host rules of its own; a rule that is None stays as it is.
 
-        `delay` (seconds) and `per_host` replace the queue's, `"usual"` brings them back. `budget` is the most visits in
-        all, acked or failed; what is beyond it waits until there is more.
+        `delay` (seconds) and `per_host` replace those of the queue, `"usual"` brings the queue's back. `budget` is the
+        most visits in all, acked or failed; when the budget is used up, the host's tasks wait until you raise it.
         """
         return self.run(self._set_host(host, delay, per_host, budget))
 
@@ -706,7 +714,7 @@ class Queue(_Face):
         for_: float | None = None,
         reason: str | None = None,
     ) -> HostInfo:
-        """Keep everybody from a host `until` a time or `for_` so many seconds (Retry-After); what is held goes on."""
+        """Keep all workers from a host `until` a time or `for_` a number of seconds; visits under way are finished."""
         return self.run(self._block_host(host, until, for_, reason))
 
     def unblock_host(self, host: str) -> HostInfo:
@@ -718,11 +726,11 @@ class Queue(_Face):
         return self.run(self._host(host, ("ban", arguments.reason(reason))))
 
     def purge(self) -> None:
-        """Remove the queue with all its keys. Workers that hold leases find them lost."""
+        """Remove the queue with all its keys. Workers that hold leases lose them."""
         self.run(flows.purge(self.talk))
 
     def server(self) -> dict[str, Any]:
-        """Give what INFO tells of the server."""
+        """Give what the command INFO says about the server."""
         return self.run(self._server())
 
 
@@ -819,12 +827,12 @@ class AsyncQueue(_Face):
     async def put(self, *tasks: Tasks, again: bool = False, group: str | None = None, durable: int = 0) -> Outcome:
         """Put tasks: ids, mappings of ids to payloads, or iterables of ids, any number.
 
-        Gives for each id, in order, `ADDED` or the state it already is in; `again=True` puts done and failed ones back
-        with a clean record. 500 ids at a time (or a MiB of payloads) are one atomic step; a bad id among them all means
-        that none is put.
-        On a polite queue `group` is the host that they count for, instead of that of their URL; a queue that is not
-        polite keeps it for later. `durable` replicas must have confirmed it (WAIT), so that a failover to one of them
-        does not lose it.
+        Gives for each id, in order, `ADDED` or the state that holds the id already; `again=True` puts done and failed
+        tasks back with a clean record. Each 500 ids (or each MiB of payloads) are one atomic step. If one of the ids is
+        bad, nothing is put.
+        On a polite queue, `group` is the host that the tasks count for, instead of the host of their URL; a queue that
+        is not polite keeps the group for later. With `durable`, the call returns when that many replicas have confirmed
+        the tasks (WAIT), so that a failover to one of them does not lose the tasks.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
         calls = self.operations.put(tasks, self.token, again=again, group=group)
@@ -839,7 +847,7 @@ class AsyncQueue(_Face):
         group: str | None = None,
         durable: int = 0,
     ) -> Outcome:
-        """Schedule tasks `at` a time (Unix seconds or an aware datetime) or `after` so many seconds.
+        """Schedule tasks `at` a time (Unix seconds or an aware datetime), or `after` a number of seconds.
 
         A task that is scheduled already gets the new time, earlier or later, and the answer `SCHEDULED`. `after` counts
         by the server's clock. `group` and `durable` are as for `put`. Raises `InvalidInput`, `ServerFull`,
@@ -865,10 +873,10 @@ class AsyncQueue(_Face):
     @overload
     async def extend(self, lease: Iterable[Lease], timeout: float | None = None) -> Outcome: ...
     async def extend(self, lease: Lease | Iterable[Lease], timeout: float | None = None) -> Lease | Outcome:
-        """Let leases run for `timeout` seconds from now; also one that ran out, if nobody took the task back yet.
+        """Let leases run for `timeout` seconds from now; also one that ran out, if nobody has taken the task back yet.
 
-        One lease is given back with its new deadline, or `LeaseLost` is raised; many are answered each: `OK`, `LOST`,
-        or `MAX_RUNTIME` for one that may not be extended any more.
+        For one lease: gives the lease with its new deadline, or raises `LeaseLost`. For many: gives an answer for each,
+        `OK`, `LOST`, or `MAX_RUNTIME` if the lease may not be extended any more.
         """
         return await self.run(self._extend(lease, timeout))
 
@@ -888,13 +896,14 @@ class AsyncQueue(_Face):
     ) -> Answer | Outcome:
         """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
 
-        The step takes up to 499 tasks and 1 MiB of their payloads; further tasks are put before it, never after.
+        The step takes up to 499 tasks and 1 MiB of their payloads; further tasks are put before the ack, never after.
 
-        With `again_in`, their tasks are scheduled for so many seconds from now instead of done, with a clean record;
-        one may get a new `payload` for then.
+        With `again_in`, the tasks are not done, but scheduled again in that many seconds, with a clean record; a single
+        lease may also give its task a new `payload`.
 
-        Counts after the deadline too, while nobody took the task back. For one lease: `OK`, or `ALREADY` when this very
-        ack was carried out before; raises `LeaseLost` when the task is somebody else's. Many are answered each.
+        An ack after the deadline counts as long as nobody has taken the task back. For one lease: gives `OK`, or
+        `ALREADY` when this very ack was carried out before, and raises `LeaseLost` when the lease is lost. For many:
+        gives an answer for each.
         """
         return await self.run(self._ack(lease, put, again_in, payload))
 
@@ -905,9 +914,10 @@ class AsyncQueue(_Face):
     async def release(
         self, lease: Lease | Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0
     ) -> Answer | Outcome:
-        """Give leases back, ready at once or after `delay` seconds. It costs no attempt. Answers as `ack` does.
+        """Give leases back; their tasks are ready at once, or after `delay` seconds. Answers as `ack` does.
 
-        On a polite queue, `block_host` also keeps everybody from their hosts for so many seconds, in the same step.
+        A release does not count as an attempt. On a polite queue, `block_host` also keeps all workers from the hosts of
+        these tasks for that many seconds, in the same step.
         """
         return await self.run(self._release(lease, delay, block_host))
 
@@ -932,7 +942,7 @@ class AsyncQueue(_Face):
         retry_in: float | None = None,
         give_up: bool = False,
     ) -> Answer | Outcome:
-        """End leases as failed: tried again in `retry_in` seconds, or never (`give_up`), or as the retry policy says.
+        """End leases as failed; tasks are tried again in `retry_in` seconds, never (`give_up`), or as the policy says.
 
         `error` is kept with the task, at most 4 KiB of it. Answers as `ack` does.
         """
@@ -940,50 +950,51 @@ class AsyncQueue(_Face):
         return await self.run(self._end(lease, leases, self._fail(leases, error, retry_in, give_up)))
 
     async def pull(self, n: int = 1) -> list[Task]:
-        """Take up to `n` tasks (500 at most) without a lease: they are done at once, and lost if you die: at most once.
+        """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
 
-        One call brings about 4 MiB of payloads, so fewer tasks when theirs are large; none only when none is ready.
+        This is at most once: if you die, the tasks are lost. One call brings about 4 MiB of payloads, so fewer tasks
+        when their payloads are large; no task comes only when no task is ready.
 
-        Raises `Unavailable` when the reply was lost: what it held is not given again.
+        Raises `Unavailable` when the reply was lost; its tasks are not given again.
         """
         return await self.run(sending.answer(self.talk, self.operations.pull(arguments.count(n, high=BATCH))))
 
     # ---- the cleaner's
 
     async def requeue_expired(self, n: int = 200) -> int:
-        """Take back up to `n` tasks whose lease ran out; give how many. Any number of processes may do it."""
+        """Take back up to `n` tasks whose lease ran out; give their number. Any number of processes may do this."""
         return await self.run(self._requeued(n))
 
     async def promote_due(self, n: int = 500) -> int:
-        """Make up to `n` scheduled tasks ready whose time has come; give how many."""
+        """Make up to `n` scheduled tasks ready whose time has come; give their number."""
         return await self.run(self._promoted(n))
 
     async def prune(self, n: int = 500) -> int:
-        """Drop up to `n` done tasks that `keep_done` does not keep; give how many."""
+        """Drop up to `n` done tasks that `keep_done` does not keep; give their number."""
         return await self.run(self._prune(n))
 
     # ---- the operator's
 
     async def retry_failed(self, *tasks: Tasks, all: bool = False) -> int:
-        """Make failed tasks ready again with a clean record: these, or with `all` every one; give how many.
+        """Make failed tasks ready again with a clean record: these, or with `all` every failed task; give their number.
 
         Raises `InvalidInput` when no tasks are named and `all` is not given, and when both are.
         """
         return await self.run(flows.retry_failed(self.talk, tasks, all=all))
 
     async def forget(self, *tasks: Tasks) -> Outcome:
-        """Remove tasks from every state, running ones too: their ack will be `LOST`. Gives the state each was in."""
+        """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""
         return await self.run(sending.answers(self.talk, self.operations.forget(tasks)))
 
     async def inspect(self, task: TaskId) -> TaskInfo:
-        """Tell all that is known of one task; its `state` is None when it is in none."""
+        """Tell all that is known of one task; `state` is None when no state holds the task."""
         return await self.run(sending.answer(self.talk, self.operations.inspect(task)))
 
     async def states(self, *tasks: Tasks) -> Outcome:
         """Give the state of each task, any number of them, 500 at one moment; `UNKNOWN` for a task in no state.
 
         `outcome["https://example.com/"]` is the state of one task, `outcome.items()` gives pairs of id and state, and
-        `outcome.counts()` how many tasks are where.
+        `outcome.counts()` the number of tasks in each state.
         """
         return await self.run(sending.answers(self.talk, self.operations.states(tasks)))
 
@@ -1007,11 +1018,11 @@ class AsyncQueue(_Face):
         return await self.run(sending.answer(self.talk, self.operations.stats()))
 
     async def workers(self) -> Found[WorkerInfo]:
-        """Tell who works: the 500 workers that said so last."""
+        """Tell which workers there are: the 500 whose signs of life are the newest."""
         return await self.run(self._workers())
 
     async def history(self) -> Found[Sample]:
-        """Give the counters of the last twenty minutes, one sample about each ten seconds, oldest first."""
+        """Give the counters of the last twenty minutes: about one sample per ten seconds, the oldest first."""
         return await self.run(self._history())
 
     async def errors(self, n: int = 10) -> Found[Failure]:
@@ -1019,7 +1030,7 @@ class AsyncQueue(_Face):
         return await self.run(self._errors(n))
 
     async def pause(self) -> None:
-        """Stop giving out tasks to anyone; what is leased goes on."""
+        """Stop giving out tasks; tasks that have a lease are finished."""
         await self.run(sending.answer(self.talk, self.operations.configure({"paused": b"1"})))
 
     async def resume(self) -> None:
@@ -1035,8 +1046,8 @@ class AsyncQueue(_Face):
     ) -> None:
         """Change settings of the queue for all its clients; see `Queue()` for their meaning.
 
-        Politeness that begins or ends (`"off"`) takes in what is in the queue already, 500 tasks a step; what is held
-        goes on. The end of it forgets the hosts with their rules.
+        When politeness begins or ends (`"off"`), the tasks that are in the queue are adapted too, 500 in each step;
+        handlers that run are not disturbed. When politeness ends, the hosts and their rules are forgotten.
         """
         await self.run(self._configured(keep_done, max_crashes, politeness))
 
@@ -1050,8 +1061,8 @@ class AsyncQueue(_Face):
     async def drained(self, before: float | datetime | None = None) -> bool:
         """Say whether nothing is ready, held, scheduled (before a time, if one is given), or waiting for a host's turn.
 
-        One atomic answer. A task that waits because its host's budget is used up does not count. A queue to which
-        nothing was put is drained, too: `exists` tells a mistyped name from a queue that is done.
+        This is one atomic answer. A task that waits because its host's budget is used up does not count. A queue to
+        which nothing was put is drained, too: `exists` tells a mistyped name from a queue that is done.
         """
         return await self.run(self._drained(before))
 
@@ -1068,12 +1079,12 @@ class AsyncQueue(_Face):
     async def host(self, host: str) -> HostInfo:
         """Tell all about one host (`example.com`, `example.com:8080`, a URL of it, or a group).
 
-        Raises `InvalidInput` on a queue that is not polite, as all of these do.
+        Like all methods about hosts, it raises `InvalidInput` on a queue that is not polite.
         """
         return await self.run(self._host(host))
 
     async def hosts(self, cursor: str | None = None, n: int = 100) -> HostPage:
-        """Read a page of the hosts that the queue has met, those whose turn is next first."""
+        """Read a page of the hosts that the queue has met; the host with the next turn comes first."""
         return await self.run(self._hosts(cursor, n))
 
     async def each_host(self) -> AsyncIterator[HostInfo]:
@@ -1094,10 +1105,10 @@ class AsyncQueue(_Face):
         per_host: int | Literal["usual"] | None = None,
         budget: int | Literal["none"] | None = None,
     ) -> HostInfo:
-        """Give a host rules of its own; what is None stays as it is.
+        """Give a host rules of its own; a rule that is None stays as it is.
 
-        `delay` (seconds) and `per_host` replace the queue's, `"usual"` brings them back. `budget` is the most visits in
-        all, acked or failed; what is beyond it waits until there is more.
+        `delay` (seconds) and `per_host` replace those of the queue, `"usual"` brings the queue's back. `budget` is the
+        most visits in all, acked or failed; when the budget is used up, the host's tasks wait until you raise it.
         """
         return await self.run(self._set_host(host, delay, per_host, budget))
 
@@ -1109,7 +1120,7 @@ class AsyncQueue(_Face):
         for_: float | None = None,
         reason: str | None = None,
     ) -> HostInfo:
-        """Keep everybody from a host `until` a time or `for_` so many seconds (Retry-After); what is held goes on."""
+        """Keep all workers from a host `until` a time or `for_` a number of seconds; visits under way are finished."""
         return await self.run(self._block_host(host, until, for_, reason))
 
     async def unblock_host(self, host: str) -> HostInfo:
@@ -1121,11 +1132,11 @@ class AsyncQueue(_Face):
         return await self.run(self._host(host, ("ban", arguments.reason(reason))))
 
     async def purge(self) -> None:
-        """Remove the queue with all its keys. Workers that hold leases find them lost."""
+        """Remove the queue with all its keys. Workers that hold leases lose them."""
         await self.run(flows.purge(self.talk))
 
     async def server(self) -> dict[str, Any]:
-        """Give what INFO tells of the server."""
+        """Give what the command INFO says about the server."""
         return await self.run(self._server())
 
 

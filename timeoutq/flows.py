@@ -1,4 +1,4 @@
-"""What takes more than one exchange with the server: opening, claims that wait, pages, purges. No I/O.
+"""Calls that take more than one exchange with the server: opening, claims that wait, pages, purges. No I/O.
 
 Each flow is a generator of steps (`sending.py`), which `client.py` carries out, blocking or for asyncio. So both faces
 share every decision.
@@ -52,7 +52,7 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
     """Meet the server: refuse one that evicts, learn its time, write the settings that the caller gave."""
     began = time.monotonic()
     while isinstance(reply := (yield Send([("TIME",), ("INFO", "memory")])), BaseException):
-        # a server that was not reached was not checked either: the next call checks it
+        # a server that does not answer cannot be checked: the next call checks it
         if is_hopeless(reply) or time.monotonic() - began > talk.deadline * LAST_START:
             raise talk.server.explain(reply)
         yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
@@ -78,7 +78,7 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
 
 
 def convert(talk: Talk, calls: int = 0) -> Flow[None]:
-    """Bring the tasks in line with the queue's politeness, from where anybody has come to; `calls` as for `repair`."""
+    """Adapt the tasks to the queue's politeness, from where the last client stopped; `calls` as for `repair`."""
     sent = 0
     while (yield from answer(talk, talk.operations.convert())) != b"end":
         sent += 1
@@ -96,13 +96,13 @@ def drained(talk: Talk, before_ms: int | None = None) -> Flow[bool]:
 
 
 NAMES, TASKS = b"1 ", b"2 0"
-"""A walk of `repair.lua` begins with the names of lanes and locks; where the tasks begin."""
+"""The cursors of `repair.lua`: a walk begins with the names of lanes and locks; the tasks begin at `TASKS`."""
 
 
 def repair(talk: Talk, *, mend: bool = True, calls: int = 0) -> Flow[tuple[Counter[str], bool]]:
     """Walk through the queue and mend it, or only count what is wrong; `calls` is the limit of calls, 0 for none.
 
-    Gives what was found, by its word in `repair.lua`, and whether the walk reached its end.
+    Gives how often each kind of damage was found, by its word in `repair.lua`, and whether the walk reached its end.
     """
     found, cursor, sent = Counter[str](), b"", 0
     while True:
@@ -110,13 +110,13 @@ def repair(talk: Talk, *, mend: bool = True, calls: int = 0) -> Flow[tuple[Count
         found.update(part.found)
         cursor, sent = part.cursor, sent + 1
         if sent == calls and cursor.startswith(NAMES):
-            cursor, sent = TASKS, 0  # a short walk sees a part of both
+            cursor, sent = TASKS, 0  # a short walk looks at a part of the names and at a part of the tasks
         if not cursor or sent == calls:
             return found, not cursor
 
 
 def wait_drained(talk: Talk, timeout: float | None, drained: Callable[[], Flow[bool]]) -> Flow[bool]:
-    """Ask until the queue is drained, or `timeout` seconds are over."""
+    """Ask again and again until the queue is drained, or `timeout` seconds are over."""
     until, pause = None if timeout is None else time.monotonic() + timeout, 0.01
     while not (yield from drained()):
         left = pause if until is None else until - time.monotonic()
@@ -171,7 +171,7 @@ def claim(
 
 
 def whole(talk: Talk, found: Claimed) -> Flow[Claimed]:
-    """Complete the answer to a claim that was sent again: the script looks for its leases in parts of all leases."""
+    """Complete the answer to a claim that was sent again: each call looks for its leases in a part of all leases."""
     if found.rest is None:
         return found
     leases = {lease.task: lease for lease in found.leases}
@@ -181,7 +181,7 @@ def whole(talk: Talk, found: Claimed) -> Flow[Claimed]:
         except TimeoutqError:
             if not leases:
                 raise
-            break  # leases that are not found run out by themselves
+            break  # leases that were not found run out by themselves
         leases.update((lease.task, lease) for lease in found.leases)
     return replace(found, leases=list(leases.values()), rest=None)
 
@@ -244,17 +244,17 @@ def end_one(talk: Talk, lease: Lease, calls: Sequence[Call[Outcome]]) -> Flow[An
 
 
 def lost(talk: Talk, lease: Lease, ends_ms: float = 0.0) -> Flow[LeaseLost]:
-    """Find out who has the task now, for an error that says so; `ends_ms` as for `explain_loss`."""
+    """Find out who has the task now, and give the error that says so; `ends_ms` as for `explain_loss`."""
     info: TaskInfo = yield from answer(talk, talk.operations.inspect(lease.task))
     return explain_loss(talk, lease, info, ends_ms)
 
 
 SLACK = 0.1
-"""Seconds by which the server's clock may be ahead of what a client takes it for."""
+"""Seconds by which the server's clock may be ahead of the time that a client expects."""
 
 
 def explain_loss(talk: Talk, lease: Lease, info: TaskInfo, ends_ms: float = 0.0) -> LeaseLost:
-    """Say why a lease is lost, and what to do about it; `ends_ms` is when its max_runtime ended it, 0 if not known."""
+    """Say why a lease is lost, and the cure; `ends_ms` is when max_runtime ended the lease, 0 if that is not known."""
     ago = talk.clock.now_ms / 1000 - lease.deadline
     name, where = f"lease on {lease.task!r}", f"is in {info.state.value}" if info.state else "is in no state"
     if info.holder is not None and info.state is not State.IN_PROGRESS:
@@ -341,12 +341,12 @@ def purge(talk: Talk) -> Flow[None]:
     """Remove the queue with all its keys."""
     while not (yield from answer(talk, talk.operations.purge())):
         pass
-    # lanes and locks that a foreign hand has made unknown to all other keys are found by their names only
+    # if a foreign hand has deleted all other traces of a lane or a lock, only its name finds it
     prefix, cursor = talk.operations.key("").encode(), b"0"
     while True:
         reply = yield Send([("SCAN", cursor, "MATCH", prefix + b"*", "COUNT", 2 * BATCH)])
         if isinstance(reply, BaseException) or isinstance(page := reply[0], BaseException):
-            return  # the queue is gone; a user who may not scan leaves what a foreign hand has left
+            return  # the queue itself is gone; a user who may not SCAN leaves such lanes and locks behind
         cursor = page[0] if isinstance(page[0], bytes) else str(page[0]).encode()
         names = [key[len(prefix) :] for key in page[1]]
         strays = [name for name in names if name.startswith((b"host:", b"lock:"))]
@@ -357,7 +357,7 @@ def purge(talk: Talk) -> Flow[None]:
 
 
 def page(talk: Talk, state: str, cursor: str | None, n: int) -> Flow[tuple[list[Entry], str | None]]:
-    """Read a page of a state: sets by SSCAN, states with times in the order of these times."""
+    """Read a page of a state: of a set by SSCAN; of a state with times in the order of the times."""
     key = talk.operations.key
     if state in ("scheduled", "in_progress"):
         start = int(cursor or 0)
@@ -395,7 +395,7 @@ START: str | None = "0"
 
 
 def entries(talk: Talk, state: str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
-    """Read some entries of a state in no order; an entry that stays in the state is not missed, whatever else moves."""
+    """Read some entries of a state in no order; an entry that stays in the state is never missed."""
     if state not in ("scheduled", "in_progress"):
         return (yield from page(talk, state, cursor, BATCH))
     key = talk.operations.key
@@ -411,7 +411,7 @@ def entries(talk: Talk, state: str, cursor: str) -> Flow[tuple[list[Entry], str 
 
 
 def host_rows(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo] | None, str | None]]:
-    """Read some hosts in no order; no host is missed while turns move. None on a queue that is not polite."""
+    """Read some hosts in no order; no host is missed though turns move meanwhile. None if the queue is not polite."""
     (reply,) = yield from ask(talk, [("ZSCAN", talk.operations.key("hosts"), cursor, "COUNT", 100)])
     following, found = reply
     rows: list[HostInfo] = []
@@ -455,5 +455,5 @@ def _failed(talk: Talk, ids: Sequence[bytes]) -> Flow[list[Entry]]:
 
 
 def is_final(error: TimeoutqError) -> bool:
-    """Say whether waiting cannot mend the error. A worker that has reached its server once waits even then."""
+    """Say whether waiting cannot mend the error. A worker that has once reached its server waits all the same."""
     return isinstance(error, AccessDenied | InvalidInput | NotRedis | SchemaMismatch | UnsafeServer)

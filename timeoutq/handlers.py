@@ -1,8 +1,8 @@
 """What a handler is and what its results mean: kinds of handlers, their parameters, their results. No Redis here.
 
-`worker.py` asks `shape_of` once, before it starts, and refuses a handler that could not be run. `resolve` awaits what a
-handler gave, wherever the awaitable came from; `wrong_result` writes the error for a result that means nothing. So only
-None and `Ack` are taken for "done".
+A worker asks `shape_of` once, before it starts, and refuses a handler that could not be run. `resolve` awaits whatever
+awaitable a handler returned; `wrong_result` writes the error for a result that means nothing. So only None and `Ack`
+mean "done".
 """
 
 from __future__ import annotations
@@ -28,27 +28,29 @@ from timeoutq.telling import running
 S = TypeVar("S")
 
 Result = Ack | Release | Retry | GiveUp | None
-"""What a handler gives: None and `Ack` end the task as done, `Release` gives it back, `Retry` and `GiveUp` fail it.
+"""What a handler returns or raises: after None and `Ack` the task is done, `Release` gives the task back, `Retry` and
+`GiveUp` are failed attempts.
 
-An exception group is a failed attempt: a `GiveUp` anywhere in it gives up, else the `Retry` with the longest pause
-decides. A group of nothing but `Release` gives the task back, after the longest delay. An `Ack` in a group does not
-count, because the other tasks of a `TaskGroup` were cancelled."""
+An exception group is a failed attempt: if there is a `GiveUp` anywhere in the group, the task is given up; if not, the
+`Retry` with the longest pause decides. A group of nothing but `Release` gives the task back, after the longest delay.
+An `Ack` in a group does not count, because the other tasks of the `TaskGroup` were cancelled."""
 
 Returned = Result | Awaitable[Result]
 """What calling a handler returns: a result, or an awaitable that gives a result."""
 
 Handler = Callable[[Lease], Returned] | Callable[[Lease, Any], Returned]
-"""Takes a lease, or a lease and the state that `lifespan=` yielded; `async def`, or `def`, which runs in a thread."""
+"""Takes a lease, or a lease and the state that `lifespan=` yielded. It is an `async def`, or a `def`, which runs in a
+thread."""
 
 Lifespan = Callable[[], AbstractAsyncContextManager[S]]
-"""Called once in each process. The context manager that it gives is entered before the first claim and left after the
-last handler."""
+"""Called once in each process; gives a context manager, which is entered before the first claim and left after the last
+handler."""
 
 RESULTS = (Ack, Release, Retry, GiveUp)
 EXPECTED = "expected None, Ack, Release, Retry or GiveUp"
 
 _DEEPEST = 10
-"""An awaitable may give another awaitable; a chain longer than this is taken for endless."""
+"""An awaitable may give another awaitable; a longer chain of awaitables than this counts as endless."""
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -59,14 +61,14 @@ class Shape:
 
     name: str
     is_async: bool
-    """Whether calling the handler only makes a coroutine. If not, the call may block, and is made in a thread."""
+    """Whether a call of the handler only makes a coroutine. If not, the call may block, so it is made in a thread."""
     takes_state: bool
 
 
 def parts_of(path: str, kind: str = "handler") -> tuple[str, str]:
-    """Give the module and the name of `module:function`, and import nothing; raises `HandlerNotFound` for other words.
+    """Split `module:function` into its two names, and import nothing; raises `HandlerNotFound` for other words.
 
-    `timeoutq worker` asks before it starts processes, each of which would find out the same.
+    `timeoutq worker` calls this before it starts processes, because each process would only fail in the same way.
     """
     module, _, name = path.partition(":")
     if not module or not name:
@@ -78,7 +80,7 @@ def parts_of(path: str, kind: str = "handler") -> tuple[str, str]:
 
 
 def load(path: str, kind: str = "handler") -> Any:
-    """Import `module:function`; raises `HandlerNotFound`, which says what is missing."""
+    """Import `module:function`; raises `HandlerNotFound`, whose message says what is missing."""
     module, name = parts_of(path, kind)
     try:
         found: Any = import_module(module)
@@ -96,7 +98,7 @@ def load(path: str, kind: str = "handler") -> Any:
     return found
 
 
-# ---- before it runs
+# ---- before the handler runs
 
 
 def name_of(handler: object) -> str:
@@ -123,7 +125,7 @@ def shape_of(handler: object, *, has_state: bool = False) -> Shape:
 
 
 def _inner(handler: Callable[..., Any]) -> Any:
-    """Give the function that a call runs first: the one behind all partials, or the object's method `__call__`."""
+    """Give the function that a call runs first: the function behind all partials, or the object's `__call__`."""
     found: Any = handler
     while isinstance(found, functools.partial):
         found = found.func
@@ -131,13 +133,13 @@ def _inner(handler: Callable[..., Any]) -> Any:
         return found
     if inspect.iscoroutinefunction(found):
         return found  # an object that is marked as a coroutine function
-    return getattr(cast("Any", type(found)), "__call__", found)  # noqa: B004  # the method itself is asked for
+    return getattr(cast("Any", type(found)), "__call__", found)  # noqa: B004  # we need the method itself
 
 
 def _takes_state(handler: Callable[..., Any], name: str, has_state: bool) -> bool:
     parameters = _parameters(handler)
     if parameters is None:
-        return False  # a builtin, which does not say what it takes
+        return False  # a builtin: Python does not know its parameters
     positional = [one for one in parameters if one.kind in _POSITIONAL]
     needed = sum(one.default is Parameter.empty for one in positional)
     unknown = any(one.kind is Parameter.VAR_POSITIONAL for one in parameters)
@@ -183,11 +185,11 @@ def _parameters(handler: Callable[..., Any]) -> list[Parameter] | None:
         found = wrapped
 
 
-# ---- what it gave
+# ---- what the handler gave
 
 
 async def resolve(given: Any) -> Any:
-    """Await what a handler gave, again and again, until it is no awaitable. Raises what the handler raises."""
+    """Await what a handler gave, again and again, until the value is no awaitable. Raises what the handler raises."""
     for _ in range(_DEEPEST):
         if not inspect.isawaitable(given):
             return given
@@ -204,7 +206,7 @@ def discard(given: Any) -> None:
 
 
 def released(raised: BaseException) -> BaseException:
-    """Give what a handler raised; for an exception group of nothing but `Release`, one with the longest delays."""
+    """Give what a handler raised; for a group of nothing but `Release`, one `Release` with the longest delays."""
     if not issubclass(type(raised), BaseExceptionGroup):
         return raised
     inside = members(cast("BaseExceptionGroup[BaseException]", raised))
@@ -215,11 +217,11 @@ def released(raised: BaseException) -> BaseException:
 
 
 def wrong_result(name: str, given: Any) -> WrongResult:
-    """Write the error for a result that no handler should give."""
+    """Write the error for a result that means nothing to the worker."""
     hint = ""
     if inspect.isgenerator(given) or inspect.isasyncgen(given):
         what = "a generator" if inspect.isgenerator(given) else "an async generator"
-        what, hint = f"{what}, of which nothing has run", "; links go into Ack(put=[…])"
+        what, hint = f"{what}, so nothing of it has run", "; links go into Ack(put=[…])"
     elif isinstance(given, type):
         own = given.__name__
         what, hint = f"the class {own}", f"; write {own}(…)" if given in RESULTS else ""
@@ -233,7 +235,7 @@ def wrong_result(name: str, given: Any) -> WrongResult:
     return WrongResult(f"the handler {name} returned {what}; {EXPECTED}{hint}")
 
 
-# ---- what is around it
+# ---- what is around the handler
 
 
 class Surroundings:
@@ -244,16 +246,16 @@ class Surroundings:
         self._context.run(running.set, None)
         self._values = list(self._context.values())
         self.bare = len(self._values) == 1
-        """Whether `running` is the only variable: then `len(copy_context()) > 1` already says that one has changed."""
+        """Whether `running` is the only variable. If so, `len(copy_context()) > 1` shows that a handler has set one."""
 
     def fresh(self) -> Context:
         """Give a context that no handler has touched."""
         return self._context.copy()
 
     def changed(self) -> bool:
-        """Say whether the caller's context differs from a fresh one; values are compared by identity: no code runs.
+        """Say whether a handler has changed the caller's context; compares by identity, so no foreign code runs.
 
-        Sets `running` back, which is set for each handler.
+        Sets `running` back, because it differs for each handler.
         """
         running.set(None)
         now = copy_context()

@@ -1,4 +1,4 @@
-"""What crosses the API: plain frozen values, made by `replies.py` from replies and read by everyone above it.
+"""What users of the API get and give: plain frozen values. `replies.py` makes them from replies of the server.
 
 Times are Unix seconds (float) of the server's clock. Task ids are `str`: bytes that are not UTF-8 appear as Python's
 surrogate escapes and go back to Redis as the bytes they were.
@@ -23,7 +23,7 @@ Tasks = TaskId | Mapping[TaskId, Payload] | Iterable[TaskId]
 
 
 class State(StrEnum):
-    """Where a task is. A task that was accepted is in exactly one of these."""
+    """Where a task is. A task that was accepted is in exactly one of these states."""
 
     TODOS = "todos"
     WAITING = "waiting"
@@ -48,7 +48,7 @@ class Answer(StrEnum):
     ALREADY = "already"
     """The same call was carried out before; its reply had been lost."""
     LOST = "lost"
-    """The lease belongs to somebody else or to nobody."""
+    """Another worker has the lease now, or nobody has."""
     MAX_RUNTIME = "max_runtime"
     """The lease has reached its `max_runtime` and is not extended."""
     UNKNOWN = "unknown"
@@ -61,7 +61,7 @@ class Lease:
 
     task: str
     token: str
-    """Names the holder and the claim; only who has it can extend or end the lease."""
+    """Names the holder and the claim; only the owner of the token can extend or end the lease."""
     deadline: float
     """When the lease runs out, seconds of the server's clock."""
     attempt: int = 1
@@ -69,7 +69,7 @@ class Lease:
     crashes: int = 0
     """How many leases on this task have run out. From two on the task is handed out alone."""
     fence: int = 0
-    """Grows with every lease: guard your own sink by refusing a smaller one than it has seen."""
+    """Grows with every lease. Guard the place that you write to: refuse a fence that is smaller than the last one."""
     payload: Payload = field(default=None, compare=False)
 
     @property
@@ -88,15 +88,16 @@ class Task:
 
 @dataclass
 class Ack(Exception):  # a decision that a handler may take from any depth: raise Ack(put=…)
-    """Return or raise it in a handler: the lease is acked and, in the same atomic step, the found tasks are put."""
+    """Return or raise this in a handler: the lease is acked and, in the same atomic step, the found tasks are put."""
 
     put: Tasks = ()
-    """A million tasks at most, and 256 MiB of ids and payloads; 499 tasks and 1 MiB are one step with the ack, further
-    ones are put before it. An iterable is gone through where the handler runs, and the time counts as the handler's."""
+    """At most a million tasks, and 256 MiB of ids and payloads. Up to 499 tasks and 1 MiB are one step with the ack;
+    further tasks are put before the ack. An iterable is read where the handler runs, and the time counts as the
+    handler's."""
     again_in: float | None = None
-    """Seconds after which the task is to be done again: it is scheduled instead of done."""
+    """Seconds after which the task is done again: the task is scheduled, and not moved to done."""
     payload: Payload = None
-    """With `again_in`, the payload that it has then; None keeps what it has."""
+    """With `again_in`, the new payload of the task; None keeps the payload that the task has."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.put, self.again_in, self.payload)
@@ -105,17 +106,17 @@ class Ack(Exception):  # a decision that a handler may take from any depth: rais
         return repr(self)
 
     def __hash__(self) -> int:
-        return hash(type(self))  # equal ones hold lists and mappings as a rule, which have no hash
+        return hash(type(self))  # two equal acks may hold lists or mappings, which have no hash
 
 
 @dataclass
 class Release(Exception):  # likewise
-    """Return or raise it in a handler: the task goes back without blame, after `delay` seconds."""
+    """Return or raise this in a handler: the task goes back without blame, and is ready after `delay` seconds."""
 
     delay: float = 0.0
     block_host: float = 0.0
-    """Seconds for which its host is not visited at all (Retry-After); only on a polite queue, and for a
-    task that has a host. Elsewhere it changes nothing: the release is counted like any other."""
+    """Seconds for which no worker visits the task's host (Retry-After). This works on a polite queue, for a task that
+    has a host; elsewhere nothing is blocked, and the release is counted like any other."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.delay, self.block_host)
@@ -129,7 +130,7 @@ class Release(Exception):  # likewise
 
 @dataclass(frozen=True, slots=True)
 class Politeness:
-    """How hosts are treated: at most `per_host` visits at once, and `delay` seconds from the end of one to the next."""
+    """How hosts are visited: `per_host` at once at most, `delay` seconds from the end of one to the next."""
 
     delay: float = 1.0
     per_host: int = 1
@@ -141,40 +142,40 @@ class HostInfo:
 
     host: str
     waiting: int
-    """How many of its ready tasks wait for its turn."""
+    """How many ready tasks of the host wait for its turn."""
     in_flight: Sequence[str]
     """The first twenty tasks that were handed over: ready to be claimed, or in progress. `busy` counts all of them."""
     turn: float | None
-    """When it hands over the next; None while it waits for no time: full, used up, banned, or nothing waits."""
+    """When the next task of the host becomes ready. None if no task waits, or if the host is full, used up or banned."""
     delay: float
     per_host: int
     budget: int | None
-    """The most visits it gets, None for any number."""
+    """The most visits that the host may get; None means any number."""
     visits: int
     """Visits that were acked or failed."""
     failures: int
     next_allowed: float | None
-    """The end of its last visit and the delay."""
+    """The end of the last visit, plus the delay."""
     blocked_until: float | None
     blocked_by: str
-    """Who has blocked it; the reason, if one was given."""
+    """The reason of the block; if none was given, the client that blocked the host."""
     banned: str | None
-    """Why it is visited no more; None if it is."""
+    """Why the host is visited no more; None if it is not banned."""
     busy: int
-    """How many of the host's places are taken."""
+    """How many tasks of the host are ready to be claimed, or in progress."""
     recalling: bool = False
     """The host's ready tasks are being taken back, a part at a time, because its rules have changed."""
 
     @property
     def used_up(self) -> bool:
-        """Its budget is spent."""
+        """Whether the host's budget is spent."""
         return self.budget is not None and self.visits + self.busy >= self.budget
 
 
 class Outcome(Sequence[Answer]):
     """The answers to a batch, in the order of its ids: `outcome[i]`, or by task id, `outcome["https://example.com/"]`.
 
-    Of an id that was named twice, the id gives the first answer; an id that was not named raises `KeyError`.
+    If an id was named twice, `outcome[id]` is the first answer. An id that was not named raises `KeyError`.
     """
 
     __slots__ = ("_places", "codes", "tasks")
@@ -221,11 +222,11 @@ class Outcome(Sequence[Answer]):
 
     @property
     def ok(self) -> int:
-        """How many leases were ended or extended by this call, now or when it was first sent."""
+        """How many leases this call has ended or extended, now or when the call was first sent."""
         return self.codes.count(b"O") + self.codes.count(b"R")
 
     def counts(self) -> dict[str, int]:
-        """How many ids got which answer."""
+        """The number of ids for each answer that was given."""
         found = {str(answer): self.codes.count(bytes((code,))) for code, answer in ANSWERS.items()}
         return {answer: count for answer, count in found.items() if count}
 
@@ -248,7 +249,7 @@ ANSWERS: dict[int, Answer] = {
     ord("X"): Answer.MAX_RUNTIME,
     ord("u"): Answer.UNKNOWN,
 }
-"""The letters in which scripts answer: one a task, so that a thousand answers are a thousand bytes."""
+"""The letters in which scripts answer: one letter per task, so that a thousand answers are a thousand bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,13 +258,13 @@ class TaskInfo:
 
     task: str
     state: State | None
-    """None: no state holds it."""
+    """None if no state holds the task."""
     due: float | None = None
     """When a scheduled task becomes ready."""
     deadline: float | None = None
-    """When the lease on it runs out."""
+    """When the lease on the task runs out."""
     lease_left: float | None = None
-    """Seconds until then; negative when the cleaner has not come by yet."""
+    """Seconds until the deadline; negative if the lease ran out and no cleaner has taken the task back yet."""
     holder: str | None = None
     failures: int = 0
     crashes: int = 0
@@ -275,28 +276,28 @@ class TaskInfo:
     traceback: str | None = None
     """The traceback of the last error; None if the error was text, or if 200 newer tracebacks have come since."""
     host: str | None = None
-    """On a polite queue, the host whose visits it counts for."""
+    """On a polite queue, the host that the task counts for."""
     host_releases: int = 0
-    """How often a release of it blocked its host; these do not count against `max_releases`."""
+    """How often a release of the task blocked its host; such releases do not count against `max_releases`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A task as an export holds it: what is needed to bring it in elsewhere, as it was."""
+    """A task as an export holds it: all that is needed to bring the task into another queue as it was."""
 
     task: bytes
     state: State
     due: float | None = None
     """When a scheduled task becomes ready."""
     acked: float | None = None
-    """When a done task was done, where the queue keeps that."""
+    """When a done task was done, if the queue keeps this time."""
     failures: int = 0
     crashes: int = 0
     error: str | None = None
     error_at: float | None = None
     payload: Payload = None
     group: str | None = None
-    """The host that it was put with, for a polite queue."""
+    """The group with which the task was put: its host on a polite queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,25 +306,25 @@ class Entry:
 
     task: str
     at: float | None = None
-    """scheduled: due time; in_progress: deadline of the lease; failed: time of the last error."""
+    """scheduled: the due time; in_progress: the deadline of the lease; failed: the time of the last error."""
     holder: str | None = None
     error: str | None = None
     releases: int = 0
-    """scheduled, in_progress, failed: how often its handler has released the task."""
+    """For scheduled, in_progress and failed: how often its handler has released the task."""
     traceback: str | None = None
-    """failed: the traceback of the last error, if it is kept."""
+    """For failed: the traceback of the last error, if the queue still keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of a state. `cursor` is None on the last one; a task that moves meanwhile may be missed or seen twice."""
+    """A page of a state; `cursor` is None on the last one. A task that moves meanwhile may be missed, or seen twice."""
 
     state: State
     entries: Sequence[Entry]
     cursor: str | None
 
     def __iter__(self) -> Iterator[Entry]:
-        """Go through the entries of this page; `each` of a queue goes through all of a state."""
+        """Go through the entries of this page. To go through a whole state, use `each` of the queue."""
         return iter(self.entries)
 
     def __len__(self) -> int:
@@ -332,13 +333,13 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class HostPage:
-    """A page of hosts. `cursor` is None on the last one; a host whose turn moves meanwhile may be missed."""
+    """A page of hosts. `cursor` is None on the last page. A host whose turn moves meanwhile may be missed."""
 
     hosts: Sequence[HostInfo]
     cursor: str | None
 
     def __iter__(self) -> Iterator[HostInfo]:
-        """Go through the hosts of this page; `each_host` of a queue goes through all."""
+        """Go through the hosts of this page. To go through all hosts, use `each_host` of the queue."""
         return iter(self.hosts)
 
     def __len__(self) -> int:
@@ -358,7 +359,7 @@ class WorkerInfo:
     failed: int
     started: float
     beat: float
-    """When it last said so."""
+    """When the worker last gave a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +373,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The counters at a moment; rates are the differences of two."""
+    """The counters at one moment. A rate is the difference of two samples."""
 
     at: float
     put: int = 0
@@ -386,7 +387,8 @@ class Sample:
 class Durations:
     """How long handlers ran, in the last 10 to 20 minutes with any run. Seconds, at most 12.5 % too high.
 
-    Every run counts that its worker could tell of, however it ended; one that max_runtime ended, with the time it had.
+    A run counts however it ended, if its worker lived to report it. A run that max_runtime ended counts with the time
+    that it had.
     A run shorter than 0.12 ms counts as 0.12 ms, a run longer than a day as a day.
     """
 
@@ -412,7 +414,8 @@ class Stats:
     next_due: float | None = None
     next_deadline: float | None = None
     todos_since: float | None = None
-    """Since when todos has not been empty: no ready task has waited longer. No time is kept for each ready task."""
+    """Since when todos has held tasks without a break: no ready task has waited longer. The queue keeps no time for
+    each ready task."""
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     workers: int = 0
     waiting: int = 0
@@ -440,7 +443,7 @@ class Stats:
 
     @property
     def politeness(self) -> Politeness | None:
-        """How its hosts are treated; None for a queue that is not polite."""
+        """How hosts are treated; None for a queue that is not polite."""
         if "politeness" not in self.settings:
             return None
         words = re.fullmatch(r"([0-9]{1,15}) ([0-9]{1,15})( off)?", self.settings["politeness"])
@@ -450,7 +453,7 @@ class Stats:
 
     @property
     def sample(self) -> Sample:
-        """The counters that rates are made of."""
+        """The counters from which rates are computed."""
         of = self.counters.get
         return Sample(self.now, of("put", 0), of("claimed", 0), of("acked", 0), of("failed", 0), of("expired", 0))
 

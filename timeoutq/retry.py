@@ -1,7 +1,8 @@
-"""When a failed task is tried again, and a done one done again: tenacity's objects, used as data. No I/O, no sleeping.
+"""When a failed task is tried again, and when a page is visited again. No I/O, no sleeping.
 
-`client.py` and `worker.py` ask `RetryPolicy.decide` for a number of seconds and write it into Redis as a due time, so
-that the wait survives the process that failed. A handler returns or raises `Retry` or `GiveUp` to decide by itself.
+The objects of tenacity are used as data: `client.py` and `worker.py` ask `RetryPolicy.decide` for a number of seconds,
+and write a due time into Redis, so that the wait survives the process. A handler returns or raises `Retry` or `GiveUp`
+to decide by itself.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ Wait = wait_base | Callable[[RetryCallState], float]
 Stop = stop_base | Callable[[RetryCallState], bool]
 
 LONGEST = 366 * 86_400.0
-"""A wait that a policy computes is cut to this, seconds: tenacity's own `max` is 146 million years."""
+"""The longest wait of a policy, seconds; a longer wait is cut. Tenacity's own `max` is 146 million years."""
 
 _DELAYS: tuple[type, ...] = (stop_after_delay, *filter(None, (getattr(tenacity, "stop_before_delay", None),)))
 
 
-class Retry(Exception):  # it is a decision of the handler's, and reads as one: raise Retry(after=60)
-    """Return or raise it in a handler: try the task again after `after` seconds; with None, when the policy says.
+class Retry(Exception):  # no name with Error: the handler decides, as in raise Retry(after=60)
+    """Return or raise this in a handler: try the task again after `after` seconds; with None, when the policy says.
 
-    It counts as a failed attempt, so the policy's stop still holds. `reason` is kept as the error of the task. With
-    `block_host`, the task's host is not visited at all for that many seconds; only on a polite queue.
+    This counts as a failed attempt, so the policy may still give up. `reason` is kept as the error of the task. With
+    `block_host`, no worker visits the task's host for that many seconds; this works only on a polite queue.
     """
 
     def __init__(self, after: Delay | None = None, reason: str = "", block_host: Delay = 0.0) -> None:
@@ -69,7 +70,7 @@ class Retry(Exception):  # it is a decision of the handler's, and reads as one: 
 
 
 class GiveUp(Exception):  # likewise
-    """Return or raise it in a handler: the task goes to failed at once, whatever the retry policy says.
+    """Return or raise this in a handler: the task goes to failed at once, whatever the retry policy says.
 
     `reason` is kept as the error of the task.
     """
@@ -103,10 +104,10 @@ def members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 
 
 def decision(error: BaseException | str) -> BaseException | str:
-    """Give what decides when a task is tried again: the error itself or, for an exception group, a member of it.
+    """Give the error that decides when a task is tried again: the error itself or, of an exception group, a member.
 
-    A `GiveUp` anywhere in the group decides; without one, the `Retry` with the longest pause, which blocks the host as
-    long as the longest of them; without one, the group itself.
+    A `GiveUp` anywhere in the group decides. If there is none, the `Retry` with the longest pause decides, with the
+    longest `block_host` of all. If there is no `Retry` either, the group itself decides.
     """
     if isinstance(error, str) or not issubclass(type(error), BaseExceptionGroup):
         return error
@@ -122,7 +123,7 @@ def decision(error: BaseException | str) -> BaseException | str:
 
 
 class TaskFailed(Exception):  # what a policy sees when the error was given as text
-    """Stands for an error of which only the text is known, in front of policies that look at the exception."""
+    """Stands for an error whose text alone is known, for policies that look at the exception."""
 
 
 class RetryPolicy:
@@ -134,7 +135,8 @@ class RetryPolicy:
         """Make a policy of a tenacity `wait_*` and a `stop_*` object.
 
         Raises `InvalidInput` for a stop that measures time since the first attempt (`stop_after_delay`,
-        `stop_before_delay`), also inside `|` and `&`: attempts of one task run in many processes, none knows the first.
+        `stop_before_delay`), also inside `|` and `&`: the attempts of one task run in many processes, and no process
+        knows when the first attempt began.
         """
         if not callable(wait) or isinstance(wait, stop_base | type):
             raise InvalidInput(f"a retry policy's wait is one of tenacity's wait_* objects, not {_shown(wait)}")
@@ -149,10 +151,11 @@ class RetryPolicy:
 
     @classmethod
     def of(cls, given: Retries) -> RetryPolicy:
-        """Make a policy of what people write.
+        """Make a policy of the value that a caller passed as `retry=`.
 
-        None: five attempts with growing, jittered waits. A list of seconds: these waits, then give up. A wait: with
-        five attempts. A stop: with the usual waits. `(wait, stop)`, or a policy: as it is. Raises `InvalidInput`.
+        None: five attempts with growing, jittered waits. A list of seconds: these waits, then give up. A wait of
+        tenacity: five attempts with this wait. A stop of tenacity: the usual waits until this stop. `(wait, stop)`, or
+        a policy: taken as it is. Raises `InvalidInput`.
         """
         if given is None:
             return cls(_usual_wait(), _usual_stop())
@@ -175,11 +178,11 @@ class RetryPolicy:
         )
 
     def decide(self, attempt: int, error: BaseException | str) -> float | None:
-        """Say in how many seconds the task is tried again after its `attempt`-th (from 1) failed; None: give up.
+        """Say in how many seconds the task is tried again; None means give up. `attempt` is 1 after the first failure.
 
-        `GiveUp` gives up; `Retry(after=…)` sets the wait, and the stop still holds. In an exception group, a `GiveUp`
-        anywhere gives up; else the `Retry` with the longest pause sets the wait. A wait above a year is cut to it.
-        Raises `InvalidInput` when the policy itself fails, or says what is no wait.
+        `GiveUp` gives up. `Retry(after=…)` sets the wait, but the policy may still give up. For exception groups, see
+        `decision`. A wait above a year is cut to a year. Raises `InvalidInput` when the policy itself raises an error,
+        or gives a value that is not a wait.
         """
         decides = decision(error)
         if isinstance(decides, GiveUp):
@@ -189,7 +192,7 @@ class RetryPolicy:
         state.attempt_number = attempt
         state.set_exception((type(exception), exception, None))
         try:
-            # as tenacity does: the wait first, for a stop may look at it
+            # the wait comes first, as in tenacity, because a stop may look at the wait
             if isinstance(decides, Retry) and decides.after is not None:
                 wait: Any = decides.after
             else:
@@ -206,7 +209,7 @@ Retries = RetryPolicy | Sequence[Delay] | tuple[Wait, Stop] | Wait | stop_base |
 """What `RetryPolicy.of` takes."""
 
 _NOBODY = Retrying(reraise=True)
-"""RetryCallState asks for who retries: nobody does, the queue will."""
+"""RetryCallState needs an object that retries. Nobody retries here; the queue will."""
 
 
 def _usual_wait() -> Wait:
@@ -231,7 +234,7 @@ def _refuse_delays(stop: object) -> None:
 def _seconds(value: object, name: str) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    # comparisons alone: no float holds a huge int
+    # only compare: a huge int does not fit into a float
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {_shown(value)}")
     return float(min(value, 10**300))
@@ -248,10 +251,10 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Recrawl:
-    """When to visit a page again: sooner if it had changed, later if not, within bounds (all in seconds).
+    """When to visit a page again: sooner if the page had changed, later if not, within bounds (all in seconds).
 
-    The rule is that of Apache Nutch's AdaptiveFetchSchedule, whose rates are the defaults here: an interval becomes
-    `slower` (0.4) of itself longer when nothing has changed, and `faster` (0.2) of itself shorter when something has.
+    The rule and the default rates are those of Apache Nutch's AdaptiveFetchSchedule: if nothing has changed, the
+    interval grows by `slower` (0.4) of itself; if something has changed, it shrinks by `faster` (0.2) of itself.
     In a handler: `return Ack(again_in=interval, payload={"interval": interval})`.
     """
 
@@ -271,9 +274,9 @@ class Recrawl:
             )
 
     def interval(self, last: float | None, *, changed: bool) -> float:
-        """Give the next interval; `last` is the one before, None at the first visit.
+        """Give the next interval, seconds; `last` is the interval before, None at the first visit.
 
-        Raises `InvalidInput` for a `last` that is none: it is read from payloads, which others may have written.
+        Raises `InvalidInput` if `last` is not an interval: it comes from a payload, which others may have written.
         """
         if last is None:
             return min(self.longest, max(self.shortest, self.first))

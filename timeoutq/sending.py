@@ -1,7 +1,8 @@
-"""Sends calls until each has an answer or the deadline is over: what may be sent again, when, and for how long.
+"""Sends calls until each has an answer or the deadline is over. Decides what may be sent again, when, and for how long.
 
-No I/O happens here. A flow is a generator: it yields steps, such as "send these commands", and gets what came of them;
-`client.py` carries the steps out, blocking or for asyncio. `flows.py` has the flows of what takes several exchanges.
+No I/O happens here. A flow is a generator: it yields steps, such as "send these commands", and gets the result of each
+step. `client.py` carries the steps out, blocking or for asyncio. Calls of several exchanges have their flows in
+`flows.py`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BELL_WAIT = 10.0
-"""The longest wait for one stroke of the bell, seconds; after it the worker looks even if a stroke was lost."""
+"""The longest wait for one stroke of the bell, seconds. Then the worker looks all the same: a stroke may get lost."""
 
 
 LAST_START = 1 - CONNECT - ATTEMPT
-"""The part of the deadline after which no attempt is started, because the attempt could not end in time."""
+"""The part of the deadline after which no new attempt begins, because the attempt could not end in time."""
 
 RESEND = 50.0
 """Seconds after which a call that may have run is not sent again: the queue knows the calls of one minute."""
@@ -38,7 +39,7 @@ RESEND = 50.0
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send these commands; a list of replies, or the error of the network, comes back."""
+    """Send these commands. The result is a list of replies, or the error of the network."""
 
     commands: Sequence[Command]
 
@@ -52,7 +53,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Bell:
-    """Wait for the bell, at most `seconds`; whether the bell rang, or the error of the network, comes back."""
+    """Wait for the bell, at most `seconds`. The result is whether the bell rang, or the error of the network."""
 
     seconds: float
 
@@ -62,16 +63,16 @@ Flow = Generator[Step, Any, T]
 
 
 class ServerClock:
-    """What the server's clock shows, from the last reply with a time: so the clock of no client matters."""
+    """What the server's clock shows, reckoned from the last reply with a time. No client's own clock matters."""
 
     STEP_MS = 200
-    """How much the server's clock may gain between two replies without being taken for one that jumped."""
+    """How many ms the server's clock may gain between two replies before we say that the clock has jumped."""
     TRIP_MS = 1000
-    """The longest round trip that is taken for usual."""
+    """The longest round trip, ms, that counts as usual."""
 
     def __init__(self) -> None:
         self._offset_ms: int | None = None
-        # the server's clock is ahead of ours by between `_least_ms` and `_most_ms`, if it has run evenly
+        # if the server's clock has run evenly, it is ahead of ours by `_least_ms` to `_most_ms`
         self._least_ms = self._most_ms = self._seen_ms = self._trip_ms = 0
 
     def seen(self, now_ms: int, asked: float) -> None:
@@ -81,7 +82,7 @@ class ServerClock:
         self._trip_ms = max(self._trip_ms * 7 // 8, min(most - least, self.TRIP_MS))
         slewed_ms = self.STEP_MS + (here_ms - self._seen_ms) // 1000
         if self._offset_ms is None or most < self._least_ms:
-            # a step back is believed at once: then the step forward again is seen as a jump
+            # a step back is believed at once, so that a later step forward is seen as a jump
             self._least_ms, self._most_ms, self._seen_ms = least, most, here_ms
         elif least <= self._most_ms + slewed_ms:
             self._least_ms = max(self._least_ms, least)
@@ -90,7 +91,7 @@ class ServerClock:
         self._offset_ms = least
 
     def swept(self, now_ms: int, asked: float) -> None:
-        """Take the time in the reply of a cleaner's script: the script has already judged whether the clock jumped."""
+        """Take the time in the reply of a cleaner's script, which has already judged whether the clock jumped."""
         self._offset_ms = None
         self.seen(now_ms, asked)
 
@@ -101,7 +102,7 @@ class ServerClock:
 
     @property
     def expected_ms(self) -> int:
-        """The server's time at which a request that leaves now arrives, or 0 while the time is unknown.
+        """The server's time at which a request that is sent now arrives, or 0 while the time is unknown.
 
         This is right if the server's clock has run evenly since the last sweep, and if the request takes no longer than
         recent round trips.
@@ -129,7 +130,7 @@ def prove(talk: Talk) -> Flow[None]:
         raise AccessDenied(
             f"{talk.server.url} refuses access: user {talk.server.user or 'default'} may not run {', '.join(refused)} "
             f"on the keys of queue {talk.operations.name}; nothing was written. Let an operator run: "
-            f"{rights.cure(talk.server.user, refused)}"  # the script has run, so the keys are allowed
+            f"{rights.cure(talk.server.user, refused)}"  # the script has run, so the user may use the keys
         )
     talk.proved = True
 
@@ -137,15 +138,15 @@ def prove(talk: Talk) -> Flow[None]:
 def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[list[Any]]:
     """Send calls in one flush until each has an answer or the deadline is over; heavy calls go in several flushes.
 
-    Each flush has a deadline of its own. When the server could not be asked, the flushes after it are not sent.
+    Each flush has a deadline of its own. If a flush does not reach the server, the later flushes are not sent.
 
-    Gives for each call what the call read, or the `TimeoutqError` in which it ended. A call that is not replayable is
-    sent again only when it surely did not run. With `replicas`, a WAIT follows in the same flush, and so on the same
-    connection (on another connection, WAIT would wait for nothing). An answer counts when that many replicas have
-    confirmed it; otherwise the call is sent again, and ends in `NotReplicated`.
+    Gives for each call its answer, or the `TimeoutqError` in which the call ended. A call that is not replayable is
+    sent again only if the call surely did not run. With `replicas`, a WAIT follows in the same flush, and so on the
+    same connection (on another connection, WAIT would wait for nothing). An answer counts when that many replicas have
+    confirmed its writes; otherwise the call is sent again, and ends in `NotReplicated`.
 
-    The usual case is short: one call without a date, answered at the first attempt. Any other reply to this attempt is
-    judged in `_settle`.
+    The usual case is short: one call without a date, answered at the first attempt. Everything else is judged in
+    `_settle`.
     """
     if not talk.proved and any(call.name not in rights.READING for call in calls):
         try:
@@ -183,19 +184,19 @@ class _Flush:
         self.missing: set[str] = set()
         """The scripts that the server did not know at the last attempt."""
         self.error: object = None
-        """The last error of the last attempt; None when there was none."""
+        """The last error of the last attempt; None if the attempt met no error."""
         self._may_have_run = False
         self._unconfirmed: dict[int, Any] = {}
 
     def commands(self, elapsed: float, not_after: int) -> list[Command]:
-        """Give the commands of the next attempt, the first of which went `elapsed` seconds ago."""
+        """Give the commands of the next attempt; `elapsed` is the seconds since the first attempt began."""
         talk = self._talk
         age_ms = max(1, int(elapsed * 1000)) if self._may_have_run else 0
         expected = talk.clock.expected_ms
         return [self._calls[i].command(age_ms, not_after=not_after, expected=expected) for i in self.open]
 
     def judge(self, reply: Any) -> None:
-        """Take the reply to all of it: the answers of the open calls, or the error of the network."""
+        """Take the reply to an attempt: the answers of the open calls, or the error of the network."""
         self.missing, self.error = set(), None
         sent, self.open = self.open, list[int]()
         if isinstance(reply, BaseException):
@@ -242,7 +243,7 @@ class _Flush:
     def end(self) -> list[Any]:
         """Give for each call its answer, or the `TimeoutqError` in which it ended."""
         for i in self._unconfirmed:
-            if not isinstance(self.results[i], NotReplicated):  # it ran, and the server went away only after that
+            if not isinstance(self.results[i], NotReplicated):  # the call has run; the server went away later
                 self.results[i] = _not_replicated(self._talk, self.results[i], self._replicas)
         explain = self._talk.server.explain
         return [explain(result) if isinstance(result, BaseException) else result for result in self.results]
@@ -251,7 +252,7 @@ class _Flush:
 def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, began: float) -> Flow[list[Any]]:
     began = began or time.monotonic()
     weight = sum(call.weight for call in calls)
-    # the bytes of a flush need time on the way, in addition to the time for a reply
+    # the bytes of a flush need time to travel, in addition to the time for the reply
     carried = weight / SLOWEST
     flush = _Flush(talk, calls, replicas)
     tries = 0
@@ -259,8 +260,8 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
         if talk.clock.now_ms == 0 and any(calls[i].dated is not None for i in flush.open):
             yield from _ask_time(talk)
         elapsed = time.monotonic() - began
-        # no attempt is waited for longer than this; after it, the next attempt asks again. The server refuses a dated
-        # call a tenth earlier: so neither the way back nor rounding can let it run when nobody waits for the reply
+        # an attempt is waited for as long as `left`; then the next attempt asks again. The server refuses a dated call
+        # a tenth earlier: so the call never runs when nobody waits any more, because of the way back or of rounding
         left = min(talk.deadline - elapsed, talk.deadline * ATTEMPT)
         if given is None:
             now_ms = talk.clock.now_ms
@@ -275,8 +276,8 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
         if not flush.open or flush.is_too_old(elapsed):
             break
         left = talk.deadline * LAST_START - elapsed
-        # a server that answers, but has lost the scripts, gets them at once, even if no time is left for a new attempt;
-        # how long heavy calls are on their way is not known beforehand
+        # a server that answers, but has lost the scripts, gets the scripts at once, even if no time is left for a new
+        # attempt. Nobody knows beforehand how long heavy calls travel
         in_time = elapsed < talk.deadline * (1 - ATTEMPT) + carried or (weight > SLICE and tries < 3)
         if left < 0.001 and not (flush.missing and in_time):
             break
@@ -314,7 +315,7 @@ def _ask_time(talk: Talk) -> Flow[None]:
 
 
 def tell_time(talk: Talk, moment: Any, asked: float) -> None:
-    """Take the reply to TIME, which was asked for at `asked` by the monotonic clock."""
+    """Take the reply to TIME; `asked` is when the command was sent, by the monotonic clock."""
     if isinstance(moment, list | tuple):
         seconds, micros = cast("Any", moment)
         talk.clock.seen(int(seconds) * 1000 + int(micros) // 1000, asked)
@@ -344,7 +345,7 @@ def answers(talk: Talk, calls: Sequence[Call[Outcome]], replicas: int = 0) -> Fl
 
 
 def ask(talk: Talk, commands: Sequence[Command]) -> Flow[list[Any]]:
-    """Send plain reading commands; raise the first error among the replies."""
+    """Send plain commands that only read; raise the first error among the replies."""
     began = time.monotonic()
     while True:
         reply: Any = yield Send(commands)

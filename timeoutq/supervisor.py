@@ -1,8 +1,8 @@
-"""Runs a worker in several processes, replaces those that die, and reports at once which tasks a dead one was running.
+"""Runs a worker in several processes, replaces processes that die, and reports at once which tasks they were running.
 
 `timeoutq worker` calls `supervise`. The processes are forked before anything connects and before the handler's module
-is imported. Each process writes what it holds into its `SharedLedger`; `endings.py` decides what the end of a process
-and what a signal means. There is no fork on Windows, so this module cannot be imported there.
+is imported. Each process notes in its `SharedLedger` which leases it holds. `endings.py` decides what the end of a
+process means, and what a signal means. There is no fork on Windows, so this module cannot be imported there.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ log = logging.getLogger(__name__)
 
 HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 ASK_AGAIN = 10.0
-"""Seconds for which a server that did not answer is not told of dead processes that held nothing."""
+"""If the server did not answer, dead processes that held nothing are not reported to it for this many seconds."""
 TRACES = 100
-"""How many different tracebacks of dead processes are remembered, so that each is logged once."""
+"""How many different tracebacks of dead processes are remembered, so that each traceback is logged only once."""
 LOOK_EVERY = 1.0
-"""Seconds after which a supervisor looks at its processes even if no signal has woken it."""
+"""Seconds after which a supervisor looks at its processes though no signal has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Job:
     """What each process does."""
 
     make: Callable[[SharedLedger], Worker]
-    """Gives a worker that has no signal handlers of its own; called in each process after the fork."""
+    """Makes a worker without signal handlers of its own; called in each process after the fork."""
     open: Callable[[], AsyncQueue]
-    """Gives the queue, not yet connected."""
+    """Opens the queue; nothing connects yet."""
     processes: int
     slots: int
     """How many leases a worker may hold at most."""
@@ -60,11 +60,12 @@ class Job:
 def supervise(job: Job) -> tuple[int, str]:
     """Run workers until they have drained their queue or are stopped; give the exit code and the message to print.
 
-    SIGTERM lets each process drain as `Worker` describes; SIGINT, or a second SIGTERM, lets each process give
-    everything back at once. A process that dies is replaced, after a pause that grows while processes die young. When
-    a process says that another one in its place would end in the same way, all processes are stopped. Call this in the
-    main thread of a process without other threads, and end the process afterwards: SIGTERM and SIGINT stay ignored, so
-    that a late signal does not change the exit code.
+    After SIGTERM each process drains, as `Worker` describes. After SIGINT, or a second SIGTERM, each process gives all
+    its tasks back at once. A process that dies is replaced, after a pause that grows while processes die young. If a
+    process ends with an error that a new process would meet, too, all processes are stopped.
+
+    Call this in the main thread of a process without other threads, and end the process afterwards: SIGTERM and SIGINT
+    stay ignored, so that a late signal does not change the exit code.
     """
     with _Signals() as signals:
         return _Supervisor(job, signals).run()
@@ -100,7 +101,7 @@ class _Signals:
         return []
 
     def leave_to_child(self) -> None:
-        """Let go of the signals in a child, which sets handlers of its own; call it while signals are blocked."""
+        """Drop the parent's handlers in a child, which sets its own; call this while signals are blocked."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.close()
@@ -115,8 +116,8 @@ def _noted(number: int, frame: FrameType | None) -> None:
 
 
 def _read_nothing() -> None:
-    """Make stdin empty: a process in the background that reads its terminal is stopped, for ever."""
-    if sys.__stdin__ is not None:  # else descriptor 0 was closed when we began, and is something else now
+    """Make stdin empty: the system would stop a background process that reads from its terminal."""
+    if sys.__stdin__ is not None:  # if it is None, descriptor 0 was closed at our start, and may be another file now
         empty = os.open(os.devnull, os.O_RDONLY)
         os.dup2(empty, 0)
         os.close(empty)
@@ -130,7 +131,7 @@ class _Child:
     """The writing end of a pipe: orders go through the pipe, and the child drains when the pipe closes."""
     started: float = field(default_factory=time.monotonic)
     kill_at: float | None = None
-    """When to kill it, because it has said that it ends, and does not."""
+    """When to kill the child, because it has said that its work has ended, and it still runs."""
 
     def tell(self, order: Order) -> None:
         with suppress(OSError):  # the child has ended already
@@ -150,7 +151,7 @@ class _Supervisor:
         self._queue = job.open()
         self._children: dict[int, _Child] = {}
         self._due: list[float] = []
-        """When to start the missing processes: one moment for each."""
+        """When to start the missing processes: one moment for each process."""
         self._stopping_since: float | None = None
         self._kill_at: float | None = None
         self._killed: set[int] = set()
@@ -211,7 +212,7 @@ class _Supervisor:
             undo.callback(os.close, reading)
             sys.stdout.flush()
             sys.stderr.flush()
-            # signals are blocked until the child has its own handlers: with its parent's it would write into our pipe
+            # signals are blocked until the child has its own handlers: the parent's handlers would write into our pipe
             before = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
             try:
                 pid = os.fork()
@@ -219,7 +220,7 @@ class _Supervisor:
                     try:
                         self._be_child(ledger, reading, writing, before)
                     finally:
-                        os._exit(exit_codes.DIED)  # whatever comes: the child never runs what is the parent's
+                        os._exit(exit_codes.DIED)  # whatever happens, the child never runs the parent's code
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
             undo.pop_all()
@@ -231,7 +232,7 @@ class _Supervisor:
         try:
             return SharedLedger(self._job.slots)
         except (OSError, OverflowError, MemoryError) as error:
-            if self._children:  # there was enough memory for others: a new attempt may succeed
+            if self._children:  # the memory was enough for other processes: a later attempt may succeed
                 raise OSError(f"no memory: {error}") from error
             raise InvalidInput(
                 f"there is no memory to keep account of {self._job.slots:,} leases in each process ({error}): choose a "
@@ -256,7 +257,7 @@ class _Supervisor:
                 ledger.tell(Told.HOPELESS, str(error))
             elif ledger.told()[0] is Told.NOTHING:
                 ledger.confess(error)
-            else:  # its work had ended, and it had said so
+            else:  # the child had reported the end of its work before
                 self._tell_late(error)
         finally:
             with suppress(BaseException):
@@ -321,11 +322,11 @@ class _Supervisor:
             if os.WIFSTOPPED(status):
                 self._tell(
                     logging.WARNING, pid, "worker process %d was stopped by %s: it does nothing, and its leases run "
-                    "out; kill -CONT %d lets it go on, kill -KILL %d ends it, and another one takes its place", pid,
+                    "out; kill -CONT %d lets it go on, kill -KILL %d ends it, and a new process takes its place", pid,
                     signal.Signals(os.WSTOPSIG(status)).name, pid, pid,
                 )  # fmt: skip
             elif os.WIFCONTINUED(status):
-                self._tell(logging.INFO, pid, "worker process %d goes on", pid)
+                self._tell(logging.INFO, pid, "worker process %d runs again", pid)
             else:
                 child = self._children.pop(pid)
                 try:
@@ -337,7 +338,7 @@ class _Supervisor:
         told, words = child.ledger.told()
         ending = Ending(told, code, time.monotonic() - child.started, child.pid in self._killed)
         fields: dict[str, Any] = {**self._fields, "child": child.pid, "code": code}
-        fields["worker"] = child.ledger.worker or None  # None where it ended before it had one
+        fields["worker"] = child.ledger.worker or None  # None if the process ended before it had a worker
         died = ""
         if ending.died:
             died = f"{ending.words}: {words}" if words else ending.words
@@ -368,11 +369,11 @@ class _Supervisor:
                     self._code, self._words = one, words
                 if self._stopping_since is None:
                     self._stop(Order.DRAIN)
-        # a lease that was given back is no longer in the ledger; a child that we killed could not give its leases back
+        # the ledger holds no lease that was given back; a child that we killed could not give any back
         self._report(child, died, blame=ending.died and child.pid not in self._killed)
 
     def _new_trace(self, trace: bytes, error: str) -> str | None:
-        """Give a traceback to log, or None: a process that dies again and again of one error has it logged once."""
+        """Give a traceback to log, or None if it was logged before: many processes may die of the same error."""
         key = tracebacks.digest(trace).decode()
         if not trace or key in self._traces:
             return None
@@ -382,7 +383,10 @@ class _Supervisor:
         return tracebacks.read_traceback(trace, error)
 
     def _report(self, child: _Child, died: str, *, blame: bool) -> None:
-        """End what a process held, and strike off its worker if it `died`; `blame` counts crashes of running tasks."""
+        """End the leases of a process, and remove its worker from the list if it `died`.
+
+        `blame` counts a crash for each task that was running.
+        """
         started, held = child.ledger.read()
         worker = child.ledger.worker if died else ""
         if not started and not held and (not worker or time.monotonic() < self._away_until):
@@ -407,7 +411,7 @@ class _Supervisor:
         except TimeoutqError as error:
             self._away_until = time.monotonic() + ASK_AGAIN
             telling.say(
-                log, logging.WARNING, "queue %s: the leases of process %d must run out: %s",
+                log, logging.WARNING, "queue %s: the leases of process %d cannot be given back, so they run out: %s",
                 queue.name, child.pid, error, fields={**fields, "error": str(error)},
             )  # fmt: skip
         finally:

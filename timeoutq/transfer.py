@@ -1,8 +1,8 @@
-"""Tasks by the million, in bounded memory: what is in a state, what is in two sides, and whole queues as lines.
+"""Tasks by the million, in bounded memory: reads states, compares two sets of ids, and writes whole queues as lines.
 
-The commands diff, intersect, requeue, export and import call it. It reads states in pages (SSCAN, ZSCAN), asks the
-server about ids in batches, and keeps the ids that it has met in a temporary file that is gone when the process ends,
-however it ends. Digests of 16 bytes stand for ids there: no two ids of a set that fits on a disk share one.
+The commands diff, intersect, requeue, export and import call this module. It reads states in pages (SSCAN, ZSCAN), asks
+the server about ids in batches, and keeps the ids that it has met in a temporary file, which is gone when the process
+ends. In the file, a digest of 16 bytes stands for an id: no disk can hold so many ids that two would share a digest.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from timeoutq.sending import Flow, Talk
 T = TypeVar("T")
 
 PAGE = 1000
-"""About so many ids come with a page of a state, and so many are asked about at once."""
+"""About how many ids a page of a state brings, and how many ids one question to the server names."""
 
 VERSION = 1
-"""The format of the lines."""
+"""The version of the format in which tasks are written as lines."""
 
 ORDERED = frozenset({State.SCHEDULED})
 """States whose key is a sorted set; the others are sets."""
@@ -37,7 +37,7 @@ ORDERED = frozenset({State.SCHEDULED})
 _CACHE_KIB = 2 * 1024
 
 
-# ---- the ids that were met
+# ---- the ids that we have met
 
 
 class Met:
@@ -45,7 +45,7 @@ class Met:
 
     def __init__(self) -> None:
         with _on_disk():
-            self._db = sqlite3.connect("", isolation_level=None)  # a file without a name: nothing is left behind
+            self._db = sqlite3.connect("", isolation_level=None)  # "": a temporary file without a name
             for setting in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KIB}"):
                 self._db.execute(f"PRAGMA {setting}")
             self._db.execute("CREATE TABLE met (digest BLOB PRIMARY KEY) WITHOUT ROWID")
@@ -53,13 +53,13 @@ class Met:
             self._db.execute("BEGIN")
 
     def new(self, ids: Iterable[bytes]) -> list[bytes]:
-        """Give the ids that are met for the first time, in their order."""
+        """Give the ids that the set did not know yet, in their order, and add them."""
         with _on_disk():
             insert = self._db.execute
             return [id for id in ids if insert("INSERT OR IGNORE INTO met VALUES (?)", (_digest(id),)).rowcount]
 
     def load(self, batches: Iterable[Sequence[bytes]]) -> None:
-        """Take in very many ids at once, to be asked with `known`: sorted on disk, not one by one."""
+        """Add very many ids, for `known`: they are sorted on disk, which is quicker than one by one."""
         for ids in batches:
             with _on_disk():
                 self._db.executemany("INSERT INTO bulk VALUES (?)", ((_digest(id),) for id in ids))
@@ -67,7 +67,7 @@ class Met:
             self._db.execute("CREATE INDEX sorted ON bulk (digest)")
 
     def known(self, ids: Sequence[bytes]) -> list[bool]:
-        """Say for each id whether it was taken in by `load`."""
+        """Say for each id whether `load` has added it."""
         with _on_disk():
             ask = self._db.execute
             return [ask("SELECT 1 FROM bulk WHERE digest = ?", (_digest(id),)).fetchone() is not None for id in ids]
@@ -96,7 +96,7 @@ def _on_disk() -> Iterator[None]:
 
 
 def scan(queue: Queue, state: State, match: bytes | None = None) -> Iterator[list[bytes]]:
-    """Read all ids of a state, a page at a time; an id that moves meanwhile may be missed, or come twice."""
+    """Read all ids of a state, page by page; an id that moves meanwhile may be missed, or come twice."""
     cursor: str | None = "0"
     while cursor is not None:
         cursor, ids = queue.run(_page(queue.talk, state, cursor, match))
@@ -133,7 +133,7 @@ def size(queue: Queue, state: State) -> int:
 def compare(
     first: Iterable[Sequence[bytes]], second: Callable[[Sequence[bytes]], Sequence[bool]], *, both: bool
 ) -> Iterator[list[bytes]]:
-    """Give the ids of the first side that are (`both`) or are not in the second, each once; a list for each batch."""
+    """Give the ids of the first side that are also in the second (`both`), or are not, each once, batch by batch."""
     met = Met()
     try:
         for ids in first:
@@ -149,7 +149,7 @@ def once(batches: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
 
 
 def parts(items: Iterable[T], length: int = PAGE) -> Iterator[list[T]]:
-    """Cut a stream into lists of so many items."""
+    """Cut a stream into lists of `length` items; the last list may be shorter."""
     rest = iter(items)
     while part := list(islice(rest, length)):
         yield part
@@ -159,7 +159,7 @@ def parts(items: Iterable[T], length: int = PAGE) -> Iterator[list[T]]:
 
 
 def describe(queue: Queue, ids: Sequence[bytes]) -> Iterator[list[Record]]:
-    """Tell what an export says of these tasks, in lists of bounded size; tasks that no state holds are left out."""
+    """Give the records of these tasks, in lists of bounded size; tasks that no state holds are left out."""
     start = 0
     while start < len(ids):
         looked, records = queue.run(sending.answer(queue.talk, queue.operations.describe(ids[start : start + BATCH])))
@@ -172,7 +172,7 @@ def export(
 ) -> Iterator[list[Record]]:
     """Give all tasks of a queue, or of some states, each once.
 
-    A task that changes its state on the way is found by a second look, which is had only if something has moved.
+    A second look finds tasks that changed their state during the first; it is left out if nothing has moved.
     """
     wanted = tuple(states) or tuple(State)
     met = Met()
@@ -196,7 +196,7 @@ def export(
 
 
 def restore(queue: Queue, records: Sequence[Record]) -> Outcome:
-    """Bring up to 500 tasks in as they were, in one step; those that the queue knows are left as they are."""
+    """Bring up to 500 tasks in as they were, in one step; tasks that the queue knows already are left alone."""
     return queue.run(sending.answer(queue.talk, queue.operations.restore(records, queue.token)))
 
 
@@ -206,7 +206,7 @@ def header(queue: Queue) -> str:
 
 
 def is_header(line: bytes) -> bool:
-    """Say whether a line is the first one of an export; raises `InvalidInput` for one of a later format."""
+    """Say whether a line is the first line of an export; raises `InvalidInput` if its format is a later one."""
     try:
         found: Any = json.loads(line)
     except (ValueError, RecursionError):
@@ -215,12 +215,14 @@ def is_header(line: bytes) -> bool:
         return False
     version = cast("Any", found)["timeoutq"]
     if version != VERSION:
-        raise InvalidInput(f"it has format {version!r:.40}, this timeoutq reads {VERSION}: install a later one")
+        raise InvalidInput(
+            f"the file has format {version!r:.40}, this timeoutq reads format {VERSION}: install a later one"
+        )
     return True
 
 
 def write(record: Record) -> str:
-    """Give the line of a task: JSON in ASCII; what is not text stands in fields of its own, in base64."""
+    """Give the line of a task: JSON in ASCII; bytes that are not text go into fields of their own, in base64."""
     line: dict[str, Any] = {}
     try:
         line["task"] = record.task.decode("utf-8")
@@ -236,14 +238,14 @@ def write(record: Record) -> str:
         if not isinstance(payload, bytes):
             try:
                 return json.dumps({**line, "payload": payload}, allow_nan=False)
-            except ValueError:  # another program wrote NaN, which is not JSON: it goes as the text it is
+            except ValueError:  # another program wrote NaN, which is not JSON: keep the payload as bytes
                 payload = json.dumps(payload).encode()
         line["payload_b64"] = base64.b64encode(payload).decode()
     return json.dumps(line)
 
 
 def read(line: bytes) -> Record:
-    """Read the line of a task; raises `InvalidInput`, which says what is wrong with it."""
+    """Read the line of a task; raises `InvalidInput`, whose message says what is wrong with the line."""
     try:
         found: Any = json.loads(line)
     except ValueError as error:
@@ -294,7 +296,7 @@ def _text_or_bytes(fields: Mapping[str, Any], name: str) -> Payload:
     if encoded not in fields:
         return fields.get(name)
     if name in fields:
-        raise InvalidInput(f'both "{name}" and "{encoded}": one of them')
+        raise InvalidInput(f'both "{name}" and "{encoded}": write only one of them')
     try:
         return base64.b64decode(fields[encoded], validate=True)
     except (ValueError, TypeError) as error:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from timeoutq.client import Queue
 
 EPILOG = (
-    "Exit codes: 0 done · 1 nothing there, or no · 2 wrong usage, input or file · 3 the server is away or "
-    "refuses · 4 a lease is lost · 130 Ctrl-C.  The server: --url, else TIMEOUTQ_URL, else REDIS_URL, else "
+    "Exit codes: 0 done · 1 nothing found, or the answer is no · 2 wrong usage, input or file · 3 the server is away "
+    "or refuses · 4 a lease is lost · 130 Ctrl-C.  The server: --url, else TIMEOUTQ_URL, else REDIS_URL, else "
     "redis://localhost:6379/0."
 )
 
@@ -60,7 +60,7 @@ UrlFile = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Count = Annotated[int, typer.Option("-n", "--count", min=1, max=500, help="How many at most.")]
+Count = Annotated[int, typer.Option("-n", "--count", min=1, max=500, help="The most tasks to take.")]
 
 
 def _version(asked: bool) -> None:
@@ -92,7 +92,7 @@ def stop(code: int, message: str = "") -> NoReturn:
 
 @contextmanager
 def saying_how_far(far: Callable[[], tuple[int, str]]) -> Iterator[None]:
-    """Say how far a long command got, as a number and in words, when Ctrl-C or an error ends the command."""
+    """When Ctrl-C or an error ends a long command, say how far the command got, as a number and in words."""
     try:
         yield
     except (KeyboardInterrupt, TimeoutqError) as error:
@@ -108,7 +108,7 @@ def server_address(url: str | None, url_file: Path | None) -> str | None:
 
     if url is not None and url_file is not None:
         raise InvalidInput("give --url or --url-file, not both")
-    # an empty one is a variable that was not set: it must not become the server that happens to be the default
+    # an empty --url comes from a variable that was not set: the command must not go to the default server instead
     if url is not None and not url.strip():
         raise InvalidInput("--url is empty: write an address, or leave it out")
     if url_file is not None:
@@ -152,12 +152,12 @@ def unknown_words(queue: Queue) -> str:
     from timeoutq import directory
 
     alike = " or ".join(directory.meant(queue, queue.name))
-    hint = f"did you mean {alike}?" if alike else "`timeoutq queues` lists those that are there"
+    hint = f"did you mean {alike}?" if alike else "`timeoutq queues` lists the queues that are there"
     return f"queue {queue.name} is unknown: nothing was put to it at {queue.url}; {hint}"
 
 
 def new_words(queue: Queue) -> str:
-    """Say that a queue is new and which one may have been meant; empty if it is not new, or unlike all others."""
+    """Say that a queue is new, and which queue may have been meant; empty if it is not new, or if no name is alike."""
     from timeoutq import directory
 
     if queue.exists():
@@ -171,14 +171,14 @@ def sure(question: str, yes: bool) -> None:
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        stop(USAGE, f"{question} Not without --yes, since nobody can be asked here.")
+        stop(USAGE, f"{question} Nobody can be asked here: add --yes to go on.")
     if not typer.confirm(safe(question), err=True):
         stop(NOTHING, "nothing was done")
 
 
 def main() -> None:
     """Run the command; errors are one line, Ctrl-C and a closed pipe are quiet."""
-    if sys.stdout is None:  # closed by the caller: nobody wants to read, which is no error
+    if sys.stdout is None:  # the caller has closed stdout: nobody wants to read, and this is no error
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -205,7 +205,7 @@ def _run() -> int:
     except (KeyboardInterrupt, EOFError):
         code = INTERRUPTED
     except BrokenPipeError:
-        # whoever read our output has left: so do we, without a second complaint at the flush
+        # the reader of our output has gone: end, without a second complaint at the flush
         _discard(sys.stdout)
         code = 0
     except OSError as error:
@@ -216,7 +216,7 @@ def _run() -> int:
         shown = getattr(error, "show", None)
         if shown is None or not hasattr(error, "exit_code"):
             if type(error).__name__ != "Abort":
-                if "_TIMEOUTQ_COMPLETE" in os.environ:  # whoever asks is no shell; a completion is silent
+                if "_TIMEOUTQ_COMPLETE" in os.environ:  # a completion never prints an error
                     return NOTHING
                 raise
             code = INTERRUPTED
@@ -232,7 +232,7 @@ def _complain(message: str) -> None:
 
 
 def _written(write: Callable[[], object]) -> None:
-    """Write to stderr; that nobody can read it, because a disk is full, changes no exit code."""
+    """Write to stderr. If this fails, because a disk is full, the exit code stays the same."""
     try:
         write()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The commands about the hosts of a polite queue: hosts, host, block, unblock, ban; and why, which tells of them too.
+"""The commands about the hosts of a polite queue: hosts, host, block, unblock, ban; and why, which names hosts too.
 
 `app.py` runs them.
 """
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 Host = Annotated[
     str,
-    typer.Argument(metavar="HOST", help="example.com, example.com:8080, a URL of it, or a group.", show_default=False),
+    typer.Argument(
+        metavar="HOST", help="example.com, example.com:8080, a URL of the host, or a group.", show_default=False
+    ),
 ]
 COLUMNS = ("host", "waiting", "in_flight", "turn", "delay", "per_host", "budget", "visits", "failures", "blocked_until",
            "banned")  # fmt: skip
@@ -85,9 +87,9 @@ def _tell(info: HostInfo, as_json: bool) -> None:
 @app.command(rich_help_panel="Hosts of a polite queue")
 def hosts(
     queue: Name,
-    cursor: Annotated[str | None, typer.Option(help="The place where the page before ended.")] = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=500, help="How many hosts per page.")] = 100,
-    everything: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
+    cursor: Annotated[str | None, typer.Option(help="Where to go on: the cursor that the last page printed.")] = None,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=500, help="The most hosts per page.")] = 100,
+    everything: Annotated[bool, typer.Option("--all", help="Print all pages.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """List the hosts that the queue has met; the host with the next turn comes first.
@@ -130,16 +132,16 @@ def _number_or(text: str | None, name: str, word: str) -> Any:
 def host(
     queue: Name, name: Host,
     delay: Annotated[
-        Any, typer.Option(parser=_delay, metavar="TIME", help="From the end of a visit to the next; or: usual.")
+        Any, typer.Option(parser=_delay, metavar="TIME", help="Pause from the end of a visit to the next; or: usual.")
     ] = None,
-    per_host: Annotated[str | None, typer.Option(metavar="N", help="Visits at once; or: usual.")] = None,
+    per_host: Annotated[str | None, typer.Option(metavar="N", help="Visits that run at once; or: usual.")] = None,
     budget: Annotated[str | None, typer.Option(metavar="N", help="The most visits in all; or: none.")] = None,
-    usual: Annotated[bool, typer.Option("--usual", help="The queue's own delay and number of visits.")] = False,
+    usual: Annotated[bool, typer.Option("--usual", help="Go back to the queue's own delay and per-host.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Show everything about one host; with options, first give the host rules of its own.
 
-    Exit 1 when the queue has never met the host: the rules shown are those that it would have.
+    Exit 1 when the queue has never met the host: the rules shown are those that the host would have.
     """
     if usual and (delay is not None or per_host is not None):
         raise InvalidInput("give --usual, or --delay and --per-host")
@@ -152,7 +154,7 @@ def host(
         )
     _tell(found, as_json)
     if delay is None and per_host is None and budget is None and not usual and _is_unmet(found):
-        stop(NOTHING, f"queue {queue} has never visited host {found.host}, and has no task and no rule of it")
+        stop(NOTHING, f"queue {queue} has never visited host {found.host}, and has no task and no rule for it")
 
 
 def _is_unmet(info: HostInfo) -> bool:
@@ -173,15 +175,15 @@ def _is_unmet(info: HostInfo) -> bool:
 def block(
     queue: Name, name: Host,
     for_: Annotated[
-        float | None, typer.Option("--for", parser=seconds, metavar="TIME", help="Like 60s, 5m, 2h.")
+        float | None, typer.Option("--for", parser=seconds, metavar="TIME", help="For this time, like 60s, 5m, 2h.")
     ] = None,
     until: Annotated[
         float | None, typer.Option(parser=moment, metavar="TIME", help="Unix seconds, or ISO 8601 with a zone.")
     ] = None,
-    reason: Annotated[str | None, typer.Option(help="Shown by why; by default, who has blocked the host.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason for `why` to show; by default, your name.")] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Let no worker visit a host for a while; visits that are under way go on."""
+    """Let no worker visit a host for a while; visits that are under way are finished."""
     if (for_ is None) == (until is None):
         raise InvalidInput("say for how long: --for 5m, or --until a time")
     with known_queue(queue, url, url_file) as opened:
@@ -199,7 +201,8 @@ def unblock(queue: Name, name: Host, url: Url = None, url_file: UrlFile = None, 
 
 @app.command(rich_help_panel="Hosts of a polite queue")
 def ban(
-    queue: Name, name: Host, reason: Annotated[str, typer.Option(help="Kept with each task.")] = "banned by hand",
+    queue: Name, name: Host,
+    reason: Annotated[str, typer.Option(help="Reason, which is kept with each task.")] = "banned by hand",
     yes: Yes = False, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Never visit a host again: its ready tasks go to failed, and so do all later ones. Asks first."""
@@ -214,7 +217,7 @@ def ban(
 COMMANDS = {
     "done": "`timeoutq put {queue} {task} --again` makes it ready again",
     "failed": "`timeoutq retry {queue} {task}` brings it back",
-    "budget": "`timeoutq host {queue} {host} --budget N` gives more",
+    "budget": "`timeoutq host {queue} {host} --budget N` gives the host more visits",
 }
 """Advice for a person at a shell, in the place of the advice that `why` has for a program."""
 

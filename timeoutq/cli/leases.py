@@ -1,4 +1,4 @@
-"""The commands about leases: claim, ack, extend, release, fail, and pull, which takes none.
+"""The commands about leases: claim, ack, extend, release, fail, and pull, which takes no lease.
 
 `app.py` runs them.
 """
@@ -44,17 +44,17 @@ def claim(
     timeout: Annotated[
         float, typer.Option(parser=seconds, metavar="TIME", help="Length of the lease.")
     ] = "30s",  # type: ignore[assignment]  # typer parses the default
-    max_runtime: Annotated[float | None, duration("The most that a task may be held in all.")] = None,
+    max_runtime: Annotated[float | None, duration("The longest that a task may be held in all.")] = None,
     wait: Annotated[
         float, typer.Option(parser=seconds, metavar="TIME", help="Time to wait for the first task.")
     ] = "0",  # type: ignore[assignment]  # same
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Lease ready tasks and print them with their tokens; exit 1 when there are none."""
+    """Lease ready tasks and print them with their tokens; exit 1 when no task is ready."""
     with open_queue(queue, url, url_file) as opened:
         leases = opened.claim(n, timeout=timeout, max_runtime=max_runtime, wait=wait)
         if not leases and not opened.exists():
-            unknown(opened)  # only now: with --wait it might have been put to meanwhile
+            unknown(opened)  # asked only now: with --wait, the first task may have come meanwhile
     sink = Sink(as_json)
     if as_json:
         for lease in leases:
@@ -99,7 +99,7 @@ def _leases(tasks: list[str], token: str | None) -> list[Lease]:
 
 
 EXPLAINED = 3
-"""For at most this many lost leases the command says why they are lost: each one costs a question to the server."""
+"""For at most this many lost leases the command says why they are lost: each reason costs a question to the server."""
 
 
 def _ended(queue: Queue, leases: Sequence[Lease], outcome: Outcome, as_json: bool) -> None:
@@ -113,7 +113,7 @@ def _ended(queue: Queue, leases: Sequence[Lease], outcome: Outcome, as_json: boo
     with suppress(TimeoutqError):
         if not queue.exists():
             stop(LOST, unknown_words(queue))
-    with suppress(TimeoutqError):  # who cannot be asked changes nothing: the lease is lost
+    with suppress(TimeoutqError):  # if the server cannot be asked, the lease is lost all the same
         for lease in lost[:EXPLAINED]:
             say(str(queue.run(flows.lost(queue.talk, lease))))
     if len(lost) > EXPLAINED:
@@ -128,7 +128,7 @@ def ack(
     queue: Name, tasks: Ids = None, token: Token = None,
     found: Annotated[list[str] | None, typer.Option("--put", help="Put this task too, in the same step.")] = None,
     again_in: Annotated[
-        float | None, typer.Option(parser=seconds, metavar="TIME", help="Schedule the task again, after this.")
+        float | None, typer.Option(parser=seconds, metavar="TIME", help="Schedule the task again after this.")
     ] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -139,7 +139,7 @@ def ack(
     with open_queue(queue, url, url_file) as opened:
         if found:
             if len(leases) != 1:
-                raise InvalidInput("--put goes with one lease")
+                raise InvalidInput("--put works with one lease only")
             opened.ack(leases[0], put=found, again_in=again_in)
             report(Outcome([raw(leases[0].task)], b"O"), as_json)
         else:
@@ -165,7 +165,7 @@ def release(
     queue: Name, tasks: Ids = None, token: Token = None,
     delay: Annotated[float | None, duration("Ready again only after this time.")] = None,
     block_host: Annotated[
-        float | None, typer.Option(parser=seconds, metavar="TIME", help="Also block their hosts for this time.")
+        float | None, typer.Option(parser=seconds, metavar="TIME", help="Also block the tasks' hosts for this time.")
     ] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -183,7 +183,7 @@ def fail(
     give_up: Annotated[bool, typer.Option("--give-up", help="Move to failed, without another attempt.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """End leases as failed: tried again as the policy says, after --retry-in, or never."""
+    """End leases as failed; tasks are tried again as the policy says, after --retry-in, or never (--give-up)."""
     leases = _leases(given_ids(tasks), token)
     with open_queue(queue, url, url_file) as opened:
         if retry_in is None and not give_up:
@@ -197,7 +197,7 @@ def fail(
 
 @app.command(rich_help_panel="Leases")
 def pull(queue: Name, n: Count = 1, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
-    """Take tasks without a lease: they count as done at once, and are lost if you crash. Exit 1 when there are none."""
+    """Take tasks without a lease: they are done at once, and lost if you crash. Exit 1 when no task is ready."""
     with open_queue(queue, url, url_file) as opened:
         tasks = opened.pull(n)
         if not tasks and not opened.exists():

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel="Looking")
 def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
-    """List the queues on the server: how many tasks each has, and in which states. Exit 1: none; 3: none can be read.
+    """List the queues on the server, and count their tasks by state. Exit 1: no queue; 3: no queue can be read.
 
     The command looks at all keys of the server's database, a thousand at a time: about one second per million keys.
 
@@ -105,9 +105,14 @@ def _show(seen: Snapshot) -> None:
 def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """Show the queue once, as the dashboard does.
 
-    On a pipe, each line begins with what it tells of: worker NAME alive|gone CONCURRENCY HELD ACKED FAILED LAST-SIGN;
-    host NAME WAITING AT-ONCE TURN VISITS FAILURES; lease TASK HOLDER DEADLINE; due TASK TIME; error TASK TIME ERROR;
-    handlers ran COUNT P50 P95 MAX (seconds, of the runs whose worker could tell).
+    On a pipe, the first word of a line says what the line is about. After counts and rates come:
+
+    - worker NAME alive|gone CONCURRENCY HELD ACKED FAILED LAST-SIGN
+    - host NAME WAITING AT-ONCE TURN VISITS FAILURES
+    - lease TASK HOLDER DEADLINE
+    - due TASK TIME
+    - error TASK TIME ERROR
+    - handlers ran COUNT P50 P95 MAX (in seconds)
     """
     from timeoutq.watch import snapshot
 
@@ -145,12 +150,12 @@ def dashboard(
 @app.command("list", rich_help_panel="Looking")
 def list_state(
     queue: Name, state: Annotated[State, typer.Argument(help="The state to page through.")],
-    cursor: Annotated[str | None, typer.Option(help="The place where the page before ended.")] = None,
+    cursor: Annotated[str | None, typer.Option(help="Where to go on: the cursor that the last page printed.")] = None,
     limit: Annotated[
         int, typer.Option("-n", "--limit", min=1, max=1000, help="The most entries per page.")
     ] = 100,
-    everything: Annotated[bool, typer.Option("--all", help="All pages.")] = False,
-    traceback: Annotated[bool, typer.Option("--traceback", help="Of failed tasks: with their tracebacks.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Print all pages.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Of failed tasks, print the tracebacks, too.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """List the tasks in a state: by deadline, by due time, or in no order.
@@ -177,7 +182,7 @@ def list_state(
             if cursor is None or not everything:
                 break
     if len(entries) < len(page.entries):
-        # a cursor would leave out those that are not shown
+        # a cursor would skip the tasks that are not shown
         whole = begun is None and cursor is None
         many = f"{len(page.entries):,} in all" if whole else f"at least {len(page.entries):,} here"
         say(f"{many}, {len(entries):,} shown: --all shows every task")
@@ -186,7 +191,7 @@ def list_state(
 
 
 def _page(opened: Queue, state: State, cursor: str | None, n: int) -> Page:
-    """Read a page of at most `n` entries, if the server can: of a set, it may give more than it is asked for."""
+    """Read a page of at most `n` entries, if possible: of a set, the server may give more than we ask for."""
     page, asked = opened.list(state.value, cursor, n), n
     while len(page.entries) > n and asked > 1:
         asked = max(1, asked - (len(page.entries) - n))
@@ -258,7 +263,7 @@ def drained(
     queue: Name,
     before: Annotated[
         float | None,
-        typer.Option(parser=moment, metavar="TIME", help="Do not count tasks that are scheduled for then or later."),
+        typer.Option(parser=moment, metavar="TIME", help="Leave out tasks that are scheduled for this time or later."),
     ] = None,
     wait: Annotated[
         float | None,
@@ -275,7 +280,7 @@ def drained(
 
 
 def _met(queue: Queue) -> bool:
-    # a queue that only has a worker, which waits for the first task, is no mistyped name
+    # if a worker waits for the first task of a queue, the queue's name is not mistyped
     with suppress(TimeoutqError):
         stats = queue.stats()
         return stats.exists or stats.workers > 0
@@ -354,17 +359,21 @@ def doctor(
 @app.command(rich_help_panel="Looking")
 def bench(
     url: Url = None, url_file: UrlFile = None,
-    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="These figures, with their limits.")] = None,
-    latency: Annotated[bool, typer.Option("--latency", help="A worker behind delays of 0 to 200 ms.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this figure, with its limit; may be given again.")
+    ] = None,
+    latency: Annotated[
+        bool, typer.Option("--latency", help="Measure a worker that is 0 to 200 ms away from its server.")
+    ] = False,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds: 3 by default, 2 with --quick.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Less of everything, and nothing heavy.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Do less of everything, and leave out what is heavy.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 when a target is missed.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Measure timeoutq beside the raw limits of a server: an embedded server, or the one at --url, which will be busy.
 
-    It works on queues of its own, named bench-…, and removes them. `--only pauses` tells how long the longest script of
-    each verb takes on a queue of a million tasks, in minutes.
+    The benchmark works on queues of its own, named bench-…, and removes them. `--only pauses` measures the longest
+    script of each verb on a queue of a million tasks; this takes some minutes.
     """
     from timeoutq.bench import report
 

@@ -57,14 +57,17 @@ class Ended(StrEnum):
 @app.command(rich_help_panel=PANEL)
 def requeue(
     queue: Name,
-    source: Annotated[Ended, typer.Option("--from", help="Where they are now.", show_default=False)],
+    source: Annotated[Ended, typer.Option("--from", help="The state in which the tasks are now.", show_default=False)],
     match: Annotated[
-        str | None, typer.Option(metavar="GLOB", help="Only these: * ? [a-z], as in Redis' MATCH.", show_default=False)
+        str | None, typer.Option(metavar="GLOB", help="Only ids that match; * ? [a-z] as in Redis.", show_default=False)
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the tasks.")] = False,
     yes: Yes = False, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Put done or failed tasks back into todos, with a clean record; asks before more than 1,000. Exit 1: no match."""
+    """Put done or failed tasks back into todos, with a clean record. Asks if there are more than 1,000.
+
+    Exit 1 when no task matches.
+    """
     from timeoutq import transfer
 
     state, pattern = State(source.value), None if match is None else raw(match)
@@ -107,13 +110,15 @@ def _more_than(queue: Queue, state: State, pattern: bytes | None) -> bool:
 @app.command(rich_help_panel=PANEL)
 def export(
     queue: Name,
-    states: Annotated[list[State] | None, typer.Option("--state", help="Only these; may be given again.")] = None,
+    states: Annotated[
+        list[State] | None, typer.Option("--state", help="Only tasks in this state; may be given again.")
+    ] = None,
     url: Url = None, url_file: UrlFile = None,
 ) -> None:  # fmt: skip
-    """Print all tasks as JSON, one a line, with state, due time, failures, crashes, last error and payload.
+    """Print all tasks as JSON, one per line, with state, due time, failures, crashes, last error and payload.
 
-    `timeoutq import` reads it. Pause the queue for a picture of one moment: of a queue at work each task is still
-    printed once, as it was when it was looked at. Exit 1 when there is none.
+    `timeoutq import` reads these lines. For a picture of one moment, pause the queue first; without a pause, each task
+    is printed once, as it was when export read it. Exit 1 when there is no task.
     """
     from timeoutq import transfer
 
@@ -127,7 +132,7 @@ def export(
         ):
             for records in transfer.export(opened, states or ()):
                 sys.stdout.write("".join(transfer.write(record) + "\n" for record in records))
-                sys.stdout.flush()  # what is counted as written is
+                sys.stdout.flush()  # so that every line that is counted is really written
                 written += len(records)
                 tell(written, written)
     if not written:
@@ -145,7 +150,7 @@ class Import:
         self.queue = queue
         self.lenient = lenient
         self.taken = 0
-        """The number of lines, from the first on, that are in the queue or need not be."""
+        """The number of lines, from the first on, that need not be read again."""
         self.restored = self.known = self.broken = 0
 
     def counts(self) -> dict[str, int]:
@@ -166,7 +171,9 @@ class Import:
             read += len(line)
             try:
                 if number == 1 and not transfer.is_header(line):
-                    raise InvalidInput('it is not the first line of an export, {"timeoutq": 1, …}: put that there')
+                    raise InvalidInput(
+                        'it is not the first line of an export, which is {"timeoutq": 1, …}: add this line'
+                    )
                 if number <= skip or not line.strip() or (line[:12] == b'{"timeoutq":' and transfer.is_header(line)):
                     continue
                 if len(line) >= LONGEST_LINE:
@@ -207,15 +214,15 @@ def import_tasks(
         Path | None, typer.Argument(metavar="[FILE]", help="What export printed; stdin by default.")
     ] = None,
     skip_lines: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Leave out the first N lines, which were taken already.")
+        int, typer.Option(min=0, metavar="N", help="Leave out the first N lines, which an earlier import has taken.")
     ] = 0,
     lenient: Annotated[bool, typer.Option("--lenient", help="Leave broken lines out, and count them.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Bring in what export printed: state, due time, failures, crashes, last error and payload of each task.
 
-    Tasks that the queue knows are left as they are, so it may be run again, and goes on where it ended. Tasks that were
-    in progress become ready. A broken line ends it with exit code 1; nothing behind it is brought in.
+    Tasks that the queue knows already are left alone: so after Ctrl-C, run the command again, and it goes on. Tasks
+    that were in progress become ready. A broken line ends the command with exit code 1; no later line is brought in.
     """
     if file is None and piped_in() is None:
         raise InvalidInput("name a file, or pipe in what export printed")
@@ -246,4 +253,4 @@ def import_tasks(
         sink.rows(("what", "count"), work.counts().items())
     if broken is not None:
         say(str(broken))
-        stop(NOTHING, "nothing behind that line was brought in; --lenient leaves broken lines out")
+        stop(NOTHING, "no later line was brought in; --lenient leaves broken lines out")

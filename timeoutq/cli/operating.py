@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel="Operating")
 def retry(
     queue: Name, tasks: Ids = None,
-    everything: Annotated[bool, typer.Option("--all", help="All failed tasks.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Retry all failed tasks.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Make failed tasks ready again, with a clean record; exit 1 when no task was failed.
 
-    For each named task, a line says "retried", the state that the task is in, or "unknown". With --all: how many were
-    retried. For a part of the failed tasks: timeoutq requeue QUEUE --from failed --match GLOB.
+    For each named task, a line says "retried", the state that the task is in, or "unknown". With --all, the command
+    prints the number of retried tasks. For some of the failed tasks: timeoutq requeue QUEUE --from failed --match GLOB.
     """
     from timeoutq import sending
 
@@ -74,7 +74,7 @@ def forget(
 
 @app.command(rich_help_panel="Operating")
 def pause(queue: Name, url: Url = None, url_file: UrlFile = None) -> None:
-    """Give out no more tasks; tasks with a lease go on."""
+    """Give out no more tasks; tasks that have a lease are finished."""
     with known_queue(queue, url, url_file) as opened:
         opened.pause()
 
@@ -95,7 +95,9 @@ def _keep(text: str) -> int | str | timedelta:
     with suppress(typer.BadParameter, OverflowError):
         if text.rstrip()[-1:].isalpha():
             return timedelta(seconds=seconds(text))
-    raise InvalidInput(f"--keep-done {text!r:.40} is none of: forever, 0, how many (1000), how long (12h, 7d)")
+    raise InvalidInput(
+        f"--keep-done {text!r:.40} is none of: forever, 0, a number of tasks (1000), a length of time (12h, 7d)"
+    )
 
 
 def _kept(value: str) -> str:
@@ -125,13 +127,19 @@ def _show_settings(stats: Stats, as_json: bool) -> None:
 @app.command(rich_help_panel="Operating")
 def configure(
     queue: Name,
-    keep_done: Annotated[str | None, typer.Option(help="forever, 0, how many (1000), or how long (7d).")] = None,
-    max_crashes: Annotated[int | None, typer.Option(min=1, help="Lost leases until a task goes to failed.")] = None,
+    keep_done: Annotated[
+        str | None, typer.Option(help="Done tasks to keep: forever, 0, a number (1000), or for a time (7d).")
+    ] = None,
+    max_crashes: Annotated[
+        int | None, typer.Option(min=1, help="Lost leases after which a task goes to failed.")
+    ] = None,
     delay: Annotated[
         float | None,
-        typer.Option(parser=seconds, metavar="TIME", help="Polite: from the end of a visit of a host to the next."),
+        typer.Option(parser=seconds, metavar="TIME", help="Polite: pause between two visits of a host."),
     ] = None,
-    per_host: Annotated[int | None, typer.Option(min=1, help="Polite: visits of a host at once; 1 by default.")] = None,
+    per_host: Annotated[
+        int | None, typer.Option(min=1, help="Polite: visits of a host that run at once; 1 by default.")
+    ] = None,
     impolite: Annotated[
         bool, typer.Option("--impolite", help="End the politeness: hosts and their rules are forgotten.")
     ] = False,

@@ -87,7 +87,7 @@ def releases(info: TaskInfo) -> str | int | None:
     """Give how often a task was released, for people; None if it was not."""
     if not info.host_releases:
         return info.releases or None
-    return f"{info.releases + info.host_releases:,}, of which {info.host_releases:,} for a blocked host"
+    return f"{info.releases + info.host_releases:,}, {info.host_releases:,} of them blocked a host"
 
 
 def report(outcome: Outcome, as_json: bool) -> None:
@@ -104,7 +104,7 @@ def bar(unit: str = "tasks") -> Any:
     return Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn(f"{{task.fields[done]:,}} {unit}"),
         TimeElapsedColumn(),
-        # what is printed meanwhile is stdout's, not the bar's
+        # lines that are printed meanwhile go to stdout, not above the bar
         console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
     )  # fmt: skip
 
@@ -113,9 +113,9 @@ def bar(unit: str = "tasks") -> Any:
 def progress(
     what: str, total: int | None = None, *, beside_output: bool = False, unit: str = "tasks"
 ) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on stderr, if stderr is a terminal; give a function that takes how far the work is, and how many.
+    """Show a bar on stderr, if stderr is a terminal; give a function to call with how far the work is, and a count.
 
-    `beside_output`: ids are being printed, and a bar would stand among them if they go to a terminal too.
+    `beside_output`: ids are being printed; if they go to a terminal, too, a bar would stand among them: there is none.
     """
     crowded = beside_output and sys.stdout.isatty()
     if sys.stderr is None or not sys.stderr.isatty() or crowded:
@@ -127,14 +127,16 @@ def progress(
 
 
 def ids(batch: Sequence[bytes], as_json: bool, null: bool) -> None:
-    """Print ids, one a line, as text that may be hostile; or as JSON; or as they are, each with a NUL behind it."""
+    """Print ids, one per line and without control characters; or as JSON; or as they are, each with a NUL after it."""
     if null:
         bad = next((id for id in batch if b"\0" in id), None)
         if bad is not None:
-            raise InvalidInput(f"task {text(bad)!r:.80} holds a NUL, which --null cannot tell from an end: use --json")
+            raise InvalidInput(
+                f"task {text(bad)!r:.80} holds a NUL itself, so --null cannot show where it ends: use --json"
+            )
         sys.stdout.buffer.write(b"".join(id + b"\0" for id in batch))
     elif as_json:
         sys.stdout.write("".join(json.dumps({"task": text(id)}) + "\n" for id in batch))
     else:
         sys.stdout.write("".join(safe(id) + "\n" for id in batch))
-    sys.stdout.flush()  # who is told how many there are may count on them
+    sys.stdout.flush()  # a count that is printed later must be true

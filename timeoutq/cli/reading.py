@@ -1,6 +1,6 @@
 """What commands read: lengths of time, moments, ids, lines of files and of stdin.
 
-All commands call it; what it cannot read it names, with what would be right.
+All commands call this module. Its errors name the text that cannot be read, and say what would be right.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def duration(help: str, name: str = "") -> Any:
 
 def given_ids(tasks: Sequence[str] | None) -> list[str]:
     """Give the ids among the arguments."""
-    # what the shell passed as bytes that are not UTF-8 is surrogate-escaped already
+    # Python has turned bytes that are not UTF-8 into surrogate escapes already
     return list(tasks or [])
 
 
 def read_json(text: str | bytes) -> Any:
-    """Read JSON; raises ValueError for whatever is wrong with it."""
+    """Read JSON; raises ValueError for text that is not JSON."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -100,19 +100,21 @@ def _read(path: Path | None, take: Callable[[BinaryIO], bytes]) -> Iterator[byte
 
 
 def pieces_of(path: Path | None) -> Iterator[bytes]:
-    """Read what ends with a NUL in a file, or in stdin for None and `-`."""
+    """Read pieces that end with a NUL, from a file, or from stdin for None and `-`."""
     rest = b""
     for block in _blocks_of(path):
         *whole, rest = (rest + block).split(b"\0")
         yield from whole
         if len(rest) > LONGEST_LINE:
-            raise InvalidInput(f"it has more than {LONGEST_LINE:,} bytes without a NUL: leave --null out for lines")
+            raise InvalidInput(
+                f"it has more than {LONGEST_LINE:,} bytes without a NUL: leave out --null if the ids are lines"
+            )
     if rest:
         yield rest
 
 
 def ids_of(path: Path | None, null: bool) -> Iterator[bytes]:
-    """Read ids, one a line (or with a NUL behind each), from a file, or from stdin for None and `-`."""
+    """Read ids, one per line (or with a NUL after each), from a file, or from stdin for None and `-`."""
     from timeoutq import arguments
 
     for number, piece in enumerate(pieces_of(path) if null else lines_of(path), 1):

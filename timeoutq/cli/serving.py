@@ -1,4 +1,4 @@
-"""The commands that run until they are stopped: worker, cleaner and a private server.
+"""The commands that run until they are stopped: worker, cleaner and server (a private one).
 
 `app.py` runs them.
 """
@@ -48,7 +48,10 @@ SIGNALS = (
 )
 
 
-Handler = Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="Called with each lease.", show_default=False)]
+Handler = Annotated[
+    str,
+    typer.Argument(metavar="MODULE:FUNCTION", help="The handler, which is called with each lease.", show_default=False),
+]
 Concurrency = Annotated[
     int, typer.Option("-c", "--concurrency", min=1, max=100_000, help="Handlers that run at once in each process.")
 ]
@@ -83,7 +86,7 @@ MaxAttempts = Annotated[
         help="Attempts before the task fails, with growing delays; 5 by default. Not with --retry.",
     ),
 ]  # fmt: skip
-Count = Annotated[int, typer.Option("-p", "--processes", min=1, max=256, help="Worker processes.")]
+Count = Annotated[int, typer.Option("-p", "--processes", min=1, max=256, help="Number of worker processes.")]
 Supervise = Annotated[
     bool, typer.Option(help="Run worker processes and replace those that die, or run one worker in this process.")
 ]
@@ -176,7 +179,7 @@ def worker(
 
 @contextmanager
 def _errors_told(*, as_json: bool) -> Iterator[None]:
-    """Log what ends the command: an unexpected error, with exit code 1; with --log-json, every other error too."""
+    """Log the error that ends the command: an unexpected error always, every other error with --log-json."""
     try:
         yield
     except TimeoutqError as error:
@@ -274,7 +277,7 @@ def cleaner(
 
 @app.command(rich_help_panel="Processes")
 def server(
-    port: Annotated[int | None, typer.Option(help="Port on 127.0.0.1; a free one if not given.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port on 127.0.0.1; a free port by default.")] = None,
     directory: Annotated[
         Path | None,
         typer.Option("--dir", help="Keep the data here; without it, data is deleted at exit.", show_default=False),
@@ -299,7 +302,7 @@ def server(
         ) from error
     with started as running, suppress(KeyboardInterrupt):
         typer.echo(running.url)
-        kept = f"data kept in {running.directory}" if directory else "data gone when it ends"
+        kept = f"its data is kept in {running.directory}" if directory else "its data is deleted when it ends"
         typer.echo(f"timeoutq: Valkey listens at {running.url}, {kept}; Ctrl-C or SIGTERM ends it", err=True)
         while running.pid:
             _, status = os.waitpid(running.pid, 0)

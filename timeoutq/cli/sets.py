@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 PANEL = "Sets and files"
 SIDES = (
-    "A side is QUEUE:STATE, as in crawl:done, or a file of ids, one a line, or - for stdin. A name with a / in it is a "
-    "file (so ./crawl:done is one); else QUEUE:STATE is a state, and any other name a file."
+    "A side is QUEUE:STATE, as in crawl:done, or a file of ids, one per line, or - for stdin. A name with a / is "
+    "always a file: write ./crawl:done for a file of that name."
 )
 
 First = Annotated[
@@ -36,8 +36,10 @@ First = Annotated[
 Second = Annotated[
     str, typer.Argument(metavar="SECOND", help="QUEUE:STATE, a file, or -.", show_default=False, autocompletion=sides)
 ]
-Count = Annotated[bool, typer.Option("--count", help="Only count them.")]
-Null = Annotated[bool, typer.Option("--null", "-0", help="Ids end with a NUL, not a newline: in files and in print.")]
+Count = Annotated[bool, typer.Option("--count", help="Only print the number of ids.")]
+Null = Annotated[
+    bool, typer.Option("--null", "-0", help="Ids end with a NUL, not a newline, in files and in the output.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Side:
 
 
 def side(name: str) -> Side:
-    """Say what a name stands for; raises `InvalidInput` when it is nothing."""
+    """Say what a name stands for; raises `InvalidInput` if the name is no state and no file."""
     found = re.fullmatch(r"([A-Za-z0-9._-]{1,64}):(\w+)", name)
     if found and found[2] in list(State):
         return Side(name, found[1], State(found[2]))
@@ -137,20 +139,21 @@ def _membership(
 
 
 @app.command(
-    rich_help_panel=PANEL, help=f"Print what is in the first side and not in the second. {SIDES} Exit 1: none."
+    rich_help_panel=PANEL,
+    help=f"Print the ids that are in the first side and not in the second. {SIDES} Exit 1: no such id.",
 )
 def diff(
     first: First, second: Second, count: Count = False, null: Null = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Print what is in the first side and not in the second; see `SIDES`."""
+    """Print the ids that are in the first side and not in the second; see `SIDES`."""
     _compare(first, second, False, count, null, url, url_file, as_json)
 
 
-@app.command(rich_help_panel=PANEL, help=f"Print what is in both sides. {SIDES} Exit 1: none.")
+@app.command(rich_help_panel=PANEL, help=f"Print the ids that are in both sides. {SIDES} Exit 1: no such id.")
 def intersect(
     first: First, second: Second, count: Count = False, null: Null = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Print what is in both sides; see `SIDES`."""
+    """Print the ids that are in both sides; see `SIDES`."""
     _compare(first, second, True, count, null, url, url_file, as_json)

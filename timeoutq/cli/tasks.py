@@ -101,13 +101,13 @@ def _put_stream(queue: Queue, path: Path | None, as_jsonl: bool, payload: Any, h
                     progress.update(shown, completed=read, done=put)
     except BaseException:
         if put:
-            say(f"the first {put:,} tasks were put before it ended")
+            say(f"the first {put:,} tasks were put before the command ended")
         raise
     return counts
 
 
 def _by_group(chunk: Iterable[Item]) -> Iterator[tuple[str | None, list[Any]]]:
-    """Give the tasks group by group: one call puts tasks of one group. --group sets the group of all."""
+    """Give the tasks group by group, because one call puts tasks of one group only."""
     groups: dict[str | None, list[Any]] = {}
     for item in chunk:
         task: Any = item.id if item.payload is None else {item.id: item.payload}
@@ -170,7 +170,7 @@ Again = Annotated[bool, typer.Option("--again", help="Also put done and failed t
 Group = Annotated[
     str | None, typer.Option("--group", help="The host to which the tasks belong, once the queue is polite.")
 ]
-Durable = Annotated[int, typer.Option("--durable", metavar="N", help="How many replicas must confirm the tasks.")]
+Durable = Annotated[int, typer.Option("--durable", metavar="N", help="Number of replicas that must confirm the tasks.")]
 
 
 @app.command(rich_help_panel="Tasks in")
@@ -179,7 +179,11 @@ def put(
     again: Again = False, group: Group = None, durable: Durable = 0,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Put tasks, from arguments, a file or stdin; say of each task whether it is new, or where it is. Or count them."""
+    """Put tasks, from arguments, a file or stdin.
+
+    For each named task, a line says "added", or the state that holds the task already. For a file or stdin, the answers
+    are counted.
+    """
     with open_queue(queue, url, url_file) as opened:
         _put(
             opened,
@@ -198,7 +202,9 @@ def schedule(
     at: Annotated[
         float | None, typer.Option(parser=moment, metavar="TIME", help="Unix seconds, or ISO 8601 with a zone.")
     ] = None,
-    after: Annotated[float | None, typer.Option(parser=seconds, metavar="TIME", help="Like 30s, 5m, 2h.")] = None,
+    after: Annotated[
+        float | None, typer.Option(parser=seconds, metavar="TIME", help="After this time, like 30s, 5m, 2h.")
+    ] = None,
     file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None, again: Again = False,
     group: Group = None, durable: Durable = 0, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
