@@ -43,7 +43,7 @@ def held() -> int:
 
 
 def limit_memory(memory: int) -> None:
-    """Let this process take so many bytes more than it has now, where the system has such a limit."""
+    """Let this process take this many bytes more than it has now, where the system has such a limit."""
     if now := held():
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (now + memory, hard))

@@ -40,7 +40,7 @@ async def leave_alone(queue: AsyncQueue | None, host: str, seconds: float, reaso
 
 
 def give_back(seconds: float) -> Release:
-    """Say that the task goes back without blame, and its host is left alone for so long."""
+    """Say that the task goes back without blame, and that its host is left alone for that time."""
     return Release(block_host=seconds)
 
 
@@ -51,7 +51,7 @@ def over(queue: Queue) -> bool:
 
 @dataclass(frozen=True)
 class HeldBack:
-    """Hosts of which pages wait although they might be visited otherwise."""
+    """Hosts whose pages wait although the pages might be visited otherwise."""
 
     blocked: int = 0
     used_up: int = 0

@@ -115,7 +115,7 @@ class Memory:
         return len(self._known)
 
     async def rules(self, site: str, ask: Callable[[], Awaitable[Rules]]) -> Rules:
-        """Give the rules of a site; whoever comes first asks, the others wait for the answer."""
+        """Give the rules of a site; the first caller asks the site, the others wait for the answer."""
         lock = self._asking.setdefault(site, asyncio.Lock())
         async with lock:
             known = self._known.get(site)

@@ -29,7 +29,7 @@ MAX_ERROR = 4096
 MAX_HOST = 255
 MAX_LABEL = 63
 MAX_LABELS = 8
-MAX_FOREIGN = 96  # the bytes beyond ASCII in a name, of which each costs the server time
+MAX_FOREIGN = 96  # the most bytes beyond ASCII in a name, because each of them costs the server time
 MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 MIN_TIMEOUT_MS = 10
 
@@ -139,7 +139,7 @@ class Body:
     __slots__ = ("_payload", "_size", "_task")
 
     def __init__(self, payload: Payload, task: TaskId, size: int) -> None:
-        """Keep a payload that has so many bytes on the wire."""
+        """Keep a payload, and its length on the wire, bytes."""
         self._payload, self._task, self._size = payload, task, size
 
     def __len__(self) -> int:

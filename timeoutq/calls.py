@@ -33,7 +33,7 @@ LETTERS = {State.SCHEDULED: b"s", State.DONE: b"d", State.FAILED: b"f"}
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One script call: `command()` is what goes on the wire, `read` makes the answer of the reply."""
+    """One call of a script: `command()` gives what is sent, `read` makes the answer from the reply."""
 
     name: str
     head: Command
@@ -64,7 +64,7 @@ class Call(Generic[T]):
 
 
 def cut(weights: Sequence[int]) -> Iterator[tuple[slice, int]]:
-    """Cut what has so many bytes each into parts for one call each: 500, and a MiB unless one alone has more."""
+    """Cut items, whose sizes in bytes are given, into parts for one call each: at most 500 items and about a MiB."""
     start = weight = 0
     for at, more in enumerate(weights):
         if at > start and (at - start == BATCH or (weight and weight + more > BYTES)):

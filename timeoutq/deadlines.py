@@ -17,8 +17,8 @@ SLICE = 64 * 1024
 """Commands with more bytes than this are sent in pieces of this size.
 
 On both faces, each piece may take the patience of an attempt plus `LEAP`, and a piece that gets through renews this
-time: so long is slow, not stuck.
+time. Until this time is over, a link counts as slow, not as stuck.
 """
 
 LEAP = 6 * SLICE / SLOWEST
-"""Seconds that six pieces need on the slowest link: buffers on the way let so many bytes through in one leap."""
+"""Seconds that six pieces need on the slowest link: buffers on the way may hold six pieces and pass them on at once."""

@@ -115,13 +115,13 @@ class SharedLedger:
         self._memory[_TOLD_AT] = told
 
     def confess(self, error: BaseException) -> None:
-        """Note the error of which the process dies, with its traceback."""
+        """Note the error that ends the process, with its traceback."""
         self._write(lifespan.told(error).encode("utf-8", "replace")[:WORDS_BYTES], _WORDS_AT)
         self._write(tracebacks.trace(error)[-tracebacks.MOST :], _TRACE_AT)
 
     @property
     def trace(self) -> bytes:
-        """The traceback of the error of which the process died, as `tracebacks.trace` gives it, or empty."""
+        """The traceback of the error that ended the process, as `tracebacks.trace` gives it, or empty."""
         return self._memory[_TRACE_AT:_WORKER_AT].rstrip(b"\0")
 
     def _write(self, text: bytes, at: int) -> None:

@@ -130,7 +130,7 @@ class Release(Exception):  # likewise
 
 @dataclass(frozen=True, slots=True)
 class Politeness:
-    """How hosts are visited: `per_host` at once at most, `delay` seconds from the end of one to the next."""
+    """How hosts are visited: at most `per_host` visits at once, and `delay` seconds of pause after each visit."""
 
     delay: float = 1.0
     per_host: int = 1
@@ -146,7 +146,7 @@ class HostInfo:
     in_flight: Sequence[str]
     """The first twenty tasks that were handed over: ready to be claimed, or in progress. `busy` counts all of them."""
     turn: float | None
-    """When the next task of the host becomes ready. None if no task waits, or if the host is full, used up or banned."""
+    """When the next task of the host becomes ready. None if none waits, or if the host is full, used up or banned."""
     delay: float
     per_host: int
     budget: int | None

@@ -45,7 +45,7 @@ from timeoutq.replies import Claimed, Plan, Pruned, Repaired, Swept, Why
 from timeoutq.tracebacks import digest
 
 DESCRIBED = 8 * 1024 * 1024
-"""After so many bytes of payloads a call describes no more tasks."""
+"""A call describes no further task when it has met this many bytes of payloads."""
 
 
 class Operations:
@@ -141,7 +141,7 @@ class Operations:
     def claim(
         self, token: bytes, n: int, timeout_ms: int, max_runtime_ms: int = 0, share: int = 1, start: bytes = b""
     ) -> Call[Claimed]:
-        """Build a claim of up to `n` leases; with `start`, what goes on to look for those that it took before."""
+        """Build a claim of up to `n` leases; with `start`, the call goes on looking for leases that it took before."""
         name = token.decode()
 
         def rest(start: bytes) -> Call[Claimed]:

@@ -1,6 +1,6 @@
 """Log lines that must not do harm: all lines of the package, and those that name tasks, ten at most.
 
-Every module logs through this module, except `logs.py`. Whoever listens to logs may raise, and so may an error of a
+Every module logs through this module, except `logs.py`. A handler of the log may raise, and so may an error of a
 handler when it is asked for its text; neither may end a worker.
 """
 

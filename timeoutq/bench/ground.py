@@ -232,7 +232,7 @@ ID = "https://example.com/articles/2026/of-the-benchmark/%012d.html"
 
 
 def ids(count: int, first: int = 0) -> list[str]:
-    """Give so many ids."""
+    """Give `count` ids, numbered from `first` on."""
     return [ID % number for number in range(first, first + count)]
 
 

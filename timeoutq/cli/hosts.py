@@ -94,8 +94,8 @@ def hosts(
 ) -> None:  # fmt: skip
     """List the hosts that the queue has met; the host with the next turn comes first.
 
-    The columns on a pipe: host, waiting, in_flight, turn, delay, per_host, budget, visits, failures, blocked_until,
-    banned.
+    The columns on a pipe: host, waiting, in_flight, turn, delay, per_host,
+    budget, visits, failures, blocked_until, banned.
     """
     sink = Sink(as_json)
     with known_queue(queue, url, url_file) as opened:
@@ -141,7 +141,8 @@ def host(
 ) -> None:  # fmt: skip
     """Show everything about one host; with options, first give the host rules of its own.
 
-    Exit 1 when the queue has never met the host: the rules shown are those that the host would have.
+    Exit 1 when the queue has never met the host: the rules shown are those that
+    the host would have.
     """
     if usual and (delay is not None or per_host is not None):
         raise InvalidInput("give --usual, or --delay and --per-host")

@@ -52,9 +52,11 @@ if TYPE_CHECKING:
 def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """List the queues on the server, and count their tasks by state. Exit 1: no queue; 3: no queue can be read.
 
-    The command looks at all keys of the server's database, a thousand at a time: about one second per million keys.
+    The command looks at all keys of the server's database, a thousand at a time:
+    about one second per million keys.
 
-    The columns on a pipe: queue, known, todos, waiting, scheduled, in_progress, done, failed, workers, note.
+    The columns on a pipe: queue, known, todos, waiting, scheduled, in_progress,
+    done, failed, workers, note.
     """
     from timeoutq import directory
 
@@ -105,7 +107,8 @@ def _show(seen: Snapshot) -> None:
 def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """Show the queue once, as the dashboard does.
 
-    On a pipe, the first word of a line says what the line is about. After counts and rates come:
+    On a pipe, the first word of a line says what the line is about. After counts
+    and rates come:
 
     - worker NAME alive|gone CONCURRENCY HELD ACKED FAILED LAST-SIGN
     - host NAME WAITING AT-ONCE TURN VISITS FAILURES
@@ -160,8 +163,9 @@ def list_state(
 ) -> None:  # fmt: skip
     """List the tasks in a state: by deadline, by due time, or in no order.
 
-    The columns on a pipe: task, at, holder, error. "at" is the due time, the end of the lease, or the time of the last
-    error. With --json also: releases, traceback.
+    The columns on a pipe: task, at, holder, error. "at" is the due time, the end
+    of the lease, or the time of the last error. With --json also: releases,
+    traceback.
     """
     sink, begun = Sink(as_json), cursor
     with known_queue(queue, url, url_file) as opened:
@@ -317,7 +321,8 @@ def doctor(
 ) -> None:  # fmt: skip
     """Examine the server and the queue: what is right, what is not, and the cure. Exit 1 when something is red.
 
-    With --workers, --max-failed or --max-age the command is a health check of a queue, for containers and monitors.
+    With --workers, --max-failed or --max-age the command is a health check of a
+    queue, for containers and monitors.
     """
     from timeoutq.watch import doctor as examine
 
@@ -372,8 +377,9 @@ def bench(
 ) -> None:  # fmt: skip
     """Measure timeoutq beside the raw limits of a server: an embedded server, or the one at --url, which will be busy.
 
-    The benchmark works on queues of its own, named bench-…, and removes them. `--only pauses` measures the longest
-    script of each verb on a queue of a million tasks; this takes some minutes.
+    The benchmark works on queues of its own, named bench-…, and removes them.
+    `--only pauses` measures the longest script of each verb on a queue of a
+    million tasks; this takes some minutes.
     """
     from timeoutq.bench import report
 

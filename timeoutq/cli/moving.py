@@ -117,8 +117,9 @@ def export(
 ) -> None:  # fmt: skip
     """Print all tasks as JSON, one per line, with state, due time, failures, crashes, last error and payload.
 
-    `timeoutq import` reads these lines. For a picture of one moment, pause the queue first; without a pause, each task
-    is printed once, as it was when export read it. Exit 1 when there is no task.
+    `timeoutq import` reads these lines. For a picture of one moment, pause the
+    queue first; without a pause, each task is printed once, as it was when export
+    read it. Exit 1 when there is no task.
     """
     from timeoutq import transfer
 
@@ -221,8 +222,9 @@ def import_tasks(
 ) -> None:  # fmt: skip
     """Bring in what export printed: state, due time, failures, crashes, last error and payload of each task.
 
-    Tasks that the queue knows already are left alone: so after Ctrl-C, run the command again, and it goes on. Tasks
-    that were in progress become ready. A broken line ends the command with exit code 1; no later line is brought in.
+    Tasks that the queue knows already are left alone: so after Ctrl-C, run the
+    command again, and it goes on. Tasks that were in progress become ready. A
+    broken line ends the command with exit code 1; no later line is brought in.
     """
     if file is None and piped_in() is None:
         raise InvalidInput("name a file, or pipe in what export printed")

@@ -31,8 +31,9 @@ def retry(
 ) -> None:  # fmt: skip
     """Make failed tasks ready again, with a clean record; exit 1 when no task was failed.
 
-    For each named task, a line says "retried", the state that the task is in, or "unknown". With --all, the command
-    prints the number of retried tasks. For some of the failed tasks: timeoutq requeue QUEUE --from failed --match GLOB.
+    For each named task, a line says "retried", the state that the task is in, or
+    "unknown". With --all, the command prints the number of retried tasks. For
+    some of the failed tasks: timeoutq requeue QUEUE --from failed --match GLOB.
     """
     from timeoutq import sending
 

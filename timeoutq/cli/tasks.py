@@ -181,8 +181,8 @@ def put(
 ) -> None:  # fmt: skip
     """Put tasks, from arguments, a file or stdin.
 
-    For each named task, a line says "added", or the state that holds the task already. For a file or stdin, the answers
-    are counted.
+    For each named task, a line says "added", or the state that holds the task
+    already. For a file or stdin, the answers are counted.
     """
     with open_queue(queue, url, url_file) as opened:
         _put(
