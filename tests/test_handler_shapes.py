@@ -218,7 +218,7 @@ RETURNED: dict[str, tuple[Callable[[Lease], Any], str]] = {
     "Ack of what is not iterable": (lambda lease: Ack(put=3), "a task id is str or bytes, not int"),  # type: ignore[arg-type]  # as above
     "Ack of a payload that is no JSON": (lambda lease: Ack(put={"x": {1}}), "neither bytes nor JSON"),
     "Ack of links that raise while they are gone through": (lambda lease: Ack(put=broken_links()), "the page is cut"),
-    "Ack with a payload and without again_in": (lambda lease: Ack(payload=1), "payload= goes with again_in="),
+    "Ack with a payload and without again_in": (lambda lease: Ack(payload=1), "payload= needs again_in="),
     "Ack with again_in that is no number": (lambda lease: Ack(again_in="soon"), "again_in must be a finite number"),  # type: ignore[arg-type]  # as above
     "Release with a negative delay": (lambda lease: Release(delay=-1), "delay must be a finite number"),
     "Release until a day": (lambda lease: Release("tomorrow"), "delay must be a finite number"),  # type: ignore[arg-type]  # as above

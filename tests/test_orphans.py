@@ -96,7 +96,7 @@ def test_tasks_in_lanes_that_no_host_knows_come_back(url: str, name: str, raw: A
         assert not queue.drained()
         (orphan,) = (task for task in raw.zrange(key("host:a.example"), 0, -1))
         if "waiting" in keys:
-            assert "has taken it out of waiting" in queue.why(orphan).message
+            assert "has removed it from waiting" in queue.why(orphan).message
         assert "waiting where no host would hand them over" in seen_by_doctor(queue)
         wait_until(lambda: queue.prune() or not seen_by_doctor(queue))
         found = []
@@ -122,7 +122,7 @@ def test_tasks_in_lanes_of_a_queue_that_has_lost_its_politeness_wait_for_a_perso
         assert not queue.drained()
         lanes = {task for one in "ab" for task in raw.zrange(key(f"host:{one}.example"), 0, -1)}
         last = raw.zrange(key("host:b.example"), -1, -1)[0]
-        assert "has taken it out of waiting" in queue.why(last).message
+        assert "has removed it from waiting" in queue.why(last).message
         assert "on a queue that is not polite" in seen_by_doctor(queue)
         wait_until(lambda: queue.prune() or raw.scard(key("waiting")) == len(lanes) == 699)
         assert not queue.drained()
@@ -149,7 +149,7 @@ def test_a_task_of_which_only_its_lock_is_left_is_its_workers_still(url: str, na
         queue.put("x")
         (lease,) = queue.claim()
         raw.delete(key("in_progress"), key("leases"), key("owners"))
-        assert "only a lock of it is left" in queue.why("x").message
+        assert "only a lock is left of it" in queue.why("x").message
         assert "but in no state" in seen_by_doctor(queue)
         queue.prune()
         info = queue.inspect("x")
@@ -168,7 +168,7 @@ def test_a_lock_that_a_hand_made_is_reported_and_removed(url: str, name: str, ra
         queue.put("a")
         raw.set(queue.operations.key("lock") + "x", "mine", ex=ending)
         assert "1 task known by a lock only, which is no lease" in seen_by_doctor(queue)
-        assert "only a lock of it is left" in queue.why("x").message
+        assert "only a lock is left of it" in queue.why("x").message
         assert "1 task known by a lock only" in doctor.repair(queue).found
         assert raw.exists(queue.operations.key("lock") + "x") == 0
         assert queue.inspect("x").state is None

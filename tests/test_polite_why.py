@@ -45,7 +45,7 @@ def expect(queue: FakeQueue, task: str, code: str, *parts: str) -> None:
 
 
 def test_a_task_that_was_never_put_is_unknown(fake: FakeQueue) -> None:
-    expect(fake, f"{A}never", "unknown", "it was never put, or was forgotten or pruned since")
+    expect(fake, f"{A}never", "unknown", "it was never put, or it was forgotten or pruned later")
     assert fake.why(f"{A}never").near is None
     hold(fake, "other")
     fake.forget("other")
@@ -236,7 +236,7 @@ def test_a_task_whose_host_has_its_turn_waits_for_a_cleaner(fake: FakeQueue) -> 
     fake.ack(lease)
     fake.clock.advance(30)
     work(fake)
-    expect(fake, task, "turn", "its host has its turn now: the next cleaner hands it over")
+    expect(fake, task, "turn", "its host has its turn now: the next cleaner makes the task ready")
     fake.promote_due()
     assert {fake.why(f"{A}{i}").code for i in range(3)} == {"done", "queued", "host_busy"}
 

@@ -231,7 +231,7 @@ def test_why_calls_an_orphan_what_it_is(url: str, name: str, raw: redis.Redis) -
         client.srem(key("in_progress"), "held")
         found = queue.why("held")
         assert (found.code, found.info.state) == ("crooked", None)
-        assert "taken it out of in_progress" in found.message
+        assert "removed it from in_progress" in found.message
         client.hdel(key("meta"), "politeness")
         assert "the queue is not polite" in queue.why(f"{A}2").message
         assert not queue.drained()

@@ -362,7 +362,7 @@ def test_certificates_that_cannot_be_read_are_named(
         f"ssl_certfile={cert}&ssl_keyfile={tmp_path}/none.key": "none.key' is missing",
         f"ssl_certfile={cert}&ssl_keyfile={other}": "the key is that of another certificate",
         f"ssl_certfile={garbage}": "it holds no certificate in PEM",
-        f"ssl_keyfile={key}": "ssl_keyfile goes with the certificate",
+        f"ssl_keyfile={key}": "ssl_keyfile needs its certificate",
         "ssl_ciphers=none": "names no cipher",
     }
     for options, message in cases.items():

@@ -272,7 +272,7 @@ def _with_certificates(options: dict[str, object]) -> dict[str, object]:
         if key and "ssl_keyfile" not in found:
             found["ssl_keyfile"] = key
     if found.get("ssl_keyfile") and not found.get("ssl_certfile"):
-        raise InvalidInput(f"ssl_keyfile goes with the certificate that it is the key of: name it, too (or by {CERT})")
+        raise InvalidInput(f"ssl_keyfile needs its certificate: pass ssl_certfile, too, or set {CERT}")
     if found.get("ssl_cert_reqs") == "none":
         found["ssl_check_hostname"] = False
     _check_certificates(found)

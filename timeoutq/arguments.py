@@ -269,7 +269,7 @@ def again(again_in: object, payload: Payload, task: object) -> tuple[int, bytes 
     """Give the delay until a task is done again in ms, -1 for never, and the bytes of the payload that it has then."""
     if again_in is None:
         if payload is not None:
-            raise InvalidInput("payload= goes with again_in=: a task that is done has none")
+            raise InvalidInput("payload= needs again_in=: a done task has no payload")
         return -1, None
     return delay_ms(again_in, "again_in"), pack(payload, task)
 
@@ -302,7 +302,7 @@ def keep_done(value: object) -> bytes:
         return b"t%d" % delay_ms(value, "keep_done")
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= (n := int.__add__(value, 0)) < MOST_KEPT:
         return b"n%d" % n if n else b"no"
-    raise InvalidInput(f'keep_done must be "forever", 0, how many to keep, or a timedelta, not {shown(value)}')
+    raise InvalidInput(f'keep_done must be "forever", 0, a number of tasks, or a timedelta, not {shown(value)}')
 
 
 def politeness(value: object) -> bytes:

@@ -191,7 +191,7 @@ class _Face:
         again_ms, body = arguments.again(again_in, payload, leases[0].task if leases else "")
         if put is not None or body is not None:
             if not isinstance(lease, Lease):
-                raise InvalidInput("put= and payload= go with one lease: ack leases that found something one by one")
+                raise InvalidInput("put= and payload= work with one lease only: ack such leases one by one")
             return flows.ack_put(self.talk, lease, *arguments.tasks((() if put is None else put,)), again_ms, body)
         return self._end(lease, leases, self.operations.ack(leases, again_ms))
 

@@ -75,7 +75,7 @@ class SharedLedger:
             self._was_full = True
             telling.say(
                 log, logging.ERROR, "more than %d leases are held: if this process dies now, its supervisor cannot "
-                "report all of them, and the leases of the others must run out", self._slots,
+                "give all of them back, and the others run out by themselves", self._slots,
             )  # fmt: skip
         return None
 

@@ -438,7 +438,7 @@ class Stats:
 
     @property
     def drained(self) -> bool:
-        """Nothing is ready, scheduled or held, and no host waits for its turn."""
+        """Whether nothing is ready, scheduled or held, and no host waits for its turn."""
         return not (self.todos or self.scheduled or self.in_progress or self.next_turn is not None)
 
     @property

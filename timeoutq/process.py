@@ -142,8 +142,8 @@ def _count_crashes(worker: Worker, leases: list[Lease], reason: str) -> None:
         queue.run(sending.answers(queue.talk, queue.operations.crash(leases, reason)))
     except TimeoutqError as error:
         telling.say(
-            log, logging.WARNING, "queue %s: the leases of process %d must run out: %s", queue.name, os.getpid(), error,
-            fields={"queue": queue.name, "error": str(error)},
+            log, logging.WARNING, "queue %s: the leases of process %d cannot be given back, so they run out: %s",
+            queue.name, os.getpid(), error, fields={"queue": queue.name, "error": str(error)},
         )  # fmt: skip
     finally:
         queue.close()
@@ -177,7 +177,7 @@ class _Limit:
 
 
 def _leave_at_once(end: str) -> None:
-    telling.say(log, logging.ERROR, "process %d does not end (%s): it leaves at once", os.getpid(), end)
+    telling.say(log, logging.ERROR, "process %d does not end by itself (%s): it is ended at once", os.getpid(), end)
     os._exit(exit_codes.DIED if end == "stopped" else exit_codes.DONE)
 
 

@@ -26,7 +26,7 @@ ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The one reason, and what it was found in."""
+    """The one reason, and the facts that show it."""
 
     code: str
     """One of: unknown, crooked, done, failed, banned, running, expired, due, overdue, paused, no_worker, queued,
@@ -39,7 +39,7 @@ class Reason:
 
 
 def explain(talk: Talk, task: TaskId) -> Flow[Reason]:
-    """Ask for all that decides, and say what does."""
+    """Ask for all facts about a task, and give the one reason."""
     found = yield from sending.answer(talk, talk.operations.why(task))
     said = crooked(found)
     if said is not None:
@@ -48,7 +48,7 @@ def explain(talk: Talk, task: TaskId) -> Flow[Reason]:
         for other in forms(found.info.task):
             if (yield from sending.answer(talk, talk.operations.inspect(other))).state is not None:
                 return _reason(found, "unknown", f"it was never put, but {other!r} was", other)
-        return _reason(found, "unknown", "no state holds it: it was never put, or was forgotten or pruned since")
+        return _reason(found, "unknown", "no state holds it: it was never put, or it was forgotten or pruned later")
     code, message = judge(found)
     return _reason(found, code, message)
 
@@ -64,11 +64,11 @@ def crooked(found: Why) -> str | None:
     if len(states) > 1:
         return f"a foreign hand has put it into {' and '.join(states)} at once{cure}"
     if not states and info.deadline is not None:
-        return f"it has a lease, but a foreign hand has taken it out of in_progress{cure}"
+        return f"it has a lease, but a foreign hand has removed it from in_progress{cure}"
     if not states and found.trace == "lane":
-        return f"it stands in the lane of its host, but a foreign hand has taken it out of waiting{cure}"
+        return f"it is in the lane of its host, but a foreign hand has removed it from waiting{cure}"
     if not states and found.trace == "lock":
-        return f"only a lock of it is left: a foreign hand has taken it out of in_progress, or made the lock{cure}"
+        return f"only a lock is left of it: a foreign hand has removed it from in_progress, or made the lock{cure}"
     if states == (State.IN_PROGRESS,) and info.deadline is None:
         return f"it is in progress without a lease: a foreign hand put it there, or took the lease away{cure}"
     if not found.stranded:
@@ -95,9 +95,9 @@ def judge(found: Why) -> tuple[str, str]:
     if info.state is State.IN_PROGRESS:
         left = info.lease_left or 0.0
         if left > 0:
-            return "running", f"worker {info.holder} works on it, its lease runs for another {_span(left)}"
+            return "running", f"worker {info.holder} works on it; the lease runs for another {_span(left)}"
         return "expired", (
-            f"the lease of worker {info.holder} ran out {_span(-left)} ago, and no cleaner has taken it back yet"
+            f"the lease of worker {info.holder} ran out {_span(-left)} ago, and no cleaner has taken the task back yet"
             + ("" if found.workers else ": no worker is alive, and no cleaner seems to be")
         )
     if info.state is State.SCHEDULED:
@@ -121,7 +121,7 @@ def judge(found: Why) -> tuple[str, str]:
                 "turn",
                 "the rules of its host have changed: the next cleaner gives the host its turn by the new rules",
             )
-        return "turn", "its host has its turn now: the next cleaner hands it over"
+        return "turn", "its host has its turn now: the next cleaner makes the task ready"
     others = found.todos - 1
     alive = "1 worker is" if found.workers == 1 else f"{found.workers} workers are"
     if not others:
