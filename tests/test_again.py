@@ -202,8 +202,8 @@ def test_a_lease_that_is_lost_schedules_nothing(face: Any) -> None:
 BAD: list[tuple[Callable[[Any, Lease], object], str]] = [
     (lambda q, lease: q.ack(lease, payload=1), "payload= needs again_in="),
     (lambda q, lease: q.ack([lease], payload=1), "payload= needs again_in="),
-    (lambda q, lease: q.ack([lease], again_in=5, payload=1), "go with one lease"),
-    (lambda q, lease: q.ack([lease], put=["x"], again_in=5), "go with one lease"),
+    (lambda q, lease: q.ack([lease], again_in=5, payload=1), "work with one lease only"),
+    (lambda q, lease: q.ack([lease], put=["x"], again_in=5), "work with one lease only"),
     (lambda q, lease: q.ack(lease, again_in=-1), "again_in"),
     (lambda q, lease: q.ack(lease, again_in=float("nan")), "again_in"),
     (lambda q, lease: q.ack(lease, again_in=float("inf")), "again_in"),
