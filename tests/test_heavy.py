@@ -19,7 +19,7 @@ import redis
 from tests.rig.faces import Blocking
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import Ack, AsyncQueue, Lease, Queue, Unavailable, Worker, arguments, flows, operations
+from timeoutq import Ack, AsyncQueue, Lease, Queue, Unavailable, Worker, arguments, operations, sending
 from timeoutq.calls import BATCH, BYTES, FLUSH, cut, fitting, flushes
 from timeoutq.connection import Server
 from timeoutq.embedded import EmbeddedServer
@@ -101,7 +101,7 @@ def test_a_single_heavy_task_is_put_and_claimed_over_a_slow_link(kind: Any, url:
 def test_a_heavy_put_to_a_server_that_does_not_know_the_script_outlasts_a_slow_link(
     kind: Any, url: str, queue: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flows, "SLOWEST", 1024 * 1024)  # the link is slower than any that is expected
+    monkeypatch.setattr(sending, "SLOWEST", 1024 * 1024)  # the link is slower than any that is expected
     with Proxy(url, rate=100_000) as proxy, kind(queue.name, proxy.url, deadline=1) as slow:
         slow.stats()
         raw.script_flush()
