@@ -17,10 +17,11 @@ ORDER = [
     "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
     "scripts", "calls", "replies", "operations", "rights", "address", "troubles", "deadlines", "patience", "names",
     "connection", "link", "embedded", "sending", "flows", "repairs", "why", "client", "directory", "handlers", "found",
-    "long_acks", "lifespan", "signals", "unending", "forks", "heartbeat", "loopwatch", "cleaner", "refusals", "worker",
-    "endings", "ledger", "process", "supervisor", "watch", "testing", "transfer", "bench", "logs", "cli", "__main__",
+    "lifespan", "signals", "unending", "forks", "heartbeat", "loopwatch", "cleaner", "refusals", "worker", "endings",
+    "ledger", "process", "supervisor", "watch", "testing", "transfer", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
+    "worker": ["long_acks", "worker", "__init__"],
     "watch": ["__init__", "metrics", "snapshot", "doctor", "draw", "live"],
     "testing": ["fake", "running", "__init__", "fixtures"],
     "bench": [

@@ -18,7 +18,7 @@ from tenacity import stop_after_attempt, wait_none
 
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker
-from timeoutq.worker import _Crew
+from timeoutq.worker.worker import _Crew
 
 
 @pytest.fixture

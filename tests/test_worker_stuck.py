@@ -199,7 +199,7 @@ STUCK = [swallowing, hanging_in_finally, given_to_the_loop]
 async def test_a_handler_that_ignores_its_cancellation_is_left_behind_and_its_task_fails(
     url: str, queue: Queue, handler: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timeoutq.worker.CLEANUP", 0.5)
+    monkeypatch.setattr("timeoutq.worker.worker.CLEANUP", 0.5)
     queue.put("stuck")
     async with AsyncQueue(queue.name, url, timeout=1, max_runtime=1, retry=[]) as mine:
         worker = Worker(mine, handler, concurrency=1, burst=True, signals=False)
@@ -221,7 +221,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_left_behind_and_its_ta
 async def test_a_handler_that_ends_after_it_was_left_behind_changes_nothing(
     url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timeoutq.worker.CLEANUP", 0.2)
+    monkeypatch.setattr("timeoutq.worker.worker.CLEANUP", 0.2)
     go, over = asyncio.Event(), asyncio.Event()
 
     async def handler(lease: Lease) -> None:
@@ -251,7 +251,7 @@ async def test_a_handler_that_ends_after_it_was_left_behind_changes_nothing(
 async def test_asyncio_run_ends_after_a_worker_whose_handler_never_does(
     url: str, queue: Queue, handler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timeoutq.worker.CLEANUP", 0.2)
+    monkeypatch.setattr("timeoutq.worker.worker.CLEANUP", 0.2)
     queue.put("stuck")
 
     async def work() -> Tally:

@@ -32,7 +32,8 @@ LONGEST = 10.0
 NAMED = 5
 """How many tasks the line names when it is not known which of their handlers blocks the loop."""
 
-_OURS = {str(Path(__file__).with_name(name)) for name in ("worker.py", "handlers.py")} | {str(events.__file__)}
+_HERE = Path(__file__).parent
+_OURS = {str(path) for path in (*(_HERE / "worker").glob("*.py"), _HERE / "handlers.py")} | {str(events.__file__)}
 """What calls handlers and callbacks."""
 
 

@@ -282,7 +282,7 @@ MUTANTS = [
     ),
     Mutant(
         "a worker that stops keeps what its last claim brings",
-        "worker.py",
+        "worker/worker.py",
         "if self._stop_level or self._leaving or self._solo is not None:",
         "if self._leaving or self._solo is not None:",
         [_test("test_worker_exchanges", "stop_gives_back")],

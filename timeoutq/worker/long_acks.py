@@ -1,6 +1,6 @@
 """Sends acks that are too long for one exchange: one at a time, until they are sent or the drain is over.
 
-`worker.py` has one lane. Side by side, many long acks would share a slow link, and each would be so slow that its link
+The worker has one lane. Side by side, many long acks would share a slow link, and each would be so slow that its link
 counts as broken. What the server has taken of an ack is not sent again. Meanwhile the heartbeat extends the leases.
 """
 

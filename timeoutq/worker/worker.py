@@ -36,15 +36,15 @@ from timeoutq.found import Found, listed, listed_here, listed_raised
 from timeoutq.handlers import Handler, Lifespan, Returned, Surroundings
 from timeoutq.heartbeat import Heartbeat
 from timeoutq.lifespan import Span, is_manager
-from timeoutq.long_acks import LongAcks
 from timeoutq.loopwatch import LoopWatch
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.refusals import Refusals
 from timeoutq.replies import Claimed
 from timeoutq.retry import GiveUp, Retries, Retry, RetryPolicy, decision
 from timeoutq.troubles import LINK_ERRORS
+from timeoutq.worker.long_acks import LongAcks
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("timeoutq.worker")
 _say = partial(telling.say, log)
 
 S = TypeVar("S")
