@@ -21,7 +21,7 @@ ORDER = [
     "ledger", "process", "supervisor", "watch", "testing", "transfer", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
-    "worker": ["long_acks", "worker", "__init__"],
+    "worker": ["pace", "long_acks", "worker", "__init__"],
     "watch": ["__init__", "metrics", "snapshot", "doctor", "draw", "live"],
     "testing": ["fake", "running", "__init__", "fixtures"],
     "bench": [

@@ -43,6 +43,7 @@ from timeoutq.replies import Claimed
 from timeoutq.retry import GiveUp, Retries, Retry, RetryPolicy, decision
 from timeoutq.troubles import LINK_ERRORS
 from timeoutq.worker.long_acks import LongAcks
+from timeoutq.worker.pace import Load, Pace
 
 log = logging.getLogger("timeoutq.worker")
 _say = partial(telling.say, log)
@@ -57,8 +58,6 @@ SIDE_BY_SIDE = 2
 """How many exchanges are under way at once, at most; each has a connection of its own."""
 UNBOUNDED = 1_000_000_000
 """More releases than any task will have."""
-ENOUGH = 64
-"""This many ends, or tasks to claim, are always worth an exchange beside another one."""
 CLEANUP = 5.0
 """Seconds that a cancelled handler may clean up; then it is left behind, and another takes its place."""
 SHORT_EVERY = 60.0
@@ -214,7 +213,8 @@ class Worker:
         self._shape = handlers.shape_of(self.handler, has_state=lifespan is not None)
         self._call = cast("Callable[[Lease], Any]", self.handler)
         self.concurrency = arguments.count(concurrency, "concurrency", high=100_000)
-        self._prefetch = None if prefetch is None else arguments.count(prefetch, "prefetch", low=0, high=100_000)
+        ahead = None if prefetch is None else arguments.count(prefetch, "prefetch", low=0, high=100_000)
+        self._pace = Pace(self.concurrency, ahead, queue.timeout, time.monotonic())
         self.policy = queue.retry if retry is None else RetryPolicy.of(retry)
         runtime = queue.max_runtime if max_runtime is None else max_runtime
         self._runtime_ms = 0 if runtime is None else arguments.timeout_ms(runtime, "max_runtime")
@@ -241,8 +241,6 @@ class Worker:
         self._idle = False
         self._stop_level = 0
         self._started = time.time()
-        self._rate, self._trip, self._sway = 0.0, 0.005, 0.0
-        self._counted, self._counted_at = 0, time.monotonic()
         self._failures = 0
         self._pumping: asyncio.Task[None] | None = None
         self._exchanges: set[asyncio.Task[None]] = set()
@@ -522,11 +520,7 @@ class Worker:
         if under_way >= SIDE_BY_SIDE or self._waiting_out or (under_way and self._failures):
             return False
         want, ended = self._wanted(), len(self._gathered)
-        if under_way:
-            enough = min(ENOUGH, max(1, self.concurrency // 4))
-            if ended < enough and want < enough:
-                return False
-        elif not ended and not want:
+        if not self._pace.is_worth(ended, want, under_way):
             return False
         claim = self._claim_call(want) if want else None
         self._claiming += want
@@ -564,41 +558,20 @@ class Worker:
     def _wanted(self) -> int:
         if self._stop_level or self._idle or self._solo is not None or self._alone in self.held:
             return 0
-        self._measure()
-        # handlers that are quicker than their long acks can be sent must not fill the memory
-        slots = self.concurrency + self._ahead() - max(0, len(self._long_acks) - self.concurrency)
+        self._pace.ended(self.tally.acked + self.tally.failed, time.monotonic())
+        running = len(self._running)
         unstarted = len(self._inbox) if self._crew is None else self._crew.unstarted
-        want = slots - len(self._running) - unstarted - self._claiming
+        left: int | None = None
         if self._max_tasks is not None:
-            begun = len(self._running) + unstarted if self._crew is None else self._crew.taken
-            want = min(want, self._max_tasks - self._runs - begun - self._claiming)
-        # a claim for few slots would be an exchange for little: wait until more slots are free
-        if want < max(1, slots // 8) and unstarted + self._claiming > 0:
-            return 0
-        # while there are plenty of tasks, claim for half of the slots: these tasks run during the next claim
-        return max(0, min(want, max(ENOUGH, (slots + 1) // 2) if self._plenty else BATCH, BATCH))
+            begun = running + unstarted if self._crew is None else self._crew.taken
+            left = self._max_tasks - self._runs - begun - self._claiming
+        load = Load(running, unstarted, self._claiming, len(self._long_acks), left)
+        return self._pace.wanted(load, plenty=self._plenty)
 
     def _claim_call(self, n: int) -> Call[Claimed]:
         return self.queue.operations.claim(
             self.queue.token(), n, self._timeout_ms, self._runtime_ms, self._heartbeat.peers
         )
-
-    def _ahead(self) -> int:
-        if self._prefetch is not None:
-            return self._prefetch
-        # what is done during two exchanges, slow ones as TCP expects them (RFC 6298: the mean and four deviations, here
-        # two), and no more than is done in a third of a lease
-        trips = self._rate * (2 * (self._trip + 2 * self._sway) + 0.002)
-        return int(min(trips, self._rate * self.queue.timeout / 3, 2 * BATCH))
-
-    def _measure(self) -> None:
-        now = time.monotonic()
-        span = now - self._counted_at
-        if span >= 0.05:
-            done = self.tally.acked + self.tally.failed
-            rate = (done - self._counted) / span
-            self._rate += (rate - self._rate) * (min(1.0, 4 * span) if self._rate else 1.0)
-            self._counted, self._counted_at = done, now
 
     def _errands(self) -> list[_Errand]:
         gathered, self._gathered = self._gathered, _Gathered()
@@ -649,9 +622,7 @@ class Worker:
             self._gathered.errands[:0] = errands
             self._claiming -= n
             raise
-        off = time.monotonic() - began - self._trip
-        self._trip += off / 8
-        self._sway += (abs(off) - self._sway) / 4
+        self._pace.took(time.monotonic() - began)
         trouble: TimeoutqError | None = None
         for errand, result in zip(errands, results, strict=False):
             if isinstance(result, TimeoutqError):
