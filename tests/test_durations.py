@@ -216,13 +216,13 @@ async def test_a_run_that_max_runtime_ended_counts_with_the_time_it_had_run(url:
             if thread.name.startswith(f"handler-{queue.name}-"):
                 thread.join(10)
         await asyncio.sleep(0)  # the loop learns that the thread has ended
-        assert sum(worker._spans.counts.values()) == 1
+        assert sum(worker._desk.spans.counts.values()) == 1
 
 
 async def test_a_run_that_was_left_behind_counts_with_the_time_it_had_run(
     url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timeoutq.worker.CLEANUP", 0.2)
+    monkeypatch.setattr("timeoutq.worker.interrupts.CLEANUP", 0.2)
     go = asyncio.Event()
 
     async def hang(lease: Lease) -> None:

@@ -107,8 +107,8 @@ async def test_long_acks_are_sent_one_after_the_other_in_the_order_in_which_hand
     async with AsyncQueue(queue.name, url, timeout=5) as mine:
         over: list[str] = []
         worker = Worker(mine, handler, concurrency=8, burst=True, signals=False)
-        tell = worker._long_acks._over
-        worker._long_acks._over = lambda lease, end: (over.append(lease.task), tell(lease, end))[1]  # type: ignore[func-returns-value]  # both are called
+        tell = worker._desk.long_acks._over
+        worker._desk.long_acks._over = lambda lease, end: (over.append(lease.task), tell(lease, end))[1]  # type: ignore[func-returns-value]  # both are called
         async with asyncio.timeout(20):
             await worker.run()
     assert over == ended
@@ -130,7 +130,7 @@ async def test_what_the_server_has_taken_of_a_long_ack_is_not_sent_again_after_a
 
             worker = Worker(mine, handler, concurrency=1, burst=True, signals=False, max_tasks=1)
             running = asyncio.create_task(worker.run())
-            await until(lambda: worker._long_acks.trouble is not None)
+            await until(lambda: worker._desk.long_acks.trouble is not None)
             before = proxy.carried
             proxy.disarm()
             tally = await running

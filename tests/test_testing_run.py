@@ -218,7 +218,7 @@ def test_a_handler_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_handler_that_swallows_its_cancellation_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "PATIENCE", 0.3)
-    monkeypatch.setattr("timeoutq.worker.worker.CLEANUP", 0.2)
+    monkeypatch.setattr("timeoutq.worker.interrupts.CLEANUP", 0.2)
 
     async def handler(lease: Lease) -> None:
         never = asyncio.get_running_loop().create_future()

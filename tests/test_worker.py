@@ -16,9 +16,10 @@ import pytest
 import redis
 from tenacity import stop_after_attempt, wait_none
 
+from tests.rig.inside import pump_of, seen
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker
-from timeoutq.worker.worker import _Crew
+from timeoutq.worker.threads import ThreadCrew
 
 
 @pytest.fixture
@@ -197,8 +198,7 @@ async def test_threads_that_hang_hold_up_nobody_and_leave_no_more_at_work(jobs: 
     await until(lambda: queue.stats().done == 20)
     release.set()
     await until(lambda: not at_work)
-    assert worker._crew is not None
-    assert worker._crew.queued == set()  # a look at the queue keeps no thread from ending
+    assert pump_of(worker).crew.queued == set()  # a look at the queue keeps no thread from ending
     most.clear()
     queue.put([f"after{i}" for i in range(100)])
     await until(lambda: queue.stats().done == 120)
@@ -324,7 +324,7 @@ class Ended(BaseException):
 
 
 def waits_for_a_lease(thread: threading.Thread) -> bool:
-    lines, first = inspect.getsourcelines(_Crew._serve)
+    lines, first = inspect.getsourcelines(ThreadCrew._serve)
     (waiting,) = [number for number, line in enumerate(lines, first) if "self._waiting.get()" in line]
     assert thread.ident is not None
     frame = sys._current_frames()[thread.ident]
@@ -335,22 +335,21 @@ async def test_a_thread_that_ends_before_it_has_taken_a_lease_is_replaced(
     url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     struck: list[str] = []
-    usual = _Crew._serve
+    usual = ThreadCrew._serve
 
-    def serve(crew: _Crew) -> bool:
+    def serve(crew: ThreadCrew) -> bool:
         if len(struck) < 2:
             struck.append(threading.current_thread().name)
             raise Ended
         return usual(crew)
 
-    monkeypatch.setattr(_Crew, "_serve", serve)
+    monkeypatch.setattr(ThreadCrew, "_serve", serve)
     queue.put("a")
     async with AsyncQueue(queue.name, url, timeout=30) as mine:
         worker = Worker(mine, lambda lease: None, concurrency=1, signals=False)
         running = asyncio.create_task(worker.run())
         await until(lambda: queue.stats().done == 1)
-        assert worker._crew is not None
-        await until(lambda: worker._crew is not None and worker._crew.taken == 0)
+        await until(seen(worker, lambda pump: pump.crew.taken == 0))
         queue.put("b")
         await until(lambda: queue.stats().done == 2)
         worker.stop()

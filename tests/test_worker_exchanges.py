@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 import redis
 
+from tests.rig.inside import pump_of, seen
 from tests.rig.proxy import Fault, Proxy
 from timeoutq import AsyncQueue, Lease, Queue, Worker, scripts
 from timeoutq.errors import WorkerBroken
@@ -136,10 +137,10 @@ async def test_a_worker_that_ends_early_waits_for_a_claim_no_longer_than_for_a_c
         async with AsyncQueue(queue.name, proxy.url, timeout=20, deadline=1) as mine:
             worker = Worker(mine, handler, concurrency=50, signals=False)
             running = asyncio.create_task(worker.run())
-            await until(lambda: worker._idle)
+            await until(seen(worker, lambda pump: pump.source.idle))
             proxy.arm(Fault.HALF_OPEN, sha("claim"), times=None)
             queue.put("a")
-            await until(lambda: worker._claiming > 0)
+            await until(seen(worker, lambda pump: pump.source.claiming > 0))
             began = time.monotonic()
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -208,12 +209,13 @@ async def test_a_put_that_rings_while_a_claim_is_under_way_is_claimed_at_once(ur
     async with AsyncQueue(queue.name, url, timeout=20) as mine:
         worker = Worker(mine, lambda lease: None, signals=False)
         running = asyncio.create_task(worker.run())
-        await until(lambda: worker._idle)
+        await until(seen(worker, lambda pump: pump.source.idle))
+        source = pump_of(worker).source
         nothing = Claimed(now_ms=round(time.time() * 1000))
-        for before, idle in ((worker._strokes, True), (worker._strokes - 1, False)):
+        for before, idle in ((source.strokes, True), (source.strokes - 1, False)):
             # the claim was sent when the bell had rung `before` times, and found nothing
-            worker._idle = False
-            worker._receive(nothing, 10, time.monotonic(), before)
-            assert worker._idle is idle
+            source.idle = False
+            source.came(nothing, 10, time.monotonic(), before)
+            assert source.idle is idle
         worker.stop()
         await running

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.rig.inside import pump_of
 from timeoutq import (
     AccessDenied,
     Ack,
@@ -35,6 +36,7 @@ from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import WorkerBroken
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
 from timeoutq.worker import Tally
+from timeoutq.worker.crews import TaskCrew
 
 
 @pytest.fixture
@@ -608,10 +610,8 @@ async def test_a_held_lease_that_nothing_works_on_is_given_back(
         running = asyncio.create_task(worker.run())
         await until(lambda: begun.is_set() and len(worker.held) == 3)
         # as a mistake in the worker would: it forgets one
-        if worker._crew is not None:
-            (forgotten, *_) = worker._crew.give_back()
-        else:
-            forgotten = worker._inbox.popleft()
+        crew = pump_of(worker).crew
+        forgotten = crew._inbox.popleft() if isinstance(crew, TaskCrew) else crew.give_back()[0]
         await until(lambda: forgotten.task in caplog.text)
         assert f"task {forgotten.task!r} is held, but no handler works on it: it is given back" in caplog.text
         release.set()
@@ -705,7 +705,7 @@ async def test_a_worker_that_has_met_its_server_waits_while_its_password_is_wron
             await until(lambda: ran == ["a"])
             admin.config_set("requirepass", "another")
             admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            await until(lambda: working.done() or worker._failures >= 3)
+            await until(lambda: working.done() or pump_of(worker).exchanges.failures >= 3)
             assert not working.done() and "waits for the server" in caplog.text
             admin.config_set("requirepass", "one")
             await mine.put("b")

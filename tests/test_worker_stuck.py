@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.rig.inside import pump_of, seen
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, State, Worker, WorkerBroken
 from timeoutq.testing import fake_async_queue
 from timeoutq.worker import Tally
+from timeoutq.worker.crews import TaskCrew
 
 
 async def until(predicate: Callable[[], bool | Awaitable[bool]], seconds: float = 15.0) -> None:
@@ -92,7 +94,7 @@ async def test_a_suspect_that_waits_is_given_back_when_its_worker_stops(url: str
         working = asyncio.create_task(worker.run())
         await until(begun.is_set)
         queue.release(suspect)
-        await until(lambda: worker._solo is not None)
+        await until(seen(worker, lambda pump: pump.suspects.waiting))
         worker.stop(now=True)
         assert (await ended(working)).released == 2
     assert (queue.stats().todos, queue.stats().in_progress) == (2, 0)
@@ -130,13 +132,17 @@ async def test_nothing_is_claimed_beside_a_suspect_that_runs(url: str, queue: Qu
 async def test_a_suspect_that_waited_in_vain_stays_away_longer_each_time(url: str, queue: Queue) -> None:
     async with AsyncQueue(queue.name, url) as mine:
         worker = Worker(mine, lambda lease: None, signals=False)
-        delays: list[float] = []
+        running = asyncio.create_task(worker.run())
+        await until(seen(worker, lambda pump: pump.source.idle))
+        pump, delays = pump_of(worker), list[float]()
         for _ in range(8):
-            worker._postpone(Lease("suspect", "w#1", deadline=0.0))
-            (errand,) = worker._gathered.errands
+            pump._postpone(Lease("suspect", "w#1", deadline=0.0))
+            (errand,) = worker._desk.ends.errands
             delays.append(int(str(errand.call.args[0])) / 1000)
-            worker._gathered.errands.clear()
+            worker._desk.ends.errands.clear()
         assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+        worker.stop()
+        await ended(running)
 
 
 async def test_a_suspect_that_lost_its_lease_while_it_waited_is_not_run_with_it(url: str, queue: Queue) -> None:
@@ -155,10 +161,11 @@ async def test_a_suspect_that_lost_its_lease_while_it_waited_is_not_run_with_it(
         working = asyncio.create_task(worker.run())
         await until(lambda: len(ran) == 1)
         queue.release(suspect)
-        await until(lambda: worker._solo is not None)
-        assert worker._solo is not None
-        worker._solo_until += 60
-        waiting = worker._solo.fence
+        await until(seen(worker, lambda pump: pump.suspects.waiting))
+        suspects = pump_of(worker).suspects
+        assert suspects.waiting is not None
+        suspects.until += 60
+        waiting = suspects.waiting.fence
         queue.forget("suspect")
         await until(lambda: waiting not in worker.held)
         go.set()
@@ -199,12 +206,12 @@ STUCK = [swallowing, hanging_in_finally, given_to_the_loop]
 async def test_a_handler_that_ignores_its_cancellation_is_left_behind_and_its_task_fails(
     url: str, queue: Queue, handler: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timeoutq.worker.worker.CLEANUP", 0.5)
+    monkeypatch.setattr("timeoutq.worker.interrupts.CLEANUP", 0.5)
     queue.put("stuck")
     async with AsyncQueue(queue.name, url, timeout=1, max_runtime=1, retry=[]) as mine:
         worker = Worker(mine, handler, concurrency=1, burst=True, signals=False)
         working = asyncio.create_task(worker.run())
-        await until(lambda: bool(worker._running))
+        await until(lambda: bool(worker.running))
         queue.put([f"t{i}" for i in range(5)])
         tally = await ended(working)
     assert (tally.acked, tally.failed, tally.end) == (5, 1, "drained")
@@ -221,7 +228,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_left_behind_and_its_ta
 async def test_a_handler_that_ends_after_it_was_left_behind_changes_nothing(
     url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timeoutq.worker.worker.CLEANUP", 0.2)
+    monkeypatch.setattr("timeoutq.worker.interrupts.CLEANUP", 0.2)
     go, over = asyncio.Event(), asyncio.Event()
 
     async def handler(lease: Lease) -> None:
@@ -234,14 +241,16 @@ async def test_a_handler_that_ends_after_it_was_left_behind_changes_nothing(
     async with AsyncQueue(queue.name, url, timeout=1, max_runtime=1, retry=[]) as mine:
         worker = Worker(mine, handler, concurrency=2, signals=False)
         working = asyncio.create_task(worker.run())
-        await until(lambda: queue.stats().failed == 1 and not worker._running)
-        assert len(worker._consumers) == 2
+        await until(lambda: queue.stats().failed == 1 and not worker.running)
+        crew = pump_of(worker).crew
+        assert isinstance(crew, TaskCrew)
+        assert len(crew._consumers) == 2
         go.set()
         await over.wait()
         queue.put("next")
         await until(lambda: queue.stats().done == 1)
-        assert len(worker._consumers) == 2
-        assert not worker._left
+        assert len(crew._consumers) == 2
+        assert not crew._left
         worker.stop()
         tally = await ended(working)
     assert (tally.acked, tally.failed, tally.lost) == (1, 1, 0)
@@ -251,14 +260,14 @@ async def test_a_handler_that_ends_after_it_was_left_behind_changes_nothing(
 async def test_asyncio_run_ends_after_a_worker_whose_handler_never_does(
     url: str, queue: Queue, handler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timeoutq.worker.worker.CLEANUP", 0.2)
+    monkeypatch.setattr("timeoutq.worker.interrupts.CLEANUP", 0.2)
     queue.put("stuck")
 
     async def work() -> Tally:
         async with AsyncQueue(queue.name, url, timeout=5) as mine:
             worker = Worker(mine, handler, drain_deadline=0.2, signals=False)
             working = asyncio.create_task(worker.run())
-            await until(lambda: bool(worker._running))
+            await until(lambda: bool(worker.running))
             worker.stop()
             return await working
 

@@ -282,9 +282,9 @@ MUTANTS = [
     ),
     Mutant(
         "a worker that stops keeps what its last claim brings",
-        "worker/worker.py",
-        "if self._stop_level or self._leaving or self._solo is not None:",
-        "if self._leaving or self._solo is not None:",
+        "worker/pump.py",
+        "if self._stopping.level or self.exchanges.leaving or self.suspects.waiting is not None:",
+        "if self.exchanges.leaving or self.suspects.waiting is not None:",
         [_test("test_worker_exchanges", "stop_gives_back")],
     ),
     Mutant(

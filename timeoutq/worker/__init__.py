@@ -1,8 +1,29 @@
 """Claims tasks, runs a handler on each, and acks or fails them: one event loop, handlers in it or in threads.
 
-`timeoutq worker` and user code start a `Worker`. From here, `Worker`, `Tally` and `load_handler` are imported.
+`timeoutq worker` and user code start a `Worker`. The files of this room, each with what it is for:
+
+    pace         from rates and times, how many tasks to claim and to hold
+    suspects     tasks that may kill this process run alone
+    stopping     the orders to drain, or to stop at once
+    voice        what the worker says in the log
+    runs         a handler at work, and the time that it has at most
+    failures     what a failed attempt means: when the task is tried again
+    ends         acks, failures and releases become calls
+    long_acks    acks too long for one exchange, one at a time
+    losses       why leases were lost
+    desk         what this worker holds: every end of a lease goes through it
+    crews        who runs handlers: asyncio tasks
+    threads      or threads
+    interrupts   ends handlers and leases that do not end by themselves
+    sources      the queue as the pump sees it
+    exchanges    ends go to the queue, claimed tasks come
+    pump         claims, exchanges, drains
+    parts        what runs beside the pump
+    closing      the end of a worker
+    worker       settings, run(), stop(), peers
 """
 
-from timeoutq.worker.worker import Ledger, Tally, Worker, load_handler
+from timeoutq.worker.desk import Ledger, Tally
+from timeoutq.worker.worker import Worker, load_handler
 
 __all__ = ["Ledger", "Tally", "Worker", "load_handler"]

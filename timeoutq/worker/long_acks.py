@@ -10,18 +10,17 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass
 
-from timeoutq import flows, sending, telling
-from timeoutq.calls import BYTES, Call, fitting
+from timeoutq import flows, sending
+from timeoutq.calls import BYTES, Call
 from timeoutq.client import AsyncQueue
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
-from timeoutq.found import Found
 from timeoutq.model import Answer, Lease, Outcome
-
-log = logging.getLogger(__name__)
+from timeoutq.worker.ends import AckOfFound
+from timeoutq.worker.voice import Voice
 
 CALLS = 16
 """The most calls that are sent at once; they have a mebibyte of payloads at most, unless one alone has more."""
@@ -36,21 +35,18 @@ Over = Callable[[Lease, Answer | Exception], None]
 
 @dataclass(slots=True)
 class _LongAck:
-    lease: Lease
-    found: Found
-    again_ms: int
-    payload: bytes | None
-    before: deque[Call[Outcome]] | None = None
-    """The puts that go before the ack and were not answered yet; None until the ack's turn has come."""
-    ack: Call[Outcome] | None = None
+    ack: AckOfFound
+    calls: tuple[deque[Call[Outcome]], Call[Outcome]] | None = None
+    """The puts that go before the ack and were not answered yet, and the ack; None until the ack's turn has come."""
 
 
 class LongAcks:
     """A lane of long acks."""
 
-    def __init__(self, queue: AsyncQueue, over: Over, wake: Callable[[], None]) -> None:
+    def __init__(self, queue: AsyncQueue, voice: Voice, over: Over, wake: Callable[[], None]) -> None:
         """Prepare; `over` is called for each ack that has ended, `wake` when an attempt has failed."""
         self._queue = queue
+        self._voice = voice
         self._over = over
         self._wake = wake
         self._waiting: deque[_LongAck] = deque()
@@ -66,12 +62,12 @@ class LongAcks:
     @property
     def fences(self) -> set[int]:
         """The fences of the leases whose ack is not sent yet."""
-        return {one.lease.fence for one in self._waiting}
+        return {one.ack.lease.fence for one in self._waiting}
 
-    def add(self, lease: Lease, found: Found, again_ms: int, payload: bytes | None) -> None:
+    def add(self, ack: AckOfFound) -> None:
         """Have an ack sent after those that wait already."""
         if not self._closed:
-            self._waiting.append(_LongAck(lease, found, again_ms, payload))
+            self._waiting.append(_LongAck(ack))
             self._start()
 
     async def wait(self, seconds: float) -> None:
@@ -85,7 +81,7 @@ class LongAcks:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=ENDING)
-        left = [one.lease for one in self._waiting]
+        left = [one.ack.lease for one in self._waiting]
         self._waiting.clear()
         return left
 
@@ -99,9 +95,9 @@ class LongAcks:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
         if task.cancelled() and not self._closed:
-            telling.say(
-                log, logging.WARNING, "worker %s: its long acks were cancelled by somebody else, and are started "
-                "again; does a handler cancel tasks that it did not start?", self._queue.worker, fields=self._fields(),
+            self._voice.say(
+                logging.WARNING, "worker %s: its long acks were cancelled by somebody else, and are started "
+                "again; does a handler cancel tasks that it did not start?", self._voice.worker,
             )  # fmt: skip
         self._start()
 
@@ -116,45 +112,37 @@ class LongAcks:
                 end = error
             except TimeoutqError as error:
                 tries += 1
-                self._tell_trouble(one.lease, error)
+                self._tell_trouble(one.ack.lease, error)
                 await asyncio.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.1 * 2**tries)))  # noqa: S311  # jitter
                 continue
             except Exception as error:
                 end = error
             tries, self.trouble = 0, None
             self._waiting.popleft()
-            self._over(one.lease, end)
+            self._over(one.ack.lease, end)
 
     async def _send(self, one: _LongAck) -> Answer:
-        talk, ops = self._queue.talk, self._queue.operations
-        if one.before is None or one.ack is None:
-            ids, payloads = one.found.ids, one.found.payloads
-            fits = fitting(ids, payloads)
-            bodies = {i - fits: body for i, body in payloads.items() if i >= fits}
-            one.before = deque(ops.put_checked(ids[fits:], bodies, talk.nonce))
-            bodies = {i: body for i, body in payloads.items() if i < fits}
-            one.ack = ops.ack_put(one.lease, ids[:fits], bodies, one.again_ms, one.payload)
-        while one.before:
-            part = _first(one.before)
+        talk = self._queue.talk
+        if one.calls is None:
+            one.calls = one.ack.calls(self._queue.operations, talk.nonce)
+        before, ack = one.calls
+        while before:
+            part = _first(before)
             for result in await self._queue.run(sending.settle(talk, part)):
                 if isinstance(result, TimeoutqError):
                     raise result
-                one.before.popleft()
+                before.popleft()
             self.trouble = None
-        return await self._queue.run(flows.end_one(talk, one.lease, [one.ack]))
+        return await self._queue.run(flows.end_one(talk, one.ack.lease, [ack]))
 
     def _tell_trouble(self, lease: Lease, error: TimeoutqError) -> None:
         if self.trouble is None:
-            telling.say(
-                log, logging.WARNING, "queue %s: the ack of task %a, with all that it found, is not sent yet and is "
-                "tried again: %s", self._queue.name, lease.task, error,
-                fields={**self._fields(), "task": lease.task, "attempt": lease.attempt, "error": str(error)},
+            self._voice.say(
+                logging.WARNING, "queue %s: the ack of task %a, with all that it found, is not sent yet and is "
+                "tried again: %s", self._voice.queue, lease.task, error, lease=lease, error=error,
             )  # fmt: skip
         self.trouble = error
         self._wake()
-
-    def _fields(self) -> Mapping[str, object]:
-        return {"queue": self._queue.name, "worker": self._queue.worker}
 
 
 def _first(calls: deque[Call[Outcome]]) -> list[Call[Outcome]]:

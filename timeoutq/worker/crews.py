@@ -1,0 +1,241 @@
+"""Who runs handlers: a crew of asyncio tasks for `async def`, one of threads for `def` (in `threads.py`).
+
+The pump gives a crew the leases that it has claimed; the crew calls the handler with each and tells the desk what came.
+Below stands the whole way of a task: `_consume` takes a lease, runs the handler, and ends the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from timeoutq import forks, handlers, telling
+from timeoutq.durations import SHORTEST
+from timeoutq.found import listed, listed_raised
+from timeoutq.handlers import Surroundings
+from timeoutq.model import Lease
+from timeoutq.worker.desk import Desk
+from timeoutq.worker.runs import MaxRuntime, Run
+from timeoutq.worker.voice import Voice
+
+TURN = 0.005
+"""Seconds for which handlers that never wait run in one go before others in the loop have a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a crew needs to run handlers."""
+
+    call: Callable[[Lease], Any]
+    """The handler, with its state if it takes one."""
+    around: Surroundings
+    runtime: MaxRuntime
+    desk: Desk
+    voice: Voice
+    generation: int
+    """The `forks.generation` of this process; in a copy of the process it has changed."""
+
+
+class Crew(Protocol):
+    """Runs handlers, many at once. All methods are called in the event loop."""
+
+    closing: bool
+    """Set when the worker ends: from then on nobody of the crew is replaced."""
+
+    @property
+    def unstarted(self) -> int:
+        """How many leases wait for a handler."""
+        ...
+
+    @property
+    def taken(self) -> int:
+        """How many leases are with the crew, begun or not."""
+        ...
+
+    @property
+    def queued(self) -> set[int]:
+        """The fences of the leases that wait for a handler."""
+        ...
+
+    def take(self, leases: list[Lease]) -> None:
+        """Have the handlers of these leases run."""
+        ...
+
+    def give_back(self) -> list[Lease]:
+        """Take the leases out whose handlers have not begun."""
+        ...
+
+    def take_out(self, lease: Lease) -> bool:
+        """Take one lease out whose handler has not begun; say whether it was there."""
+        ...
+
+    def replace(self, run: Run) -> None:
+        """Leave this handler, which does not end, to itself, and have another one run in its place."""
+        ...
+
+    def forget(self) -> None:
+        """Count one lease less: nobody of the crew has it any more."""
+        ...
+
+    def cancel(self) -> set[asyncio.Task[None]]:
+        """Cancel who is idle or at work in the event loop; give these asyncio tasks."""
+        ...
+
+    def close(self) -> None:
+        """End who is free, at the very end."""
+        ...
+
+
+class TaskCrew:
+    """Asyncio tasks, the consumers, which live as long as the worker and run one handler after the other."""
+
+    def __init__(self, work: Work, size: int) -> None:
+        """Start `size` consumers."""
+        self._work = work
+        self._desk = work.desk
+        self._loop = asyncio.get_running_loop()
+        self._inbox: deque[Lease] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._consumers: set[asyncio.Task[None]] = set()
+        self._left: set[asyncio.Task[None]] = set()
+        """Consumers that were left behind, because their handlers do not end."""
+        self.closing = False
+        for _ in range(size):
+            self._start()
+
+    # ---- leases
+
+    @property
+    def unstarted(self) -> int:
+        return len(self._inbox)
+
+    @property
+    def taken(self) -> int:
+        return len(self._desk.running) + len(self._inbox)
+
+    @property
+    def queued(self) -> set[int]:
+        return {lease.fence for lease in self._inbox}
+
+    def take(self, leases: list[Lease]) -> None:
+        self._inbox.extend(leases)
+        asleep = len(leases)
+        while asleep and self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():  # if the waiter is done, its consumer has ended, and another was started
+                waiter.set_result(None)
+                asleep -= 1
+
+    def give_back(self) -> list[Lease]:
+        unstarted = list(self._inbox)
+        self._inbox.clear()
+        return unstarted
+
+    def take_out(self, lease: Lease) -> bool:
+        if lease not in self._inbox:
+            return False
+        self._inbox.remove(lease)
+        return True
+
+    def forget(self) -> None:
+        pass  # who is counted is looked up each time
+
+    # ---- consumers
+
+    def _start(self) -> None:
+        task = self._loop.create_task(self._consume(), name="consumer", context=self._work.around.fresh())
+        self._consumers.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._consumers.discard(task)
+        if task in self._left:  # another one was started long ago
+            self._left.discard(task)
+            return
+        if not task.cancelled() and task.exception() is not None:
+            voice = self._work.voice
+            voice.say(logging.ERROR, "worker %s: a consumer ended", voice.worker, exc_info=task.exception())
+        if not self.closing:
+            self._start()
+
+    def replace(self, run: Run) -> None:
+        assert run.task is not None
+        self._left.add(run.task)
+        self._consumers.discard(run.task)
+        self._start()
+
+    def cancel(self) -> set[asyncio.Task[None]]:
+        for consumer in self._consumers:
+            consumer.cancel()
+        return set(self._consumers)
+
+    def close(self) -> None:
+        pass  # cancelled consumers end by themselves
+
+    # ---- the way of a task
+
+    async def _consume(self) -> None:
+        """Run handlers, one after the other. Ends when a handler has left traces: in its context, or a cancellation."""
+        work, desk, inbox = self._work, self._desk, self._inbox
+        call, around, generation = work.call, work.around, work.generation
+        running, ledger, spans, done, bare = desk.running, desk.ledger, desk.spans, desk.done, around.bare
+        me = asyncio.current_task()
+        assert me is not None
+        tell, fields = telling.running.set, work.voice.fields()
+        began = since = time.monotonic()
+        while not self.closing:
+            if not inbox:
+                waiter = self._loop.create_future()
+                self._waiters.append(waiter)
+                await waiter
+                began = since = time.monotonic()
+                continue
+            lease = inbox.popleft()
+            run = running[lease.fence] = Run(lease, me, began)
+            result: Any = None
+            problem: BaseException | None = None
+            tell((fields, lease))
+            try:
+                if ledger is not None:
+                    ledger.start(lease)
+                result = await call(lease)
+                if result is not None:
+                    result = await listed(await handlers.resolve(result))
+            except BaseException as error:  # whatever a handler raises is its task's failure
+                problem = error
+            if problem is not None:
+                problem = await listed_raised(problem)
+            if forks.generation != generation:
+                forks.leave(lease.task, problem)
+            # one look at the clock serves as the end of this run and the beginning of the next
+            ended = time.monotonic()
+            if ended - began < SHORTEST:
+                spans.quick += 1
+            elif not run.left:
+                spans.add(ended - began)
+                if (over := work.runtime.overrun(run, problem)) is not None:
+                    result, problem = None, over
+            began = ended
+            if result is None and problem is None and not run.end:
+                done(lease)
+                if ledger is not None:
+                    ledger.finish(lease)
+            else:
+                ends = run.left or (problem is not None and not issubclass(type(problem), Exception))
+                desk.finished(run, result, problem)
+                result = problem = None  # what their end runs is the task's doing, too
+                if ledger is not None:
+                    ledger.finish(lease)
+                if ends:
+                    return
+            if (len(copy_context()) > 1 if bare else around.changed()) or me.cancelling():
+                return  # another consumer begins, without the traces that the handler left in this one
+            if ended - since > TURN:
+                await asyncio.sleep(0)
+                began = since = time.monotonic()

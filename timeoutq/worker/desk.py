@@ -1,0 +1,286 @@
+"""The desk of a worker: the leases that it holds. A lease comes by `took`, and every end of a lease goes through here.
+
+The pump brings leases and takes ends away, crews say what handlers gave, and whoever interrupts a handler says why.
+All of it happens in the event loop, but for `running`, which threads write to when they begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from timeoutq import arguments, handlers
+from timeoutq.client import AsyncQueue
+from timeoutq.durations import Spans
+from timeoutq.errors import LeaseLost
+from timeoutq.found import Found
+from timeoutq.model import Ack, Answer, Lease, Outcome, Release
+from timeoutq.refusals import Refusals
+from timeoutq.retry import GiveUp, Retry
+from timeoutq.worker.ends import AckOfFound, Ends, Errand
+from timeoutq.worker.failures import Failures
+from timeoutq.worker.long_acks import LongAcks
+from timeoutq.worker.losses import Losses
+from timeoutq.worker.runs import MaxRuntime, Run
+from timeoutq.worker.voice import Voice
+
+
+class Ledger(Protocol):
+    """Where a supervisor reads, after this process died, which leases it held and which handlers were running."""
+
+    def hold(self, leases: Iterable[Lease]) -> None: ...
+    def start(self, lease: Lease) -> None: ...
+    def finish(self, lease: Lease) -> None: ...
+    def end(self, leases: Iterable[Lease]) -> None: ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a worker did."""
+
+    claimed: int = 0
+    acked: int = 0
+    failed: int = 0
+    released: int = 0
+    lost: int = 0
+    end: str = ""
+    """Why the worker ended: "stopped", "drained" (a burst), or "max_tasks"; empty while it works and after an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """By what a desk decides how leases end."""
+
+    handler: str
+    """The name of the handler, for messages."""
+    runtime: MaxRuntime
+    failures: Failures
+    most_releases: int
+
+
+class Desk:
+    """What one worker holds."""
+
+    def __init__(
+        self, queue: AsyncQueue, rules: Rules, voice: Voice, ledger: Ledger | None, wake: Callable[[], None]
+    ) -> None:
+        """Prepare; `wake` is called when there is something to send."""
+        self._rules = rules
+        self._voice = voice
+        self._refusals = Refusals()
+        self._losses = Losses(queue, rules.runtime, voice)
+        self.ledger = ledger
+        self.wake = wake
+        self.started = time.time()
+        self.tally = Tally()
+        self.spans = Spans()
+        """How long handlers ran."""
+        self.runs = 0
+        """How many handlers have run to their end, for `max_tasks`."""
+        self.held: dict[int, Lease] = {}
+        """All leases that have not ended, by their fences."""
+        self.running: dict[int, Run] = {}
+        """The handlers at work, by the fences of their leases."""
+        self.ends = Ends(queue, rules.most_releases)
+        self.sent: dict[object, list[Errand]] = {}
+        """The errands of the exchanges that are under way."""
+        self.long_acks = LongAcks(queue, voice, self._end_long_ack, wake)
+
+    # ---- leases come
+
+    def took(self, leases: list[Lease]) -> None:
+        """Hold what a claim has brought."""
+        self.tally.claimed += len(leases)
+        held = self.held
+        for lease in leases:
+            held[lease.fence] = lease
+        if self.ledger is not None:
+            self.ledger.hold(leases)
+
+    # ---- handlers end
+
+    def done(self, lease: Lease) -> None:
+        """Ack the lease of a handler that gave nothing and was not being stopped: the usual case, as `finished`."""
+        self.running.pop(lease.fence, None)
+        self.runs += 1
+        self.ends.acks.append(lease)
+        self.wake()
+
+    def finished(self, run: Run, result: Any, problem: BaseException | None) -> None:
+        """End the lease by what its handler returned or raised; whatever it was, this does not raise."""
+        if run.left:
+            return
+        lease = run.lease
+        self.running.pop(lease.fence, None)
+        self.runs += 1
+        try:
+            if run.settled:
+                pass
+            elif problem is None and result is None:
+                self.ends.acks.append(lease)
+            elif problem is not None and run.end:
+                self.interrupted(run)
+            elif isinstance(problem, asyncio.CancelledError) and not problem.args and _was_cancelled(run.task):
+                self.failed(lease, _cancelled_by_others(problem))
+            else:
+                self._finish(lease, result if problem is None else problem, raised=problem is not None)
+        except BaseException as error:  # the result cannot be used: that is a failure of the task
+            self.failed(lease, error)
+        self.wake()
+
+    def _finish(self, lease: Lease, came: Any, *, raised: bool) -> None:
+        """End the lease as the handler says: the same for what it returned and what it raised."""
+        if raised:
+            came = handlers.released(came)
+        if isinstance(came, Ack):
+            self._ack(lease, came)
+        elif isinstance(came, Release):
+            self._release(lease, came)
+        elif raised or isinstance(came, Retry | GiveUp):
+            self.failed(lease, came)
+        else:
+            self.failed(lease, handlers.wrong_result(self._rules.handler, came))
+
+    def _ack(self, lease: Lease, result: Ack) -> None:
+        put: object = result.put
+        found = put if isinstance(put, Found) else Found(*arguments.tasks((result.put,)))
+        again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
+        ack = AckOfFound(lease, found, again_ms, payload)
+        if ack.is_plain:
+            self.ends.acks.append(lease)
+        elif ack.is_long:
+            self.long_acks.add(ack)
+        else:
+            self.ends.ack_found(ack)
+
+    def _release(self, lease: Lease, result: Release) -> None:
+        delay_ms = arguments.delay_ms(result.delay, "delay")
+        block_ms = arguments.delay_ms(result.block_host, "block_host")
+        if block_ms:
+            self._tell_refusal(lease, block_ms)
+        self.ends.release(lease, delay_ms, block_ms)
+
+    def _tell_refusal(self, lease: Lease, block_ms: int) -> None:
+        row = self._refusals.add(lease.task)
+        if row is not None:
+            self._voice.say(
+                logging.WARNING, "queue %s: handlers have put tasks back %d times in a row to block host %a, the last "
+                "time %a, for %g s; releases that block a host do not count against max_releases: its visits go on",
+                self._voice.queue, row[1], row[0], lease.task, block_ms / 1000,
+                lease=lease, more={"host": row[0], "times": row[1]},
+            )  # fmt: skip
+
+    # ---- leases end otherwise
+
+    def failed(self, lease: Lease, error: BaseException) -> None:
+        """End the lease as a failed attempt; whatever the error and the retry policy do, this does not raise."""
+        self.ends.fails.append(self._rules.failures.judge(lease, error))
+
+    def interrupted(self, run: Run) -> None:
+        """End the lease of a handler that was stopped, by why it was stopped."""
+        if run.end == "shutdown":
+            self.ends.releases.append(run.lease)
+        elif run.end == "max_runtime":
+            # the task had its time: this is a failure of the task, not of the process
+            self.failed(run.lease, self._rules.runtime.error())
+        else:
+            self.lost(run.lease)
+
+    def abandon(self, run: Run) -> None:
+        """End the lease of a handler that was stopped, though the handler may go on."""
+        self.running.pop(run.lease.fence, None)
+        self.runs += 1
+        if not run.settled:
+            run.settled = True
+            self.interrupted(run)
+
+    def given_back(self, leases: Iterable[Lease]) -> None:
+        """Release leases because the worker says so: these releases are not counted."""
+        self.ends.releases.extend(leases)
+
+    def lost(self, lease: Lease) -> None:
+        """Let go of a lease that the queue has given to somebody else, and tell of it."""
+        self._let_go([lease])
+        self.tally.lost += 1
+        self._losses.tell_soon(lease)
+
+    def _end_long_ack(self, lease: Lease, end: Answer | Exception) -> None:
+        if isinstance(end, Exception) and not isinstance(end, LeaseLost):
+            self.failed(lease, end)
+        else:
+            if isinstance(end, LeaseLost):
+                self.tally.lost += 1
+                what = "queue %s: the ack of a task came too late: %s"
+                self._voice.say(logging.WARNING, what, self._voice.queue, end, lease=lease, error=end)
+            else:
+                self.tally.acked += 1
+            if self._refusals.rows:
+                self._refusals.over([lease])
+            self._let_go([lease])
+        self.wake()
+
+    def _let_go(self, leases: list[Lease]) -> None:
+        pop = self.held.pop
+        for lease in leases:
+            pop(lease.fence, None)
+        if self.ledger is not None:
+            self.ledger.end(leases)
+
+    # ---- the queue answers
+
+    async def settled(self, errand: Errand, outcome: Outcome) -> None:
+        """Let go of the leases of an errand that the queue has answered."""
+        leases, good = errand.leases, outcome.ok
+        self._let_go(leases)
+        if self._refusals.rows and errand.verb != "release":
+            self._refusals.over(leases)
+        if errand.verb == "ack":
+            self.tally.acked += good
+        elif errand.verb == "fail":
+            self.tally.failed += good
+        else:
+            self.tally.released += good
+        if good < len(leases):
+            for lease, answer in zip(leases, outcome, strict=True):
+                if answer is Answer.LOST and errand.verb != "release":
+                    self.tally.lost += 1
+                    await self._losses.tell(lease, errand.verb)
+                elif answer is Answer.FAILED:
+                    self._give_up(lease)
+
+    def _give_up(self, lease: Lease) -> None:
+        self.tally.failed += 1
+        error = f"released {self._rules.most_releases} times by its handler"
+        what = "queue %s: task %a is given up: %s"
+        self._voice.say(logging.WARNING, what, self._voice.queue, lease.task, error, lease=lease, error=error)
+
+    async def end_losses(self) -> None:
+        """Wait until it is known of all lost leases why they were lost, for as long as one call may take."""
+        await self._losses.end()
+
+    # ---- what is where
+
+    @property
+    def unattended(self) -> set[int]:
+        """The fences of held leases on which no handler works, and which nothing ends."""
+        attended = {fence for fence, run in list(self.running.items()) if run.lives}
+        attended.update(lease.fence for lease in self.ends.leases)
+        for errands in self.sent.values():
+            attended.update(lease.fence for errand in errands for lease in errand.leases)
+        return self.held.keys() - attended - self.long_acks.fences
+
+
+def _was_cancelled(task: asyncio.Task[None] | None) -> bool:
+    return task is not None and task.cancelling() > 0
+
+
+def _cancelled_by_others(error: asyncio.CancelledError) -> asyncio.CancelledError:
+    """Give the error of a handler that something else than its worker has cancelled, with words that say so."""
+    told = asyncio.CancelledError(
+        "the handler was cancelled, and not by its worker: does a handler cancel asyncio tasks that it did not start?"
+    )
+    return told.with_traceback(error.__traceback__)

@@ -1,0 +1,209 @@
+"""Exchanges with the queue: ends of leases go, a claim brings new ones. What the server has not answered goes again.
+
+The pump decides when an exchange begins, and what it claims. While the server is away one exchange waits, and then
+tries again; nothing is lost meanwhile, because each errand is kept until it was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from tenacity import RetryCallState, wait_random_exponential
+
+from timeoutq import flows, sending
+from timeoutq.calls import Call
+from timeoutq.cleaner import Cleaner
+from timeoutq.client import AsyncQueue
+from timeoutq.errors import TimeoutqError
+from timeoutq.model import Lease
+from timeoutq.replies import Claimed
+from timeoutq.worker.desk import Desk
+from timeoutq.worker.ends import Errand
+from timeoutq.worker.pace import Pace
+from timeoutq.worker.sources import Source, asked
+from timeoutq.worker.stopping import AT_ONCE, Stopping
+from timeoutq.worker.voice import Voice
+
+FIRST_ANSWER = 1.0
+"""Seconds: a server that has not answered a new worker for longer counts as away."""
+
+
+class Exchanges:
+    """The exchanges of one worker."""
+
+    def __init__(
+        self,
+        queue: AsyncQueue,
+        desk: Desk,
+        source: Source,
+        pace: Pace,
+        stopping: Stopping,
+        cleaner: Cleaner,
+        wake: asyncio.Event,
+        voice: Voice,
+        receive: Callable[[list[Lease]], None],
+    ) -> None:
+        """Prepare; `receive` is called with what each claim has brought."""
+        self._queue = queue
+        self._desk = desk
+        self._source = source
+        self._pace = pace
+        self._stopping = stopping
+        self._cleaner = cleaner
+        self._wake = wake
+        self._voice = voice
+        self._receive = receive
+        self._loop = asyncio.get_running_loop()
+        self._met = False
+        """Whether the server has answered; from then on every error of it is waited out."""
+        self.under_way: set[asyncio.Task[None]] = set()
+        self.failures = 0
+        """How many exchanges have failed since the last one that did not."""
+        self.waiting_out = False
+        """Whether one waits because the server is away."""
+        self.leaving = False
+        """Whether the worker ends early: nothing is waited out any more."""
+        self.broken: BaseException | None = None
+        """Why the worker must end."""
+
+    @property
+    def away(self) -> bool:
+        """Whether the server does not answer."""
+        return self.failures > 0 or (not self._met and time.time() - self._desk.started > FIRST_ANSWER)
+
+    def fail(self, reason: BaseException) -> None:
+        """End the worker with this error; the first one counts."""
+        self.broken = self.broken or reason
+        self._wake.set()
+
+    def begin(self, claim: Call[Claimed] | None) -> None:
+        """Start an exchange in a task of its own."""
+        task = self._loop.create_task(self.make(claim), name=f"exchange-{self._queue.name}")
+        self.under_way.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self.under_way.discard(task)
+        if not task.cancelled():
+            self.broken = self.broken or task.exception()
+        self._wake.set()
+
+    async def make(self, claim: Call[Claimed] | None = None) -> None:
+        """Send the ends that have gathered, and a claim."""
+        me, errands = object(), self._desk.ends.take()
+        self._desk.sent[me] = errands
+        try:
+            trouble = await self._send(claim, errands)
+        finally:
+            del self._desk.sent[me]
+        if trouble is None:
+            self._note_answer()
+
+    async def _send(self, claim: Call[Claimed] | None, errands: list[Errand]) -> TimeoutqError | None:
+        calls: list[Call[Any]] = [errand.call for errand in errands]
+        if claim is not None:
+            calls.append(claim)
+        sent_at, strokes = time.monotonic(), self._source.strokes
+        try:
+            results = await self._queue.run(sending.settle(self._queue.talk, calls))
+        except TimeoutqError as error:
+            results = [error] * len(calls)
+        except BaseException:
+            self._desk.ends.errands[:0] = errands
+            if claim is not None:
+                self._source.over(claim)
+            raise
+        self._pace.took(time.monotonic() - sent_at)
+        trouble: TimeoutqError | None = None
+        for errand, result in zip(errands, results, strict=False):
+            if isinstance(result, TimeoutqError):
+                trouble = result
+                self._desk.ends.errands.append(errand)
+            else:
+                await self._desk.settled(errand, result)
+        if claim is not None:
+            trouble = await self._take(claim, results[-1], sent_at, strokes) or trouble
+        if trouble is not None and not self.waiting_out:  # one waits for both
+            self.waiting_out = True
+            try:
+                await self.wait_out(trouble)
+            finally:
+                self.waiting_out = False
+        return trouble
+
+    async def _take(
+        self, claim: Call[Claimed], claimed: Claimed | TimeoutqError, sent_at: float, strokes: int
+    ) -> TimeoutqError | None:
+        """Take what a claim has brought; give the error if it has brought nothing."""
+        try:
+            if isinstance(claimed, Claimed) and claimed.rest is not None:
+                claimed = await self._queue.run(flows.whole(self._queue.talk, claimed))
+        except TimeoutqError as error:
+            claimed = error
+        finally:
+            self._source.over(claim)
+        if isinstance(claimed, TimeoutqError):
+            return claimed
+        self._receive(self._source.came(claimed, asked(claim), sent_at, strokes))
+        return None
+
+    def _note_answer(self) -> None:
+        self._met = self._cleaner.met = True
+        if self.failures:
+            self._voice.say(logging.INFO, "worker %s: the server answers again", self._voice.worker)
+        self.failures = 0
+
+    async def wait_out(self, trouble: TimeoutqError) -> None:
+        """Pause before the next attempt; raises an error that waiting cannot mend."""
+        if not self._met and flows.is_final(trouble):
+            raise trouble
+        self.failures += 1
+        if self.failures == 1:
+            what = "worker %s waits for the server: %s"
+            self._voice.say(logging.WARNING, what, self._voice.worker, trouble, error=trouble)
+        state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]  # only its number is read
+        state.attempt_number = self.failures
+        pause = wait_random_exponential(multiplier=0.1, max=3)(state)
+        if self._stopping.level == AT_ONCE or self.leaving:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._stopped()
+
+    async def _stopped(self) -> None:
+        while not self._stopping.level:
+            self._wake.clear()
+            await self._wake.wait()
+
+    # ---- the end
+
+    async def end(self) -> None:
+        """Wait for the exchanges under way; in a drain for what is left of it, and the time that one call may take."""
+        if self.under_way and self._stopping.until:
+            # heavy ends over a slow link take longer than a drain may
+            seconds = self._stopping.seconds_left + self._queue.talk.deadline
+            _, slow = await asyncio.wait(self.under_way, timeout=seconds)
+            for task in slow:
+                task.cancel()
+        if self.under_way:
+            await asyncio.wait(self.under_way)
+
+    async def end_claims(self) -> None:
+        """Wait for what the claims under way bring, at most for the deadline of a call; then cancel all exchanges."""
+        self.leaving = True
+        until = time.monotonic() + self._queue.talk.deadline
+        try:
+            # who stops the worker while the server does not answer is not kept waiting
+            while self._source.claiming and self.under_way and not (self._stopping.level and self.away):
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                await asyncio.wait(self.under_way, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in self.under_way:
+                task.cancel()

@@ -1,0 +1,82 @@
+"""A handler at work, and the time that it has at most. No I/O.
+
+Crews make a `Run` for each call of a handler; the desk keeps the runs, by the fence of their leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+
+from timeoutq import arguments
+from timeoutq.client import AsyncQueue
+from timeoutq.model import Lease
+
+MARGIN_MS = 300
+"""A handler is ended this much, or a tenth of its time, before the server would take its task back."""
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A handler at work."""
+
+    lease: Lease
+    task: asyncio.Task[None] | None
+    """The asyncio task that runs it; None while it runs in a thread."""
+    began: float
+    """When the handler was called, by the monotonic clock."""
+    thread: threading.Thread | None = None
+    end: str = ""
+    """Why the handler is being stopped: lost, max_runtime, shutdown; empty while it is not being stopped."""
+    settled: bool = False
+    """Whether the lease is being ended already, although the handler has not ended."""
+    left: bool = False
+    """Whether the handler was left behind, because it does not end."""
+    spent: float = 0.0
+    """How long its call in a thread took, seconds."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether a task or a thread is still there to run the handler to its end."""
+        if self.task is not None:
+            return not self.task.done()
+        return self.thread is None or self.thread.is_alive()
+
+
+class MaxRuntime:
+    """When max_runtime ends a lease, and the error of a task whose time is over."""
+
+    def __init__(self, queue: AsyncQueue, seconds: float | None) -> None:
+        """Prepare; `seconds` is the limit, None: the queue's own. Raises `InvalidInput` for what is no limit."""
+        limit = queue.max_runtime if seconds is None else seconds
+        self.ms = 0 if limit is None else arguments.timeout_ms(limit, "max_runtime")
+        """0: no limit."""
+        self.margin_ms = min(MARGIN_MS, self.ms // 10)
+        self._first_ms = min(round(queue.timeout * 1000), self.ms)
+        self._queue = queue
+
+    def ends_ms(self, lease: Lease) -> float:
+        """Give when max_runtime ends a lease, ms of the server; 0 if nothing limits it."""
+        return lease.deadline * 1000 - self._first_ms + self.ms if self.ms else 0.0
+
+    def error(self, more: str = "") -> TimeoutError:
+        """Write the error of a task whose time is over."""
+        return TimeoutError(f"max_runtime of {self.ms / 1000:g} s is over{more}")
+
+    def overrun(self, run: Run, problem: BaseException | None) -> TimeoutError | None:
+        """Give the error of a handler that ended after max_runtime, when nothing could end it before: a failed attempt.
+
+        The loop was blocked. The queue may have given the task to somebody else: what the handler says counts no more.
+        """
+        if not self.ms:
+            return None
+        over_ms = self._queue.talk.clock.now_ms - self.ends_ms(run.lease)
+        if over_ms < 0 or run.end or not (problem is None or isinstance(problem, Exception)):
+            return None
+        error = self.error(
+            f": the handler ended {over_ms / 1000:.1f} s later, "
+            "because the event loop was blocked and could not cancel it"
+        )
+        error.__cause__ = problem
+        return error

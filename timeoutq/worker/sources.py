@@ -1,0 +1,86 @@
+"""One queue, as the pump sees it: whether tasks are to be had there, and how many may still come.
+
+While a source is idle nothing is claimed from it; the bell of the queue ends that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from timeoutq import sending
+from timeoutq.calls import Call
+from timeoutq.client import AsyncQueue
+from timeoutq.model import Lease
+from timeoutq.replies import Claimed
+from timeoutq.troubles import LINK_ERRORS
+
+BELL_RETRY = 0.5
+"""Seconds between two waits on the bell when it cannot be heard; a burst waits no longer than this at all."""
+
+
+class Source:
+    """A queue from which a worker claims."""
+
+    def __init__(self, queue: AsyncQueue, runtime_ms: int, wake: Callable[[], None], *, is_burst: bool) -> None:
+        """Prepare; `runtime_ms` is the max_runtime of what is claimed, `wake` is called when the bell has rung."""
+        self._queue = queue
+        self._runtime_ms = runtime_ms
+        self._timeout_ms = round(queue.timeout * 1000)
+        self._wake = wake
+        self._is_burst = is_burst
+        self.idle = False
+        """Whether the last claim found no more tasks, or no more for us."""
+        self.plenty = False
+        """Whether the last claim got as many tasks as it asked for."""
+        self.strokes = 0
+        """How often the bell was waited for."""
+        self.claiming = 0
+        """How many tasks may come from the claims that are under way."""
+        self.bell: asyncio.Task[None] | None = None
+        """The wait on the bell, while there is one."""
+
+    def claim(self, n: int, peers: int) -> Call[Claimed]:
+        """Build a call that claims up to `n` tasks, which count as coming until `over` is called."""
+        self.claiming += n
+        queue = self._queue
+        return queue.operations.claim(queue.token(), n, self._timeout_ms, self._runtime_ms, peers)
+
+    def over(self, claim: Call[Claimed]) -> None:
+        """Note that nothing comes from this claim any more."""
+        self.claiming -= asked(claim)
+
+    def came(self, claimed: Claimed, n: int, sent_at: float, strokes: int) -> list[Lease]:
+        """Learn from the answer to a claim of `n` tasks, sent when the bell had rung `strokes` times; give the leases.
+
+        `sent_at` is the monotonic clock then.
+        """
+        self._queue.talk.clock.seen(claimed.now_ms, sent_at)
+        self.plenty = len(claimed.leases) >= n
+        if not self.plenty and strokes == self.strokes:
+            # there were no more tasks, or no more for us: tasks that are left ring the bell for the longest waiter
+            self.idle = True
+        return claimed.leases
+
+    def listen(self) -> None:
+        """Wait on the bell, if nobody does, in a task of its own."""
+        if self.bell is None:
+            self.bell = asyncio.create_task(self._await_bell(), name=f"bell-{self._queue.name}")
+
+    async def _await_bell(self) -> None:
+        seconds = BELL_RETRY if self._is_burst else sending.BELL_WAIT
+        try:
+            await self._queue.link.wait_bell(self._queue.operations.key("bell"), seconds)
+        except LINK_ERRORS:
+            await asyncio.sleep(BELL_RETRY)
+        finally:
+            self.bell = None
+        self.strokes += 1
+        self.idle = False
+        self._wake()
+
+
+def asked(claim: Call[Claimed]) -> int:
+    """Say for how many tasks a call asks."""
+    return cast("int", claim.args[0])
