@@ -577,6 +577,12 @@ async def test_what_a_handler_still_returns_when_it_is_asked_to_end_counts(fake:
     assert (await fake.inspect("found")).state is State.TODOS
 
 
+async def test_a_worker_that_does_not_run_yet_knows_of_itself_alone(fake: FakeAsyncQueue) -> None:
+    worker = Worker(fake, fetch, signals=False)
+    assert worker.peers == 1
+    assert (worker.held, worker.running) == ({}, [])
+
+
 async def test_a_worker_that_is_stopped_before_it_runs_does_nothing(fake: FakeAsyncQueue) -> None:
     await fake.put("a")
     worker = Worker(fake, fetch)

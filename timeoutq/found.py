@@ -1,6 +1,6 @@
 """Lists what a handler found, `Ack(put=…)`, where the handler ran: in its thread, or in its asyncio task.
 
-`worker.py` calls it as soon as a handler has ended. What a handler gives may be an iterable that computes for long, or
+The worker calls it as soon as a handler has ended. What a handler gives may be an iterable that computes for long, or
 never ends: so nobody else waits for it, the time counts as the handler's, and there is a bound.
 """
 

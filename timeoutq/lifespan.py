@@ -1,6 +1,6 @@
 """What lives as long as a worker, such as connections: opened before its first claim, closed after its last handler.
 
-`worker.py` uses this module. The user's context manager is entered and left in the same asyncio task, because task
+The worker uses this module. The user's context manager is entered and left in the same asyncio task, because task
 groups and cancel scopes demand that. Nothing else runs in that task, so it can be cancelled when the worker is stopped
 before the context manager is entered.
 """
@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context, copy_context
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from timeoutq import telling
 from timeoutq.arguments import class_name, error_words
 from timeoutq.errors import InvalidInput, TimeoutqError, WorkerBroken
-from timeoutq.handlers import Lifespan, discard, name_of
+from timeoutq.handlers import Lifespan, discard, load, name_of, without_arguments
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,22 @@ def told(error: BaseException) -> str:
 def is_manager(value: object) -> bool:
     """Say whether `async with` takes the value."""
     return isinstance(value, AbstractAsyncContextManager)
+
+
+def checked(lifespan: Lifespan[Any] | str | None) -> Lifespan[Any] | None:
+    """Give the lifespan, imported if it is a path; raises `InvalidInput` for what gives no async context manager."""
+    found: Any = load(lifespan, "lifespan") if isinstance(lifespan, str) else lifespan
+    if is_manager(found):
+        raise InvalidInput(
+            "lifespan= takes the function that gives an async context manager, such as one that @asynccontextmanager "
+            "decorates, not what it gave: write it without ()"
+        )
+    if inspect.isasyncgenfunction(found) or (found is not None and not callable(found)):
+        name = name_of(found) if callable(found) else type(found).__name__
+        raise InvalidInput(f"lifespan {name} gives no async context manager: decorate it with @asynccontextmanager")
+    if found is not None:
+        without_arguments(found)
+    return cast("Lifespan[Any] | None", found)
 
 
 class Span:

@@ -1,7 +1,7 @@
 """How often in a row handlers have put the tasks of a host back to block the host, and when to warn. No I/O.
 
 Such releases do not count against `max_releases`, so a host that refuses every visit would be visited for ever without
-a word. `worker.py` counts them here; while no host is blocked like this, the worker asks nothing.
+a word. The worker counts them here; while no host is blocked like this, the worker asks nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SIGTERM and SIGINT for all workers of an event loop: a loop has one handler per signal, not one per worker.
 
-`worker.py` uses this module. The first worker takes the signals over; the last one puts back what was there before.
+The worker uses this module. The first worker takes the signals over; the last one puts back what was there before.
 """
 
 from __future__ import annotations

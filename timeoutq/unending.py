@@ -1,6 +1,6 @@
 """Leaves asyncio tasks behind that do not end though they were cancelled, so that the end of the loop need not wait.
 
-`worker.py` uses this module for handlers that swallow their cancellation, or wait without end in `finally`.
+The worker uses this module for handlers that swallow their cancellation, or wait without end in `finally`.
 `asyncio.run` would wait for such a task for ever. A task that is left behind goes on while its event loop runs.
 """
 

@@ -36,7 +36,7 @@ ORDER: Mapping[str, Sequence[str]] = {
         "cli_hosts polite_walk core_model",
     ],
     "worker": [
-        "pace handlers retry handler_shapes heartbeat",
+        "pace worker_decisions handlers retry handler_shapes heartbeat",
         "worker worker_life worker_records worker_exchanges worker_stuck worker_losses testing_run again",
         "worker_processes",
     ],

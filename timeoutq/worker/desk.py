@@ -6,7 +6,6 @@ All of it happens in the event loop, but for `running`, which threads write to w
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -124,8 +123,8 @@ class Desk:
                 self.ends.acks.append(lease)
             elif problem is not None and run.end:
                 self.interrupted(run)
-            elif isinstance(problem, asyncio.CancelledError) and not problem.args and _was_cancelled(run.task):
-                self.failed(lease, _cancelled_by_others(problem))
+            elif problem is not None and (told := run.cancelled_by_others(problem)) is not None:
+                self.failed(lease, told)
             else:
                 self._finish(lease, result if problem is None else problem, raised=problem is not None)
         except BaseException as error:  # the result cannot be used: that is a failure of the task
@@ -272,15 +271,3 @@ class Desk:
         for errands in self.sent.values():
             attended.update(lease.fence for errand in errands for lease in errand.leases)
         return self.held.keys() - attended - self.long_acks.fences
-
-
-def _was_cancelled(task: asyncio.Task[None] | None) -> bool:
-    return task is not None and task.cancelling() > 0
-
-
-def _cancelled_by_others(error: asyncio.CancelledError) -> asyncio.CancelledError:
-    """Give the error of a handler that something else than its worker has cancelled, with words that say so."""
-    told = asyncio.CancelledError(
-        "the handler was cancelled, and not by its worker: does a handler cancel asyncio tasks that it did not start?"
-    )
-    return told.with_traceback(error.__traceback__)

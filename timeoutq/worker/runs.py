@@ -43,6 +43,18 @@ class Run:
             return not self.task.done()
         return self.thread is None or self.thread.is_alive()
 
+    def cancelled_by_others(self, problem: BaseException) -> asyncio.CancelledError | None:
+        """Give the error of a handler that something else than its worker has cancelled, with words that say so."""
+        if not isinstance(problem, asyncio.CancelledError) or problem.args:
+            return None
+        if self.task is None or not self.task.cancelling():
+            return None
+        told = asyncio.CancelledError(
+            "the handler was cancelled, and not by its worker: does a handler cancel asyncio tasks that it did not "
+            "start?"
+        )
+        return told.with_traceback(problem.__traceback__)
+
 
 class MaxRuntime:
     """When max_runtime ends a lease, and the error of a task whose time is over."""

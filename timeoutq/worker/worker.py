@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from timeoutq.client import AsyncQueue, Queue, twin
 from timeoutq.errors import InvalidInput, WorkerBroken
 from timeoutq.handlers import Handler, Lifespan, Returned, Surroundings
 from timeoutq.heartbeat import Heartbeat
-from timeoutq.lifespan import Span, is_manager
+from timeoutq.lifespan import Span, checked
 from timeoutq.loopwatch import LoopWatch
 from timeoutq.model import Lease
 from timeoutq.retry import Retries, RetryPolicy
@@ -96,7 +95,7 @@ class Worker:
         self.queue = queue
         self.handler: Handler = load_handler(handler) if isinstance(handler, str) else handler
         self._voice = Voice(queue)
-        self._span = Span(_checked(lifespan), self._break)
+        self._span = Span(checked(lifespan), self._break)
         most_runs = None if max_tasks is None else arguments.count(max_tasks, "max_tasks")
         most_releases = arguments.count(max_releases or UNBOUNDED, "max_releases")
         self._shape = handlers.shape_of(self.handler, has_state=lifespan is not None)
@@ -276,18 +275,3 @@ def _not_async(queue: object) -> str:
     if isinstance(queue, str):
         return f"a worker takes a queue, not its name: write Worker(AsyncQueue({queue!r:.80}, …), …)"
     return f"a worker takes an AsyncQueue, not {type(queue).__name__}: write Worker(AsyncQueue(…), …)"
-
-
-def _checked(lifespan: Lifespan[Any] | str | None) -> Lifespan[Any] | None:
-    found: Any = handlers.load(lifespan, "lifespan") if isinstance(lifespan, str) else lifespan
-    if is_manager(found):
-        raise InvalidInput(
-            "lifespan= takes the function that gives an async context manager, such as one that @asynccontextmanager "
-            "decorates, not what it gave: write it without ()"
-        )
-    if inspect.isasyncgenfunction(found) or (found is not None and not callable(found)):
-        name = handlers.name_of(found) if callable(found) else type(found).__name__
-        raise InvalidInput(f"lifespan {name} gives no async context manager: decorate it with @asynccontextmanager")
-    if found is not None:
-        handlers.without_arguments(found)
-    return cast("Lifespan[Any] | None", found)

@@ -1,0 +1,96 @@
+"""Tasks that may kill their process, and orders to stop: decisions of a worker, without a queue."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from timeoutq import Lease
+from timeoutq.worker.stopping import AT_ONCE, DRAIN, GO_ON, Stopping
+from timeoutq.worker.suspects import LONGEST, WAIT, Suspects
+
+
+def lease(task: str, fence: int = 1) -> Lease:
+    return Lease(task, f"w#{fence:x}", deadline=0.0, fence=fence)
+
+
+def test_a_suspect_waits_a_third_of_its_lease_and_not_for_ever() -> None:
+    suspects = Suspects()
+    suspects.waits(lease("a"), timeout=3.0, now=100.0)
+    assert suspects.until == 101.0
+    suspects.waits(lease("a"), timeout=3600.0, now=100.0)
+    assert suspects.until == 100.0 + WAIT
+
+
+def test_a_suspect_keeps_others_away_while_it_waits_and_while_it_runs() -> None:
+    suspects, one = Suspects(), lease("a")
+    assert not suspects.keeps_others_away({one.fence})
+    suspects.waits(one, 30.0, 0.0)
+    assert suspects.keeps_others_away(set())
+    assert suspects.begin() is one
+    assert suspects.waiting is None
+    assert suspects.keeps_others_away({one.fence})
+    assert not suspects.keeps_others_away(set())
+
+
+def test_only_the_suspect_that_waits_is_taken_out() -> None:
+    suspects, one = Suspects(), lease("a", 1)
+    suspects.waits(one, 30.0, 0.0)
+    assert suspects.take_out(lease("b", 2).fence) is None
+    assert suspects.take_out(one.fence) is one
+    assert suspects.take_out() is None
+
+
+def test_a_suspect_that_had_its_turn_begins_anew_with_a_short_pause() -> None:
+    suspects, one = Suspects(), lease("a")
+    assert [suspects.postpone(one) for _ in range(8)] == [1, 2, 4, 8, 16, 32, LONGEST, LONGEST]
+    suspects.waits(one, 30.0, 0.0)
+    suspects.begin()
+    assert suspects.postpone(one) == 1
+
+
+def test_the_second_order_gives_everything_back_at_once() -> None:
+    stopping = Stopping(25.0)
+    assert (stopping.level, stopping.until) == (GO_ON, 0.0)
+    assert not stopping.order(now=False)
+    assert stopping.level == DRAIN
+    assert stopping.order(now=False)
+    assert stopping.level == AT_ONCE
+    assert stopping.is_over(gets_on=True)
+    assert stopping.why() == "the worker stops at once"
+
+
+def test_an_order_to_a_worker_that_drains_by_itself_is_the_first_one() -> None:
+    stopping = Stopping(25.0)
+    stopping.order(now=False)
+    stopping.by_itself = True
+    stopping.begin_drain()
+    assert not stopping.order(now=False)
+    assert (stopping.level, stopping.until, stopping.by_itself) == (DRAIN, 0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("by_itself", "gets_on", "over"), [(False, True, True), (True, True, False), (True, False, True)]
+)
+def test_a_drain_ends_at_its_deadline_unless_nobody_waits_and_acks_get_on(
+    by_itself: bool, gets_on: bool, over: bool
+) -> None:
+    stopping = Stopping(0.0)
+    stopping.order(now=False)
+    stopping.by_itself = by_itself
+    stopping.begin_drain()
+    assert stopping.until <= time.monotonic()
+    assert stopping.is_over(gets_on=gets_on) is over
+    assert "drain deadline" in stopping.why()
+
+
+def test_a_drain_has_its_time() -> None:
+    stopping = Stopping(25.0)
+    stopping.order(now=False)
+    stopping.begin_drain()
+    until = stopping.until
+    assert 24 < stopping.seconds_left <= 25
+    assert not stopping.is_over(gets_on=False)
+    stopping.begin_drain()
+    assert stopping.until == until
