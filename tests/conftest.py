@@ -13,9 +13,9 @@ import hypothesis
 import pytest
 import redis
 
-from tests.invariants import check
 from tests.rig import canary, levels, traces
 from tests.rig.faces import Blocking
+from tests.rig.invariants import check
 from tests.rig.servers import redis_server
 from timeoutq import Queue
 from timeoutq.embedded import EmbeddedServer

@@ -44,7 +44,7 @@ def shown() -> str:
 
 def main() -> None:
     """Write the map of today into the page."""
-    from tests import test_layout  # the order of the modules stands there
+    from tests.pure import test_layout  # the order of the modules stands there
 
     before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
     after = rest.partition(END)[2]

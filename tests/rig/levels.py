@@ -13,52 +13,52 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level of the rig: the files of its tests, what a machine must have to run it, and its tier."""
+    """A level of the rig: the files of its tests, and what a machine must have to run it."""
 
     files: Sequence[str]
     needs: Sequence[str] = ()
-    alone: bool = False
-    """All of it belongs to the slower tier, and needs the machine for itself."""
 
 
 LEVELS: Mapping[str, Level] = {
-    "explorer": Level(["test_explorer.py"], alone=True),
+    "explorer": Level(["test_explorer.py"]),
     "schedules": Level(["test_schedules.py"], ["gcc", "redis-server"]),
     "properties": Level(["test_core_model.py"], ["gcc", "redis-server"]),
-    "mutants": Level(["test_mutants.py"], ["gcc", "redis-server"], alone=True),
+    "mutants": Level(["test_mutants.py"], ["gcc", "redis-server"]),
     "faults": Level(["test_faults.py"]),
-    "storms": Level(["test_storms.py"], alone=True),
-    "server faults": Level(["test_server_faults.py"], ["redis-server"], alone=True),
-    "power cuts": Level(["test_power_cuts.py"], ["gcc", "redis-server"], alone=True),
-    "failovers": Level(["test_failovers.py"], ["redis-server"], alone=True),
+    "storms": Level(["test_storms.py"]),
+    "server faults": Level(["test_server_faults.py"], ["redis-server"]),
+    "power cuts": Level(["test_power_cuts.py"], ["gcc", "redis-server"]),
+    "failovers": Level(["test_failovers.py"], ["redis-server"]),
     "hosts": Level(["test_polite_walk.py"], ["redis-server"]),
-    "clocks": Level(["test_clocks.py"], ["gcc", "redis-server"], alone=True),
+    "clocks": Level(["test_clocks.py"], ["gcc", "redis-server"]),
     "hostile text": Level(["test_hostile_text.py"]),
-    "soak": Level(["test_soak.py"], alone=True),
+    "soak": Level(["test_soak.py"]),
 }
 
 BOTH_SERVERS = (
-    "test_again.py", "test_ancestor.py", "test_core.py", "test_core_details.py", "test_polite.py",
-    "test_polite_servers.py", "test_polite_why.py", "test_replay.py", "test_wakes.py",
+    "core/test_again.py", "core/test_ancestor.py", "core/test_core.py", "core/test_core_details.py",
+    "core/test_replay.py", "core/test_wakes.py",
+    "hosts/test_polite.py", "hosts/test_polite_servers.py", "hosts/test_polite_why.py",
 )  # fmt: skip
 """Files whose tests run on Valkey and on Redis every day: what they try is the scripts. The others meet Redis in the
 slower tier."""
 
 
 def is_alone(path: str) -> bool:
-    """Say whether a test of this file needs the machine for itself."""
-    level = level_of(path)
-    return level is not None and LEVELS[level].alone
+    """Say whether a test of this file needs the machine for itself: its folder says so."""
+    return Path(path).match("tests/breaking/alone/*.py")
 
 
 def is_breaking(path: str, server: object = None) -> bool:
     """Say whether a test of this file, on a server of this kind, belongs to the slower tier."""
-    return is_alone(path) or (server == "redis" and not path.endswith(BOTH_SERVERS))
+    slower = is_alone(path) or Path(path).match("tests/breaking/*.py")
+    return slower or (server == "redis" and not Path(path).as_posix().endswith(BOTH_SERVERS))
 
 
 _figures: dict[str, Counter[str]] = defaultdict(Counter)

@@ -21,7 +21,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCHEDULES = "schedules"
-PROPERTIES = "tests/test_core_model.py -k fakeredis"
+FILES = {path.stem: path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").rglob("test_*.py"))}
+"""Where each file of tests is, by its name without the ending: no two files have the same name."""
+PROPERTIES = f"{FILES['test_core_model']} -k fakeredis"
 
 
 ALONE = ("-x", "-q", "-p", "no:cacheprovider", "-n", "0")
@@ -50,7 +52,7 @@ class Verdict:
 
 
 def _test(file: str, name: str) -> str:
-    return f"tests/{file}.py -k {name}"
+    return f"{FILES[file]} -k {name}"
 
 
 WOKEN = [_test("test_wakes", "is_woken")]

@@ -15,7 +15,7 @@ from typing import Any
 
 import redis
 
-from tests.invariants import check_keys
+from tests.rig.invariants import check_keys
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, Politeness, Queue, sending
 from timeoutq.calls import Call

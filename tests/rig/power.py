@@ -1,8 +1,8 @@
 """Cuts the power of a server under load, and counts what of the accepted tasks is gone.
 
 `Disk` keeps what a power cut keeps: what was synced. `Plant` is a server on such a disk with producers and workers;
-`tests/test_power_cuts.py` uses both. `python -m tests.rig.power --cuts 20 --fsync always` is the long form: a verdict a
-cut and in total, exit code 1 when something is gone that was promised.
+`tests/breaking/alone/test_power_cuts.py` uses both. `python -m tests.rig.power --cuts 20 --fsync always` is the long
+form: a verdict a cut and in total, exit code 1 when something is gone that was promised.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Self
 
 import redis
 
-from tests.invariants import check
+from tests.rig.invariants import check
 from tests.rig.servers import redis_server, valkey, wrapped
 from tests.rig.shims import compiled
 from tests.rig.waiting import wait_until

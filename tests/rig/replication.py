@@ -1,5 +1,5 @@
 """A primary and its replica with a wire between them that can be frozen, failovers by hand or by real Sentinels, and a
-load that knows what it was promised. `tests/test_failovers.py` calls it; the long form is
+load that knows what it was promised. `tests/breaking/alone/test_failovers.py` calls it; the long form is
 
     python -m tests.rig.replication --failovers 20 [--freeze 3] [--json]
 
@@ -31,8 +31,8 @@ from typing import Any, Self
 
 import redis
 
-from tests.invariants import check
 from tests.rig.handlers import history
+from tests.rig.invariants import check
 from tests.rig.processes import processes
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, Lease, NotReplicated, Queue, Unavailable

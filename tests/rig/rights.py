@@ -16,7 +16,7 @@ from typing import Any
 
 import redis
 
-from tests.invariants import STATES, a_minute_later, check_keys
+from tests.rig.invariants import STATES, a_minute_later, check_keys
 from tests.rig.servers import redis_server
 from timeoutq import Lease, Politeness, Queue, flows, sending
 from timeoutq.embedded import EmbeddedServer

@@ -1,10 +1,10 @@
 """A soak: a mixed load with rare faults for minutes or hours, and whether anything grows that should not.
 
-`tests/test_soak.py` runs a short one; by hand: `python -m tests.rig.soak --minutes 30`. Producers, workers, a plain
-client, a cleaner and a reader share a server of their own through the proxy of faults; now and then one is killed or
-stopped, connections are cut, or the server is restarted. Memory, descriptors, threads, keys and latencies are sampled,
-and `trend` says what grows. Once a period the producers pause: the queue must drain, the invariants hold, and each task
-that was put be found.
+`tests/breaking/alone/test_soak.py` runs a short one; by hand: `python -m tests.rig.soak --minutes 30`. Producers,
+workers, a plain client, a cleaner and a reader share a server of their own through the proxy of faults; now and then
+one is killed or stopped, connections are cut, or the server is restarted. Memory, descriptors, threads, keys and
+latencies are sampled, and `trend` says what grows. Once a period the producers pause: the queue must drain, the
+invariants hold, and each task that was put be found.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tests.invariants import check
+from tests.rig.invariants import check
 from tests.rig.processes import ROOT
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.trend import BYTES, MIB, Samples, Trend

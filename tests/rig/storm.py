@@ -1,9 +1,9 @@
 """A storm: real worker processes on a real server, struck at random with SIGKILL, SIGSTOP and SIGCONT, and SIGTERM.
 
-`tests/test_storms.py` runs short ones; by hand: `python -m tests.rig.storm --for 10m`. A producer puts tasks all the
-time, and is struck too; each victim is replaced. All processes write down what they did (`history.py`), and after each
-round the queue is drained by calm workers and the history judged. Random pauses stand between the steps of the
-protocol, where a worker is seldom caught otherwise, and some requests and replies are lost on their way.
+`tests/breaking/alone/test_storms.py` runs short ones; by hand: `python -m tests.rig.storm --for 10m`. A producer puts
+tasks all the time, and is struck too; each victim is replaced. All processes write down what they did (`history.py`),
+and after each round the queue is drained by calm workers and the history judged. Random pauses stand between the steps
+of the protocol, where a worker is seldom caught otherwise, and some requests and replies are lost on their way.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from typing import Any, NoReturn, TextIO
 
 import redis
 
-from tests.invariants import check
 from tests.rig.history import After, Event, History, Totals, judge, read
+from tests.rig.invariants import check
 from timeoutq import Ack, AsyncQueue, Lease, LeaseLost, Queue, Release, TimeoutqError, Worker, client, scripts
 from timeoutq.calls import Argument, Command
 from timeoutq.embedded import EmbeddedServer

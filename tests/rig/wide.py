@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.rig.mutants import ROOT, Mutant, plant, run_tests
+from tests.rig.mutants import FILES, ROOT, Mutant, plant, run_tests
 
 ORDER: Mapping[str, Sequence[str]] = {
     "lua": [
@@ -57,7 +57,7 @@ ORDER: Mapping[str, Sequence[str]] = {
         "cli_hosts dashboard_hosts replay",
     ],
 }
-"""The tests of each area, in the order in which they are asked: `tests/test_NAME.py`."""
+"""The tests of each area, in the order in which they are asked: `test_NAME.py`."""
 
 FIRST: Mapping[str, str] = {
     "address.py": "tls bad_input replay",
@@ -113,7 +113,7 @@ def failed_in(said: str) -> list[str]:
 def ask(stages: Iterable[str], tree: Path) -> str | None:
     """Give the first test that fails in this tree, also alone, and passes where there is no bug."""
     for stage in stages:
-        files = [f"tests/test_{name}.py" for name in stage.split()]
+        files = [FILES[f"test_{name}"] for name in stage.split()]
         for _ in range(LUCK):
             # one of the two servers is asked: they run the same scripts
             code, said = run_tests(["-p", "no:randomly", "--timeout", "60", "-k", "not [redis", *files], tree, 600)

@@ -1,0 +1,352 @@
+"""The benchmark, small: it reads all its figures on a real server, compares them rightly, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+import redis
+
+from tests.rig import canary
+from tests.rig.invariants import check_keys
+from tests.rig.waiting import wait_until
+from timeoutq import Queue
+from timeoutq.bench import ground, report
+from timeoutq.bench.latency import DelayingProxy
+from timeoutq.bench.terms import Figure, Sizes, Target, percentile
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.errors import InvalidInput, TimeoutqError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TINY = Sizes(
+    trips=20, bulk=2000, drained={1: 10, 10: 50, 100: 300, 500: 1000}, backlog=3000, window=0.05, paced=10, cold=2,
+    cold_gap=0.02, scheduled=10, scheduled_over=0.1, burst=2000, kills=1, killed=3, idle=0.1, leases=(10, 20, 30),
+    rounds_of_requeue=3, weighed=1000, grown=(100, 200, 300), cycles=2, starts=1, handlers=10, delay=0.02, work=0.02,
+    worked=50, polite=(5, 20), hosts=(3, 10, 20), fair=(50, 3, 4),
+    pauses=(700, 30, 300, 200),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    """One server for these tests; its password is the canary."""
+    with EmbeddedServer(config={"requirepass": canary.PASSWORD}) as started:
+        yield started
+
+
+def keys(server: EmbeddedServer) -> set[str]:
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        return set(client.scan_iter("*", count=1000))
+
+
+@pytest.fixture
+def address(server: EmbeddedServer) -> Iterator[str]:
+    """A file with the server's URL."""
+    with tempfile.NamedTemporaryFile("w", prefix="url-") as file:
+        file.write(server.url)
+        file.flush()
+        yield file.name
+
+
+@contextmanager
+def foreign(server: EmbeddedServer) -> Iterator[None]:
+    """Somebody else's queue, in the middle of its work; afterwards it is as it was, and alone."""
+    with Queue("foreign", server.url, timeout=600) as queue, redis.Redis.from_url(server.url) as client:
+        queue.put({"a": 1}, "b", "c", "d")
+        queue.schedule("e", after=600)
+        lease, *_ = queue.claim(2)
+        queue.ack(lease)
+        there = {key: client.dump(key) for key in keys(server)}
+        yield
+        assert {key: client.dump(key) for key in keys(server)} == there
+        check_keys(client, "foreign")
+        queue.purge()
+        assert keys(server) == set()
+
+
+@pytest.fixture(scope="module")
+def found(server: EmbeddedServer) -> report.Report:
+    """A round of everything, the heavy and the far with it, beside somebody else's queue."""
+    with foreign(server):
+        names = [one.name for one in report.MEASURES]
+        return report.measure(server.url, names, rounds=1, sizes=TINY)
+
+
+def bench(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "timeoutq", "bench", *words],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, timeout=60, check=False, **how,
+    )  # fmt: skip
+
+
+# ---- what it reads
+
+
+def test_every_figure_is_read(found: report.Report) -> None:
+    told = json.loads(json.dumps(report.to_json(found), allow_nan=False))
+    assert [figure["name"] for figure in told["figures"]] == [
+        figure.name for one in report.MEASURES for figure in one.figures
+    ]
+    for figure in told["figures"]:
+        # the CPU of a moment this short is not told, and there is no second server beside one that was given
+        if not figure["name"].endswith(("-server", "-redis")):
+            assert figure["value"] is not None, figure
+    assert canary.PASSWORD not in told["url"]
+
+
+def test_the_ratio_is_the_value_over_the_limit_of_the_same_round(server: EmbeddedServer) -> None:
+    found = report.measure(server.url, ["put-one", "put-bulk", "claim-100", "requeue"], rounds=3, sizes=TINY)
+    rows = {row.figure.name: row for row in found.rows}
+    assert {len(row.rounds) for name, row in rows.items() if not name.startswith("requeue")} == {3}
+    assert {len(row.rounds) for name, row in rows.items() if name.startswith("requeue")} == {1}
+    compared = [row for row in found.rows if row.figure.limit]
+    assert len(compared) == 8
+    for row in compared:
+        ratios: list[float] = []
+        for at, one in enumerate(row.rounds):
+            beside = rows[str(row.figure.limit)].rounds
+            assert one["limit"] == beside[min(at, len(beside) - 1)]["value"]
+            if one["value"] is not None and one["limit"]:
+                assert one["ratio"] == one["value"] / one["limit"]
+                ratios.append(one["value"] / one["limit"])
+        assert row.ratio == (median(ratios) if ratios else None)
+
+
+def test_nothing_is_lost_or_done_twice_behind_delays(found: report.Report) -> None:
+    rows = {row.figure.name: row.value for row in found.rows}
+    assert rows["latency-lost"] == 0
+    # a lease that ran out on a busy machine is no fault of the queue: it is counted, and so explains each repetition
+    assert (rows["latency-duplicates"] or 0) <= (rows["latency-expired"] or 0)
+
+
+def test_what_the_table_says_has_a_line_for_each_figure(
+    found: report.Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report.show(found)
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == [row.figure.name for row in found.rows]
+    assert {len(line) for line in lines} == {len(report.COLUMNS)}
+    assert {line[-1] for line in lines} <= {"met", "missed", "-"}
+
+
+# ---- what it makes of it
+
+
+def row(target: Target | None, values: list[float | None], limits: list[float | None], **more: float) -> report.Row:
+    measure = ground.Measure(
+        "m",
+        [Figure("limit", "", ""), Figure("it", "", "", "limit", target), *(Figure(name, "", "") for name in more)],
+        lambda _: {},
+    )
+    taken: dict[str, list[float | None]] = {"limit": limits, "it": values}
+    taken |= {name: [value] for name, value in more.items()}
+    return next(row for row in report.rows([measure], taken) if row.figure.name == "it")
+
+
+def test_ratios_are_taken_in_each_round_and_not_of_the_medians() -> None:
+    seen = row(None, [10.0, 30.0, 50.0], [10.0, 10.0, 100.0])
+    assert (seen.value, seen.low, seen.high) == (30, 10, 50)
+    assert (seen.limit, seen.ratio, seen.ratio_low, seen.ratio_high) == (10, 1, 0.5, 3)
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "limit", "met"),
+    [
+        (Target("ratio", "≥", 0.7), 70.0, 100.0, True),
+        (Target("ratio", "≥", 0.7), 69.0, 100.0, False),
+        (Target("ratio", "≤", 1.3), 1.3, 1.0, True),
+        (Target("ratio", "≤", 1.3), 1.4, 1.0, False),
+        (Target("ratio", "≤", 1.3), 1.4, None, None),
+        (Target("value", "≤", 3.0), 3.0, None, True),
+        (Target("value", "≤", 3.0), 3.1, None, False),
+        (Target("value", "≥", 3.0), None, None, None),
+        (Target("above", "≤", 0.1), 0.55, 0.5, True),
+        (Target("above", "≤", 0.1), 0.65, 0.5, False),
+    ],
+)
+def test_a_target_is_met_or_missed(target: Target, value: float | None, limit: float | None, met: bool | None) -> None:
+    assert row(target, [value], [limit]).met is met
+
+
+def test_a_target_is_excused_by_the_figure_that_it_names() -> None:
+    target = Target("ratio", "≥", 1.4, unless=("busy", 90.0))
+    assert row(target, [1.0], [1.0], busy=95.0).met is True
+    assert row(target, [1.0], [1.0], busy=85.0).met is False
+
+
+def test_percentiles_are_values_that_were_seen() -> None:
+    assert percentile([5.0, 1.0, 3.0], 0.5) == 3
+    assert percentile([float(n) for n in range(1, 101)], 0.99) == 99
+    assert percentile([7.0], 0.99) == 7
+
+
+def test_a_choice_brings_the_limits_that_it_is_set_beside() -> None:
+    assert [one.name for one in report.choose(["worker-2"])] == ["bare-100", "worker", "worker-2"]
+    assert [one.name for one in report.choose(["claim-100-async, ping"])] == [
+        "ping", "bare-100-apart", "bare-100", "claim-100"
+    ]  # fmt: skip
+    assert [one.name for one in report.choose([], far=True)] == ["latency"]
+    usual = {one.name for one in report.choose([])}
+    assert {"growth", "burst", "ping"} <= usual
+    assert "latency" not in usual
+    assert usual - {one.name for one in report.choose([], quick=True)} == {"growth", "burst", "hosts-claim"}
+
+
+def test_each_limit_is_taken_before_what_is_set_beside_it() -> None:
+    seen: set[str] = set()
+    for one in report.MEASURES:
+        seen |= {figure.name for figure in one.figures}
+        assert {figure.limit for figure in one.figures if figure.limit} <= seen, one.name
+
+
+# ---- how it ends
+
+
+def test_a_name_that_there_is_not_ends_with_two_and_tells_those_that_there_are() -> None:
+    done = bench("--only", "worker", "--only", "speed")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no figure has the name 'speed'" in done.stderr
+    assert all(figure.name in done.stderr for one in report.MEASURES for figure in one.figures)
+    with pytest.raises(InvalidInput, match="leave out --only"):
+        report.choose(["ping"], far=True)
+
+
+def test_a_server_that_is_away_ends_with_three() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        done = bench("--url", f"redis://127.0.0.1:{nobody.getsockname()[1]}", "--only", "ping")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no answer from" in done.stderr
+
+
+def test_a_server_that_goes_away_in_the_middle_is_told_as_such() -> None:
+    with EmbeddedServer() as started:
+
+        def take(ground: ground.Ground) -> dict[str, float]:
+            started.kill()
+            return {"it": float(ground.bare.execute_command("DBSIZE"))}
+
+        measure = ground.Measure("m", [Figure("it", "", "")], take)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(report, "MEASURES", [measure])
+            with pytest.raises(TimeoutqError, match="no answer from"):
+                report.measure(started.url, sizes=TINY)
+
+
+def test_on_a_server_of_its_own_it_prints_lines_or_json_and_judges_when_asked() -> None:
+    done = bench("--only", "help", "--quick", "--rounds", "1", "--json", "--check")
+    told = json.loads(done.stdout)
+    assert done.returncode == (1 if told["missed"] else 0)
+    assert [figure["name"] for figure in told["figures"]] == ["import-redis", "import", "help"]
+    assert (told["url"], told["rounds"], done.stderr) == ("embedded", 1, "")
+
+
+def bench_keys(server: EmbeddedServer, name: str) -> list[str]:
+    return [key for key in keys(server) if re.fullmatch(rf"timeoutq:\{{bench-[0-9a-f]+\}}:{name}", key)]
+
+
+def pids_in(workers: Any) -> list[int]:
+    return [int(worker.split(b":")[1]) for worker in workers]
+
+
+def alive(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_cleans_up(server: EmbeddedServer, address: str, number: signal.Signals) -> None:
+    with foreign(server):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "timeoutq", "bench", "--url-file", address, "--only", "worker-def"],
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        try:
+            # its worker is at work
+            (key,) = wait_until(lambda: bench_keys(server, "worker_info"), 30)
+            with redis.Redis.from_url(server.url) as client:
+                workers = pids_in(client.hkeys(key))
+            process.send_signal(number)
+            said, complained = process.communicate(timeout=30)
+        finally:
+            process.kill()
+            process.wait()
+        assert (process.returncode, said, complained) == (130, b"", b"")
+        assert workers
+        assert not any(map(alive, workers))
+
+
+def test_a_worker_does_not_outlive_a_run_that_was_killed(server: EmbeddedServer, address: str, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "timeoutq", "bench", "--url-file", address, "--only", "idle"],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    left: set[str] = set()
+    try:
+        (key,) = wait_until(lambda: bench_keys(server, "worker_info"), 30)
+        left.add(key.split("{")[1].split("}")[0])
+        with redis.Redis.from_url(server.url) as client:
+            workers = pids_in(client.hkeys(key))
+        assert workers
+        process.kill()
+        wait_until(lambda: not any(map(alive, workers)))
+    finally:
+        process.kill()
+        process.wait()
+        for name in left:
+            with Queue(name, server.url) as queue:
+                queue.purge()
+
+
+# ---- the proxy
+
+
+def test_the_proxy_delays_each_round_trip_by_what_it_says(server: EmbeddedServer) -> None:
+    with DelayingProxy(server.url, 0.03) as proxy, redis.Redis.from_url(proxy.url) as client:
+        client.ping()  # connects
+        for _ in range(10):
+            said = len(proxy.delays)
+            began = time.monotonic()
+            assert client.ping()
+            took = time.monotonic() - began
+            (delay,) = proxy.delays[said:]
+            assert delay <= took  # how much longer it took is the machine's affair
+        assert all(0 <= delay <= 0.03 for delay in proxy.delays)
+        assert max(proxy.delays) > 0.005
+
+
+def test_the_proxy_keeps_the_order_of_what_comes_in_pieces(server: EmbeddedServer) -> None:
+    with DelayingProxy(server.url, 0.02) as proxy, redis.Redis.from_url(proxy.url, decode_responses=True) as client:
+        words = [f"{number}:" + "x" * 3000 for number in range(200)]
+        pipe = client.pipeline(transaction=False)
+        for word in words:
+            pipe.execute_command("ECHO", word)
+        assert pipe.execute() == words
+        assert [client.execute_command("ECHO", word) for word in words[:5]] == words[:5]
+        moments = [client.time() for _ in range(3)]
+        assert all(before <= after for before, after in pairwise(moments))
+
+
+def test_the_proxy_refuses_what_is_not_plain_tcp() -> None:
+    for url in ("unix:///tmp/server.sock", "rediss://example.com:6379/0"):
+        with pytest.raises(InvalidInput, match="plain TCP"):
+            DelayingProxy(url, 0.2)

@@ -1,0 +1,41 @@
+"""The transcripts that need no server of their own, on fakeredis: the same scripts, in memory.
+
+They are those of `test_core.py` and `test_records.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import fakeredis
+import pytest
+
+from tests.core import test_core, test_records
+from tests.rig.faces import Blocking
+from timeoutq import Queue
+
+# These look at raw keys or at a second client: fakeredis keeps the time to live of a key in whole seconds, so that the
+# lock of a short lease is gone at once there.
+NEED_A_SERVER = {"url", "name", "raw"}
+
+
+@pytest.fixture(params=["sync", "async"])
+def face(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """An empty queue in memory, through either face."""
+    server = fakeredis.FakeServer()
+    if request.param == "sync":
+        opened: Any = Queue("fake", client=fakeredis.FakeRedis(server=server), timeout=5)
+    else:
+        opened = Blocking("fake", client=fakeredis.FakeAsyncRedis(server=server), timeout=5)
+    with opened:
+        yield opened
+        opened.purge()
+        with fakeredis.FakeRedis(server=server) as raw:
+            assert raw.keys("*") == []
+
+
+for _name, _test in [*vars(test_core).items(), *vars(test_records).items()]:
+    if _name.startswith("test_") and not NEED_A_SERVER & set(inspect.signature(_test).parameters):
+        globals()[_name] = _test

@@ -1,0 +1,450 @@
+"""Replies that are lost, calls that are sent again, servers that forget scripts, restart or change their clock."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import fakeredis
+import pytest
+import redis
+
+from tests.rig.faces import Blocking
+from tests.rig.invariants import check
+from tests.rig.proxy import Fault, Proxy
+from tests.rig.waiting import wait_until
+from timeoutq import AsyncQueue, Queue, State, Unavailable, flows, sending
+from timeoutq.calls import Call
+from timeoutq.embedded import EmbeddedServer
+
+
+@pytest.fixture
+def proxy(url: str) -> Iterator[Proxy]:
+    with Proxy(url) as made:
+        yield made
+
+
+@pytest.fixture(params=[Queue, Blocking])
+def through(request: pytest.FixtureRequest, proxy: Proxy, url: str, name: str) -> Iterator[Any]:
+    """A queue behind the proxy, on either face."""
+    with request.param(name, proxy.url, timeout=5) as queue:
+        queue.put("warm")
+        queue.forget("warm")
+        yield queue
+        check(url, name)
+
+
+def sha(queue: Any, name: str) -> bytes:
+    return bytes(queue.operations.call(name, [], bytes).head[1])
+
+
+def test_a_claim_whose_reply_was_lost_gives_the_same_tasks(through: Any, proxy: Proxy) -> None:
+    through.put([f"t{i}" for i in range(10)])
+    through.release(through.claim(1))
+    proxy.arm(Fault.RESET_AFTER, sha(through, "claim"))
+    leases = through.claim(4)
+    assert proxy.lost == 1
+    assert len(leases) == 4
+    assert through.stats().in_progress == 4
+    assert through.stats().counters["claimed"] == 5
+    assert through.ack(leases).ok == 4
+
+
+@pytest.mark.parametrize("verb", ["ack", "release", "fail"])
+def test_an_end_whose_reply_was_lost_is_carried_out_once(through: Any, proxy: Proxy, verb: str) -> None:
+    through.put("a", "b")
+    one, two = through.claim(2)
+    act = {"ack": through.ack, "release": through.release, "fail": lambda lease: through.fail(lease, "x", retry_in=9)}
+    act[verb](one)
+    proxy.arm(Fault.RESET_AFTER, sha(through, verb))
+    assert act[verb](two) == "already"
+    assert proxy.lost == 1
+    counted = {"ack": "acked", "release": "released", "fail": "failed"}[verb]
+    assert through.stats().counters[counted] == 2
+
+
+def test_a_put_again_whose_reply_was_lost_does_not_bring_a_task_back_twice(
+    through: Any, proxy: Proxy, url: str
+) -> None:
+    through.put("a")
+    through.ack(through.claim()[0])
+    call: Call[Any] = through.operations.put(("a",), through.token, again=True)[0]
+    with redis.Redis.from_url(url) as client:
+        raw: Any = client
+        assert raw.execute_command(*call.command()) == b"A"
+        through.ack(through.claim()[0])
+        assert raw.execute_command(*call.command(50)) == b"d"
+    assert through.inspect("a").state is State.DONE
+
+
+def test_a_pull_whose_reply_was_lost_is_not_sent_again(through: Any, proxy: Proxy) -> None:
+    through.put("a", "b", "c")
+    through.pull(1)
+    proxy.arm(Fault.RESET_AFTER, sha(through, "pull"))
+    with pytest.raises(Unavailable):
+        through.pull(1)
+    assert proxy.seen == 1
+    assert through.stats().counters["pulled"] == 2
+    assert through.stats().todos == 1
+
+
+BREAKS = (redis.ConnectionError, redis.TimeoutError)
+
+
+def test_redis_py_sends_nothing_again_by_itself(proxy: Proxy, name: str) -> None:
+    with Queue(name, proxy.url) as queue:
+        link = queue._link()
+        link.send([("PING",)])
+        proxy.arm(Fault.RESET_AFTER, b"ECHO", times=None)
+        with pytest.raises(BREAKS):
+            link.send([("ECHO", "x")])
+        assert proxy.seen == 1
+
+
+async def test_redis_py_sends_nothing_again_by_itself_from_asyncio_either(proxy: Proxy, name: str) -> None:
+    async with AsyncQueue(name, proxy.url) as queue:
+        await queue.link.send([("PING",)])
+        proxy.arm(Fault.RESET_AFTER, b"ECHO", times=None)
+        with pytest.raises(BREAKS):
+            await queue.link.send([("ECHO", "x")])
+        assert proxy.seen == 1
+
+
+def test_scripts_that_the_server_forgot_are_loaded_again(face: Any, raw: redis.Redis) -> None:
+    client: Any = raw
+    face.put("a")
+    client.script_flush()
+    (lease,) = face.claim()
+    client.script_flush()
+    assert face.ack(lease, put=["b"]) == "ok"
+    client.script_flush()
+    assert face.stats().known == 2
+
+
+def test_a_claim_that_arrives_after_its_caller_gave_up_leases_nothing(face: Any, raw: redis.Redis) -> None:
+    client: Any = raw
+    face.put("a")
+    face.stats()
+    call = face.operations.claim(b"late#1", 1, 5000)
+    client.script_load(__import__("timeoutq.scripts").scripts.script("claim").text)
+    past = int(time.time() * 1000) - 5000
+    with pytest.raises(redis.ResponseError, match="LATE the claim arrived"):
+        client.execute_command(*call.command(not_after=past))
+    assert face.stats().in_progress == 0
+
+
+@pytest.mark.parametrize("kind", [Queue, Blocking])
+def test_a_server_that_was_paused_leases_no_task_to_callers_that_gave_up(kind: Any, tmp_path: Path) -> None:
+    import signal
+
+    with EmbeddedServer() as server, kind("q", server.url, deadline=0.6) as queue:
+        queue.put("a", "b")
+        queue.release(queue.claim())
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(Unavailable):
+                queue.claim()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        wait_until(lambda: queue.stats().known == 2)
+        assert queue.stats().in_progress == 0
+
+
+def test_after_a_restart_live_workers_may_extend_first(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, config={"appendfsync": "always"}) as server, Queue("q", server.url, timeout=1) as q:
+        q.put("a", "b")
+        leases = q.claim(2)
+        assert q.requeue_expired() == 0
+        wait_until(lambda: q.inspect("a").lease_left < 0)  # type: ignore[operator]  # it is leased
+        q.requeue_expired()  # the cleaner has seen this server
+        leases = q.claim(2)
+        server.kill()
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > 1.1, timeout=2)  # down for longer than the lease
+        server.start()
+        wait_until(lambda: q.stats().known == 2)
+        assert q.requeue_expired() == 0
+        assert q.extend(leases).ok == 2
+        assert q.stats().counters["restarts"] == 1
+        assert q.ack(leases).ok == 2
+
+
+async def test_a_cleaner_remembers_the_server_before_anything_has_expired(tmp_path: Path) -> None:
+    from timeoutq import Cleaner
+
+    with EmbeddedServer(tmp_path, config={"appendfsync": "always"}) as server, Queue("q", server.url, timeout=1) as q:
+        q.put("a")
+        (lease,) = q.claim()
+        async with AsyncQueue("q", server.url) as cleaned:
+            cleaner = asyncio.create_task(Cleaner(cleaned).run())
+            async with asyncio.timeout(5):
+                while "run_id" not in q.stats().settings:
+                    await asyncio.sleep(0.01)
+            server.kill()
+            await asyncio.sleep(1.1)  # the lease runs out meanwhile
+            server.start()
+            assert q.extend(lease).task == "a"
+            cleaner.cancel()
+            await asyncio.gather(cleaner, return_exceptions=True)
+        assert q.stats().counters.get("expired", 0) == 0
+
+
+def test_a_clock_that_jumps_forward_takes_no_lease_back_at_once() -> None:
+    from timeoutq.testing import fake_queue
+
+    queue = fake_queue(timeout=60)
+    queue.put("a")
+    (lease,) = queue.claim()
+    assert queue.requeue_expired() == 0
+    call = queue.operations.requeue_expired()
+    expected = round(queue.clock.now * 1000)
+    queue.clock.advance(600)
+    queue._link().send([call.command(expected=expected)])
+    assert queue.inspect("a").state is State.IN_PROGRESS
+    assert queue.stats().counters["clock_jumps"] == 1
+    assert queue.ack(lease) == "ok"
+
+
+# ---- processes, threads and tasks
+
+
+def test_a_forked_child_is_another_client(queue: Queue) -> None:
+    queue.put("a")
+    (lease,) = queue.claim()
+    (connection,) = queue._link().send([("CLIENT", "ID")])
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            own = queue._link().send([("CLIENT", "ID")])[0]
+            os.write(writing, queue.token() + f" {queue.stats().known} {own}".encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    token, known, own = os.read(reading, 200).decode().split(" ")
+    os.close(reading)
+    os.close(writing)
+    assert known == "1"
+    assert token.split("#")[0] != queue.worker
+    assert int(own) != connection
+    assert queue.ack(lease) == "ok"
+
+
+def test_one_queue_serves_many_threads(queue: Queue) -> None:
+    queue.put([f"t{i}" for i in range(600)])
+    done: list[str] = []
+
+    def work() -> None:
+        while leases := queue.claim(7):
+            done.extend(lease.task for lease in leases)
+            queue.ack(leases)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == sorted(f"t{i}" for i in range(600))
+
+
+async def test_a_claim_that_is_cancelled_gives_back_what_it_took(proxy: Proxy, url: str, name: str) -> None:
+    async with AsyncQueue(name, proxy.url) as queue:
+        await queue.put("a")
+        await queue.claim(wait=0)
+        await queue.forget("a")
+        await queue.put("b")
+        proxy.arm(Fault.SWALLOW, sha(queue, "claim"))
+        task = asyncio.create_task(queue.claim())
+        async with AsyncQueue(name, url) as other, asyncio.timeout(5):
+            while not (await other.stats()).in_progress:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert task.cancelled()
+            while (await other.stats()).in_progress:
+                await asyncio.sleep(0.01)
+            assert (await other.inspect("b")).state is State.TODOS
+            assert (await other.stats()).counters["released"] == 1
+
+
+# ---- clients of the caller
+
+
+@contextmanager
+def given(url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(url, decode_responses=True, socket_timeout=0.3, protocol=3) as client:
+        yield client
+
+
+def test_a_client_of_the_caller_is_a_source_of_address_and_credentials(url: str, name: str) -> None:
+    with given(url) as client, Queue(name, client=client) as queue:
+        assert queue.put("a").added == 1
+        assert [lease.task for lease in queue.claim(wait=1)] == ["a"]
+        assert client.ping()
+    assert "redis://127.0.0.1" in repr(queue)
+
+
+def test_fakeredis_runs_the_same_scripts() -> None:
+    with Queue("q", client=fakeredis.FakeRedis()) as queue:
+        queue.put({"a": 1}, "b")
+        queue.schedule("c", after=0)
+        first = queue.claim(1)
+        assert queue.ack(first).ok == 1
+        (lease,) = queue.claim(1)
+        assert queue.ack(lease, put=["d"]) == "ok"
+        queue.promote_due()
+        leases = queue.claim(5)
+        assert {lease.task for lease in leases} == {"c", "d"}
+        assert queue.fail(leases, "x", give_up=True).ok == 2
+        assert queue.retry_failed(all=True) == 2
+        assert queue.stats().known == 4
+
+
+def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
+    with EmbeddedServer(unix=True) as server:
+        assert server.url.startswith("unix://")
+        for kind in (Queue, Blocking):
+            with kind("q", server.url) as queue:
+                queue.put("a", again=True)
+                (lease,) = queue.claim(wait=1)
+                assert queue.ack(lease) == "ok"
+
+
+def test_valkey_is_another_word_for_redis(url: str, name: str) -> None:
+    with Queue(name, url.replace("redis://", "valkey://")) as queue:
+        assert queue.put("a").added == 1
+
+
+def test_the_environment_names_the_server(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("TIMEOUTQ_URL", url)
+    with Queue(name) as queue:
+        assert queue.put("a").added == 1
+        with Queue(name, url) as other:
+            assert other.inspect("a").state is State.TODOS
+    monkeypatch.delenv("TIMEOUTQ_URL")
+    with Queue(name) as queue:
+        assert queue.url == "redis://127.0.0.1:1/0"
+    monkeypatch.delenv("REDIS_URL")
+    with Queue(name) as queue:
+        assert queue.url == "redis://localhost:6379/0"
+
+
+# ---- a claim that is sent again while very many leases are out
+
+
+def crowd(raw: Any, name: str, count: int, at_ms: float) -> None:
+    """Lease so many tasks to others, with the deadlines of one claim a ms."""
+    key, ids = f"timeoutq:{{{name}}}:", [f"other{n:06d}" for n in range(count)]
+    for at in range(0, count, 1000):
+        some = ids[at : at + 1000]
+        raw.sadd(key + "in_progress", *some)
+        raw.hset(key + "owners", mapping=dict.fromkeys(some, "other#1"))
+        raw.zadd(key + "leases", {id: int(at_ms + n / 500) for n, id in enumerate(some, at)})
+
+
+@pytest.mark.parametrize("before", [0, 12_000])
+def test_a_claim_that_is_sent_again_finds_its_tasks_among_many_leases_a_part_at_a_time(
+    queue: Queue, raw: Any, before: int
+) -> None:
+    queue.put([f"mine{n}" for n in range(300)], ["fresh"])
+    call = queue.operations.claim(b"w#1", 200, 60_000)
+    first = queue.run(sending.answer(queue.talk, call))
+    assert first.rest is None
+    deadline = first.leases[0].deadline * 1000
+    crowd(raw, queue.name, 25_000, deadline - before / 500)
+    parts = [call.read(binary(raw, call.command(200)))]
+    while parts[-1].rest is not None:
+        parts.append(call.read(binary(raw, parts[-1].rest.command())))
+    assert len(parts) == 3, "ten thousand leases are looked through at a time"
+    found = [lease.task for part in parts for lease in part.leases]
+    assert sorted(found) == sorted(lease.task for lease in first.leases)
+    assert queue.stats().counters["claimed"] == 200
+    gone(raw, queue.name)
+
+
+def test_what_goes_on_to_look_is_not_put_off_by_a_lease_that_has_gone_meanwhile(queue: Queue, raw: Any) -> None:
+    queue.put([f"zz{n}" for n in range(50)])
+    call = queue.operations.claim(b"w#1", 50, 60_000)
+    first = queue.run(sending.answer(queue.talk, call))
+    # the last of the first part has the same deadline as its own, which stand right behind
+    crowd(raw, queue.name, 25_000, round(first.leases[0].deadline * 1000) - 19)
+    part = call.read(binary(raw, call.command(200)))
+    assert part.rest is not None
+    last = cast("bytes", part.rest.args[-1]).split(b" ", 2)[2]
+    raw.zrem(f"timeoutq:{{{queue.name}}}:leases", last, "other000000", "other000001")
+    found = queue.run(flows.whole(queue.talk, part))
+    assert {lease.task for lease in found.leases} == {lease.task for lease in first.leases}
+    assert queue.stats().counters["claimed"] == 50
+    gone(raw, queue.name)
+
+
+def test_a_claim_that_had_not_been_carried_out_takes_its_tasks_after_the_last_part(queue: Queue, raw: Any) -> None:
+    queue.put("a")
+    queue.release(queue.claim())
+    seconds, micros = raw.time()
+    crowd(raw, queue.name, 25_000, seconds * 1000 + micros // 1000 + 60_000)
+    call = queue.operations.claim(b"w#2", 5, 60_050)
+    found = queue.run(flows.whole(queue.talk, call.read(binary(raw, call.command(500)))))
+    assert [lease.task for lease in found.leases] == ["a"]
+    gone(raw, queue.name)
+
+
+def binary(raw: Any, words: Any) -> Any:
+    """Run a command, and give its reply in bytes."""
+    given: Any = redis.ConnectionPool
+    with redis.Redis(
+        connection_pool=given(**{**raw.connection_pool.connection_kwargs, "decode_responses": False})
+    ) as client:
+        return client.execute_command(*words)
+
+
+def gone(raw: Any, name: str) -> None:
+    """Take the others away again: they were never claimed."""
+    key = f"timeoutq:{{{name}}}:"
+    others = [id for id in raw.smembers(key + "in_progress") if id.startswith("other")]
+    raw.srem(key + "in_progress", *others)
+    raw.hdel(key + "owners", *others)
+    raw.zrem(key + "leases", *others)
+
+
+def test_old_ids_of_calls_are_cleared_away_in_small_parts_that_keep_up(raw: redis.Redis, queue: Queue) -> None:
+    key = queue.operations.key("calls")
+    old = {f"old{i}": float(i) for i in range(3000)}
+    raw.zadd(key, old)
+    before = 3000
+    for i in range(160):
+        queue.put(f"task{i}")
+        left = int(raw.zcount(key, "-inf", 3000))
+        assert before - left <= 200
+        before = left
+    assert before < 3000 - 160  # more go than came
+
+
+@pytest.mark.parametrize(("silence", "again"), [(40.0, True), (51.0, False)])
+def test_a_call_is_never_sent_again_once_the_queue_may_have_forgotten_it(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, silence: float, again: bool
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("timeoutq.flows.time.monotonic", lambda: clock[0])
+    talk = replace(queue.talk, deadline=3600.0, proved=True)
+    flow = sending.settle(talk, talk.operations.put(("a",), talk.nonce))
+    assert isinstance(next(flow), sending.Send)
+    clock[0] += silence
+    if again:
+        assert isinstance(flow.send(ConnectionResetError("gone")), sending.Sleep)
+        step = flow.send(None)
+        assert isinstance(step, sending.Send)
+        assert 40_000 in step.commands[0]  # its age, by which the script looks for the first one
+    else:
+        with pytest.raises(StopIteration) as ended:
+            flow.send(ConnectionResetError("gone"))
+        assert isinstance(ended.value.value[0], Unavailable)

@@ -1,0 +1,152 @@
+"""Users of few rights: refused before anything is written, told the cure; the cure carries all that a queue does."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from tests.core import test_core
+from timeoutq import AccessDenied, Politeness, Queue, rights, sending
+from timeoutq.watch.doctor import examine, gather, judge
+
+MakeUser = Callable[..., str]
+
+
+@pytest.fixture
+def user(url: str, raw: redis.Redis) -> Any:
+    """Set the rights of a user who has none by itself; give the URL for it."""
+    client: Any = raw
+
+    def make(*rules: str) -> str:
+        client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", *rules)
+        return re.sub("//[^@/]*@", "//app:secret@", url)
+
+    yield make
+    client.acl_deluser("app")
+
+
+@pytest.mark.parametrize("command", sorted(rights.of_scripts() - {"INFO"}))
+def test_a_user_who_lacks_a_command_is_refused_before_anything_is_written(
+    user: MakeUser, name: str, raw: redis.Redis, command: str
+) -> None:
+    with Queue(name, user("~*", "+@all", f"-{command.lower()}")) as queue:
+        with pytest.raises(AccessDenied) as caught:
+            queue.put("a")
+        assert list(raw.scan_iter("*")) == []
+        if command not in ("TIME", "HMGET"):  # without these no script runs at all
+            assert f"may not run {command} on the keys of queue {name}" in str(caught.value)
+            cure = str(caught.value).partition("Let an operator run: ")[2]
+            assert cure == f"ACL SETUSER app +{command.lower()}", "no rights beyond what is missing"
+        # what is allowed later is tried again
+        user("~*", "+@all")
+        queue.put("a")
+        queue.purge()
+
+
+def test_the_probe_takes_one_exchange_and_leaves_no_key(url: str, name: str, raw: redis.Redis) -> None:
+    with Queue(name, url) as queue:
+        queue.put("a")
+        queue.stats()
+        queue.purge()
+        queue.run(sending.prove(queue.talk))
+        assert list(raw.scan_iter("*")) == []
+        client: Any = raw
+        client.config_resetstat()
+        with Queue(name, url) as other:
+            other.stats()
+            assert "cmdstat_psetex" not in client.info("commandstats"), "who only reads tries nothing"
+            other.put("a")
+            sent = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+            other.put("b")
+            assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == sent + 1
+            assert sent == 3
+        queue.purge()
+
+
+def test_who_may_only_read_can_look(user: MakeUser, url: str, name: str) -> None:
+    with Queue(name, url, politeness=Politeness(1)) as owner:
+        owner.put("http://a.example/", "b")
+        address = user("~timeoutq:*", "+@read", "+evalsha", "+script|load", "+time")
+        with Queue(name, address) as queue:
+            assert queue.stats().known == 2
+            assert queue.why("b").code == "no_worker"
+            assert [entry.task for entry in queue.list("todos").entries]
+            assert queue.inspect("b").state == "todos"
+            assert len(queue.hosts().hosts) == 1
+            assert queue.drained() is False
+            with pytest.raises(AccessDenied, match=r"may not run .*SMOVE"):
+                queue.claim()
+        owner.purge()
+
+
+def test_a_user_who_may_not_hear_the_bell_is_told_so(user: MakeUser, name: str) -> None:
+    with Queue(name, user("~*", "+@all", "-blpop")) as queue:
+        with pytest.raises(AccessDenied, match="blpop"):
+            queue.claim(wait=5)
+        queue.purge()
+
+
+@pytest.mark.parametrize(
+    ("rules", "refused", "cure"),
+    [
+        (["~timeoutq:{web}:*", "+@all", "-smove", "-info"], "INFO, SMOVE", "+info +smove"),
+        (["~*", "+@all", "-zadd"], "ZADD", "+zadd"),
+        (["~timeoutq:{other}:*", "+@all"], "the keys timeoutq:{web}:*", "~timeoutq:{web}:*"),
+        (
+            ["~timeoutq:{other}:*", "+@all", "-sadd"],
+            "SADD, the keys timeoutq:{web}:*",
+            "~timeoutq:{web}:* +sadd",
+        ),
+    ],
+)
+def test_doctor_proposes_no_more_than_the_queue_that_was_asked_about_needs(
+    user: MakeUser, raw: redis.Redis, rules: list[str], refused: str, cure: str
+) -> None:
+    client: Any = raw
+    with Queue("web", user(*rules)) as queue:
+        (found,) = [finding for finding in examine(queue) if finding.check == "acl"]
+        assert (found.verdict, found.found) == ("red", f"app is refused {refused}")
+        assert found.cure == f"ACL SETUSER app {cure}"
+        client.execute_command(*found.cure.split())
+        assert [finding.verdict for finding in examine(queue) if finding.check == "acl"] == ["green"]
+
+
+def test_without_a_queue_doctor_proposes_no_rights_to_the_keys_of_all_queues(user: MakeUser) -> None:
+    with Queue("doctor", user("~timeoutq:{web}:*", "+@all")) as queue:
+        (found,) = [finding for finding in examine(queue, named=False) if finding.check == "acl"]
+        assert (found.verdict, found.found) == ("red", "app is refused the keys timeoutq:*")
+        assert found.cure == "timeoutq doctor QUEUE proposes the rights for the keys of one queue"
+
+
+def test_the_user_that_doctor_proposes_carries_all_that_a_queue_does(
+    user: MakeUser, url: str, raw: redis.Redis
+) -> None:
+    client: Any = raw
+    address = user()
+    with Queue("q", address) as queue:
+        cure = next(finding.cure for finding in examine(queue) if finding.check == "acl")
+        assert cure.startswith("ACL SETUSER app ~timeoutq:{q}:* +")
+        client.execute_command(*cure.split())
+        facts = gather(queue)
+        assert facts.refused == [], "one cure is enough"
+        assert next(finding.verdict for finding in judge(facts) if finding.check == "acl") == "green"
+    assert {f"+{name.lower()}" for name in rights.every()} == set(cure.split()[4:])
+    transcripts = [
+        body
+        for title, body in vars(test_core).items()
+        if title.startswith("test_") and list(inspect.signature(body).parameters) == ["face"]
+    ]
+    assert len(transcripts) > 15
+    for body in transcripts:
+        with Queue("q", address, timeout=5) as queue:
+            body(queue)
+            queue.purge()
+    with Queue("q", address) as queue:
+        assert queue.put("a", durable=0).added == 1
+        assert queue.run(sending.ask(queue.talk, [("WAIT", 0, 1)])) == [0]
+        queue.purge()

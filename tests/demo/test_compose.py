@@ -1,0 +1,117 @@
+"""The services of docker-compose.yml, each command started as a plain process, until the crawl has finished."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from demo.command import free_port, members
+from demo.site import expected
+from tests.rig.waiting import wait_until
+from timeoutq import Queue, State, Worker
+from timeoutq.cli.reading import seconds
+from timeoutq.embedded import EmbeddedServer
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+SERVICES: dict[str, Any] = COMPOSE["services"]
+
+
+def test_the_readme_counts_the_services_that_there_are() -> None:
+    [line] = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if "docker compose up" in line]
+    told = {
+        name.removesuffix("s") if count else name: int(count or 1)
+        for count, name in re.findall(r"(?:(\d+) )?(\w+)[,.]", line.partition("services:")[2])
+    }
+    assert told == {name: service.get("deploy", {}).get("replicas", 1) for name, service in SERVICES.items()}
+
+
+def test_what_a_service_waits_for_can_come() -> None:
+    for name, service in SERVICES.items():
+        for other, how in service.get("depends_on", {}).items():
+            assert how["condition"] != "service_healthy" or "healthcheck" in SERVICES[other], (name, other)
+        for volume in service.get("volumes", []):
+            assert volume.partition(":")[0] in COMPOSE["volumes"], name
+
+
+def test_a_worker_may_drain_before_docker_kills_it() -> None:
+    drains = inspect.signature(Worker).parameters["drain_deadline"].default
+    # what is held at the deadline is given back, and the supervisor waits for its children
+    assert seconds(SERVICES["worker"]["stop_grace_period"]) >= drains + 5
+
+
+def test_every_command_runs_as_a_plain_process_and_the_crawl_finishes(tmp_path: Path) -> None:
+    port = free_port()
+    started: list[subprocess.Popen[bytes]] = []
+    settings = SERVICES["redis"]["command"][1:]
+    config = {name.removeprefix("--"): value for name, value in zip(settings[::2], settings[1::2], strict=True)}
+    with EmbeddedServer(tmp_path / "state", config=config) as server:
+
+        def place(word: str) -> str:
+            # the names that Docker's network would resolve
+            return (
+                word.replace("redis://redis:6379/0", server.url)
+                .replace("site:8080", f"127.0.0.1:{port}")
+                .replace("0.0.0.0", "127.0.0.1")  # the address in the file, not one to bind
+                .replace("8080", str(port))
+            )
+
+        def start(service: str, number: int = 0) -> subprocess.Popen[bytes]:
+            program, *words = (place(word) for word in SERVICES[service]["command"])
+            command = [sys.executable, "-m", "timeoutq"] if program == "timeoutq" else [sys.executable]
+            environment = {name: place(value) for name, value in SERVICES[service]["environment"].items()}
+            with (tmp_path / f"{service}-{number}.log").open("wb") as log:
+                process = subprocess.Popen(
+                    [*command, *words],
+                    cwd=ROOT,
+                    env={**os.environ, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            started.append(process)
+            return process
+
+        def healthy(service: str) -> bool:
+            _, program, *words = (place(word) for word in SERVICES[service]["healthcheck"]["test"])
+            command = [sys.executable, "-m", "timeoutq"] if program == "timeoutq" else [sys.executable]
+            environment = {name: place(value) for name, value in SERVICES[service]["environment"].items()}
+            done = subprocess.run(
+                [*command, *words], env={**os.environ, **environment}, cwd=ROOT, capture_output=True, check=False
+            )
+            return done.returncode == 0
+
+        try:
+            start("site")
+            wait_until(lambda: healthy("site"), timeout=20)
+            assert start("seeder").wait(20) == 0
+            assert not healthy("worker")
+            workers = [start("worker", i) for i in range(SERVICES["worker"]["deploy"]["replicas"])]
+            cleaners = [start("cleaner", i) for i in range(SERVICES["cleaner"]["deploy"]["replicas"])]
+            shown = start("dashboard")
+            assert shown.wait(20) == 0  # without a terminal it shows the queue once
+            assert "known" in (tmp_path / "dashboard-0.log").read_text("utf-8")
+            wait_until(lambda: healthy("worker"), timeout=20)
+            with Queue("crawl", server.url) as queue:
+                wait_until(lambda: queue.drained() and queue.stats().known > 1, timeout=60)
+                done, failed = expected(f"http://127.0.0.1:{port}/")
+                assert members(queue, State.DONE) == done
+                assert members(queue, State.FAILED) == failed
+            for process in (*workers, *cleaners):
+                process.send_signal(signal.SIGTERM)
+            assert {process.wait(30) for process in (*workers, *cleaners)} == {0}
+            assert not healthy("worker")
+        finally:
+            for process in started:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()

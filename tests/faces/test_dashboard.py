@@ -1,0 +1,582 @@
+"""The dashboard: what it draws is a function of a snapshot; hostile text steers nothing; it lives through outages."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyte
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from tests.rig import canary
+from timeoutq import AsyncQueue, Queue, heartbeat
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.model import Entry, Failure, Sample, Stats, WorkerInfo
+from timeoutq.watch.draw import BARS, render, share_rows, show, sparkline, split_cells, svg
+from timeoutq.watch.metrics import rates, series
+from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, snapshot, snapshot_async, to_json
+
+NOW = 1_790_000_000.0
+
+HOSTILE = [
+    "\x1b[2J\x1b[H\x1b[31m",
+    "\x1b]52;c;ZXZpbA==\x07",
+    "\x1bP+q544e\x1b\\",
+    "\x9b2J\x9d0;evil\x9c",
+    "line\nforged\r\nline\ttab\x00\x7f",
+    "\u202eevil\u2066\u200f\u200b\ufeff",
+    "[bold red]markup[/] [link=http://evil]x[/link] [/]",
+    "bytes \udcff\udc80 \ud800",
+    "a" + "\u0301" * 300,
+    "日本語" * 100,
+    ":boom: \\[x]",
+]
+
+
+def stats(**given: Any) -> Stats:
+    values: dict[str, Any] = {
+        "now": NOW, "todos": 1200, "scheduled": 30, "in_progress": 400, "done": 186_000, "failed": 21, "paused": False,
+        "counters": {"put": 187_651, "claimed": 186_500, "acked": 186_000, "failed": 121, "expired": 3},
+        "todos_since": NOW - 3, "workers": 3,
+    }  # fmt: skip
+    return Stats(**{**values, **given})
+
+
+def hand_made(**given: Any) -> Snapshot:
+    counted = given.get("stats", stats())
+    end = counted.sample
+    history = [
+        replace(
+            end, at=NOW - 10 * back, put=end.put - 20 * back, acked=end.acked - 125 * back, failed=end.failed - back
+        )
+        for back in range(60, 0, -1)
+    ]
+    values: dict[str, Any] = {
+        "queue": "crawl",
+        "url": "redis://localhost:6379/0",
+        "stats": counted,
+        "workers": [
+            WorkerInfo(f"web{i}:400{i}:abcd", f"web{i}", 4000 + i, 100, 90 + i, 62_000 + i, i, NOW - 900, NOW - i - 0.5)
+            for i in range(3)
+        ],
+        "leases": [Entry(f"https://example.com/page/{i}", NOW + 4 + i, f"web{i}:400{i}:abcd") for i in range(9)],
+        "due": [Entry(f"https://example.com/news/{i}", NOW + 60 * (i + 1)) for i in range(9)],
+        "errors": [Failure(f"https://example.com/broken/{i}", NOW - 5, "ValueError: bad page") for i in range(9)],
+        "history": [*history, end],
+    }
+    return Snapshot(**{**values, **given})
+
+
+def drawn(seen: Snapshot, width: int = 80, height: int = 24) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False, highlight=False)
+    with console.capture() as caught:
+        console.print(render(seen, width, height))
+    return caught.get().splitlines()
+
+
+def is_harmless(text: str) -> bool:
+    return all(c == "\n" or unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"} for c in text)
+
+
+# ---- what is drawn
+
+
+def test_eighty_columns_show_everything() -> None:
+    lines = drawn(hand_made())
+    text = "\n".join(lines)
+    assert len(lines) == 24
+    assert all(cell_len(line) == 80 for line in lines)
+    assert "timeoutq crawl at redis://localhost:6379/0" in lines[0]
+    assert "1,200 todos + 30 scheduled + 400 in_progress + 186,000 done + 21 failed" in lines[2]
+    assert "= 187,651 known" in lines[3]
+    assert re.search(r"put 2\.0/s +ack 12\.5/s +fail 0\.1/s +expired 0/s +ready tasks for", lines[4])
+    assert lines[5].rstrip("│ ").endswith(" 3.0 s")
+    assert set("".join(BARS)) & set(lines[5])
+    assert re.search(r"workers 3 +pid +slots +held +acked +failed +last beat", text)
+    assert re.search(r"web1 +4001 +100 +91 +62k +1 +1\.5 s", text)
+    assert re.search(r"https://example.com/page/0 +web0:4000 +4\.0 s", text)
+    assert re.search(r"https://exam\S* +ValueError: bad page +5\.0 s", text)
+    assert re.search(r"https://example.com/news/0 +60 s", text)
+
+
+def test_two_hundred_columns_put_tables_side_by_side_and_the_equation_in_one_line() -> None:
+    lines = drawn(hand_made(), 200, 24)
+    text = "\n".join(lines)
+    assert len(lines) <= 24
+    assert all(cell_len(line) == 200 for line in lines)
+    assert "+ 21 failed = 187,651 known" in lines[2]
+    assert re.search(r"workers 3 .* leases nearest their end", text)
+    assert re.search(r"next due .*", text)
+    assert "https://example.com/page/6" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 139, 140, 141, 200, 300])
+@pytest.mark.parametrize("height", [10, 14, 24, 50])
+def test_every_size_is_filled_and_not_passed(width: int, height: int) -> None:
+    many = hand_made(leases=[Entry(f"t{i}", NOW + i, "w:1:r") for i in range(60)])
+    lines = drawn(many, width, height)
+    assert len(lines) <= height
+    assert all(cell_len(line) == width for line in lines)
+
+
+def test_a_million_tasks_fit() -> None:
+    big = stats(todos=123_456_789, scheduled=12_345_678, in_progress=1_234_567, done=987_654_321, failed=7_654_321)
+    lines = drawn(hand_made(stats=big))
+    assert all(cell_len(line) == 80 for line in lines)
+    assert len(lines) <= 24
+    assert "= 1,132,345,676 known" in " ".join(lines)
+
+
+def test_an_empty_queue_says_so_calmly() -> None:
+    empty = stats(todos=0, scheduled=0, in_progress=0, done=0, failed=0, counters={}, todos_since=None, workers=0)
+    lines = drawn(Snapshot("crawl", "redis://x", empty))
+    assert "0 todos + 0 scheduled + 0 in_progress + 0 done + 0 failed = 0 known" in lines[2]
+    assert "░" * 76 in lines[1]
+    assert "put —/s" in lines[3]
+    assert re.search(r"│ .* +— +│", lines[4])
+    assert "none at work" in "\n".join(lines)
+
+
+def test_pause_trouble_and_an_overdue_lease_are_seen() -> None:
+    late = hand_made(stats=stats(paused=True), leases=[Entry("late", NOW - 2.1, "w:1:r")])
+    text = "\n".join(drawn(replace(late, trouble="no answer from redis://x", stale=75)))
+    assert "PAUSED" in text
+    assert "no answer from redis://x — as it was 75 s ago" in text
+    assert re.search(r"late +w:1 +-2\.1 s", text)
+
+
+def test_the_age_of_trouble_is_shown_however_long_the_trouble_is() -> None:
+    assert "as it was 5.0 s ago" in drawn(hand_made(trouble="x" * 500, stale=5))[1]
+
+
+def test_dead_workers_are_marked_come_last_and_are_not_counted_among_the_living() -> None:
+    dead = WorkerInfo("w9:1:r", "dead", 9, 1, 1, 1, 1, NOW - 900, NOW - 120)
+    seen = hand_made(workers=[*hand_made().workers, dead])
+    console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system="standard", highlight=False)
+    with console.capture() as caught:
+        console.print(render(seen, height=40))
+    line = next(line for line in caught.get().splitlines() if "dead" in line)
+    assert "\x1b[90m† dead" in line
+    assert "\x1b[31m" not in line
+    assert "workers 3 (1 gone)" in caught.get()
+    assert [worker.host for worker in seen.gone] == ["dead"]
+    assert len(seen.living) == 3
+
+
+@pytest.mark.parametrize(("silent", "gone"), [(29.9, 0), (30.0, 0), (30.1, 1)])
+def test_a_worker_is_gone_after_half_a_minute_however_long_its_leases_are(silent: float, gone: int) -> None:
+    one = WorkerInfo("w9:1:r", "h", 9, 1, 1, 1, 1, NOW - 900, NOW - silent)
+    seen = hand_made(workers=[one], stats=stats(settings={"lease_ms": "3600000"}))
+    assert (len(seen.living), len(seen.gone)) == (1 - gone, gone)
+    assert (f"workers {1 - gone}" + (" (1 gone)" if gone else "")) in "\n".join(drawn(seen))
+    assert 3 * heartbeat.BEAT_AT_MOST <= SILENT
+
+
+def test_after_the_clock_of_the_server_stepped_back_rates_begin_anew() -> None:
+    memory = Memory()
+
+    def look(at: float, put: int, older: Sequence[Sample] = ()) -> Snapshot:
+        seen = hand_made(stats=stats(now=at, counters={"put": put}), history=[*older, Sample(at, put=put)])
+        return memory.add(seen)
+
+    seen = [look(1000.0 + i, 10 * i) for i in range(5)][-1]
+    assert rates(seen.history)["put"] == pytest.approx(10)
+    seen = look(400.0, 50)  # ten minutes back
+    assert [sample.at for sample in seen.history] == [400.0]
+    assert rates(seen.history) == {}
+    seen = look(401.0, 70, older=[Sample(300.0, put=0), Sample(1004.0, put=40)])
+    assert [sample.at for sample in seen.history] == [300.0, 400.0, 401.0]
+    seen = look(402.0, 90)
+    assert rates(seen.history, over=1)["put"] == pytest.approx(20)
+    assert memory.add(seen).history[-1].at == 402.0  # the same moment again is no step
+
+
+def test_colours_name_the_states() -> None:
+    console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system="standard", highlight=False)
+    with console.capture() as caught:
+        console.print(render(hand_made()))
+    bar = caught.get().splitlines()[1]
+    for colour in (36, 35, 33, 32, 31):
+        assert f"\x1b[{colour}m█" in bar
+
+
+# ---- hostile text
+
+
+def hostile(text: str) -> Snapshot:
+    return hand_made(
+        url=f"redis://{text}",
+        workers=[WorkerInfo(text, text, 1, 1, 1, 1, 1, NOW, NOW), WorkerInfo(text, "", 1, 1, 1, 1, 1, NOW, NOW)],
+        leases=[Entry(text, NOW, text)],
+        due=[Entry(text, NOW)],
+        errors=[Failure(text, NOW, text)],
+        trouble=text,
+    )
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_shown_and_steers_nothing(text: str, width: int) -> None:
+    lines = drawn(hostile(text), width)
+    assert is_harmless("\n".join(lines))
+    assert all(cell_len(line) == width for line in lines)
+    assert len(lines) <= 24
+    json.dumps(to_json(hostile(text)), ensure_ascii=True)
+
+
+@given(st.text(alphabet=st.characters(), max_size=60), st.sampled_from([60, 80, 140, 200]))
+def test_no_text_breaks_the_frame(text: str, width: int) -> None:
+    lines = drawn(hostile(text), width)
+    assert is_harmless("\n".join(lines))
+    assert all(line[0] in "╭│╰" and line[-1] in "╮│╯" for line in lines)
+
+
+def test_markup_in_a_task_is_text() -> None:
+    assert "[bold red]markup[/]" in "\n".join(drawn(hostile("[bold red]markup[/]"), 200))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_real_terminal_shows_the_frame_unbroken(text: str) -> None:
+    console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system="truecolor", highlight=False)
+    with console.capture() as caught:
+        console.print(render(hostile(text)))
+    screen = pyte.Screen(80, 30)
+    titles: list[str] = []
+    screen.set_title = titles.append  # type: ignore[assignment, method-assign]  # to notice it
+    pyte.Stream(screen).feed(caught.get().replace("\n", "\r\n"))
+    shown = [line.rstrip() for line in screen.display if line.strip()]
+    assert shown[0].startswith("╭─ timeoutq crawl")
+    assert all(line.startswith("│") and line.endswith("│") for line in shown[1:-1])
+    assert shown[-1].startswith("╰")
+    assert titles == []
+
+
+# ---- the pure parts
+
+
+def test_split_cells_shows_the_smallest_part_and_fills_the_line() -> None:
+    assert split_cells([1_000_000, 0, 1, 0, 1], 10) == [8, 0, 1, 0, 1]
+    assert split_cells([0, 0], 10) == [0, 0]
+    assert split_cells([1, 1], 10) == [5, 5]
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=5, max_size=5), st.integers(5, 300))
+def test_split_cells_always_adds_up(counts: list[int], width: int) -> None:
+    found = split_cells(counts, width)
+    assert sum(found) == (width if any(counts) else 0)
+    assert all((share > 0) == (count > 0) for share, count in zip(found, counts, strict=True))
+
+
+@given(st.lists(st.integers(0, 30), max_size=5), st.integers(-5, 60))
+def test_rows_are_shared_within_the_room(wanted: list[int], room: int) -> None:
+    given_rows = share_rows(wanted, room)
+    used = sum(rows + 2 for rows in given_rows if rows)
+    assert used <= max(0, room)
+    assert all(rows <= most for rows, most in zip(given_rows, wanted, strict=True))
+    if used + 1 <= room and all(given_rows[i] for i in range(len(wanted)) if wanted[i]):
+        assert given_rows == wanted
+
+
+def test_where_room_is_short_the_last_tables_go_and_the_first_have_their_lines() -> None:
+    assert share_rows([5, 5], 5) == [3, 0]
+    assert share_rows([5, 0, 5], 6) == [1, 0, 1]
+    assert share_rows([1, 9, 9], 13) == [1, 3, 3]
+
+
+def test_rates_come_from_the_last_ten_seconds() -> None:
+    history = [Sample(0, put=0), Sample(100, put=1000), Sample(105, put=1000), Sample(112, put=1120)]
+    assert rates(history)["put"] == pytest.approx(10)
+    assert rates(history[:1]) == {}
+    assert rates([Sample(5), Sample(5)]) == {}
+    assert rates([Sample(0, put=9), Sample(10, put=0)])["put"] == 0  # purged in between
+
+
+def test_a_sparkline_has_even_steps_whenever_the_samples_came() -> None:
+    history = [Sample(0, put=0), Sample(30, put=300), Sample(31, put=310), Sample(33, put=330), Sample(40, put=330)]
+    assert series(history, "put", 4) == pytest.approx([10, 10, 10, 3])
+    assert series(history, "put", 2) == pytest.approx([10, 3])
+    assert series(history[:1], "put", 4) == []
+    assert series([Sample(0), Sample(5, put=5)], "put", 40) == pytest.approx([1] * 5)
+    assert series([Sample(9), Sample(5, put=5)], "put", 4) == []
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e9), st.integers(0, 10**9)), max_size=20), st.integers(0, 50)
+)  # clocks that step back, counters that start again
+def test_a_series_is_never_negative_nor_too_long(samples: list[tuple[float, int]], points: int) -> None:
+    found = series([Sample(at, put=count) for at, count in samples], "put", points)
+    assert len(found) <= points
+    assert all(value >= 0 for value in found)
+
+
+def test_sparklines() -> None:
+    assert sparkline([]) == ""
+    assert sparkline([0, 0]) == "▁▁"
+    assert sparkline([0, 1, 50, 100]) == "▁▂▅█"
+
+
+def test_json_has_the_sum_the_rates_and_the_age() -> None:
+    found = json.loads(json.dumps(to_json(hand_made())))
+    assert found["stats"]["known"] == 187_651
+    assert found["stats"]["drained"] is False
+    assert found["waiting"] == 3
+    assert found["rates"]["acked"] == pytest.approx(12.5)
+    assert found["leases"][0]["holder"] == "web0:4000:abcd"
+
+
+def test_the_picture_is_an_svg_with_the_equation() -> None:
+    found = svg(hand_made())
+    assert found.startswith("<svg")
+    assert "187,651" in found
+    assert "<script" not in svg(hostile("<script>alert(1)</script>"))
+
+
+def test_status_prints_it_once(capsys: pytest.CaptureFixture[str]) -> None:
+    show(hand_made(), Console(width=80, highlight=False))
+    assert "= 187,651 known" in capsys.readouterr().out
+
+
+# ---- on a server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(config={"requirepass": canary.PASSWORD}) as running:
+        yield running
+
+
+def fill(queue: Queue, tasks: Sequence[str] = ()) -> None:
+    queue.put([f"t{i}" for i in range(30)], *tasks)
+    queue.ack(queue.claim(5))
+    queue.fail(queue.claim(1), "boom \x1b[2J", give_up=True)
+    queue.claim(3)
+    queue.schedule("later", after=60)
+
+
+def test_a_snapshot_of_a_queue_is_what_happened(server: EmbeddedServer) -> None:
+    with Queue("snap", server.url) as queue:
+        fill(queue)
+        seen = snapshot(queue, rows=2)
+        assert (seen.stats.todos, seen.stats.scheduled, seen.stats.in_progress) == (21, 1, 3)
+        assert (seen.stats.done, seen.stats.failed, seen.stats.known) == (5, 1, 31)
+        assert len(seen.leases) == 2
+        assert seen.due[0].task == "later"
+        assert seen.errors[0].error == "boom \x1b[2J"
+        assert seen.waiting is not None
+        assert is_harmless("\n".join(drawn(seen)))
+        queue.purge()
+
+
+async def test_asyncio_sees_the_same(server: EmbeddedServer) -> None:
+    with Queue("snap2", server.url) as queue:
+        fill(queue)
+        async with AsyncQueue("snap2", server.url) as twin:
+            found, expected = await snapshot_async(twin), snapshot(queue)
+        assert replace(found, stats=expected.stats, history=[]) == replace(expected, history=[])
+        queue.purge()
+
+
+LIVE = """
+import sys
+from timeoutq import Queue
+from timeoutq.watch.live import run
+with Queue(sys.argv[1], deadline=0.5) as queue:
+    run(queue, float(sys.argv[2]) if len(sys.argv) > 2 else 0.1)
+print("left in order")
+"""
+
+
+class Terminal:
+    """A program in a terminal of its own, and what is on its screen."""
+
+    program: Sequence[str] = ("-c", LIVE)
+
+    def __init__(self, name: str, url: str, *arguments: str, width: int = 80, height: int = 24) -> None:
+        self.screen = pyte.Screen(width, height)
+        self._stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+        self._fd, child = pty.openpty()
+        self._resize(width, height)
+        self.process = subprocess.Popen(
+            [sys.executable, *self.program, name, *arguments],
+            stdin=child, stdout=child, stderr=child, start_new_session=True,
+            env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(Path(__file__).parents[2]),
+                 "COLUMNS": "", "LINES": "", "TIMEOUTQ_URL": url},
+        )  # fmt: skip
+        self._before = termios.tcgetattr(child)
+        self._child = child
+        os.set_blocking(self._fd, False)
+
+    def _resize(self, width: int, height: int) -> None:
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+    def resize(self, width: int, height: int) -> None:
+        self.screen.resize(height, width)
+        self._resize(width, height)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._fd, keys)
+
+    @property
+    def text(self) -> str:
+        try:
+            while piece := os.read(self._fd, 65_536):
+                self.raw += piece
+                self._stream.feed(piece)
+        except (BlockingIOError, OSError):
+            pass
+        return "\n".join(self.screen.display)
+
+    def until(self, done: Callable[[str], object], seconds: float = 15.0) -> str:
+        end = time.monotonic() + seconds
+        while not done(self.text):
+            assert time.monotonic() < end, f"it did not come about:\n{self.text}\n{self.raw[-2000:]!r}"
+            time.sleep(0.02)
+        return self.text
+
+    def is_restored(self) -> bool:
+        self.until(lambda _: self.process.poll() is not None)
+        assert self.text is not None
+        return termios.tcgetattr(self._child) == self._before and self.raw.rstrip().count(b"\x1b[?1049l") == 1
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        canary.look(self.raw, "a terminal")
+        os.close(self._fd)
+        os.close(self._child)
+
+
+@pytest.fixture
+def terminals() -> Iterator[Callable[..., Terminal]]:
+    made: list[Terminal] = []
+
+    def open_terminal(name: str, url: str, *arguments: str, **size: int) -> Terminal:
+        made.append(Terminal(name, url, *arguments, **size))
+        return made[-1]
+
+    yield open_terminal
+    for terminal in made:
+        terminal.close()
+
+
+def test_it_runs_in_a_terminal_follows_the_queue_and_its_size_and_q_leaves(
+    server: EmbeddedServer, terminals: Callable[..., Terminal]
+) -> None:
+    with Queue("live", server.url) as queue:
+        queue.put([f"\x1b[2J\x1b]0;evil\x07{i}\n\u202e" for i in range(3)])
+        queue.claim(2)
+        terminal = terminals("live", server.url)
+        text = terminal.until(lambda text: "1 todos" in text and r"\x1b[2J\x1b]0;evil" in text)
+        assert text.startswith("╭─ timeoutq live")
+        assert b"\x1b]0;evil" not in terminal.raw
+        queue.put([f"t{i}" for i in range(1000)])
+        terminal.until(lambda text: "1,001 todos" in text)
+        terminal.resize(160, 30)
+        # the first line of a frame comes before the others
+        terminal.until(
+            lambda text: (
+                re.match("╭.*─╮$", text.splitlines()[0]) is not None
+                and len(text.splitlines()[0]) == 160
+                and re.search(r"workers 0 .* leases nearest", text) is not None
+            )
+        )
+        terminal.type(b"x\x1b[A")  # no key of ours
+        queue.put("one more")
+        terminal.until(lambda text: "1,002 todos" in text)
+        terminal.type(b"q")
+        assert terminal.is_restored()
+        assert b"left in order" in terminal.raw
+        queue.purge()
+
+
+def test_a_dashboard_of_a_queue_that_nothing_was_put_to_says_so_and_begins_with_the_first_task(
+    server: EmbeddedServer, terminals: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Terminal, "program", ("-m", "timeoutq", "dashboard"))
+    with Queue("shown", server.url) as near, Queue("shwon", server.url) as queue:
+        near.put("a")
+        terminal = terminals("shwon", server.url, width=200)
+        terminal.until(lambda text: "queue shwon is unknown" in text and "did you mean shown?" in text)
+        assert "waits for the first task" in terminal.text
+        queue.put("a")
+        terminal.until(lambda text: "1 todos" in text)
+        terminal.type(b"q")
+        assert terminal.is_restored()
+        for one in (near, queue):
+            one.purge()
+
+
+def test_a_terminal_that_changes_its_size_is_drawn_again_at_once(
+    server: EmbeddedServer, terminals: Callable[..., Terminal]
+) -> None:
+    terminal = terminals("resized", server.url, "3600")
+    terminal.until(lambda text: "0 known" in text)
+    terminal.resize(120, 30)
+    terminal.until(lambda text: text.splitlines()[0].endswith("─╮") and len(text.splitlines()[0]) == 120)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_leave_the_terminal_as_it_was(
+    how: signal.Signals, server: EmbeddedServer, terminals: Callable[..., Terminal]
+) -> None:
+    terminal = terminals("leaves", server.url)
+    terminal.until(lambda text: "0 known" in text)
+    terminal.process.send_signal(how)
+    assert terminal.is_restored()
+    assert b"left in order" in terminal.raw
+    assert b"Traceback" not in terminal.raw
+
+
+def test_a_server_that_is_away_is_a_banner_and_it_goes_on_by_itself(
+    terminals: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    with EmbeddedServer(tmp_path, config={"appendfsync": "always"}) as own:
+        with Queue("away", own.url) as queue:
+            queue.put("a", "b")
+        terminal = terminals("away", own.url)
+        terminal.until(lambda text: "2 todos" in text)
+        own.kill()
+        text = terminal.until(lambda text: re.search(r"no answer .* as it was [1-9]\.\d s ago", text))
+        assert "2 todos" in text
+        own.start()
+        terminal.until(lambda text: "2 todos" in text and "no answer" not in text)
+        own.kill()
+        terminal.until(lambda text: "no answer" in text)
+        terminal.type(b"q")
+        assert terminal.is_restored()
+
+
+def test_before_the_first_look_a_missing_server_is_waited_for_and_a_wrong_password_ends_it(
+    terminals: Callable[..., Terminal],
+) -> None:
+    with EmbeddedServer(config={"requirepass": "right"}) as own:
+        wrong = terminals("q", own.url.replace("right", "wrong-canary"))
+        wrong.until(lambda _: wrong.process.poll() is not None)
+        assert wrong.is_restored()
+        assert b"AccessDenied" in wrong.raw
+        assert b"canary" not in wrong.raw
+        own.kill()
+        early = terminals("q", own.url)
+        early.until(lambda text: "waits for the server" in text)
+        own.start()
+        early.until(lambda text: "0 known" in text)

@@ -1,0 +1,296 @@
+"""The dashboard of a polite queue: who waits, for which host, and why that is not visited; a plain one shows none."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyte
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from tests.faces.test_dashboard import NOW, Terminal, drawn, hand_made, stats
+from tests.rig import canary
+from tests.rig.corpus import CORPUS, as_id, stray
+from timeoutq import AsyncQueue, HostInfo, Politeness, Queue
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.watch.draw import COLOURS, render, svg
+from timeoutq.watch.snapshot import Snapshot, snapshot, snapshot_async, to_json
+
+WIDTHS = [80, 100, 140, 200]
+
+
+def host(name: str, **given: Any) -> HostInfo:
+    values: dict[str, Any] = {
+        "waiting": 40, "in_flight": [f"https://{name}/now"], "busy": 1, "turn": None, "delay": 1.0, "per_host": 1,
+        "budget": None,
+        "visits": 12, "failures": 0, "next_allowed": None, "blocked_until": None, "blocked_by": "", "banned": None,
+    }  # fmt: skip
+    return HostInfo(name, **{**values, **given})
+
+
+HOSTS = [
+    host("soon.example", waiting=41, in_flight=[], busy=0, turn=NOW + 0.4, next_allowed=NOW + 0.4),
+    host("overdue.example", waiting=5, in_flight=[], busy=0, turn=NOW - 3),
+    host("busy.example", failures=7),
+    host("blocked.example", in_flight=[], busy=0, turn=NOW + 90, blocked_until=NOW + 90, blocked_by="Retry-After"),
+    host("was-blocked.example", blocked_until=NOW - 1, blocked_by="Retry-After"),
+    host("banned.example", waiting=0, in_flight=[], busy=0, banned="they asked"),
+    host("used.example", in_flight=[], busy=0, visits=3, budget=3, waiting=1_234_567),
+    host("spent.example", in_flight=[], busy=0, visits=3, budget=3, waiting=0),
+]
+
+
+def polite(hosts: list[HostInfo] | None = None, **given: Any) -> Snapshot:
+    counted = stats(
+        waiting=1_234_700, hosts=len(hosts or HOSTS), settings={"politeness": "1000 1"}, next_turn=NOW + 0.4
+    )
+    return hand_made(
+        stats=counted, hosts=HOSTS if hosts is None else hosts, host_rates={"busy.example": 1.25}, leases=[], due=[],
+        errors=[], **given,
+    )  # fmt: skip
+
+
+def rows(lines: list[str]) -> dict[str, list[str]]:
+    """Read the table of hosts: the cells behind each name."""
+    text = [line.strip("│ ") for line in lines]
+    head = next(i for i, line in enumerate(text) if line.startswith("hosts "))
+    cells = [re.split(r" {2,}", line) for line in text[head:]]
+    return {found[0]: found[1:] for found in cells if len(found) > 1}
+
+
+# ---- what is drawn
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_each_host_says_what_it_waits_for(width: int) -> None:
+    lines = drawn(polite(), width, 40)
+    assert all(cell_len(line) == width for line in lines)
+    found = rows(lines)
+    head = found.pop("hosts 8")
+    turns = {name: cells[head.index("turn")] for name, cells in found.items()}
+    assert turns == {
+        "soon.example": "0.4 s", "overdue.example": "0.0 s", "busy.example": "—", "blocked.example": "⊘ 90 s",
+        "was-blocked.example": "—", "banned.example": "banned", "used.example": "used up", "spent.example": "—",
+    }  # fmt: skip
+    assert found["used.example"][head.index("waiting")] == "1.2M"
+    assert found["busy.example"][head.index("/s")] == "1.2"
+    assert found["soon.example"][head.index("/s")] == "—"
+    if width != 140:  # there the tables are narrow, and names matter more
+        assert found["busy.example"][head.index("errors")] == "7"
+        assert found["busy.example"][head.index("in flight")] == "1"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 139, 140, 141, 160, 200, 300])
+def test_names_have_room_at_every_width(width: int) -> None:
+    lines = drawn(polite([host("www.example-shop.org"), host("api.example-shop.org")]), width, 30)
+    assert all(cell_len(line) == width for line in lines)
+    assert "www.example-shop.org" in rows(lines)
+
+
+@pytest.mark.parametrize("width", [60, *WIDTHS])
+@pytest.mark.parametrize("height", [10, 14, 24, 50])
+def test_a_screen_is_filled_and_not_passed_however_many_hosts_there_are(width: int, height: int) -> None:
+    seen = polite([host(f"h{i}.example") for i in range(60)])
+    lines = drawn(seen, width, height)
+    assert len(lines) <= height
+    assert all(cell_len(line) == width for line in lines)
+
+
+def test_twenty_four_lines_show_workers_hosts_leases_and_errors() -> None:
+    busy = hand_made()
+    full = replace(polite(), leases=busy.leases, errors=busy.errors, due=busy.due)
+    text = "\n".join(drawn(full))
+    for head in ("workers 3", "hosts 8", "leases nearest their end", "last errors"):
+        assert head in text
+    assert "\n".join(drawn(full, 200, 24)).count("waiting  in flight") == 1
+
+
+def test_hosts_with_most_to_do_come_first_and_keep_their_place() -> None:
+    def order(hosts: list[HostInfo]) -> list[str]:
+        return [name for name in rows(drawn(polite(hosts), 80, 40)) if name.endswith(".example")]
+
+    first = [host("b.example", waiting=100), host("a.example", waiting=90), host("z.example", waiting=5000)]
+    later = [host("z.example", waiting=4998), host("a.example", waiting=91), host("b.example", waiting=70)]
+    assert order(first) == order(later) == ["z.example", "a.example", "b.example"]
+    assert order(HOSTS)[0] == "used.example"
+    assert order(HOSTS)[-2:] == ["banned.example", "spent.example"]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_waits_is_counted_first_and_drawn_in_its_colour(width: int) -> None:
+    lines = drawn(polite(), width)
+    assert lines[2].startswith("│ 1,234,700 waiting + 1,200 todos + 30 scheduled + 400 in_progress")
+    assert "= 1,422,351 known" in f"{lines[2]} {lines[3]}"
+    console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system="standard", highlight=False)
+    with console.capture() as caught:
+        console.print(render(polite(), width))
+    assert COLOURS["waiting"] == "blue"
+    assert "\x1b[34m█" in caught.get().splitlines()[1]
+
+
+def test_no_age_of_a_task_is_shown_that_nobody_knows_only_for_how_long_there_have_been_ready_ones() -> None:
+    for seen in (polite(), hand_made()):
+        text = "\n".join(drawn(seen))
+        assert "ready tasks for" in text
+        assert "oldest" not in text
+
+
+def test_one_look_alone_has_no_rates_and_no_column_for_them() -> None:
+    once = rows(drawn(replace(polite(), host_rates={}), 80, 40))
+    assert "/s" not in once["hosts 8"]
+    assert once["busy.example"] == ["40", "1", "—", "12", "7"]
+
+
+def test_a_polite_queue_without_hosts_has_no_empty_table() -> None:
+    assert "hosts" not in "\n".join(drawn(polite([])))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_plain_queue_knows_neither_hosts_nor_waiting(width: int) -> None:
+    text = "\n".join(drawn(hand_made(), width, 40))
+    assert "hosts" not in text
+    assert "waiting +" not in text
+    assert text == "\n".join(drawn(hand_made(hosts=HOSTS), width, 40))  # it was polite a moment ago
+
+
+def test_what_still_waits_when_politeness_has_ended_is_counted() -> None:
+    assert "7 waiting + 1,200 todos" in drawn(hand_made(stats=stats(waiting=7)))[2]
+
+
+# ---- hostile names
+
+
+NAMES = [as_id(text) for text in CORPUS.values()]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_hostile_hosts_are_shown_and_steer_nothing(width: int) -> None:
+    for start in range(0, len(NAMES), 10):
+        some = NAMES[start : start + 10]
+        seen = polite([host(name, banned=name, blocked_by=name, in_flight=[name]) for name in some])
+        lines = drawn(seen, width, 40)
+        assert stray("\n".join(lines)) == []
+        assert all(cell_len(line) == width for line in lines), some
+        assert len(lines) <= 40
+        json.dumps(to_json(seen), ensure_ascii=True)
+        assert stray(svg(seen), "\n") == []
+
+
+@given(st.text(alphabet=st.characters(), max_size=60), st.sampled_from([60, *WIDTHS]))
+def test_no_name_breaks_the_frame(name: str, width: int) -> None:
+    lines = drawn(polite([host(name), host(f"{name}2", banned=name)]), width)
+    assert stray("\n".join(lines)) == []
+    assert all(line[0] in "╭│╰" and line[-1] in "╮│╯" for line in lines)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_real_terminal_shows_the_frame_unbroken_around_hostile_hosts(width: int) -> None:
+    # two characters that some terminals draw as one, others side by side: nobody can know how wide they are
+    uncertain = (CORPUS["an emoji with a skin"], CORPUS["a flag"])
+    for name in NAMES:
+        if name in uncertain:
+            continue
+        console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+        with console.capture() as caught:
+            console.print(render(polite([host(name)]), width))
+        screen = pyte.Screen(width, 30)
+        titles: list[str] = []
+        screen.set_title = titles.append  # type: ignore[assignment, method-assign]  # to notice it
+        pyte.Stream(screen).feed(caught.get().replace("\n", "\r\n"))
+        shown = [line.rstrip() for line in screen.display if line.strip()]
+        assert shown[0].startswith("╭─ timeoutq crawl"), name
+        assert all(line.startswith("│") and line.endswith("│") for line in shown[1:-1]), name
+        assert titles == []
+
+
+# ---- for programs
+
+
+def test_json_holds_the_hosts_and_what_is_known_of_them() -> None:
+    found = json.loads(json.dumps(to_json(polite())))
+    assert found["stats"]["waiting"] == 1_234_700
+    assert found["stats"]["known"] == 1_422_351
+    assert [one["host"] for one in found["hosts"]] == [one.host for one in HOSTS]
+    banned = next(one for one in found["hosts"] if one["host"] == "banned.example")
+    assert (banned["banned"], banned["waiting"], banned["turn"]) == ("they asked", 0, None)
+    assert found["host_rates"] == {"busy.example": 1.25}
+    assert json.loads(json.dumps(to_json(hand_made())))["hosts"] == []
+
+
+# ---- on a server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(config={"requirepass": canary.PASSWORD}) as running:
+        yield running
+
+
+def fill(queue: Queue) -> None:
+    for name in ("a", "used", "blocked", "banned"):
+        queue.put(f"http://{name}.example/{i}" for i in range(5))
+    queue.set_host("used.example", budget=0)
+    queue.block_host("blocked.example", for_=600)
+    queue.ban_host("banned.example", "they asked")
+    queue.put("no host")
+
+
+def test_a_snapshot_of_a_polite_queue_has_its_hosts(server: EmbeddedServer) -> None:
+    with Queue("polite", server.url, politeness=Politeness(3600)) as queue:
+        fill(queue)
+        seen = snapshot(queue)
+        text = "\n".join(drawn(seen, 80, 40))
+        assert "14 waiting + 2 todos + 0 scheduled + 0 in_progress + 0 done + 5 failed" in text
+        found = rows(drawn(seen, 80, 40))
+        turn = found["hosts 4"].index("turn")
+        assert found["a.example"][turn] == "—"
+        assert found["used.example"][turn] == "used up"
+        assert re.fullmatch(r"⊘ (10|9) min", found["blocked.example"][turn])
+        assert found["banned.example"][turn] == "banned"
+        assert len(snapshot(queue, rows=2).hosts) == 2
+        queue.configure(politeness="off")
+        assert snapshot(queue).hosts == ()
+        queue.purge()
+
+
+async def test_asyncio_sees_the_same_hosts(server: EmbeddedServer) -> None:
+    with Queue("polite2", server.url, politeness=Politeness(3600)) as queue:
+        fill(queue)
+        async with AsyncQueue("polite2", server.url) as twin:
+            assert (await snapshot_async(twin)).hosts == snapshot(queue).hosts
+        queue.purge()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_live_dashboard_shows_how_often_a_host_is_visited(server: EmbeddedServer, width: int) -> None:
+    name = f"pace{width}"
+    with Queue(name, server.url, politeness=Politeness(0.001)) as queue:
+        queue.put(f"http://www.visited-host.example/{i}" for i in range(3000))
+        queue.put(f"http://www.blocked-host.example/{i}" for i in range(3))
+        queue.block_host("www.blocked-host.example", for_=600)
+        terminal = Terminal(name, server.url, width=width)
+
+        def visited(text: str) -> bool:
+            queue.ack(queue.claim(5))
+            return (
+                re.search(r"www\.visited-host\S+ +[0-9.k]+ +[01] +\S+(?: s)? +[0-9.k]+ +[1-9][0-9.k]* +0 ", text)
+                is not None
+            )
+
+        try:
+            text = terminal.until(visited, 60)
+            assert re.search(r"www\.blocked-host\S+ +3 +0 +⊘ \d+ min +0 +0 +0 ", text)
+            assert all(cell_len(line) == width for line in text.splitlines())
+            terminal.type(b"q")
+            assert terminal.is_restored()
+        finally:
+            terminal.close()
+        queue.purge()

@@ -1,0 +1,943 @@
+"""Every operation of both faces behind a proxy that breaks the one exchange that matters, in each of its eight ways.
+
+A scenario ends in the right result or in a typed error within the deadline; what the operation does is done once or
+not at all, and the fault alone decides which; the invariants hold, and no task is held by a lease that nobody knows of.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, cast
+
+import pytest
+import redis
+
+from tests.rig import levels
+from tests.rig.faces import Blocking
+from tests.rig.invariants import check, check_keys
+from tests.rig.proxy import Fault, Proxy
+from tests.rig.servers import REDIS
+from tests.rig.waiting import wait_until
+from timeoutq import Answer, Lease, Queue, State, Unavailable, scripts, sending
+from timeoutq.embedded import EmbeddedServer
+
+CARRIED_OUT = {Fault.RESET_AFTER, Fault.SWALLOW, Fault.CUT, Fault.LATENCY, Fault.DRIP}
+"""The faults that let the request reach the server."""
+
+SILENT = {Fault.SWALLOW, Fault.HALF_OPEN, Fault.DRIP}
+"""The faults that only the clock tells: nothing comes, and nothing says that nothing will."""
+
+PATIENT, SOME, SHORT = 4.0, 2.0, 0.6
+"""Deadlines: one that no busy machine eats up before the second attempt, one of which the first attempt is waited for,
+and one that is waited for in full."""
+
+LATE = 0.4
+"""Each way, seconds: longer than an attempt under the short deadline waits."""
+
+MARGIN = 2.0
+"""How much later than its deadline a call may come back on a busy machine, seconds."""
+
+LEASE = 0.3
+"""The length of the leases that are claimed here, seconds."""
+
+AT_ONCE = 24
+"""How many scenarios are played at once: most of their time is waiting, but each has threads that must come to run."""
+
+_numbers = count(1)
+
+
+# ---- what each operation finds, does, and leaves behind
+
+
+@dataclass
+class Scene:
+    """A queue behind the proxy, the same queue beside it, and what was prepared."""
+
+    queue: Any
+    watch: Queue
+    raw: Any
+    leases: list[Lease] = field(default_factory=list[Lease])
+
+    def put(self, *tasks: str) -> None:
+        """Put tasks, past the proxy."""
+        self.watch.put(tasks)
+
+    def lease(self, *tasks: str, timeout: float = 30.0) -> None:
+        """Put tasks and lease them, past the proxy."""
+        self.put(*tasks)
+        self.leases = self.watch.claim(len(tasks), timeout=timeout)
+
+    def expire(self, *tasks: str) -> None:
+        """Let leases on tasks run out."""
+        self.lease(*tasks, timeout=0.01)
+        wait_until(lambda: all((self.watch.inspect(task).lease_left or 0) < 0 for task in tasks))
+
+    def finish(self, *tasks: str) -> None:
+        """Put tasks that are done."""
+        self.lease(*tasks)
+        self.watch.ack(self.leases)
+        self.leases = []
+
+    def break_down(self, *tasks: str) -> None:
+        """Put tasks that have failed."""
+        self.lease(*tasks)
+        self.watch.fail(self.leases, "it broke", give_up=True)
+        self.leases = []
+
+    def counted(self, counter: str) -> int:
+        """How often something has happened."""
+        return self.watch.stats().counters.get(counter, 0)
+
+    def states(self, *tasks: str) -> list[State | None]:
+        """Where tasks are."""
+        return [self.watch.inspect(task).state for task in tasks]
+
+
+def nothing(scene: Scene) -> None:
+    """Prepare nothing."""
+
+
+def no_effect(scene: Scene) -> int:
+    """Tell that nothing has changed: the operation only looks."""
+    return 0
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of the public API, and how to tell whether it did what it should, once."""
+
+    name: str
+    sends: str
+    """The script that the fault waits for, or the command."""
+    prepare: Callable[[Scene], object]
+    act: Callable[[Scene], Any]
+    right: Callable[[Any], bool]
+    """Whether this is a right result of a call that was carried out, now or by an attempt whose reply was lost."""
+    effect: Callable[[Scene], int] = no_effect
+    once: int = 0
+    """What `effect` gives when the operation was carried out once; 0 when it was not."""
+    replayable: bool = True
+    ends: bool = False
+    """It ends the leases that were prepared."""
+    takes: int = 0
+    """How many leases it takes."""
+    waits: float = 0.0
+    fresh: bool = False
+    """It is the very first call of its queue."""
+    rounds: bool = False
+    """It is carried out in several rounds, of which the fault strikes the first."""
+
+
+def counted(counter: str) -> Callable[[Scene], int]:
+    """Make the effect that a counter tells."""
+    return lambda scene: scene.counted(counter)
+
+
+def _extended(scene: Scene) -> int:
+    return sum((scene.watch.inspect(lease.task).deadline or 0) > lease.deadline + 30 for lease in scene.leases)
+
+
+def _acked_and_put(scene: Scene) -> int:
+    # both or neither: a half would be neither 0 nor 1
+    found = scene.states("a", "found", "more")
+    whole = found == [State.DONE, State.TODOS, State.TODOS]
+    assert whole or found == [State.IN_PROGRESS, None, None]
+    assert scene.counted("put") == (3 if whole else 1)
+    return scene.counted("acked")
+
+
+def _failed_once(scene: Scene) -> int:
+    failures = [scene.watch.inspect(lease.task).failures for lease in scene.leases]
+    assert sum(failures) == scene.counted("failed")
+    return sum(failures)
+
+
+def _scheduled(scene: Scene) -> int:
+    return scene.watch.stats().scheduled
+
+
+def _setting(name: str, value: str) -> Callable[[Scene], int]:
+    return lambda scene: int(scene.watch.stats().settings.get(name) == value)
+
+
+def _gone(scene: Scene) -> int:
+    return int(not list(scene.raw.scan_iter(f"timeoutq:{{{scene.watch.name}}}:*")))
+
+
+def _a_worker(scene: Scene) -> None:
+    scene.watch.run(sending.answer(scene.watch.talk, scene.watch.operations.beat("w1", {"pid": 7})))
+
+
+def _a_sample(scene: Scene) -> None:
+    scene.raw.lpush(scene.watch.operations.key("history"), b"1790000000000 1 2 3 4 5")
+
+
+def _a_setting(scene: Scene) -> None:
+    scene.put("a")
+    scene.watch.pause()
+
+
+def _done_too_many(scene: Scene) -> None:
+    scene.finish("a", "b", "c")
+    scene.watch.configure(keep_done=1)
+
+
+def one(answer: Any) -> bool:
+    """Tell whether one lease was ended."""
+    return answer in (Answer.OK, Answer.ALREADY)
+
+
+def all_two(outcome: Any) -> bool:
+    """Tell whether two leases were ended or extended."""
+    return bool(outcome.ok == 2)
+
+
+def moved(most: int) -> Callable[[Any], bool]:
+    """Accept that many; and none, when an attempt whose reply was lost has moved them."""
+    return lambda found: found in (0, most)
+
+
+OPERATIONS = [
+    Operation(
+        "put", "put",
+        lambda s: s.put("old"),
+        lambda s: s.queue.put({"new": {"n": 1}}, "old"),
+        lambda r: list(r) in ([Answer.ADDED, Answer.TODOS], [Answer.TODOS, Answer.TODOS]),
+        lambda s: s.counted("put") - 1, 1,
+    ),
+    Operation(
+        "put again", "put",
+        lambda s: s.finish("a"),
+        lambda s: s.queue.put("a", again=True),
+        lambda r: r[0] in (Answer.ADDED, Answer.TODOS),
+        lambda s: s.counted("put") - 1, 1,
+    ),
+    Operation(
+        "schedule", "schedule",
+        nothing,
+        lambda s: s.queue.schedule("a", "b", after=3600),
+        lambda r: all(answer in (Answer.ADDED, Answer.SCHEDULED) for answer in r),
+        counted("put"), 2,
+    ),
+    Operation(
+        "claim", "claim",
+        lambda s: s.put("a", "b"),
+        lambda s: s.queue.claim(2, timeout=LEASE),
+        lambda r: {(lease.task, lease.attempt, lease.crashes) for lease in r} == {("a", 1, 0), ("b", 1, 0)},
+        counted("claimed"), 2, takes=2,
+    ),
+    Operation(
+        "claim with wait", "claim",
+        lambda s: s.watch.schedule("a", after=0.05),
+        lambda s: s.queue.claim(2, timeout=LEASE, wait=0.5),
+        lambda r: [lease.task for lease in r] == ["a"],
+        counted("claimed"), 1, takes=1, waits=0.5,
+    ),
+    Operation(
+        "extend one", "extend",
+        lambda s: s.lease("a"),
+        lambda s: s.queue.extend(s.leases[0], 90),
+        lambda r: r.task == "a",
+        _extended, 1,
+    ),
+    Operation(
+        "extend many", "extend",
+        lambda s: s.lease("a", "b"),
+        lambda s: s.queue.extend(s.leases, 90),
+        all_two,
+        _extended, 2,
+    ),
+    Operation(
+        "ack one", "ack",
+        lambda s: s.lease("a"),
+        lambda s: s.queue.ack(s.leases[0]),
+        one, counted("acked"), 1, ends=True,
+    ),
+    Operation(
+        "ack many", "ack",
+        lambda s: s.lease("a", "b"),
+        lambda s: s.queue.ack(s.leases),
+        all_two, counted("acked"), 2, ends=True,
+    ),
+    Operation(
+        "ack with put", "ack",
+        lambda s: s.lease("a"),
+        lambda s: s.queue.ack(s.leases[0], put=["found", "more"]),
+        one, _acked_and_put, 1, ends=True,
+    ),
+    Operation(
+        "release", "release",
+        lambda s: s.lease("a"),
+        lambda s: s.queue.release(s.leases[0]),
+        one, counted("released"), 1, ends=True,
+    ),
+    Operation(
+        "release many with delay", "release",
+        lambda s: s.lease("a", "b"),
+        lambda s: s.queue.release(s.leases, delay=3600),
+        all_two, _scheduled, 2, ends=True,
+    ),
+    Operation(
+        "fail with retry", "fail",
+        lambda s: s.lease("a"),
+        lambda s: s.queue.fail(s.leases[0], "it broke", retry_in=3600),
+        one, _failed_once, 1, ends=True,
+    ),
+    Operation(
+        "fail and give up", "fail",
+        lambda s: s.lease("a", "b"),
+        lambda s: s.queue.fail(s.leases, ValueError("it broke"), give_up=True),
+        all_two, counted("gave_up"), 2, ends=True,
+    ),
+    Operation(
+        "pull", "pull",
+        lambda s: s.put("a", "b", "c"),
+        lambda s: s.queue.pull(2),
+        lambda r: len(r) == 2,
+        counted("pulled"), 2, replayable=False,
+    ),
+    Operation(
+        "requeue_expired", "requeue_expired",
+        lambda s: s.expire("a", "b"),
+        lambda s: s.queue.requeue_expired(),
+        moved(2), counted("expired"), 2, ends=True,
+    ),
+    Operation(
+        "promote_due", "promote_due",
+        lambda s: s.watch.schedule("a", "b", after=0),
+        lambda s: s.queue.promote_due(),
+        moved(2), counted("promoted"), 2,
+    ),
+    Operation(
+        "prune", "prune",
+        _done_too_many,
+        lambda s: s.queue.prune(),
+        moved(2), counted("pruned"), 2,
+    ),
+    Operation(
+        "retry_failed, named", "retry_failed",
+        lambda s: s.break_down("a", "b"),
+        lambda s: s.queue.retry_failed("a"),
+        moved(1), counted("retried"), 1,
+    ),
+    Operation(
+        "retry_failed, all", "retry_failed",
+        lambda s: s.break_down("a", "b"),
+        lambda s: s.queue.retry_failed(all=True),
+        moved(2), counted("retried"), 2,
+    ),
+    Operation(
+        "forget", "forget",
+        lambda s: s.put("a", "b"),
+        lambda s: s.queue.forget("a"),
+        lambda r: r[0] in (Answer.TODOS, Answer.UNKNOWN),
+        counted("forgotten"), 1,
+    ),
+    Operation(
+        "inspect", "inspect",
+        lambda s: s.put("a"),
+        lambda s: s.queue.inspect("a"),
+        lambda r: r.state is State.TODOS,
+    ),
+    Operation(
+        "list of ready tasks", "SSCAN",
+        lambda s: s.put("a", "b"),
+        lambda s: s.queue.list("todos"),
+        lambda r: {entry.task for entry in r.entries} == {"a", "b"},
+    ),
+    Operation(
+        "list of leases", "ZRANGE",
+        lambda s: s.lease("a"),
+        lambda s: s.queue.list("in_progress"),
+        lambda r: [entry.task for entry in r.entries] == ["a"],
+    ),
+    Operation(
+        "stats", "stats",
+        lambda s: s.put("a"),
+        lambda s: s.queue.stats(),
+        lambda r: r.todos == 1,
+    ),
+    Operation(
+        "pause", "configure",
+        lambda s: s.put("a"),
+        lambda s: s.queue.pause(),
+        lambda r: r is None,
+        _setting("paused", "1"), 1,
+    ),
+    Operation(
+        "resume", "configure",
+        _a_setting,
+        lambda s: s.queue.resume(),
+        lambda r: r is None,
+        _setting("paused", "0"), 1,
+    ),
+    Operation(
+        "configure", "configure",
+        nothing,
+        lambda s: s.queue.configure(max_crashes=7),
+        lambda r: r is None,
+        _setting("max_crashes", "7"), 1,
+    ),
+    Operation(
+        "drained", "drained",
+        lambda s: s.put("a"),
+        lambda s: s.queue.drained(),
+        lambda r: r is False,
+    ),
+    Operation(
+        "purge", "purge",
+        lambda s: s.lease("a", "b"),
+        lambda s: s.queue.purge(),
+        lambda r: r is None,
+        ends=True, rounds=True,
+    ),
+    Operation(
+        "purge without leases", "purge",
+        lambda s: s.finish("a", "b"),
+        lambda s: s.queue.purge(),
+        lambda r: r is None,
+        _gone, 1,
+    ),
+    Operation(
+        "workers", "ZREVRANGE",
+        _a_worker,
+        lambda s: s.queue.workers(),
+        lambda r: [(worker.worker, worker.pid) for worker in r] == [("w1", 7)],
+    ),
+    Operation(
+        "history", "LRANGE",
+        _a_sample,
+        lambda s: s.queue.history(),
+        lambda r: [sample.at for sample in r] == [1790000000.0],
+    ),
+    Operation(
+        "errors", "LRANGE",
+        lambda s: s.break_down("a"),
+        lambda s: s.queue.errors(),
+        lambda r: [(failure.task, failure.error) for failure in r] == [("a", "it broke")],
+    ),
+    Operation(
+        "server", "INFO",
+        nothing,
+        lambda s: s.queue.server(),
+        lambda r: len(r) > 0,
+    ),
+    Operation(
+        "the first call", "INFO",
+        lambda s: s.put("a"),
+        lambda s: s.queue.stats(),
+        lambda r: r.todos == 1,
+        fresh=True,
+    ),
+]  # fmt: skip
+
+
+# ---- one scenario
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """An operation, a face, a fault, and how often it strikes (None: until the call is over)."""
+
+    operation: Operation
+    face: Any
+    fault: Fault
+    times: int | None
+    stretch: int = 1
+    """How many times longer the deadlines are than usual."""
+
+    def __str__(self) -> str:
+        often = "until the end" if self.times is None else f"{self.times} times"
+        return f"{self.operation.name} on {self.face.__name__}, {self.fault}, {often}"
+
+    @property
+    def deadline(self) -> float:
+        """How long the call may take: short where nobody answers."""
+        usual = SHORT if self.times is None else SOME if self.fault in SILENT else PATIENT
+        return usual * self.stretch
+
+    @property
+    def must_succeed(self) -> bool:
+        """Whether there is time and leave to ask again, or no need to."""
+        if self.times is None:
+            return False
+        if self.fault is Fault.LATENCY:
+            return True
+        return self.operation.replayable
+
+    @property
+    def must_fail(self) -> bool:
+        """Whether no attempt can be answered in time, or none but the first may be made."""
+        return self.times is None or (not self.operation.replayable and self.fault is not Fault.LATENCY)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether requests arrive after their caller has given up."""
+        return self.times is None and self.fault is Fault.LATENCY
+
+
+def sha(word: str) -> bytes:
+    """Give bytes that only requests of this script contain; a command stands for itself."""
+    return word.encode() if word.isupper() else scripts.script(word).sha.encode()
+
+
+class NoTime(Exception):
+    """A call ended in an error that had leave to ask again; on a busy machine the time for it may have been over."""
+
+
+def play(scenario: Scenario, url: str, raw: Any) -> int:
+    """Play one scenario, again with four times the time if there was too little; give how many leases were left."""
+    try:
+        return play_once(scenario, url, raw)
+    except NoTime:
+        return play_once(replace(scenario, stretch=4), url, raw)
+
+
+def play_once(scenario: Scenario, url: str, raw: Any) -> int:
+    name, operation = f"f{next(_numbers)}", scenario.operation
+    with (
+        Proxy(url) as proxy,
+        Queue(name, url, deadline=20) as watch,
+        scenario.face(name, proxy.url, deadline=scenario.deadline) as queue,
+    ):
+        scene = Scene(queue, watch, raw)
+        if not operation.fresh:
+            wait_until(lambda: met(queue))
+        operation.prepare(scene)
+        before = operation.effect(scene)
+        assert before == 0
+        proxy.arm(
+            scenario.fault,
+            sha(operation.sends),
+            times=scenario.times,
+            seconds=LATE if scenario.is_late else None,
+        )
+        began, result, error = time.monotonic(), None, None
+        try:
+            result = operation.act(scene)
+        except Unavailable as caught:
+            error = caught
+        took = time.monotonic() - began
+        wait_until(lambda: proxy.struck >= 1)  # a busy machine may have shown the request to nobody yet
+        assert took < scenario.deadline + operation.waits + MARGIN, f"it took {took:.2f} s"
+        if scenario.must_succeed and error:
+            if scenario.stretch == 1:
+                proxy.disarm()
+                watch.purge()
+                raise NoTime
+            raise AssertionError(f"there was time to ask again, but: {error}") from error
+        if scenario.must_fail:
+            assert error, f"nobody can have answered, but: {result!r}"
+        assert error or operation.right(result), f"a wrong result: {result!r}"
+        if not operation.replayable:
+            assert proxy.seen == 1, f"sent {proxy.seen} times"
+        proxy.settle()
+        proxy.disarm()
+        left = leaves(scenario, scene, result, error)
+        watch.purge()
+        assert _gone(scene), "purged, but not all keys are gone"
+        return left
+
+
+def met(queue: Any) -> bool:
+    """Let the queue meet its server; a busy machine may need more than one short deadline."""
+    try:
+        queue.stats()
+    except Unavailable:
+        return False
+    return True
+
+
+def leaves(scenario: Scenario, scene: Scene, result: Any, error: Unavailable | None) -> int:
+    """Judge what a scenario leaves behind; give how many leases were left to run out."""
+    operation, watch = scenario.operation, scene.watch
+    arrived = error is None or scenario.fault in CARRIED_OUT
+    if operation.takes and error:
+        # a claim is dated: one that arrives after its caller gave up takes nothing
+        arrived = scenario.fault in CARRIED_OUT and not scenario.is_late and operation.effect(scene) > 0
+    expected = operation.once if arrived else 0
+    if arrived:
+        wait_until(lambda: operation.effect(scene) >= expected, timeout=5)
+    assert operation.effect(scene) == expected, f"carried out: {operation.effect(scene)}, not {expected}"
+    if operation.rounds and error and arrived:
+        assert not in_progress(scene)
+        watch.purge()  # it was cut short between two rounds: asked again, it goes on where it was
+        assert _gone(scene) == 1
+    check_keys(scene.raw, watch.name)
+
+    held = [] if operation.ends and arrived else scene.leases
+    if operation.name == "purge":
+        # it takes two rounds: the first ends the leases, whatever becomes of the second
+        held = [] if arrived else scene.leases
+    taken: Sequence[Lease] = result if operation.takes and result else []
+    mine = [*held, *taken]
+    if mine:
+        assert watch.ack(mine).ok == len(mine), "a lease that the caller holds was not valid"
+    left = in_progress(scene)
+    if operation.takes and error and arrived:
+        # every reply of the claim was lost: its caller knows of no lease, and nobody else may have the tasks; the
+        # leases run out by themselves, the tasks come back, and that is counted
+        assert len(left) == operation.takes
+        wait_until(lambda: watch.requeue_expired() >= 0 and not in_progress(scene))
+        assert scene.counted("expired") == operation.takes
+        assert watch.stats().todos == operation.takes
+        check_keys(scene.raw, watch.name)
+        return operation.takes
+    assert not left, f"phantom leases on {left}"
+    check_keys(scene.raw, watch.name)
+    return 0
+
+
+def in_progress(scene: Scene) -> set[bytes]:
+    """Give the tasks that are held, as any client of the server sees them."""
+    found: set[bytes] = scene.raw.smembers(scene.watch.operations.key("in_progress"))
+    return found
+
+
+def first_line(error: Exception) -> str:
+    """Tell an error in a line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def play_all(scenarios: Sequence[Scenario], url: str) -> None:
+    """Play scenarios side by side: most of their time is waiting. Tells all that went wrong."""
+    wrong: list[str] = []
+
+    def played(scenario: Scenario) -> int:
+        try:
+            return play(scenario, url, raw)
+        except Exception as error:  # it is told below, with the scenario that it belongs to
+            wrong.append(f"{scenario}: {first_line(error)}")
+            return 0
+
+    with redis.Redis.from_url(url) as raw, ThreadPoolExecutor(AT_ONCE // 2) as pool:
+        ran_out = sum(pool.map(played, scenarios))
+    assert not wrong, "\n".join(wrong)
+    levels.count("faults", scenarios=len(scenarios), leases_left_to_run_out=ran_out)
+
+
+# ---- the servers
+
+
+@pytest.fixture(scope="module")
+def valkey_url() -> Iterator[str]:
+    with EmbeddedServer() as server:
+        yield knowing(server.url)
+
+
+@pytest.fixture(scope="module")
+def redis_url(valkey_url: str) -> Iterator[str]:
+    if REDIS is None:
+        yield valkey_url
+    else:
+        with EmbeddedServer(binary=REDIS) as server:
+            yield knowing(server.url)
+
+
+def knowing(url: str) -> str:
+    """Load all scripts, so that the first request that a fault meets is the one that is carried out."""
+    verbs = {operation.sends for operation in OPERATIONS if not operation.sends.isupper()}
+    with redis.Redis.from_url(url) as raw:
+        client: Any = raw
+        for name in verbs:
+            client.script_load(scripts.script(name).text)
+    return url
+
+
+# ---- the matrix
+
+
+SAMPLE = [
+    operation for operation in OPERATIONS if operation.name in ("put", "claim", "ack with put", "release", "pull")
+]
+FACES = (Queue, Blocking)
+BOTH = pytest.mark.parametrize("face", FACES, ids=["Queue", "AsyncQueue"])
+
+
+def matrix(operation: Operation) -> list[Scenario]:
+    """Give the scenarios of an operation: a fault that strikes once on both faces, and one that lasts until the end."""
+    twice = FACES if operation in SAMPLE else FACES[:1]  # what is decided when all attempts fail is decided for both
+    once = [Scenario(operation, face, fault, 1) for face in FACES for fault in Fault]
+    return once + [Scenario(operation, face, fault, None) for face in twice for fault in Fault]
+
+
+def three_times(operation: Operation) -> list[Scenario]:
+    """Give the scenarios of an operation in which a fault strikes again and again, and then no more."""
+    told = [fault for fault in Fault if fault not in SILENT]
+    return [Scenario(operation, face, fault, 3) for face in FACES for fault in told]
+
+
+Played = Callable[[str, Operation], None]
+
+
+@pytest.fixture(scope="module")
+def played(request: pytest.FixtureRequest, valkey_url: str, redis_url: str) -> Iterator[Played]:
+    """Play what is asked for, a few operations at once: each test waits for its own."""
+    kinds: dict[str, Callable[[Operation, ThreadPoolExecutor], Future[None]]] = {
+        "valkey": lambda operation, pool: pool.submit(play_all, matrix(operation), valkey_url),
+        "redis": lambda operation, pool: pool.submit(play_all, matrix(operation), redis_url),
+        "three times": lambda operation, pool: pool.submit(play_all, three_times(operation), valkey_url),
+    }
+    asked: list[tuple[str, Operation]] = [
+        cast("tuple[str, Operation]", (item.callspec.params["kind"], item.callspec.params["operation"]))
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and "played" in item.fixturenames
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        under_way = {(kind, operation.name): kinds[kind](operation, pool) for kind, operation in asked}
+        yield lambda kind, operation: under_way[kind, operation.name].result()
+        pool.shutdown(cancel_futures=True)
+
+
+def named(operation: Operation) -> str:
+    """Give the name of an operation for a test's."""
+    return operation.name
+
+
+@pytest.mark.parametrize("kind", ["valkey"])
+@pytest.mark.parametrize(
+    "operation", [one if one in SAMPLE else pytest.param(one, marks=pytest.mark.alone) for one in OPERATIONS], ids=named
+)
+def test_an_operation_whose_exchange_breaks_ends_right_or_in_a_typed_error(
+    kind: str, operation: Operation, played: Played
+) -> None:
+    played(kind, operation)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("kind", ["redis"])
+@pytest.mark.parametrize("operation", SAMPLE, ids=named)
+def test_it_does_so_on_redis_too(kind: str, operation: Operation, played: Played) -> None:
+    played(kind, operation)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("kind", ["three times"])
+@pytest.mark.parametrize("operation", SAMPLE[:-1], ids=named)
+def test_an_operation_outlasts_faults_that_strike_three_times(kind: str, operation: Operation, played: Played) -> None:
+    played(kind, operation)
+
+
+# ---- what remains, told step by step
+
+
+@BOTH
+def test_a_claim_that_waits_gets_its_task_though_the_bell_breaks(face: Any, valkey_url: str) -> None:
+    def wait_for_a_task(fault: Fault) -> None:
+        name = f"f{next(_numbers)}"
+        with (
+            Proxy(valkey_url) as proxy,
+            Queue(name, valkey_url) as other,
+            face(name, proxy.url, deadline=PATIENT) as queue,
+            ThreadPoolExecutor(1) as beside,
+        ):
+            queue.stats()
+            proxy.arm(fault, b"BLPOP")
+            began = time.monotonic()
+            claim = beside.submit(queue.claim, wait=1)
+            wait_until(lambda: proxy.struck)
+            other.put("a")
+            assert [lease.task for lease in claim.result(30)] == ["a"], fault
+            assert time.monotonic() - began < 1 + PATIENT + MARGIN, fault
+            assert other.stats().counters["claimed"] == 1
+            check(valkey_url, name)
+
+    with ThreadPoolExecutor(len(Fault)) as pool:
+        for played in [pool.submit(wait_for_a_task, fault) for fault in Fault]:
+            played.result()
+    levels.count("faults", scenarios=len(Fault))
+
+
+@BOTH
+def test_a_reply_that_trickles_in_without_an_end_is_not_waited_for(face: Any, valkey_url: str) -> None:
+    name = f"f{next(_numbers)}"
+    with (
+        Proxy(valkey_url) as proxy,
+        Queue(name, valkey_url) as other,
+        face(name, proxy.url, deadline=SOME) as queue,
+    ):
+        other.put("a-task-with-a-long-name-" + 100 * "x")
+        queue.stats()
+        proxy.arm(Fault.DRIP, sha("claim"), times=None, seconds=0.2)  # no pause is longer than an attempt is patient
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            queue.claim(timeout=LEASE)
+        assert time.monotonic() - began < SOME + MARGIN
+        proxy.disarm()
+        wait_until(lambda: other.requeue_expired() or other.stats().todos)
+        check(valkey_url, name)
+    levels.count("faults", scenarios=1)
+
+
+@BOTH
+def test_a_claim_whose_every_reply_was_lost_leaves_leases_that_run_out_and_are_counted(
+    face: Any, valkey_url: str
+) -> None:
+    name = f"f{next(_numbers)}"
+    with (
+        Proxy(valkey_url) as proxy,
+        Queue(name, valkey_url) as other,
+        face(name, proxy.url, deadline=SHORT) as queue,
+    ):
+        other.put("a")
+        wait_until(lambda: met(queue))
+        proxy.arm(Fault.RESET_AFTER, sha("claim"), times=None)
+        with pytest.raises(Unavailable):
+            queue.claim(timeout=2)
+        assert proxy.lost > 1
+
+        # however often it was asked, it is one lease, and nobody else gets the task meanwhile
+        assert other.stats().counters["claimed"] == 1
+        assert other.inspect("a").state is State.IN_PROGRESS
+        assert other.claim() == []
+
+        # then the task comes back, to be handed out with the lost lease on its record
+        wait_until(lambda: other.inspect("a").lease_left < 0)  # type: ignore[operator]  # it is leased
+        proxy.disarm()
+        (lease,) = wait_until(lambda: queue.claim())
+        assert (lease.attempt, lease.crashes) == (1, 1)
+        assert queue.ack(lease) == "ok"
+        assert queue.stats().counters["expired"] == 1
+        check(valkey_url, name)
+    levels.count("faults", scenarios=1, leases_left_to_run_out=1)
+
+
+@BOTH
+def test_a_claim_that_was_cut_off_may_be_asked_for_by_its_caller_and_takes_other_tasks(
+    face: Any, valkey_url: str
+) -> None:
+    name = f"f{next(_numbers)}"
+    with (
+        Proxy(valkey_url) as proxy,
+        Queue(name, valkey_url) as other,
+        face(name, proxy.url, deadline=SHORT) as queue,
+    ):
+        other.put("a", "b")
+        wait_until(lambda: met(queue))
+        proxy.arm(Fault.HALF_OPEN, sha("claim"), times=None)
+        with pytest.raises(Unavailable):
+            queue.claim()
+        assert other.stats().in_progress == 0
+        proxy.disarm()
+        leases = wait_until(lambda: queue.claim(2))
+        assert queue.ack(leases).ok == 2
+        assert queue.stats().counters["claimed"] == 2
+        check(valkey_url, name)
+    levels.count("faults", scenarios=1)
+
+
+# ---- the proxy itself: a fault that does not strike would prove nothing
+
+
+def talk(url: str, fault: Fault, *, times: int | None = 1, seconds: float = 0.0) -> tuple[Proxy, socket.socket]:
+    """Say GET through a proxy that waits for it."""
+    with redis.Redis.from_url(url) as raw:
+        raw.set("the:key", "before")
+    proxy = Proxy(url)
+    proxy.arm(fault, b"the:key", times=times, seconds=seconds)
+    link = socket.create_connection(("127.0.0.1", proxy.port))
+    link.settimeout(10)
+    link.sendall(b"PING\r\n")
+    assert link.recv(99) == b"+PONG\r\n"
+    link.sendall(b"GETSET the:key after\r\n")
+    return proxy, link
+
+
+def value(url: str) -> bytes:
+    """Tell what the server holds."""
+    with redis.Redis.from_url(url) as raw:
+        found: Any = raw.get("the:key")
+        raw.delete("the:key")
+        return bytes(found)
+
+
+def test_the_proxy_resets_before_and_after_the_server_has_carried_it_out(valkey_url: str) -> None:
+    for fault, left in ((Fault.RESET_BEFORE, b"before"), (Fault.RESET_AFTER, b"after")):
+        proxy, link = talk(valkey_url, fault)
+        with proxy, link:
+            with pytest.raises(ConnectionResetError):
+                link.recv(99)
+            assert value(valkey_url) == left
+            assert (proxy.seen, proxy.struck) == (1, 1)
+
+
+def test_the_proxy_swallows_replies_or_everything_and_leaves_the_connection_open(valkey_url: str) -> None:
+    for fault, left in ((Fault.SWALLOW, b"after"), (Fault.HALF_OPEN, b"before")):
+        proxy, link = talk(valkey_url, fault)
+        with proxy, link:
+            wait_until(lambda: proxy.struck)  # noqa: B023  # it is asked here and now
+            proxy.settle()
+            link.sendall(b"PING\r\n")
+            link.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                link.recv(99)
+            assert value(valkey_url) == left
+
+
+def test_the_proxy_cuts_a_reply_in_the_middle(valkey_url: str) -> None:
+    proxy, link = talk(valkey_url, Fault.CUT)
+    with proxy, link:
+        assert link.recv(99) == b"$6\r\nbe"
+        assert link.recv(99) == b""
+        assert value(valkey_url) == b"after"
+
+
+def test_the_proxy_is_late_both_ways_and_gives_a_byte_at_a_time(valkey_url: str) -> None:
+    began = time.monotonic()
+    proxy, link = talk(valkey_url, Fault.LATENCY, seconds=0.1)
+    with proxy, link:
+        assert link.recv(99) == b"$6\r\nbefore\r\n"
+        assert time.monotonic() - began >= 0.2
+    proxy, link = talk(valkey_url, Fault.DRIP, seconds=0.01)
+    with proxy, link:
+        assert [link.recv(1) for _ in range(12)] == [b"$", b"6", b"\r", b"\n", *(b"%c" % c for c in b"before\r\n")]
+        assert proxy.lost == 1
+
+
+def test_the_proxy_refuses_connections_for_a_while_or_until_it_is_disarmed(valkey_url: str) -> None:
+    proxy, link = talk(valkey_url, Fault.REFUSED, times=None)
+    with proxy, link:
+        with pytest.raises(ConnectionResetError):
+            link.recv(99)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", proxy.port))
+        proxy.disarm()
+        socket.create_connection(("127.0.0.1", proxy.port)).close()
+        assert value(valkey_url) == b"before"
+
+    def connects() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", proxy.port)).close()
+        except ConnectionError:
+            return False
+        return True
+
+    proxy, link = talk(valkey_url, Fault.REFUSED, seconds=0.05)
+    with proxy, link:
+        with pytest.raises(ConnectionResetError):
+            link.recv(99)
+        wait_until(connects)
+
+
+def test_the_proxy_strikes_as_often_as_it_was_told(valkey_url: str) -> None:
+    with Proxy(valkey_url) as proxy:
+        proxy.arm(Fault.RESET_BEFORE, b"ECHO", times=2)
+        said = [echo(proxy.port) for _ in range(4)]
+        assert said == [None, None, b"$1\r\nx\r\n", b"$1\r\nx\r\n"]
+        assert (proxy.seen, proxy.struck) == (4, 2)
+
+
+def echo(port: int) -> bytes | None:
+    """Say ECHO on a new connection; None when it is reset."""
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        link.settimeout(10)
+        try:
+            link.sendall(b"ECHO x\r\n")
+            return link.recv(99)
+        except ConnectionResetError:
+            return None

@@ -1,0 +1,506 @@
+"""Hostile text goes through every door and comes back as it was; to terminals and logs goes only text."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyte
+import pytest
+import redis
+from rich.console import Console
+
+from tests.rig import levels
+from tests.rig.command import Say, say, server, started
+from tests.rig.corpus import BAD_QUEUE_NAMES, CORPUS, REFUSED, Text, as_bytes, as_id, stray
+from tests.rig.invariants import check
+from tests.rig.terminal import on_a_terminal
+from timeoutq import AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Worker
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.logs import JsonFormatter, SafeFormatter
+from timeoutq.model import Entry, Failure, WorkerInfo
+from timeoutq.text import safe
+from timeoutq.watch.draw import render
+from timeoutq.watch.snapshot import Snapshot, snapshot, to_json
+
+__all__ = ["say", "server"]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+IDS = [as_id(task) for task in CORPUS.values()]
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""What a terminal may be sent besides text, by tables and the dashboard drawn once."""
+
+
+def told(error: str) -> str:
+    """Give an error as it is kept: what UTF-8 cannot write is spelt out."""
+    return error.encode("utf-8", "backslashreplace").decode()
+
+
+# ---- the API
+
+
+def test_every_text_is_an_id_a_payload_and_an_error_and_comes_back_as_it_was(face: Any, url: str) -> None:
+    bodies: dict[Text, Any] = {task: as_id(task) if isinstance(task, str) else task for task in CORPUS.values()}
+    expected = {as_id(task): body for task, body in bodies.items()}
+    assert face.put(bodies).added == len(CORPUS)
+    assert set(face.put(list(CORPUS.values()))) == {"todos"}
+    with redis.Redis.from_url(url) as raw:
+        assert raw.smembers(f"timeoutq:{{{face.name}}}:todos") == {as_bytes(task) for task in CORPUS.values()}
+
+    leases = face.claim(500)
+    assert {lease.task: lease.payload for lease in leases} == expected
+    assert face.extend(leases).ok == len(IDS)
+    assert {entry.task for entry in face.list("in_progress", n=1000).entries} == set(IDS)
+    for lease in leases:
+        face.fail(lease, lease.task, give_up=True)
+    for task in IDS:
+        info = face.inspect(task)
+        assert (info.state, info.task, info.error, info.payload) == ("failed", task, told(task), expected[task])
+    assert {entry.task: entry.error for entry in face.list("failed", n=1000).entries} == {t: told(t) for t in IDS}
+    newest = [(failure.task, failure.error) for failure in face.errors(50)]
+    assert newest == [(lease.task, told(lease.task)) for lease in leases[:-51:-1]]
+
+    assert face.retry_failed(list(CORPUS.values())) == len(IDS)
+    leases = face.claim(500)
+    assert {lease.task: lease.payload for lease in leases} == expected
+    assert face.release(leases, delay=3600).ok == len(IDS)
+    assert {entry.task for entry in face.list("scheduled", n=1000).entries} == set(IDS)
+    assert set(face.schedule(list(CORPUS.values()), after=0)) == {"scheduled"}
+    assert face.promote_due() == len(IDS)
+    first, *others = face.claim(500)
+    assert face.ack(first, put=[f"{first.task[:300]}+"]) == "ok"
+    assert face.ack(others).ok == len(others)
+    assert {entry.task for entry in face.list("done", n=1000).entries} == set(IDS)
+    assert dict(face.forget(list(CORPUS.values())).items()) == dict.fromkeys(IDS, "done")
+    assert all(face.inspect(task).state is None for task in CORPUS.values())
+    assert [taken.task for taken in face.pull(500)] == [f"{first.task[:300]}+"]
+    levels.count("hostile text", strings=len(CORPUS))
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_id_is_refused_by_every_call_and_nothing_is_written(face: Any, what: str) -> None:
+    task = REFUSED[what]
+    face.put("other")
+    (lease,) = face.claim()
+    before = face.stats().counters
+    calls: list[Callable[[], object]] = [
+        lambda: face.put("good", task),
+        lambda: face.put({task: 1}),
+        lambda: face.schedule(["good", task], after=1),
+        lambda: face.retry_failed(task),
+        lambda: face.forget("other", task),
+        lambda: face.inspect(task),
+        lambda: face.ack(lease, put=["good", task]),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput) as caught:
+            call()
+        assert stray(str(caught.value)) == []
+        assert len(str(caught.value)) < 400
+    assert face.stats().counters == before
+    assert (face.stats().known, face.inspect("other").state) == (1, "in_progress")
+
+
+@pytest.mark.parametrize("what", BAD_QUEUE_NAMES)
+def test_what_is_no_name_of_a_queue_is_refused_before_anybody_is_asked(what: str) -> None:
+    given: Any = BAD_QUEUE_NAMES[what]
+    for kind in (Queue, AsyncQueue):
+        with pytest.raises(InvalidInput, match="is not a queue name: use 1 to 64") as caught:
+            kind(given, "redis://127.0.0.1:1/0")
+        assert stray(str(caught.value)) == []
+        assert len(str(caught.value)) < 200
+
+
+def test_a_lost_lease_is_told_in_text(kept: Queue) -> None:
+    for task in CORPUS.values():
+        kept.put(task)
+        (lease,) = kept.claim()
+        kept.forget(task)
+        assert "gone" in loss(kept, lease)
+        kept.put(task)
+        assert "todos now" in loss(kept, lease)
+        (other,) = kept.claim()
+        assert other.holder in loss(kept, lease)
+        kept.ack(other)
+        assert "the task is done" in loss(kept, lease)
+        kept.forget(task)
+
+
+def loss(queue: Queue, lease: Lease) -> str:
+    with pytest.raises(LeaseLost) as caught:
+        queue.ack(lease)
+    assert caught.value.task == lease.task
+    assert stray(str(caught.value)) == []
+    return str(caught.value)
+
+
+# ---- the command
+
+
+@pytest.fixture
+def kept(url: str, name: str) -> Iterator[Queue]:
+    """A queue on a server of this file's; after the test its invariants must hold."""
+    with Queue(name, url, timeout=60) as opened:
+        yield opened
+        check(url, name)
+        opened.purge()
+
+
+def rows(out: str) -> list[list[str]]:
+    return [line.split("\t") for line in out.splitlines()]
+
+
+def test_the_command_says_in_one_line_what_it_was_told_in_many(kept: Queue, say: Say) -> None:
+    name = kept.name
+    done = say("put", name, "--", *IDS)
+    assert (done.code, done.lines) == (0, [[safe(task), "added"] for task in IDS])
+    done = say("list", name, "todos", "-n", "1000")
+    assert sorted(row[0] for row in done.lines) == sorted(map(safe, IDS))
+    done = say("claim", name, "-n", "500", "--json")
+    claimed, leases = done.out.encode(), done.documents
+    assert {lease["task"] for lease in leases} == set(IDS)
+    assert claimed.isascii()
+    done = say("list", name, "in_progress", "-n", "1000")
+    assert sorted(row[0] for row in done.lines) == sorted(map(safe, IDS))
+    token = leases[0]["token"]
+    done = say("extend", name, "--token", token, "--timeout", "2m", "--", *IDS)
+    assert (done.code, done.lines) == (0, [[safe(task), "ok"] for task in IDS])
+    done = say("fail", name, "--give-up", "--error", "a\x1b[2J\nb\u202e", stdin=claimed)
+    assert (done.code, {row[1] for row in done.lines}) == (0, {"ok"})
+    done = say("list", name, "failed", "-n", "1000")
+    assert {(row[0], row[3]) for row in done.lines} == {(safe(task), r"a\x1b[2J\x0ab\u202e") for task in IDS}
+    done = say("retry", name, "--", *IDS)
+    assert (done.code, done.lines) == (0, [[safe(task), "retried"] for task in IDS])
+    assert say("claim", name, "-n", "500").code == 0
+    done = say("ack", name, "--token", "some one#1", "--", *IDS)
+    assert (done.code, {row[1] for row in done.lines}) == (4, {"lost"})
+    assert done.err.count("\n") == 4
+    assert say("status", name).code == say("doctor", name).code == say("status", name, "--json").code == 0
+    done = say("forget", name, "--yes", "--", *IDS)
+    assert (done.code, done.lines) == (0, [[safe(task), "in_progress"] for task in IDS])
+
+
+def test_the_command_reads_every_text_from_a_pipe(kept: Queue, say: Say) -> None:
+    lines = [as_bytes(task) for task in CORPUS.values() if not set(as_bytes(task)) & {10, 13}]
+    wanted = {line.strip(b" \t").decode("utf-8", "surrogateescape") for line in lines if line.strip()}
+    done = say("put", kept.name, stdin=b"\n".join(lines))
+    assert (done.code, done.lines) == (0, [["added", str(len(wanted))]])
+    assert {lease.task for lease in kept.claim(500)} == wanted
+    objects = [json.dumps({"task": task, "payload": {task: task}}) for task in IDS]
+    done = say("put", kept.name, "--jsonl", "--json", stdin="\n".join(objects).encode())
+    assert done.code == 0
+    assert sum(json.loads(done.out).values()) == len(IDS)
+    found = {lease.task: lease.payload for lease in kept.claim(500)}
+    assert found == {task: {task: task} for task in IDS if task not in wanted}
+
+
+def test_the_command_tells_all_of_one_task(kept: Queue, say: Say) -> None:
+    for number, task in enumerate(IDS):
+        kept.put({task: {task: [task]}})
+        (lease,) = kept.claim()
+        kept.fail(lease, task, give_up=True)
+        if number % 2:
+            done = say("inspect", kept.name, "--", task)
+            facts = done.facts
+            assert (done.code, facts["task"], facts["last error"]) == (0, safe(task), safe(told(task)))
+        else:
+            done = say("inspect", kept.name, "--json", "--", task)
+            found = json.loads(done.out)
+            assert (done.code, found["task"], found["error"], found["payload"]) == (0, task, told(task), {task: [task]})
+
+
+def test_the_command_refuses_what_is_no_name_of_a_queue(say: Say) -> None:
+    commands = [
+        ["put", "--", "?", "a"], ["status", "--", "?"], ["purge", "--yes", "--", "?"],
+        ["worker", "--", "?", "json:loads"], ["cleaner", "--", "?"], ["pull", "--", "?"], ["doctor", "--", "?"],
+        ["dashboard", "--", "?"],
+    ]  # fmt: skip
+    # an argument is text: in it, the name that bytes spell is one
+    names = [as_id(name) for what, name in BAD_QUEUE_NAMES.items() if what != "bytes"]
+    for number, name in enumerate(names[::2]):
+        words = [name if word == "?" else word for word in commands[number % len(commands)]]
+        done = say(*words)
+        assert (done.code, "is not a queue name" in done.err) == (2, True), (words, done.err)
+
+
+WRONG: dict[str, Callable[[str], tuple[str, ...]]] = {
+    "a command": lambda text: (text,),
+    "a state": lambda text: ("list", "q", f"x{text}"),
+    "a cursor": lambda text: ("list", "q", "todos", f"--cursor=x{text}"),
+    "a token": lambda text: ("ack", "q", f"--token=\x07{text}", "a"),
+    "a length of time": lambda text: ("schedule", "q", f"--after=x{text}", "a"),
+    "a moment": lambda text: ("schedule", "q", f"--at=x{text}", "a"),
+    "a payload": lambda text: ("put", "q", f"--payload={{{text}", "a"),
+    "a file": lambda text: ("put", "q", f"--file=/nowhere/{text}"),
+    "a url": lambda text: ("pause", "q", f"--url=x{text}"),
+    "a file with the url": lambda text: ("pause", "q", f"--url-file=/nowhere/{text}"),
+    "a handler": lambda text: ("worker", "q", f"nowhere_{text}:f"),
+    "a level": lambda text: ("worker", "q", "json:loads", f"--log-level=x{text}"),
+    "what is kept": lambda text: ("configure", "q", f"--keep-done=x{text}"),
+    "a count": lambda text: ("claim", "q", f"--count=x{text}"),
+}  # fmt: skip
+"""Where a word of the command may be wrong."""
+
+SPREAD = [text for text in IDS if not text.startswith("-")]
+
+
+@pytest.mark.parametrize("place", WRONG)
+def test_wrong_words_are_refused_in_text(server: EmbeddedServer, say: Say, place: str) -> None:
+    with Queue("q", server.url) as there:
+        there.put("a")
+    # each place takes its own share of the corpus: all of it in all places would be as many runs as all else together
+    for text in SPREAD[list(WRONG).index(place) :: 8]:
+        if "\0" not in text or place not in ("a file", "a file with the url"):
+            done = say(*WRONG[place](text))
+            assert done.code == 2, (text, done.err)
+
+
+def test_unknown_options_are_refused_in_text(say: Say) -> None:
+    for text in SPREAD[::4]:
+        assert say("status", "q", f"--x{text}").code == 2
+
+
+def test_a_real_process_is_told_and_tells_the_same(kept: Queue, server: EmbeddedServer) -> None:
+    # a program's arguments hold no NUL
+    tasks = [as_bytes(task) for task in CORPUS.values() if b"\0" not in as_bytes(task)]
+    done = started(server.url, "put", kept.name, "--", *tasks)
+    assert (done.code, done.lines) == (0, [[safe(task), "added"] for task in tasks]), done.err
+    claimed = started(server.url, "claim", kept.name, "-n", "500", "--json")
+    assert {as_bytes(lease["task"]) for lease in claimed.documents} == set(tasks)
+    assert started(server.url, "ack", kept.name, stdin=claimed.raw).code == 0
+    assert kept.stats().done == len(tasks)
+
+
+class Titled(pyte.Screen):
+    """A screen that remembers what only a hostile program would do to it."""
+
+    def __init__(self, columns: int, lines: int) -> None:
+        super().__init__(columns, lines)
+        self.done: list[str] = []
+
+    def set_title(self, param: str) -> None:
+        self.done.append(f"title {param!r}")
+
+    def set_icon_name(self, param: str) -> None:
+        self.done.append(f"icon {param!r}")
+
+    def bell(self, *_: Any) -> None:
+        self.done.append("bell")
+
+    def reset_mode(self, *modes: Any, **words: Any) -> None:
+        super().reset_mode(*modes, **words)
+        self.done.append(f"mode off {modes}")
+
+    def write_process_input(self, data: str) -> None:
+        self.done.append(f"answered {data!r}")
+
+    def erase_in_display(self, how: int = 0, *_: Any, **words: Any) -> None:
+        super().erase_in_display(how)
+        self.done.append(f"erased {how}")
+
+
+def screen_of(shown: str, width: int, height: int) -> Titled:
+    screen = Titled(width, height)
+    screen.done.clear()  # what it does to itself to begin with
+    pyte.Stream(screen).feed(shown)
+    return screen
+
+
+def test_a_terminal_is_sent_text_and_colours_only(kept: Queue, server: EmbeddedServer) -> None:
+    kept.put(list(CORPUS.values()))
+    for lease in kept.claim(60):
+        kept.fail(lease, lease.task, give_up=True)
+    for words in (["list", kept.name, "todos", "-n", "1000"], ["list", kept.name, "failed", "-n", "1000"],
+                  ["status", kept.name]):  # fmt: skip
+        code, told = on_a_terminal(server.url, *words)
+        assert code == 0, told
+        shown = told.decode("utf-8")
+        assert stray(COLOURS.sub("", shown), "\r\n") == []
+        assert screen_of(shown, 120, 40).done == []
+
+
+# ---- the dashboard
+
+
+def with_text(seen: Snapshot, text: str) -> Snapshot:
+    now = seen.stats.now
+    return replace(
+        seen,
+        queue=text,
+        url=f"redis://{text}",
+        workers=[WorkerInfo(text, text, 1, 1, 1, 1, 1, now, now)],
+        leases=[Entry(text, now, text)],
+        due=[Entry(text, now)],
+        errors=[Failure(text, now, text)],
+        trouble=text,
+    )
+
+
+def drawn(seen: Snapshot, width: int, *, terminal: bool) -> str:
+    console = Console(
+        width=width, file=io.StringIO(), force_terminal=terminal, color_system="truecolor" if terminal else None,
+        highlight=False,
+    )  # fmt: skip
+    with console.capture() as caught:
+        console.print(render(seen, width, 40))
+    return caught.get()
+
+
+def test_the_dashboard_of_a_hostile_queue_is_text(kept: Queue) -> None:
+    kept.put(list(CORPUS.values()))
+    for lease in kept.claim(50):
+        kept.fail(lease, lease.task, give_up=True)
+    kept.release(kept.claim(20), delay=60)
+    kept.claim(20)
+    seen = snapshot(kept, rows=50)
+    assert (len(seen.leases), len(seen.due), len(seen.errors)) == (20, 20, 50)
+    assert stray(json.dumps(to_json(seen))) == []
+    assert stray(drawn(seen, 200, terminal=False)) == []
+    assert stray(COLOURS.sub("", drawn(seen, 200, terminal=True))) == []
+
+
+UNCERTAIN = {CORPUS["an emoji with a skin"], CORPUS["a flag"]}
+"""Two characters that some terminals draw as one and others side by side: nobody can know how wide they are."""
+
+
+def test_no_text_breaks_the_dashboard(kept: Queue) -> None:
+    empty = snapshot(kept)
+    for number, text in enumerate([*IDS, *map(as_id, REFUSED.values())]):
+        seen, width = with_text(empty, text[:2000]), (80, 132)[number % 2]
+        assert stray(drawn(seen, width, terminal=False)) == [], text
+        shown = drawn(seen, width, terminal=True)
+        assert stray(COLOURS.sub("", shown)) == [], text
+        screen = screen_of(shown.replace("\n", "\r\n"), width, 44)
+        lines = [line.rstrip() for line in screen.display if line.strip()]
+        assert screen.done == [], text
+        if text not in UNCERTAIN:
+            assert (lines[0][0], lines[-1][0]) == ("╭", "╰"), text
+            assert all(line[0] == line[-1] == "│" for line in lines[1:-1]), text
+
+
+# ---- the logs
+
+
+class Lines(logging.Handler):
+    """Keeps each record as either formatter of the command writes it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.plain: list[str] = []
+        self.json: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        record.exc_text = None
+        self.plain.append(SafeFormatter("%(asctime)s %(levelname)-7s %(message)s").format(record))
+        record.exc_text = None
+        self.json.append(JsonFormatter().format(record))
+
+    def check(self) -> None:
+        for line in self.plain:
+            assert stray(line, "") == [], line
+        for line in self.json:
+            assert line.isascii()
+            assert "\n" not in line
+            json.loads(line)
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    kept = Lines()
+    logger = logging.getLogger("timeoutq")
+    before = logger.level
+    logger.addHandler(kept)
+    logger.setLevel(logging.DEBUG)
+    yield kept
+    logger.setLevel(before)
+    logger.removeHandler(kept)
+
+
+def test_one_event_is_one_line_of_a_log(lines: Lines) -> None:
+    log = logging.getLogger("timeoutq.test")
+    for text in [*IDS, *map(as_id, REFUSED.values())]:
+        log.info("task %s failed: %s", text, text)
+        try:
+            raise ValueError(text) from KeyError(text)
+        except ValueError:
+            log.exception("task %s", text)
+    assert len(lines.plain) == 2 * (len(IDS) + len(REFUSED))
+    lines.check()
+    assert all("ValueError" in line and "KeyError" in line for line in lines.plain[1::2])
+
+
+class Hostile(Exception):
+    """Its text is what it was given, whatever that is."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_a_worker_whose_handlers_raise_hostile_text_writes_a_line_an_event(
+    kept: Queue, server: EmbeddedServer, lines: Lines, threads: bool
+) -> None:
+    kept.put(list(CORPUS.values()))
+
+    def refuse(lease: Lease) -> None:
+        raise Hostile(lease.task) from KeyError(lease.task)
+
+    async def refuse_here(lease: Lease) -> None:
+        refuse(lease)
+
+    async with AsyncQueue(kept.name, server.url, timeout=60) as queue:
+        handler: Any = refuse if threads else refuse_here
+        tally = await Worker(queue, handler, retry=[], burst=True, signals=False, concurrency=8).run()
+    assert tally.failed == len(IDS)
+    failed = [line for line in lines.plain if "failed on attempt 1" in line]
+    assert len(failed) == len(IDS)
+    lines.check()
+    assert {entry.error for entry in kept.list("failed", n=1000).entries} == {f"Hostile: {told(t)}" for t in IDS}
+
+
+async def test_a_worker_that_lost_hostile_tasks_says_so_in_a_line_each(
+    kept: Queue, server: EmbeddedServer, lines: Lines
+) -> None:
+    kept.put(list(CORPUS.values()))
+
+    async def lose(lease: Lease) -> None:
+        kept.forget(lease.task)
+
+    async with AsyncQueue(kept.name, server.url, timeout=60) as queue:
+        tally = await Worker(queue, lose, burst=True, signals=False, concurrency=1).run()
+    assert tally.lost == len(IDS)
+    assert len([line for line in lines.plain if "too late" in line]) == len(IDS)
+    lines.check()
+
+
+def test_a_holder_that_a_stranger_wrote_is_told_in_text(kept: Queue, say: Say, server: EmbeddedServer) -> None:
+    kept.put("a")
+    (lease,) = kept.claim()
+    with redis.Redis.from_url(server.url) as raw:
+        key = f"timeoutq:{{{kept.name}}}:"
+        raw.hset(f"{key}owners", "a", b"\x1b[2J\nevil\x9b\xff#1")
+        raw.set(f"{key}lock:a", b"\x1b[2J\nevil\x9b\xff#1", px=60_000)
+    done = say("ack", kept.name, "a", "--token", lease.token)
+    assert (done.code, done.err.count("\n")) == (4, 1)
+    assert say("list", kept.name, "in_progress").code == 0
+    assert say("inspect", kept.name, "a").code == 0
+    assert stray(drawn(snapshot(kept), 120, terminal=False)) == []
+    kept.forget("a")
+
+
+def test_the_corpus_holds_what_it_says_and_its_judge_sees_it() -> None:
+    assert len(CORPUS) >= 60
+    assert len({as_bytes(text) for text in CORPUS.values()}) == len(CORPUS)
+    assert max(len(as_bytes(text)) for text in CORPUS.values()) == 1024
+    seen = [name for name, text in CORPUS.items() if stray(as_id(text), "")]
+    assert len(seen) >= 45
+    for bad in ("\x00", "\x1b[m", "\x7f", "\x9b", "\u202e", "\u200b", "\udcff", "\u2028", "\ue000", "\uffff"):
+        assert stray(f"a{bad}b") != []
+    assert stray("a\nb\tc") == ["'\\t' at 3"]
+    assert screen_of("\x1b]2;x\x07\x1b[2J\x07", 80, 24).done == ["title 'x'", "erased 2", "bell"]

@@ -1,0 +1,238 @@
+"""Lines of JSON: what happened to which task of which queue can be asked without reading prose."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rig.processes import processes
+from tests.rig.waiting import wait_until
+from timeoutq import Lease, Queue, Worker
+from timeoutq.logs import JsonFormatter, SafeFormatter
+from timeoutq.testing import FakeAsyncQueue, fake_async_queue
+from timeoutq.testing import lease as make_lease
+
+variable: ContextVar[str] = ContextVar("variable")
+
+
+@contextmanager
+def as_json(name: str = "timeoutq") -> Iterator[list[dict[str, Any]]]:
+    """Keep the lines of a logger as `--log-json` writes them."""
+    written, found = io.StringIO(), list[dict[str, Any]]()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        found += map(json.loads, written.getvalue().splitlines())
+
+
+def written(**fields: object) -> dict[str, Any]:
+    with as_json() as lines:
+        logging.getLogger("timeoutq.test").warning("told %s", "so", extra=fields)
+    (line,) = lines
+    return line
+
+
+def test_what_a_call_gives_as_extra_is_a_field() -> None:
+    line = written(queue="web", task="https://a.example/", attempt=2, share=0.5, last=True, none=None)
+    assert {name: line[name] for name in ("queue", "task", "attempt", "share", "last")} == {
+        "queue": "web", "task": "https://a.example/", "attempt": 2, "share": 0.5, "last": True,
+    }  # fmt: skip
+    assert (line["message"], line["level"], line["logger"]) == ("told so", "WARNING", "timeoutq.test")
+    assert "none" not in line
+    assert not line.keys() & {"args", "levelno", "lineno", "processName", "taskName"}
+
+
+class Odd:
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_no_field_steers_a_terminal_or_breaks_the_line() -> None:
+    line = written(task="\x1b[2J\x07a\udcff\u202e", error="one\ntwo\r", odd=Odd(), much=float("inf"), level="mine")
+    assert line["task"] == r"\x1b[2J\x07a\xff\u202e"
+    assert line["error"] == "one\ntwo\\x0d"
+    assert "without text" in line["odd"]
+    assert line["much"] == "inf"
+    assert line["level"] == "WARNING"
+
+
+def test_a_traceback_keeps_its_lines_and_nothing_else() -> None:
+    with as_json() as lines:
+        try:
+            raise ValueError("\x1b[31mred")
+        except ValueError:
+            logging.getLogger("timeoutq.test").exception("failed")
+    trace = lines[0]["traceback"].splitlines()
+    assert trace[0].startswith("Traceback")
+    assert trace[-1] == r"ValueError: \x1b[31mred"
+
+
+@pytest.mark.parametrize(
+    ("message", "args", "shown", "error"),
+    [
+        ("%d pages", ("x\x1b",), r"('x\x1b',)", "TypeError: %d format: a real number is required, not str"),
+        ("%s and %s", ("x",), "('x',)", "TypeError: not enough arguments for format string"),
+        ("100 %", ("y" * 5000,), "('" + "y" * 998, "ValueError: incomplete format"),
+        ("%s", (Odd(),), "(<tests.faces.test_logs.Odd object", "ValueError: no text"),
+    ],
+)
+def test_a_log_call_whose_arguments_do_not_fit_is_a_line_all_the_same(
+    message: str,
+    args: tuple[object, ...],
+    shown: str,
+    error: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(logging.getLogger("timeoutq"), "propagate", False)  # pytest itself formats what gets further
+    plain = io.StringIO()
+    handler = logging.StreamHandler(plain)
+    handler.setFormatter(SafeFormatter("%(levelname)s %(message)s"))
+    logger = logging.getLogger("timeoutq.test")
+    logger.addHandler(handler)
+    try:
+        with as_json() as lines:
+            logger.warning(message, *args, extra={"task": "a"})
+    finally:
+        logger.removeHandler(handler)
+    (line,) = lines
+    assert (line["message"], line["format_error"], line["level"], line["task"]) == (message, error, "WARNING", "a")
+    assert line["args"].startswith(shown)
+    assert len(line["args"]) <= 1000
+    assert plain.getvalue().startswith(f"WARNING {message} (its arguments {shown}")
+    assert plain.getvalue().endswith(f" do not fit: {error})\n")
+    assert capsys.readouterr().err == ""
+
+
+async def fail(lease: Lease) -> None:
+    raise KeyError("title")
+
+
+async def test_a_failed_task_is_told_with_its_fields() -> None:
+    queue: FakeAsyncQueue = fake_async_queue("pages")
+    await queue.put("https://a.example/")
+    with as_json() as lines:
+        await Worker(queue, fail, retry=[], burst=True, signals=False).run()
+    (line,) = [line for line in lines if "failed on attempt" in line["message"]]
+    assert {name: line[name] for name in ("queue", "task", "attempt", "worker", "error")} == {
+        "queue": "pages",
+        "task": "https://a.example/",
+        "attempt": 1,
+        "worker": queue.worker,
+        "error": "KeyError: 'title'",
+    }
+    await queue.close()
+
+
+async def test_every_line_of_a_worker_names_its_queue() -> None:
+    queue: FakeAsyncQueue = fake_async_queue("pages")
+    await queue.put("a", "b")
+    with as_json() as lines:
+        await Worker(queue, fail, burst=True, signals=False, max_tasks=2).run()
+    assert len(lines) >= 4
+    assert {line.get("queue") for line in lines} == {"pages"}
+    assert {line.get("worker") for line in lines if line["logger"] == "timeoutq.worker"} == {queue.worker}
+    await queue.close()
+
+
+def test_a_process_that_died_is_told_with_its_fields(queue: Queue, url: str, tmp_path: Path) -> None:
+    queue.put("leave", "other")
+    with processes(url, tmp_path) as run:
+        worker = run.start(
+            "worker", queue.name, "tests.rig.handlers:leave", "-c", "1", "--burst", "--log-json", CODE="7"
+        )
+        assert worker.wait(30) == 0
+        wait_until(lambda: queue.drained())
+        lines = [json.loads(line) for line in run.log(worker).splitlines()]
+    assert {line["queue"] for line in lines} == {queue.name}
+    (died,) = [line for line in lines if " died: " in line["message"] and "task" not in line]
+    assert (died["level"], died["code"], died["error"], died["pid"]) == ("ERROR", 7, "exit code 7", worker.pid)
+    task, reported = (line for line in lines if "was running in process" in line["message"])
+    assert (task["task"], task["crashes"], task["level"]) == ("leave", 1, "WARNING")
+    assert task["error"] == died["error"]
+    assert "1 task was running in process" in reported["message"]
+    assert reported["child"] == task["child"] == died["child"]
+    assert reported["worker"] == task["worker"] == died["worker"]
+    assert f":{died['child']}:" in died["worker"]
+
+
+def say_so(lease: Lease) -> None:
+    logging.getLogger("mine").info("in %s", lease.task)
+
+
+async def in_loop(lease: Lease) -> None:
+    await asyncio.sleep(0.01)  # the handlers of other tasks begin meanwhile
+    say_so(lease)
+    await asyncio.to_thread(say_so, lease)
+    await asyncio.create_task(of_its_own(lease))
+
+
+async def of_its_own(lease: Lease) -> None:
+    say_so(lease)
+
+
+def in_thread(lease: Lease) -> None:
+    for _ in range(3):
+        say_so(lease)
+
+
+def of_coroutine(lease: Lease) -> Coroutine[Any, Any, None]:
+    say_so(lease)
+    return in_loop(lease)
+
+
+@pytest.mark.parametrize(("handler", "times"), [(in_loop, 3), (in_thread, 3), (of_coroutine, 4)])
+@pytest.mark.parametrize("around", [False, True])
+async def test_what_a_handler_logs_names_its_task(handler: Any, times: int, around: bool) -> None:
+    queue: FakeAsyncQueue = fake_async_queue("pages")
+    await queue.put([f"t{i}" for i in range(10)])
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        if around:
+            variable.set("of the lifespan")
+        say_so(make_lease("no task"))
+        yield
+
+    with as_json("mine") as lines:
+        await Worker(queue, handler, concurrency=3, burst=True, signals=False, lifespan=lifespan).run()
+        say_so(make_lease("no task"))
+    of_tasks = [line for line in lines if line["message"] != "in no task"]
+    assert Counter(line["task"] for line in of_tasks) == {f"t{i}": times for i in range(10)}
+    for line in of_tasks:
+        assert line["message"] == f"in {line['task']}"
+        assert (line["queue"], line["worker"], line["attempt"]) == ("pages", queue.worker, 1)
+    others = [line for line in lines if line not in of_tasks]
+    assert len(others) == 2
+    assert not any("task" in line or "queue" in line for line in others)
+    await queue.close()
+
+
+async def test_what_a_handler_gives_as_extra_is_not_overwritten() -> None:
+    async def handler(lease: Lease) -> None:
+        logging.getLogger("mine").info("so", extra={"task": "of mine", "worker": 7})
+
+    queue: FakeAsyncQueue = fake_async_queue("pages")
+    await queue.put("a")
+    with as_json("mine") as lines:
+        await Worker(queue, handler, burst=True, signals=False).run()
+    assert [(line["task"], line["worker"], line["queue"]) for line in lines] == [("of mine", 7, "pages")]
+    await queue.close()

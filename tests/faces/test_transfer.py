@@ -1,0 +1,692 @@
+"""Sets of tasks: what two of them share, tasks put back, and whole queues carried from one server to another."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.rig.command import Say, say
+from tests.rig.corpus import CORPUS, as_bytes, as_id, stray
+from tests.rig.invariants import check
+from tests.rig.processes import ROOT
+from tests.rig.terminal import on_a_terminal
+from tests.rig.waiting import wait_until
+from timeoutq import InvalidInput, Politeness, Queue, transfer
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.model import Record, State, text
+
+__all__ = ["say"]
+
+IDS = sorted({as_bytes(task) for task in CORPUS.values()})
+BODIES: list[Any] = [{"depth": 1, "é": [None, 1.5, "\ud800"]}, "text", 0, False, [], b"", b"\x00\xff", "\x00"]
+
+
+@pytest.fixture
+def other(url: str, name: str) -> Iterator[Queue]:
+    """A second queue; its invariants hold in the end too."""
+    with Queue(f"{name}-other", url, timeout=5) as opened:
+        yield opened
+        check(url, opened.name)
+        opened.purge()
+
+
+@contextmanager
+def command(url: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command as a process of its own, whose stdin is held; it ends with the test."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "timeoutq", *words],
+        cwd=ROOT,
+        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with suppress(BrokenPipeError):  # what it did not read any more
+                    stream.close()
+
+
+def move(queue: Queue, done: Sequence[str] = (), failed: Sequence[str] = ()) -> None:
+    """Put tasks and bring them into done and failed."""
+    queue.put(done, failed)
+    for lease in queue.claim(500):
+        if lease.task in done:
+            queue.ack(lease)
+        elif lease.task in failed:
+            queue.fail(lease, f"HTTP 500 for {lease.task}", give_up=True)
+        else:
+            queue.release(lease)
+
+
+def contents(queue: Queue, ready: bool = False) -> dict[bytes, Record]:
+    """All that an export tells of a queue; `ready`: as it is after an import, which brings no lease along."""
+    found: dict[bytes, Record] = {}
+    for records in transfer.export(queue):
+        for record in records:
+            assert record.task not in found, f"{record.task!r} came twice"
+            found[record.task] = record
+    if ready:
+        for task, record in found.items():
+            if record.state is State.IN_PROGRESS:
+                found[task] = replace(record, state=State.TODOS)
+    return found
+
+
+def every_kind(queue: Queue, ids: Sequence[bytes] = IDS) -> None:
+    """Bring these ids into all states, with all there can be on record."""
+    third = len(ids) // 3
+    queue.put({task: BODIES[i % len(BODIES)] for i, task in enumerate(ids[: 2 * third])})
+    for i, task in enumerate(ids[2 * third :]):
+        queue.schedule({task: BODIES[i % len(BODIES)]}, at=4_000_000_000.123 + i)
+    for i, lease in enumerate(queue.claim(2 * third)):
+        match i % 6:
+            case 0:
+                queue.ack(lease)
+            case 1:
+                queue.fail(lease, "HTTP 500\n\x1b[2J é", give_up=True)
+            case 2:
+                queue.fail(lease, "HTTP 503", retry_in=3600)
+            case 3:
+                queue.release(lease)
+            case 4:
+                queue.run(_crash(queue, lease))
+            case _:
+                pass  # it is held on
+
+
+def _crash(queue: Queue, lease: Any) -> Any:
+    from timeoutq import sending
+
+    return sending.answers(queue.talk, queue.operations.crash([lease], "killed by signal 9"))
+
+
+# ---- diff and intersect
+
+
+def test_diff_prints_what_only_the_first_has_and_intersect_what_both_have(
+    say: Say, queue: Queue, tmp_path: Path
+) -> None:
+    move(queue, done=["a", "b", "c"])
+    queue.put("d")
+    queue.schedule("e", after=3600)
+    seeds = tmp_path / "seeds.txt"
+    seeds.write_bytes(b"b\r\nc\n\nd\nx")
+    assert sorted(say("diff", f"{queue.name}:done", seeds).texts) == ["a"]
+    assert sorted(say("intersect", f"{queue.name}:done", seeds).texts) == ["b", "c"]
+    assert say("diff", seeds, f"{queue.name}:done").texts == ["d", "x"], "in the order of the file"
+    assert say("intersect", seeds, f"{queue.name}:todos").texts == ["d"]
+    assert say("intersect", "-", f"{queue.name}:scheduled", stdin=b"d\ne\n").texts == ["e"]
+    assert say("diff", f"{queue.name}:scheduled", "-", stdin=b"d\n").texts == ["e"]
+    assert sorted(say("diff", f"{queue.name}:done", f"{queue.name}:todos").texts) == ["a", "b", "c"]
+    assert say("diff", seeds, seeds).code == 1
+
+
+def test_count_only_counts_and_none_is_exit_code_1(say: Say, queue: Queue, tmp_path: Path) -> None:
+    move(queue, done=["a", "b"])
+    queue.put("c")
+    done, todos = f"{queue.name}:done", f"{queue.name}:todos"
+    assert (say("diff", done, todos, "--count").code, say("diff", done, todos, "--count").raw) == (0, b"2\n")
+    assert say("intersect", done, todos, "--count", "--json").documents == [{"count": 0}]
+    assert say("intersect", done, todos, "--count").code == 1
+    assert (say("intersect", done, todos).code, say("intersect", done, todos).raw) == (1, b"")
+    assert {line["task"] for line in say("diff", done, todos, "--json").documents} == {"a", "b"}
+
+
+def test_no_id_is_printed_twice(say: Say, queue: Queue, tmp_path: Path) -> None:
+    queue.put("a")
+    assert say("intersect", "-", f"{queue.name}:todos", stdin=b"a\n" * 5000).texts == ["a"]
+    assert say("diff", "-", f"{queue.name}:done", stdin=b"b\na\n" * 5000).texts == ["b", "a"]
+    assert list(transfer.once([[b"x", b"y", b"x"], [b"y", b"z"]])) == [[b"x", b"y"], [b"z"]]
+
+
+@pytest.mark.parametrize("side", ["first", "second"])
+def test_hostile_ids_go_in_and_out_as_they_are_between_nuls(say: Say, queue: Queue, tmp_path: Path, side: str) -> None:
+    ids = [task for task in IDS if b"\0" not in task]
+    queue.put(ids)
+    file = tmp_path / "ids"
+    file.write_bytes(b"\0".join(ids))
+    sides = [f"{queue.name}:todos", str(file)]
+    done = say("intersect", "--null", *(sides if side == "first" else reversed(sides)))
+    assert sorted(done.raw.removesuffix(b"\0").split(b"\0")) == ids
+    assert say("diff", "-0", *(sides if side == "first" else reversed(sides))).raw == b""
+
+
+def test_hostile_ids_are_printed_as_text_and_come_whole_as_json(say: Say, queue: Queue) -> None:
+    queue.put(IDS)
+    shown = say("diff", f"{queue.name}:todos", f"{queue.name}:done")
+    assert stray(shown.out) == []
+    assert len(shown.raw.splitlines()) == len(IDS)
+    documents = say("diff", f"{queue.name}:todos", f"{queue.name}:done", "--json").documents
+    assert sorted(line["task"] for line in documents) == sorted(map(text, IDS))
+    refused = say("diff", "-0", f"{queue.name}:todos", f"{queue.name}:done")
+    assert (refused.code, "holds a NUL" in refused.err, "use --json" in refused.err) == (2, True, True)
+
+
+def test_a_name_with_a_slash_is_a_file_else_a_state_comes_first(
+    say: Say, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    queue.put("in the queue")
+    name = f"{queue.name}:todos"
+    Path(name).write_text("in the file\n")
+    Path("odd:name").write_text("odd\n")
+    assert say("diff", name, f"{queue.name}:done").texts == ["in the queue"]
+    assert say("diff", f"./{name}", f"{queue.name}:done").texts == ["in the file"]
+    assert say("diff", "odd:name", f"{queue.name}:done").texts == ["odd"]
+    assert "with a / is always a file" in " ".join(say("diff", "--help").out.replace("│", "").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["crawl:dne", "-"], "'dne' is not a state, and no file has this name: todos"),
+        (["crawl", "-"], "there is no file 'crawl'; for the tasks of a queue name a state too, as in crawl:done"),
+        (["no/such", "-"], "there is no file 'no/such'"),
+        (["-", "-"], "only one side can be stdin"),
+        (["-", "q:done", "-0", "--json"], "give --null or --json, not both"),
+        (["/", "q:done"], "cannot read /"),
+    ],
+)
+def test_a_side_that_is_nothing_is_named_with_the_cure(say: Say, queue: Queue, words: list[str], said: str) -> None:
+    queue.put("a")
+    done = say("diff", *(word.replace("q:", f"{queue.name}:") for word in words))
+    assert (done.code, done.raw) == (2, b"")
+    assert said in done.err
+
+
+def test_a_line_that_is_no_id_is_named(say: Say, queue: Queue, tmp_path: Path) -> None:
+    queue.put("a")
+    file = tmp_path / "ids"
+    file.write_bytes(b"a\n" + b"x" * 2000 + b"\n")
+    for sides in ((file, f"{queue.name}:done"), (f"{queue.name}:done", file)):
+        done = say("diff", *sides)
+        assert (done.code, f"{file}, line 2: " in done.err, "the limit is 1,024" in done.err) == (2, True, True)
+
+
+def test_sides_of_many_thousands_agree_with_sets_in_memory(say: Say, queue: Queue, tmp_path: Path) -> None:
+    mine, theirs = (
+        {f"https://example.com/{i}" for i in range(12_000)},
+        {f"https://example.com/{i * 3}" for i in range(9000)},
+    )
+    queue.put(mine)
+    file = tmp_path / "ids"
+    file.write_text("\n".join(theirs))
+    name = f"{queue.name}:todos"
+    assert sorted(say("diff", name, file).texts) == sorted(mine - theirs)
+    assert sorted(say("diff", file, name).texts) == sorted(theirs - mine)
+    assert sorted(say("intersect", name, file).texts) == sorted(mine & theirs)
+
+
+# ---- requeue
+
+
+def test_requeue_puts_done_tasks_back_that_match(say: Say, queue: Queue) -> None:
+    move(queue, done=["https://example.com/a", "https://example.com/b", "https://example.org/"], failed=["f"])
+    dry = say("requeue", queue.name, "--from", "done", "--match", "https://example.com/*", "--dry-run")
+    assert (dry.code, dry.texts, queue.stats().done) == (0, ["2 would be put back"], 3)
+    done = say("requeue", queue.name, "--from", "done", "--match", "https://example.com/*", "--json")
+    assert (done.code, done.documents) == (0, [{"matched": 2, "requeued": 2}])
+    assert {entry.task for entry in queue.list("done").entries} == {"https://example.org/"}
+    assert say("requeue", queue.name, "--from", "failed").texts == ["1 put back"]
+    assert queue.inspect("f").failures == 0
+    assert say("requeue", queue.name, "--from", "failed").code == 1
+    assert say("requeue", queue.name, "--from", "todos").code == 2
+
+
+def test_requeue_asks_before_it_puts_more_than_a_thousand_back(
+    say: Say, queue: Queue, raw: redis.Redis, url: str
+) -> None:
+    raw.sadd(f"timeoutq:{{{queue.name}}}:done", *[f"t{i}" for i in range(2500)])
+    raw.hincrby(f"timeoutq:{{{queue.name}}}:stats", "put", 2500)
+    refused = say("requeue", queue.name, "--from", "done")
+    assert (refused.code, queue.stats().todos) == (2, 0)
+    assert "more than 1,000 tasks" in refused.err
+    code, shown = on_a_terminal(url, "requeue", queue.name, "--from", "done", typed="n\n")
+    assert (code, b"[y/N]" in shown, queue.stats().todos) == (1, True, 0)
+    assert say("requeue", queue.name, "--from", "done", "--match", "t1?").texts == ["10 put back"]
+    code, shown = on_a_terminal(url, "requeue", queue.name, "--from", "done", typed="y\n")
+    assert (code, queue.stats().todos, b"2490 put back" in shown) == (0, 2500, True)
+    raw.hset(f"timeoutq:{{{queue.name}}}:stats", "put", 2500)
+
+
+# ---- export and import
+
+
+def test_an_import_brings_in_all_that_an_export_tells(say: Say, queue: Queue, other: Queue) -> None:
+    every_kind(queue)
+    assert {record.state for record in contents(queue).values()} == set(State) - {State.WAITING}
+    exported = say("export", queue.name)
+    assert (exported.code, exported.err) == (0, "")
+    assert exported.raw.isascii()
+    first, *lines = exported.documents
+    assert (first["timeoutq"], first["queue"]) == (1, queue.name)
+    assert len(lines) == len(IDS)
+    done = say("import", other.name, "--json", stdin=exported.raw)
+    assert done.documents == [{"lines": len(IDS) + 1, "restored": len(IDS), "known": 0, "broken": 0}]
+    assert contents(other) == contents(queue, ready=True)
+    for task in IDS:  # and the queue says the same of each, to whoever asks
+        ours, theirs = queue.inspect(task), other.inspect(task)
+        if ours.state is not State.IN_PROGRESS:
+            assert ours == theirs
+    assert say("import", other.name, "--json", stdin=exported.raw).documents[0]["known"] == len(IDS)
+    assert contents(other) == contents(queue, ready=True)
+
+
+def test_what_waits_on_a_polite_queue_comes_with_the_host_it_was_put_with(say: Say, queue: Queue, other: Queue) -> None:
+    for each in (queue, other):
+        each.configure(politeness=Politeness(delay=60))
+    queue.put({"http://a.example/1": 1, "http://a.example/2": 2})
+    queue.put("x", "y", group="shop")
+    assert say("import", other.name, stdin=say("export", queue.name).raw).code == 0
+    assert {task for one in other.hosts().hosts for task in one.in_flight} == {
+        task for task in ("http://a.example/1", "http://a.example/2", "x", "y")
+        if other.inspect(task).state is State.TODOS
+    }  # fmt: skip
+    assert [(one.host, one.waiting) for one in other.hosts().hosts] == [("a.example", 1), ("shop", 1)]
+    assert other.inspect("http://a.example/2").payload == 2
+
+
+def test_what_an_import_brought_in_is_worked_on(say: Say, queue: Queue, other: Queue) -> None:
+    queue.put({"a": {"depth": 1}})
+    (lease,) = queue.claim()
+    queue.fail(lease, "HTTP 500", retry_in=0)
+    assert say("import", other.name, stdin=say("export", queue.name).raw).code == 0
+    (lease,) = other.claim(wait=5)
+    assert (lease.task, lease.attempt, lease.payload) == ("a", 2, {"depth": 1})
+    other.ack(lease)
+
+
+def test_only_some_states_are_exported_when_named(say: Say, queue: Queue) -> None:
+    move(queue, done=["a"], failed=["b"])
+    queue.put("c")
+    tasks = [line["task"] for line in say("export", queue.name, "--state", "done", "--state", "failed").documents[1:]]
+    assert sorted(tasks) == ["a", "b"]
+    none = say("export", queue.name, "--state", "scheduled")
+    assert (none.code, len(none.texts)) == (1, 1)
+    assert "has no tasks in scheduled" in none.err
+
+
+def test_a_task_that_the_queue_knows_is_left_as_it_is(say: Say, queue: Queue, other: Queue) -> None:
+    move(queue, done=["a", "b"])
+    other.put("a", "c")
+    leases = other.claim(2)
+    done = say("import", other.name, "--json", stdin=say("export", queue.name).raw)
+    assert done.documents == [{"lines": 3, "restored": 1, "known": 1, "broken": 0}]
+    assert (other.inspect("a").state, other.inspect("b").state) == (State.IN_PROGRESS, State.DONE)
+    assert other.ack(leases).ok == 2
+
+
+def test_the_time_of_an_ack_is_kept_where_done_tasks_are_kept_for_a_time(say: Say, url: str, queue: Queue) -> None:
+    queue.configure(keep_done=1000)
+    move(queue, done=["a"])
+    with Queue(f"{queue.name}-kept", url) as kept:
+        kept.configure(keep_done=10)
+        say("import", kept.name, stdin=say("export", queue.name).raw)
+        acked = contents(queue)[b"a"].acked
+        assert acked is not None
+        assert contents(kept)[b"a"].acked == acked
+        kept.purge()
+
+
+def test_a_broken_line_ends_it_with_its_number_and_nothing_behind_it(say: Say, queue: Queue) -> None:
+    lines = [b'{"timeoutq": 1}', b'{"task": "a"}', b'{"task": "b", "state": "nowhere"}', b'{"task": "c"}']
+    done = say("import", queue.name, "--json", stdin=b"\n".join(lines))
+    assert (done.code, done.documents) == (1, [{"lines": 2, "restored": 1, "known": 0, "broken": 0}])
+    assert "line 3 is broken: 'nowhere' is not a state: one of todos" in done.err
+    assert queue.stats().known == 1
+    done = say("import", queue.name, "--json", "--lenient", stdin=b"\n".join(lines))
+    assert (done.code, done.documents) == (0, [{"lines": 4, "restored": 1, "known": 1, "broken": 1}])
+    assert "line 3 is left out" in done.err
+    assert queue.stats().todos == 2
+
+
+BROKEN: Mapping[str, tuple[str, str]] = {
+    "no JSON": ("{", "not JSON"),
+    "nested too deeply": ("[" * 200_000, "nested too deeply"),
+    "no object": ("[1]", "not an object"),
+    "no task": ('{"state": "done"}', 'without "task"'),
+    "a task that is no text": ('{"task": 5}', "str or bytes, not int"),
+    "an empty task": ('{"task": ""}', "must not be empty"),
+    "a task too long": (json.dumps({"task": "x" * 1025}), "the limit is 1,024"),
+    "two tasks": ('{"task": "a", "task_b64": "YQ=="}', 'both "task" and "task_b64"'),
+    "no base64": ('{"task_b64": "%"}', "is not base64"),
+    "base64 that is no text": ('{"task_b64": 5}', "is not base64"),
+    "a lone surrogate": ('{"task": "\\ud800"}', "lone surrogate"),
+    "a state that is none": ('{"task": "a", "state": []}', "is not a state"),
+    "scheduled for no time": ('{"task": "a", "state": "scheduled"}', 'without the time "due"'),
+    "a time that is none": ('{"task": "a", "state": "scheduled", "due": "now"}', "due must be a finite number"),
+    "a time past all": ('{"task": "a", "state": "scheduled", "due": 1e300}', "past the year 9999"),
+    "no end of time": ('{"task": "a", "state": "scheduled", "due": Infinity}', "due must be a finite number"),
+    "failures below zero": ('{"task": "a", "failures": -1}', "failures must be a whole number"),
+    "crashes that are text": ('{"task": "a", "crashes": "2"}', "crashes must be a whole number"),
+    "an error that is no text": ('{"task": "a", "error": {}}', '"error" is a text'),
+    "a payload too large": (json.dumps({"task": "a", "payload": "x" * 1_100_000}), "the limit is 1,048,576"),
+    "a payload that is no JSON": ('{"task": "a", "payload": NaN}', "neither bytes nor JSON"),
+    "bytes that are not UTF-8": ('{"task": "\udcff"}', "not JSON"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_wrong_with_a_line_is_said(what: str) -> None:
+    line, said = BROKEN[what]
+    with pytest.raises(InvalidInput, match=said.replace('"', ".")):
+        transfer.read(line.encode("utf-8", "surrogateescape"))
+
+
+def test_what_is_no_export_is_refused_before_anything_is_written(say: Say, queue: Queue, tmp_path: Path) -> None:
+    for stdin, said in (
+        (b'{"task": "a"}\n', "not the first line of an export"),
+        (b"<html>", "not the first line of an export"),
+        (
+            b'{"timeoutq": 2}\n{"task": "a"}\n',
+            "the file has format 2, this timeoutq reads format 1: install a later one",
+        ),
+    ):
+        for lenient in ([], ["--lenient"]):
+            done = say("import", queue.name, *lenient, stdin=stdin)
+            assert (done.code, said in done.err, queue.stats().known) == (1, True, 0)
+    assert say("import", queue.name, tmp_path / "none").code == 2
+    assert "pipe in what export printed" in say("import", queue.name, stdin=None).err
+
+
+def test_two_exports_behind_each_other_are_one(say: Say, queue: Queue, other: Queue) -> None:
+    queue.put("a")
+    one = say("export", queue.name).raw
+    queue.put("b")
+    done = say("import", other.name, "--json", stdin=one + say("export", queue.name).raw)
+    assert done.documents == [{"lines": 5, "restored": 2, "known": 1, "broken": 0}]
+
+
+def test_an_import_that_is_killed_goes_on_when_it_is_run_again(
+    say: Say, queue: Queue, other: Queue, url: str, tmp_path: Path
+) -> None:
+    queue.put([f"https://example.com/{i}" for i in range(3000)])
+    queue.schedule([f"https://example.com/later/{i}" for i in range(1000)], at=4_000_000_000)
+    file = tmp_path / "export.jsonl"
+    file.write_bytes(say("export", queue.name).raw)
+    with command(url, "import", other.name) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"".join(file.read_bytes().splitlines(keepends=True)[:1800]))
+        process.stdin.flush()
+        wait_until(lambda: other.stats().known >= 1000)
+        process.send_signal(signal.SIGKILL)
+        process.wait(20)
+    check(url, other.name)
+    known = other.stats().known
+    assert 1000 <= known < 2000
+    done = say("import", other.name, file, "--json")
+    assert done.documents == [{"lines": 4001, "restored": 4000 - known, "known": known, "broken": 0}]
+    assert contents(other) == contents(queue)
+
+
+def test_ctrl_c_says_how_far_it_got_and_skip_lines_goes_on_there(
+    say: Say, queue: Queue, other: Queue, url: str
+) -> None:
+    queue.put([f"https://example.com/{i}" for i in range(2000)])
+    exported = say("export", queue.name).raw
+    with command(url, "import", other.name) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"".join(exported.splitlines(keepends=True)[:1501]))
+        process.stdin.flush()
+        wait_until(lambda: other.stats().known == 1500)
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+        assert process.stderr is not None
+        assert process.returncode == 130
+        said = process.stderr.read().decode()
+    told = re.fullmatch(r"timeoutq: ended early: [\d,]+ lines were taken; go on with --skip-lines (\d+)\n", said)
+    assert told is not None, said
+    taken, known = int(told[1]), other.stats().known
+    assert taken - 1 <= known == 1500, "what it says is there, and at most one step more"
+    done = say("import", other.name, "--skip-lines", taken, "--json", stdin=exported)
+    assert done.documents == [{"lines": 2001, "restored": 500, "known": 1500 - (taken - 1), "broken": 0}]
+    assert contents(other) == contents(queue)
+
+
+@pytest.mark.parametrize("skip", [0, 1, 3, 6, 7, 100])
+def test_lines_that_are_skipped_are_neither_taken_nor_judged(
+    skip: int, say: Say, queue: Queue, other: Queue, tmp_path: Path
+) -> None:
+    queue.put("t0")
+    head, _ = say("export", queue.name).raw.splitlines(keepends=True)
+    lines = [head, b'{"task": "t1"}\n', b"broken\n", b'{"task": "t3"}\n', b"\n", b'{"task": "t5"}\n']
+    done = say("import", other.name, "--skip-lines", skip, "--json", stdin=b"".join(lines))
+    # lines are counted from 1, the head and empty ones among them; what is skipped may be broken
+    taken = ["t1"] if skip < 3 else [task for number, task in ((4, "t3"), (6, "t5")) if number > skip]
+    assert sorted(entry.task for entry in other.each("todos")) == taken
+    assert done.code == (1 if skip < 3 else 0)
+    if skip < 3:
+        assert "line 3 is broken" in done.err
+        assert done.documents == [{"lines": 2, "restored": 1, "known": 0, "broken": 0}]
+    else:
+        assert done.documents == [{"lines": 6, "restored": len(taken), "known": 0, "broken": 0}]
+
+
+def test_ctrl_c_ends_a_diff_that_says_how_far_it_got(queue: Queue, url: str) -> None:
+    queue.put("a")
+    with command(url, "diff", "-", f"{queue.name}:done") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(b"".join(b"%d\n" % i for i in range(5000)))
+        process.stdin.flush()
+        os.read(process.stdout.fileno(), 1)
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(20) == 130
+        assert "tasks of - were looked at" in process.stderr.read().decode()
+
+
+def test_a_server_that_goes_away_is_exit_code_3_and_how_far_it_got(queue: Queue, tmp_path: Path) -> None:
+    with EmbeddedServer() as server:
+        with Queue("q", server.url) as there, command(server.url, "import", "q") as process:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            process.stdin.write(b'{"timeoutq": 1}\n' + b"".join(b'{"task": "%d"}\n' % i for i in range(500)))
+            process.stdin.flush()
+            wait_until(lambda: there.stats().known == 500)
+            server.stop()
+            process.stdin.write(b"".join(b'{"task": "%d"}\n' % i for i in range(500, 1000)))
+            process.stdin.close()
+            assert process.wait(60) == 3
+            assert "501 lines were taken; go on with --skip-lines 501" in process.stderr.read().decode()
+
+
+def test_a_task_that_moves_while_it_is_exported_is_still_told_once(queue: Queue) -> None:
+    move(queue, failed=["moves"])
+    queue.put([f"t{i}" for i in range(1500)])
+    found: list[bytes] = []
+    for records in transfer.export(queue):
+        if not found:  # todos was begun; failed has not been looked at
+            assert records[0].state is State.TODOS
+            queue.retry_failed("moves")
+        found += [record.task for record in records]
+    assert sorted(found) == sorted([b"moves", *(b"t%d" % i for i in range(1500))])
+
+
+def test_a_bar_on_the_terminal_takes_nothing_of_the_output(queue: Queue, url: str) -> None:
+    queue.put([f"t{i}" for i in range(3000)])
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "timeoutq", "export", queue.name],
+        cwd=ROOT,
+        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "80"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        check=True,
+    )
+    os.close(theirs)
+    shown = os.read(ours, 65_536)
+    os.close(ours)
+    assert b"exporting" in shown
+    assert {json.loads(line)["task"] for line in done.stdout.splitlines()[1:]} == {f"t{i}" for i in range(3000)}
+
+
+def test_payloads_of_a_megabyte_come_a_few_at_a_time(queue: Queue) -> None:
+    queue.put({f"t{i}": "x" * 1_000_000 for i in range(60)})
+    lists = list(transfer.describe(queue, [b"t%d" % i for i in range(60)]))
+    assert [record.task for records in lists for record in records] == [b"t%d" % i for i in range(60)]
+    assert max(map(len, lists)) <= 40
+    assert sum(len(record.payload) for records in lists for record in records) == 60_000_000
+
+
+def test_a_restore_that_is_sent_again_changes_nothing(queue: Queue, raw: redis.Redis) -> None:
+    call = queue.operations.restore([Record(b"a", State.TODOS)], queue.token)
+    from timeoutq import sending
+
+    assert queue.run(sending.answer(queue.talk, call)).added == 1
+    (lease,) = queue.claim()
+    again: Any = raw.execute_command
+    assert again(*call.command(5)) == "p"
+    queue.ack(lease)
+    assert again(*call.command(5)) == "d"
+    queue.forget("a")
+    assert again(*call.command(5)) == "A"
+    assert queue.inspect("a").state is None, "it was brought in once, and is not brought in again"
+    assert queue.stats().counters["put"] == 1
+
+
+def test_an_id_twice_in_one_step_is_restored_once(queue: Queue) -> None:
+    outcome = transfer.restore(queue, [Record(b"a", State.DONE), Record(b"a", State.TODOS), Record(b"b", State.FAILED)])
+    assert list(outcome) == ["added", "done", "added"]
+    stats = queue.stats()
+    assert (stats.done, stats.todos, stats.failed, stats.counters["put"]) == (1, 0, 1, 2)
+
+
+@pytest.mark.breaking
+def test_a_hundred_thousand_tasks_come_back_equal(url: str, queue: Queue, other: Queue, tmp_path: Path) -> None:
+    queue.put({f"https://example.com/{i}": i % 7 or None for i in range(70_000)})
+    queue.schedule([f"https://example.com/later/{i}" for i in range(10_000)], at=4_000_000_000.5)
+    for _ in range(40):
+        leases = queue.claim(500)
+        queue.ack(leases[:300])
+        queue.fail(leases[300:], "HTTP 500", give_up=True)
+    queue.put([f"https://example.com/more/{i}" for i in range(20_000)])
+    file = tmp_path / "export.jsonl"
+    with file.open("wb") as out:
+        ends(url, "export", queue.name, stdout=out)
+    ends(url, "import", other.name, str(file))
+    assert len(mine := contents(queue)) == 100_000
+    assert contents(other) == mine
+
+
+MEASURED = """
+import resource, subprocess, sys
+code = subprocess.run([sys.executable, "-m", "timeoutq", *sys.argv[1:]]).returncode
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def ends(url: str, *words: str, stdout: Any = subprocess.DEVNULL) -> int:
+    """Run the command to its end; give how much memory it took at most, KiB."""
+    # a small process in between: a child counts what its parent held when it was forked
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, *words],
+        cwd=ROOT,
+        env={**os.environ, "TIMEOUTQ_URL": url, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stderr.split()[-1])
+
+
+@pytest.mark.breaking
+def test_ten_times_as_many_tasks_take_no_more_memory(tmp_path: Path) -> None:
+    with EmbeddedServer() as server, redis.Redis.from_url(server.url) as raw:
+        used: dict[int, list[int]] = {}
+        for size in (30_000, 300_000):
+            name, file, lines = f"q{size}", tmp_path / f"{size}.jsonl", tmp_path / f"{size}.txt"
+            for start in range(0, size, 10_000):
+                raw.sadd(
+                    f"timeoutq:{{{name}}}:done", *[f"https://example.com/{i}" for i in range(start, start + 10_000)]
+                )
+            lines.write_text("".join(f"https://example.com/{i}\n" for i in range(1, size, 2)))
+            used[size] = []
+            with file.open("wb") as out:
+                used[size].append(ends(server.url, "export", name, stdout=out))
+            used[size].append(ends(server.url, "import", f"{name}-other", str(file)))
+            used[size].append(ends(server.url, "diff", f"{name}:done", str(lines)))
+            used[size].append(ends(server.url, "intersect", str(lines), f"{name}-other:done"))
+            used[size].append(ends(server.url, "requeue", name, "--from", "done", "--yes"))
+            assert raw.scard(f"timeoutq:{{{name}-other}}:done") == raw.scard(f"timeoutq:{{{name}}}:todos") == size
+        # the pages that SQLite may hold; all ids in memory were 8 MiB and more
+        more = [large - small for small, large in zip(used[30_000], used[300_000], strict=True)]
+        assert max(more) < 6 * 1024, used
+
+
+# ---- lines
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+moments = st.integers(0, 253_402_300_799_000).map(lambda ms: ms / 1000)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    record=st.builds(
+        Record,
+        task=st.binary(min_size=1, max_size=60)
+        | st.text(st.characters(codec="utf-8"), min_size=1, max_size=60).map(str.encode),
+        state=st.sampled_from(State),
+        due=moments,
+        acked=st.none() | moments,
+        failures=st.integers(0, 1000),
+        crashes=st.integers(0, 1000),
+        error=st.none() | st.text(min_size=1),
+        error_at=st.none() | moments,
+        payload=json_values | st.binary(),
+    )
+)
+def test_a_line_is_read_as_it_was_written(record: Record) -> None:
+    line = transfer.write(record)
+    assert line.isascii()
+    assert "\n" not in line
+    assert transfer.read(line.encode()) == record
+
+
+def test_what_another_program_wrote_as_a_payload_goes_along(queue: Queue, other: Queue, url: str) -> None:
+    queue.put("nan", "raw")
+    with redis.Redis.from_url(url) as raw:
+        raw.hset(f"timeoutq:{{{queue.name}}}:payload", mapping={"nan": b"NaN", "raw": b"\xff\xfe"})
+    for records in transfer.export(queue):
+        transfer.restore(other, [transfer.read(transfer.write(record).encode()) for record in records])
+    assert (other.inspect("nan").payload, other.inspect("raw").payload) == (b"NaN", b"\xff\xfe")
+
+
+def test_ids_show_in_the_api_as_they_were(queue: Queue) -> None:
+    transfer.restore(queue, [Record(as_bytes(task), State.TODOS) for task in CORPUS.values()])
+    shown: set[str] = set()
+    for page in transfer.scan(queue, State.TODOS):
+        shown |= set(map(text, page))
+    assert shown == {as_id(as_bytes(task)) for task in CORPUS.values()}

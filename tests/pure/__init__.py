@@ -1,0 +1,1 @@
+"""Tests without a server: decisions, tables, words, parsing, and the layout of the package."""

@@ -1,0 +1,137 @@
+"""Type checkers know what a handler is: mypy and basedpyright refuse the marked lines of this sample, and no others."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+SAMPLE = """
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from timeoutq import Ack, AsyncQueue, GiveUp, Handler, Lease, Queue, Release, Retry, Worker
+
+q = AsyncQueue("pages")
+
+class Database: ...
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[Database]:
+    yield Database()
+
+async def nothing(lease: Lease) -> None: ...
+async def ack(lease: Lease) -> Ack: return Ack(put=["a"])
+async def any_of(lease: Lease) -> Ack | Release | Retry | GiveUp | None: return None
+async def with_database(lease: Lease, database: Database) -> None: ...
+async def with_any(lease: Lease, state: Any) -> None: ...
+async def untyped(lease): ...  # type: ignore[no-untyped-def]  # as many write them
+def in_thread(lease: Lease) -> Ack | None: return None
+def of_coroutine(lease: Lease) -> Coroutine[Any, Any, None]: return nothing(lease)
+class Crawler:
+    async def fetch(self, lease: Lease) -> None: ...
+    async def __call__(self, lease: Lease) -> Ack: return Ack()
+
+Worker(q, nothing)
+Worker(q, ack)
+Worker(q, any_of)
+Worker(q, untyped)
+Worker(q, in_thread)
+Worker(q, of_coroutine)
+Worker(q, lambda lease: nothing(lease))
+Worker(q, lambda lease: None)
+Worker(q, partial(nothing))
+Worker(q, Crawler())
+Worker(q, Crawler().fetch)
+Worker(q, "pages:fetch")
+Worker(q, with_database, lifespan=opened)
+Worker(q, with_any, lifespan=opened)
+Worker(q, nothing, lifespan=opened)
+handler: Handler = nothing
+handler = with_database
+Worker(q, handler)
+Worker(q, handler, lifespan=opened)
+print(Retry(60, "busy", block_host=60), Release(60), GiveUp("gone"), Ack(again_in=60, payload=1))
+
+async def links(lease: Lease) -> list[str]: return []
+async def the_class(lease: Lease) -> type[Ack]: return Ack
+async def pages(lease: Lease) -> AsyncIterator[str]: yield "a"
+def numbers(lease: Lease) -> Generator[int, None, None]: yield 1
+def flag(lease: Lease) -> bool: return True
+async def payload(lease: Lease) -> dict[str, int]: return {}
+async def no_lease() -> None: ...
+async def of_text(task: str) -> None: ...
+async def three(lease: Lease, state: Database, more: int) -> None: ...
+async def with_text(lease: Lease, state: str) -> None: ...
+async def by_name(*, lease: Lease) -> None: ...
+@asynccontextmanager
+async def needs_url(url: str) -> AsyncIterator[Database]:
+    yield Database()
+async def undecorated() -> AsyncIterator[Database]:
+    yield Database()
+
+Worker(q, links)  # refused
+Worker(q, the_class)  # refused
+Worker(q, pages)  # refused
+Worker(q, numbers)  # refused
+Worker(q, flag)  # refused
+Worker(q, payload)  # refused
+Worker(q, no_lease)  # refused
+Worker(q, of_text)  # refused
+Worker(q, three)  # refused
+Worker(q, by_name)  # refused
+Worker(q, with_text, lifespan=opened)  # refused
+Worker(q, with_database, lifespan=needs_url)  # refused
+Worker(q, with_database, lifespan=undecorated)  # refused
+Worker(q, nothing, max_tasks="many")  # refused
+Worker(Queue("pages"), nothing)  # refused
+Worker(q, 3)  # refused
+wrong: Handler = links  # refused
+also_wrong: Handler = no_lease  # refused
+Ack(put=3)  # refused
+Retry(after="soon")  # refused
+"""
+REFUSED = {number for number, line in enumerate(SAMPLE.splitlines(), 1) if line.endswith("# refused")}
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Path:
+    path = tmp_path / "sample.py"
+    path.write_text(SAMPLE)
+    return path
+
+
+def test_the_sample_has_both_kinds() -> None:
+    assert len(REFUSED) == 20
+
+
+@pytest.mark.breaking
+@pytest.mark.skipif(find_spec("mypy") is None, reason="mypy is not installed")
+def test_mypy_refuses_wrong_handlers_and_no_right_ones(sample: Path) -> None:
+    done = run("mypy", "--strict", "--no-error-summary", "--cache-dir", str(sample.parent / "cache"), str(sample))
+    found = {int(line) for line in re.findall(r"^.*sample\.py:(\d+): error", done.stdout, re.MULTILINE)}
+    assert found == REFUSED, done.stdout + done.stderr
+
+
+@pytest.mark.breaking
+@pytest.mark.skipif(find_spec("basedpyright") is None, reason="basedpyright is not installed")
+def test_basedpyright_refuses_wrong_handlers_and_no_right_ones(sample: Path) -> None:
+    (sample.parent / "pyrightconfig.json").write_text(
+        json.dumps({"typeCheckingMode": "standard", "include": ["sample.py"], "reportUnusedCoroutine": False})
+    )
+    done = run("basedpyright", "--outputjson", "-p", str(sample.parent), "--pythonpath", sys.executable)
+    problems = json.loads(done.stdout)["generalDiagnostics"]
+    found = {one["range"]["start"]["line"] + 1 for one in problems if one["severity"] == "error"}
+    assert found == REFUSED, done.stdout + done.stderr
+
+
+def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
+    root = str(Path(__file__).parent.parent.parent)
+    return subprocess.run([sys.executable, "-m", program, *words], capture_output=True, text=True, cwd=root)
