@@ -1,0 +1,66 @@
+"""The folders of the tests: each has its place in CONTRIBUTING, and the tier of a test follows from its folder."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+
+import pytest
+
+from tests.rig import levels
+from tests.rig.house import PAGE, ROOT
+
+TESTS = ROOT / "tests"
+FILES = sorted(path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py"))
+
+
+def test_contributing_says_what_each_folder_holds() -> None:
+    told = re.findall(r"^\| `tests/(\w+)/` \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    there = {path.name for path in TESTS.iterdir() if path.is_dir() and path.name[0] not in "_."}
+    assert Counter(told) == Counter(there)
+    assert {path.split("/")[0] for path in FILES} == there - {"rig"}
+
+
+def test_each_folder_and_each_file_says_what_it_is_for() -> None:
+    for path in [*TESTS.rglob("__init__.py"), *TESTS.rglob("test_*.py")]:
+        assert ast.get_docstring(ast.parse(path.read_text("utf-8"))), path
+
+
+def test_what_is_pure_asks_for_no_server() -> None:
+    for path in sorted((TESTS / "pure").glob("test_*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        asked = {argument.arg for node in ast.walk(tree) if isinstance(node, ast.arguments) for argument in node.args}
+        assert not asked & {"server", "url", "raw", "queue", "face"}, path
+        modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert not modules & {"timeoutq.embedded", "tests.rig.servers", "tests.rig.processes"}, path
+
+
+def test_no_two_files_have_the_same_name() -> None:
+    """Mutants name the file of their killer without its folder."""
+    names = Counter(path.rpartition("/")[2] for path in FILES)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_the_lists_of_the_tiers_name_files_that_are_there() -> None:
+    assert set(levels.BOTH_SERVERS) <= set(FILES)
+    names = {path.rpartition("/")[2] for path in FILES}
+    assert {file for level in levels.LEVELS.values() for file in level.files} <= names
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "breaking", "alone"),
+    [
+        ("breaking/alone/test_storms.py", None, True, True),
+        ("breaking/test_bench.py", None, True, False),
+        ("core/test_core.py", None, False, False),
+        ("core/test_core.py", "redis", False, False),
+        ("core/test_repair.py", "valkey", False, False),
+        ("core/test_repair.py", "redis", True, False),
+        ("worker/test_worker.py", "redis", True, False),
+    ],
+)
+def test_the_tier_of_a_test_follows_from_its_folder(path: str, kind: str | None, breaking: bool, alone: bool) -> None:
+    for file in (str(TESTS / path), f"tests/{path}"):
+        assert levels.is_breaking(file, kind) is breaking
+        assert levels.is_alone(file) is alone
