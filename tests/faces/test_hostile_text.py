@@ -8,7 +8,6 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyte
@@ -31,7 +30,6 @@ from timeoutq.watch.snapshot import Snapshot, snapshot, to_json
 
 __all__ = ["say", "server"]
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 IDS = [as_id(task) for task in CORPUS.values()]
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 """What a terminal may be sent besides text, by tables and the dashboard drawn once."""

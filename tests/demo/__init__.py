@@ -1,1 +1,0 @@
-"""Tests of the demo: its site, its crawler, its many hosts, and docker-compose.yml."""
