@@ -336,5 +336,5 @@ def test_a_process_that_was_stopped_is_told_of_with_the_cure_and_goes_on_after_i
     assert f"worker process {pid} " in line
     os.kill(pid, signal.SIGCONT)
     assert worker.wait(20) == exit_codes.DONE
-    assert f"worker process {pid} goes on" in run.log(worker)
+    assert f"worker process {pid} runs again" in run.log(worker)
     assert queue.stats().done == 1
