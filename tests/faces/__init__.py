@@ -1,1 +1,1 @@
-"""Tests of what people and programs use: both faces as a whole, the command, dashboard, doctor, README, testing."""
+"""Tests of what people and programs use: command, dashboard, doctor, README, testing; and sweeps of the whole queue."""
