@@ -9,12 +9,27 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from tests.rig.proxy import Fault, Proxy
-from timeoutq import Ack, AsyncQueue, Lease, Queue, State, Worker, arguments, found
+from timeoutq import (
+    Ack,
+    Answer,
+    AsyncQueue,
+    Lease,
+    Queue,
+    State,
+    Unavailable,
+    Worker,
+    arguments,
+    found,
+    long_acks,
+)
+from timeoutq.long_acks import LongAcks
 from timeoutq.operations import BYTES
+from timeoutq.testing import FakeAsyncQueue, fake_async_queue
 
 HALF = BYTES // 2 + 1
 
@@ -156,7 +171,7 @@ async def test_a_handler_that_cancels_the_lane_is_told_of_and_the_acks_are_sent(
             async with asyncio.timeout(20):
                 await Worker(mine, handler, concurrency=4, max_tasks=2, signals=False).run()
     assert queue.inspect("page").state == State.DONE
-    assert "its long acks were cancelled by somebody else, and are started again" in caplog.text
+    assert "something cancelled the asyncio task that sends large acks. The worker has started it again" in caplog.text
 
 
 async def test_handlers_that_are_quicker_than_their_long_acks_are_held_back(url: str, queue: Queue) -> None:
@@ -171,6 +186,96 @@ async def test_handlers_that_are_quicker_than_their_long_acks_are_held_back(url:
         worker.stop()
         await running
     assert 2 <= most <= 4
+
+
+@pytest.fixture
+async def first(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[FakeAsyncQueue, Lease, Lease]]:
+    """Give a queue and two leases; nothing waits between two attempts to send an ack."""
+    monkeypatch.setattr(long_acks, "LONGEST_PAUSE", 0.0)
+    async with fake_async_queue() as queue:
+        await queue.put("page1", "page2")
+        one, two = await queue.claim(2)
+        yield queue, one, two
+
+
+def found_by(lease: Lease) -> found.Found:
+    return found.Found(*arguments.tasks((links(lease.task),)))
+
+
+def no_fields(*_: object) -> dict[str, object]:
+    return {}
+
+
+async def test_a_long_ack_is_tried_again_however_often_it_has_failed(
+    first: tuple[FakeAsyncQueue, Lease, Lease], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, lease, _ = first
+    run, tries, over = queue.run, itertools.count(1), list[object]()
+
+    async def away(flow: Any) -> Any:
+        if next(tries) <= 1100:
+            flow.close()
+            raise Unavailable("away")
+        return await run(flow)
+
+    monkeypatch.setattr(queue, "run", away)
+    lane = LongAcks(queue, lambda _, outcome: over.append(outcome), asyncio.Event().set, no_fields)
+    assert lane.add(lease, found_by(lease), -1, None)
+    await until(lambda: bool(over))
+    assert over == [Answer.OK]
+    assert "OverflowError" not in caplog.text
+
+
+async def test_an_ack_whose_end_cannot_be_told_of_stops_no_other_and_is_logged(
+    first: tuple[FakeAsyncQueue, Lease, Lease], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, one, two = first
+    over: list[str] = []
+
+    def end(lease: Lease, _: object) -> None:
+        over.append(lease.task)
+        if lease == one:
+            raise OSError("no space left")
+
+    lane = LongAcks(queue, end, asyncio.Event().set, no_fields)
+    for lease in (one, two):
+        lane.add(lease, found_by(lease), -1, None)
+    await until(lambda: len(over) == 2)
+    assert over == [one.task, two.task]
+    assert "the asyncio task that sends large acks failed. The worker starts it again" in caplog.text
+    assert "no space left" in caplog.text
+
+
+async def test_a_long_ack_that_comes_after_the_end_is_given_back(
+    first: tuple[FakeAsyncQueue, Lease, Lease], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, lease, _ = first
+    worker = Worker(queue, pages, signals=False)
+    assert await worker._long_acks.close() == []
+    worker._finish_found(lease, Ack(put=links(lease.task)))
+    assert worker._gathered.releases == [lease]
+    assert f"task {lease.task!r} is given back: its ack is not confirmed, because the worker ends early" in caplog.text
+
+
+def test_a_program_that_ends_and_cancels_all_blames_no_handler_for_its_long_acks(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(where: str) -> None:
+        async with AsyncQueue(queue.name, where, timeout=10, deadline=2) as mine:
+            await Worker(mine, pages, concurrency=1, prefetch=0, signals=False).run()
+
+    async def program(proxy: Proxy) -> asyncio.Task[None]:
+        working = asyncio.create_task(work(proxy.url))
+        await until(lambda: proxy.carried > 50_000)
+        return working
+
+    know_the_scripts(queue)
+    queue.put("page")
+    with Proxy(url, rate=400_000) as proxy:
+        working = asyncio.run(program(proxy))  # it cancels what still runs
+    assert working.cancelled()
+    assert "something cancelled the asyncio task that sends large acks" not in caplog.text
+    assert "its ack is not confirmed" in caplog.text
 
 
 # ---- drains
@@ -214,7 +319,9 @@ async def test_after_the_drain_deadline_a_long_ack_is_given_back_and_told_of(
     assert queue.inspect("page").state == State.TODOS
     (line,) = [record.getMessage() for record in caplog.records if "is given back" in record.getMessage()]
     assert "task 'page'" in line
-    assert "its ack is not sent, because the drain deadline of 0.5 s is over" in line
+    assert (
+        "its ack is not confirmed, because the drain deadline of 0.5 s is over. If the ack did not arrive, the" in line
+    )
     assert "--drain-deadline" in line
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
@@ -237,7 +344,7 @@ async def test_after_the_drain_deadline_acks_with_much_to_carry_are_given_back_a
     assert not_done(queue) == (0, 0)
     assert tally.released >= 1
     # a flush that was cut off may have been carried out all the same
-    assert caplog.text.count("its ack is not sent, because the drain deadline of 0.2 s is over") >= tally.released
+    assert caplog.text.count("its ack is not confirmed, because the drain deadline of 0.2 s is over") >= tally.released
 
 
 async def test_a_second_stop_gives_a_long_ack_back_at_once(url: str, queue: Queue) -> None:

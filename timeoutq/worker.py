@@ -261,7 +261,7 @@ class Worker:
         """Consumers that were left behind, because their handlers do not end."""
         self._sent: dict[object, list[_Errand]] = {}
         """The errands of the exchanges that are under way."""
-        self._long_acks = LongAcks(queue, self._long_ack_over, self._wake.set)
+        self._long_acks = LongAcks(queue, self._long_ack_over, self._wake.set, self._fields)
         self._tellers: set[asyncio.Task[None]] = set()
         """They ask why leases were lost, and log it."""
         self._drain_until = 0.0
@@ -503,6 +503,7 @@ class Worker:
                 self._give_back_unstarted()
                 if self._is_cut_off() or not (self._running or self._unsent):
                     return
+            self._long_acks.go_on()
             self._start_solo()
             if self._begin():
                 await asyncio.sleep(0)  # lets the exchange take the ends that have gathered, and send them
@@ -1001,8 +1002,9 @@ class Worker:
         elif fitting(ids, payloads) == len(ids):
             call = self.queue.operations.ack_put(lease, ids, payloads, again_ms, payload)
             self._gathered.errands.append(_Errand("ack", [lease], call))
-        else:
-            self._long_acks.add(lease, found, again_ms, payload)
+        elif not self._long_acks.add(lease, found, again_ms, payload):  # the worker ends
+            self._gathered.releases.append(lease)
+            self._tell_unsent([lease], None)
 
     def _long_ack_over(self, lease: Lease, end: Answer | Exception) -> None:
         if isinstance(end, Exception) and not isinstance(end, LeaseLost):
@@ -1278,7 +1280,7 @@ class Worker:
         await self._leave_unending()
 
     async def _end_long_acks(self, seconds: float) -> None:
-        """End the lane of long acks, after so many seconds; give the leases back whose ack is not sent."""
+        """End the lane of long acks, after so many seconds; give the leases back whose ack is not confirmed."""
         if seconds and self._long_acks:
             await self._long_acks.wait(seconds)
         trouble = self._long_acks.trouble
@@ -1304,8 +1306,9 @@ class Worker:
     def _tell_unsent(self, leases: list[Lease], trouble: TimeoutqError | None) -> None:
         why = self._why_cut_off() + (f", and the last attempt failed: {trouble}" if trouble is not None else "")
         words = (
-            f"is given back, and its handler runs again: its ack is not sent, because {why}. Give the worker a longer "
-            "drain deadline (drain_deadline=, --drain-deadline), or put less with one Ack(put=…)"
+            f"is given back: its ack is not confirmed, because {why}. If the ack did not arrive, the handler runs "
+            "again. Give the worker a longer drain deadline (drain_deadline=, --drain-deadline), or put less with one "
+            "Ack(put=…)"
         )
         told = [(lease.task, words, {"attempt": lease.attempt, "error": why}) for lease in leases]
         telling.name_tasks(log, self.queue.name, told, self._fields())
