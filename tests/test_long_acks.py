@@ -7,7 +7,8 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +19,9 @@ from timeoutq import (
     Ack,
     Answer,
     AsyncQueue,
+    InvalidInput,
     Lease,
+    Payload,
     Queue,
     State,
     Unavailable,
@@ -484,8 +487,8 @@ async def test_a_task_that_finds_more_than_the_limit_fails_with_the_cure(
             await worker.run()
     errors = {task: queue.inspect(task).error or "" for task in ("lazy", "list", "mapping")}
     for error in errors.values():
-        assert "Ack(put=…) was given more than" in error
-        assert "put parts of it with the queue's put()" in error
+        assert "Ack(put=…) holds more than" in error
+        assert "Put the tasks in parts with the queue's put() inside the handler" in error
     assert queue.stats().known == 3
 
 
@@ -495,3 +498,48 @@ def test_a_generator_of_links_is_listed_as_a_list_of_them_is() -> None:
     plain = found.listed_here(Ack(put=both, again_in=3), bool)
     assert lazy.put == plain.put == found.Found(*arguments.tasks((both,)))
     assert (lazy.again_in, plain.again_in) == (3, 3)
+
+
+def test_a_mapping_of_any_kind_is_listed_as_a_dict_is() -> None:
+    given: dict[str | bytes, Payload] = {"a": None, b"b": {"n": 1}, "c": "x" * 5000}
+    kept = found.listed_here(Ack(put=OrderedDict(given)), bool).put
+    plain = found.listed_here(Ack(put=given), bool).put
+    assert kept.ids == plain.ids
+    assert [(at, pack(body)) for at, body in kept.payloads.items()] == [
+        (at, pack(body)) for at, body in plain.payloads.items()
+    ]
+
+
+def pack(body: bytes | arguments.Body) -> bytes:
+    return body if isinstance(body, bytes) else body.pack()
+
+
+class Endless(Mapping[str, str]):
+    """A mapping that computes its items one by one, and would go on."""
+
+    def __getitem__(self, key: str) -> str:
+        return "x"
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[str]:
+        for i in range(5000):
+            yield f"t{i}"
+        raise AssertionError("nobody stopped it")
+
+
+@pytest.mark.parametrize(("bound", "size"), [("MOST", 1000), ("MOST_BYTES", 5000)])
+def test_a_mapping_without_end_is_refused_at_the_limit(bound: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(found, bound, size)
+    with pytest.raises(InvalidInput, match="holds more than"):
+        found.listed_here(Ack(put=Endless()), bool)
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_bytes_of_another_kind_are_no_tasks_however_long_they_are(
+    kind: Callable[[bytes], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(found, "MOST", 10)
+    with pytest.raises(InvalidInput, match=kind.__name__):
+        found.listed_here(Ack(put=kind(b"x" * 11)), bool)
