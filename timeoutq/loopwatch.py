@@ -36,8 +36,9 @@ NAMED = 5
 COMPUTED = 0.1
 """If this process used the processor for more than this part of a time, the process was not stopped for this time."""
 
-_OURS = {str(Path(__file__).with_name(name)) for name in ("worker.py", "handlers.py")}
-_OURS |= {str(events.__file__), str(runners.__file__)}  # uvloop calls callbacks without events.py
+_OURS = {str(Path(__file__).with_name(name)) for name in ("worker.py", "handlers.py")} | {
+    str(events.__file__), str(runners.__file__),  # uvloop calls callbacks without events.py
+}  # fmt: skip
 """Files that call the user's code. The stack is shown only below them."""
 
 
@@ -93,7 +94,7 @@ class LoopWatch:
     def _watch(self) -> None:
         period = min(1.0, self._limit / 4)
         last_look, last_used, blocked_since = time.monotonic(), time.process_time(), 0.0
-        culprit = ""
+        culprit, seen = "", list[AtWork]()
         while True:
             stopping = self._stop.wait(period)
             now, used = time.monotonic(), time.process_time()
@@ -102,8 +103,10 @@ class LoopWatch:
             computed = used - last_used - period > slept * COMPUTED
             last_look, last_used = now, used
             held = computed and slept >= self._limit
-            if held and self._running:
-                self._report_held(slept)
+            at_work = list(self._running.values())
+            if held and (at_work or seen):
+                self._report_held(slept, at_work or seen)
+            seen = at_work
             if self._answers < self._questions:
                 if held or not computed:
                     blocked_since += slept
@@ -124,12 +127,9 @@ class LoopWatch:
             if stopping:
                 return
 
-    def _report_held(self, seconds: float) -> None:
+    def _report_held(self, seconds: float, runs: Sequence[AtWork]) -> None:
         lease, culprit, place, _ = self._find()
-        if lease is None:
-            who = f"one of the handlers of tasks {_names(list(self._running.values()))}"
-        else:
-            who = f"{culprit}, at {place},"
+        who = f"one of the handlers of tasks {_names(runs)}" if lease is None else f"{culprit}, at {place},"
         self._warn(
             "queue %s: for %.1f s no other thread of this process ran, because a call by %s held Python's global "
             "interpreter lock (GIL). Was it a regular expression, or a large text to parse? Then run it in another "
@@ -175,9 +175,10 @@ class LoopWatch:
         for run in list(self._running.values()):
             if task is not None and run.task is task:
                 return run.lease
-        if not hasattr(task, "get_context"):  # Python 3.11 has no Task.get_context()
+        get_context: Any = getattr(task, "get_context", None)
+        if get_context is None:  # Python 3.11 has no Task.get_context()
             return None
-        about: tuple[object, Lease] | None = task.get_context().get(telling.running)
+        about: tuple[object, Lease] | None = get_context().get(telling.running)
         mine = about and self._running.get(about[1].fence)
         # another worker in this loop may have a lease with the same fence
         return mine.lease if mine and about and mine.lease is about[1] else None
