@@ -1,7 +1,8 @@
-"""Lists what a handler found, `Ack(put=…)`, where the handler ran: in its thread, or in its asyncio task.
+"""Turns the `put=` of an `Ack` into a list of ids and payloads.
 
-The worker calls it as soon as a handler has ended. What a handler gives may be an iterable that computes for long, or
-never ends: so nobody else waits for it, the time counts as the handler's, and there is a bound.
+This happens where the handler ran: in its thread, or in its asyncio task. `put=` may be a slow or endless generator, so
+its time counts as the handler's time, and the number of tasks is limited. In an asyncio task, other tasks get a turn
+between two items, but a single slow item blocks the event loop.
 """
 
 from __future__ import annotations
@@ -15,34 +16,34 @@ from typing import Any, cast
 from timeoutq import arguments
 from timeoutq.arguments import Bodies
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Ack, TaskId
+from timeoutq.model import Ack
 
 MOST = 1_000_000
 """The most tasks of one `Ack(put=…)`."""
 MOST_BYTES = 256 * 1024 * 1024
 """The most bytes of their ids and payloads."""
-PLAIN = (list, tuple, dict, set, frozenset, bytearray, memoryview)
-"""What is gone through at once: it computes nothing, and its length is known."""
+PLAIN = (list, tuple, dict, set, frozenset)
+"""Types that are read in one go: reading them runs no code of the user."""
 TURN = 0.005
-"""Seconds for which an iterable is gone through before others have a turn."""
+"""After so many seconds, pause and let other asyncio tasks run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Tasks as `arguments.tasks` gives them: they take the place of what the handler has passed as `put`."""
+    """Checked ids and payloads. `listed` puts a `Found` into `Ack.put` in place of what the handler passed."""
 
     ids: list[bytes]
     payloads: Bodies
 
 
-async def listed(came: Any) -> Any:
-    """Give what a handler returned; for an `Ack`, one whose `put` is `Found`. Raises what the iterable raises.
+async def listed(result: Any) -> Any:
+    """Return the handler's result unchanged; but if it is an `Ack`, return a copy whose `put` is a `Found`.
 
-    Raises `InvalidInput` for what is no task, and when there are too many.
+    Raises what the iterable raises, and `InvalidInput` for what is no task, and when there are too many.
     """
-    if not issubclass(type(came), Ack):
-        return came
-    steps = _steps(came)
+    if not issubclass(type(result), Ack):  # isinstance() would ask the object itself, which may say anything
+        return result
+    steps = _steps(result)
     while True:
         try:
             next(steps)
@@ -52,18 +53,21 @@ async def listed(came: Any) -> Any:
 
 
 async def listed_raised(problem: BaseException) -> BaseException:
-    """Give what a handler raised, as `listed` does; or else the error that came meanwhile."""
+    """Do the same for a raised `Ack`. If listing it fails, return that error instead."""
     try:
         return cast("BaseException", await listed(problem))
     except BaseException as error:  # whatever the iterable raises is the task's failure
         return error
 
 
-def listed_here(came: Any, given_up: Callable[[], object]) -> Any:
-    """Do as `listed`, in a thread. Ends early with None when `given_up` says that nobody waits for the handler."""
-    if not issubclass(type(came), Ack):
-        return came
-    steps = _steps(came)
+def listed_here(result: Any, given_up: Callable[[], object]) -> Any:
+    """Do the same for a handler in a thread.
+
+    Returns None as soon as `given_up()` is true: then nobody needs the result.
+    """
+    if not issubclass(type(result), Ack):
+        return result
+    steps = _steps(result)
     while not given_up():
         try:
             next(steps)
@@ -75,10 +79,10 @@ def listed_here(came: Any, given_up: Callable[[], object]) -> Any:
 def _steps(ack: Ack) -> Generator[None, None, Ack]:
     put = ack.put
     kind: type = type(put)
-    if isinstance(put, Iterable) and kind not in PLAIN and not isinstance(put, str | bytes | Mapping):
-        ids, payloads = (yield from _walk(put)), dict[int, Any]()
+    if isinstance(put, Iterable) and kind not in PLAIN and not isinstance(put, str | bytes | bytearray | memoryview):
+        ids, payloads = yield from _walk(cast("Iterable[Any]", put))
     else:
-        if kind in PLAIN and len(cast("list[TaskId]", put)) > MOST:
+        if kind in PLAIN and len(cast("list[Any]", put)) > MOST:
             raise InvalidInput(_too_many())
         ids, payloads = arguments.tasks((ack.put,))
         if len(ids) > MOST or sum(map(len, ids)) + sum(map(len, payloads.values())) > MOST_BYTES:
@@ -86,23 +90,33 @@ def _steps(ack: Ack) -> Generator[None, None, Ack]:
     return Ack(cast("Any", Found(ids, payloads)), ack.again_in, ack.payload)
 
 
-def _walk(items: Iterable[TaskId]) -> Generator[None, None, list[bytes]]:
+def _walk(put: Iterable[Any]) -> Generator[None, None, tuple[list[bytes], dict[int, Any]]]:
     ids: list[bytes] = []
+    payloads: dict[int, Any] = {}
     size, since = 0, time.monotonic()
-    for item in items:
-        data = arguments.task_id(item)
-        ids.append(data)
-        size += len(data)
+    pairs = isinstance(put, Mapping)
+    for item in cast("Mapping[Any, Any]", put).items() if pairs else put:
+        if pairs:
+            task, payload = item
+            (id,), bodies = arguments.tasks(({task: payload},))
+        else:
+            id, bodies = arguments.task_id(item), {}
+        for body in bodies.values():
+            payloads[len(ids)] = body
+            size += len(body)
+        ids.append(id)
+        size += len(id)
         if len(ids) > MOST or size > MOST_BYTES:
             raise InvalidInput(_too_many())
         if time.monotonic() - since > TURN:
             yield
             since = time.monotonic()
-    return ids
+    return ids, payloads
 
 
 def _too_many() -> str:
     return (
-        f"Ack(put=…) was given more than {MOST:,} tasks, or more than {MOST_BYTES >> 20} MiB of ids and payloads: if "
-        "the iterable ends at all, let the handler put parts of it with the queue's put() before it returns"
+        f"Ack(put=…) holds more than {MOST:,} tasks, or more than {MOST_BYTES >> 20} MiB of ids and payloads. Put the "
+        "tasks in parts with the queue's put() inside the handler, then return Ack(). If put= is a generator, check "
+        "that it ends"
     )

@@ -1,7 +1,8 @@
-"""Connections of redis-py for asyncio that find the address of their host in a thread of timeoutq.
+"""redis-py's asyncio connections, changed so that the server's name is looked up in a thread of our own.
 
-An event loop looks names up in the threads that it gives to `asyncio.to_thread` too. Handlers may take all of these
-threads and not end; a worker must find its server again even then. `connection.py` and `link.py` use this module.
+asyncio looks up host names in the same thread pool that `asyncio.to_thread` uses. If hanging handlers occupy all
+threads of this pool, a lookup would never start, and the worker could not reconnect. The loop of `timeoutq worker` has
+its own lookup threads (`process.py`), but a `Worker` may run in any loop.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from typing import Any
 import redis.asyncio.connection
 import redis.asyncio.sentinel
 
-Found = Sequence[tuple[Any, ...]]
+Addresses = Sequence[tuple[Any, ...]]
 
-_looking: dict[tuple[int, str, int], Future[Found]] = {}
-"""The searches under way, by process, host and port: all who look for one name wait for one thread."""
+_looking: dict[tuple[int, str, int], Future[Addresses]] = {}
+"""Lookups in progress, by process id, host and port. Callers that want the same name share one lookup."""
 
 
-async def find(host: str, port: int) -> Found:
+async def find(host: str, port: int) -> Addresses:
     """Give the addresses of a host as `socket.getaddrinfo` does, in the order in which they are to be tried."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:  # it is a name
         key = (os.getpid(), host, port)
-        mine: Future[Found] = Future()
+        mine: Future[Addresses] = Future()
         search = _looking.setdefault(key, mine)
         if search is mine:
-            mine.set_running_or_notify_cancel()  # nobody who stops waiting ends the search for the others
+            mine.set_running_or_notify_cancel()  # a waiter that is cancelled then cannot cancel the lookup for others
             try:
                 threading.Thread(target=_look, args=(key, mine), name=f"name-{host}", daemon=True).start()
             except RuntimeError as error:
@@ -41,39 +42,45 @@ async def find(host: str, port: int) -> Found:
         return await asyncio.wrap_future(search)
 
 
-def _look(key: tuple[int, str, int], search: Future[Found]) -> None:
+def _look(key: tuple[int, str, int], search: Future[Addresses]) -> None:
     try:
-        found = socket.getaddrinfo(*key[1:], type=socket.SOCK_STREAM)
-    except Exception as error:  # it is raised where the name was wanted
+        addresses = socket.getaddrinfo(*key[1:], type=socket.SOCK_STREAM)
+    except Exception as error:  # passed on to the callers of find()
         del _looking[key]
         search.set_exception(error)
     else:
         del _looking[key]
-        search.set_result(found)
+        search.set_result(addresses)
 
 
-async def dial(host: str, port: int) -> socket.socket:
-    """Connect to the first address of a host that takes the connection; raise the error of the last if none does."""
+async def connect(host: str, port: int, until: float | None) -> socket.socket:
+    """Connect to the first address of a host that takes the connection; raise the error of the last if none does.
+
+    `until` is a time of the event loop's clock. Each address may take its share of the time that is left, so that one
+    address that does not answer leaves time for the others.
+    """
     loop = asyncio.get_running_loop()
-    refusals: list[OSError] = []
-    for family, kind, proto, _, address in await find(host, port):
+    errors: list[OSError] = []
+    addresses = await find(host, port)
+    for at, (family, kind, proto, _, address) in enumerate(addresses):
         try:
-            plug = socket.socket(family, kind, proto)
-        except OSError as error:  # this machine may not know the family
-            refusals.append(error)
+            sock = socket.socket(family, kind, proto)
+        except OSError as error:  # for example: the address is IPv6, and this machine has no IPv6
+            errors.append(error)
             continue
         try:
-            plug.setblocking(False)
-            await loop.sock_connect(plug, address)
-        except OSError as error:
-            plug.close()
-            refusals.append(error)
+            sock.setblocking(False)
+            async with asyncio.timeout(None if until is None else (until - loop.time()) / (len(addresses) - at)):
+                await loop.sock_connect(sock, address)
+        except OSError as error:  # a TimeoutError is one, too
+            sock.close()
+            errors.append(error)
         except BaseException:
-            plug.close()
+            sock.close()
             raise
         else:
-            return plug
-    raise refusals[-1]
+            return sock
+    raise errors[-1]
 
 
 _Connection: Any = redis.asyncio.connection.Connection
@@ -83,40 +90,45 @@ _ManagedSSL: Any = redis.asyncio.sentinel.SentinelManagedSSLConnection
 
 
 class _Finding:
-    """What the four kinds of connections have in common: redis-py wraps a socket that is connected already."""
+    """Mixin: connects the socket itself, and hands the connected socket to redis-py."""
 
     host: str
     port: int
     socket_connect_timeout: float | None
-    _plug: socket.socket | None = None
+    _connected: socket.socket | None = None
 
     async def _connect(self) -> None:
-        async with asyncio.timeout(self.socket_connect_timeout):
-            self._plug = await dial(self.host, self.port)
-            await super()._connect()  # type: ignore[misc]
+        async with asyncio.timeout(self.socket_connect_timeout) as limit:
+            self._connection_arguments()  # raises for TLS files that cannot be used, before there is a socket to close
+            try:
+                self._connected = await connect(self.host, self.port, limit.when())
+                await super()._connect()  # type: ignore[misc]  # redis-py has no types
+            finally:
+                self._connected = None  # it belongs to the transport now
 
     def _connection_arguments(self) -> dict[str, Any]:
-        words: dict[str, Any] = {**super()._connection_arguments(), "sock": self._plug}  # type: ignore[misc]
-        host = words.pop("host")
-        del words["port"]
-        if "ssl" in words:
-            words["server_hostname"] = host  # the certificate is for the name
-        return words
+        arguments: dict[str, Any] = super()._connection_arguments()  # type: ignore[misc]  # redis-py has no types
+        arguments = {**arguments, "sock": self._connected}
+        host = arguments.pop("host")
+        del arguments["port"]
+        if "ssl" in arguments:
+            arguments["server_hostname"] = host  # the certificate is for the name
+        return arguments
 
 
-class _FindingConnection(_Finding, _Connection):  # type: ignore[misc]  # redis-py gives it no types
+class _FindingConnection(_Finding, _Connection):  # type: ignore[misc]  # redis-py has no types
     pass
 
 
-class _FindingSSLConnection(_Finding, _SSLConnection):  # type: ignore[misc]  # same
+class _FindingSSLConnection(_Finding, _SSLConnection):  # type: ignore[misc]  # redis-py has no types
     pass
 
 
-class _FindingManagedConnection(_Finding, _Managed):  # type: ignore[misc]  # same
+class _FindingManagedConnection(_Finding, _Managed):  # type: ignore[misc]  # redis-py has no types
     pass
 
 
-class _FindingManagedSSLConnection(_Finding, _ManagedSSL):  # type: ignore[misc]  # same
+class _FindingManagedSSLConnection(_Finding, _ManagedSSL):  # type: ignore[misc]  # redis-py has no types
     pass
 
 

@@ -329,12 +329,16 @@ def answer(talk: Talk, call: Call[T]) -> Flow[T]:
     return result  # type: ignore[no-any-return]  # settle() gives what the call reads
 
 
+CALLS = 16
+"""The most calls in one flush of a long batch."""
+
+
 def answers(talk: Talk, calls: Sequence[Call[Outcome]], replicas: int = 0) -> Flow[Outcome]:
-    """Send the calls of a long batch, sixteen in a flush, and give all their answers as one; see `settle`."""
+    """Send the calls of a long batch, `CALLS` in a flush, and give all their answers as one; see `settle`."""
     tasks: list[bytes] = []
     codes: list[bytes] = []
-    for at in range(0, len(calls), 16):
-        for result in (yield from settle(talk, calls[at : at + 16], replicas)):
+    for at in range(0, len(calls), CALLS):
+        for result in (yield from settle(talk, calls[at : at + CALLS], replicas)):
             if isinstance(result, TimeoutqError):
                 raise result
             if len(calls) == 1:

@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 
 import pytest
 import redis
+import redis.asyncio.connection
 
 from tests.rig.proxy import Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import Queue
+from timeoutq import Queue, names
 from timeoutq.calls import Command
 from timeoutq.client import AsyncQueue
 from timeoutq.connection import Server
@@ -287,6 +288,43 @@ async def test_a_name_that_takes_long_is_looked_up_once_and_given_up_in_time(mon
         await link.send([("ECHO", "nobody")])
     assert asked == ["slow.example"]
     await link.close()
+
+
+async def test_an_address_that_does_not_answer_leaves_time_for_the_next(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = urlsplit(url).port or 0
+    loop = asyncio.get_running_loop()
+    real, reach = socket.getaddrinfo, loop.sock_connect
+
+    def look(host: str, *words: Any, **settings: Any) -> Any:
+        if host != "server.example":
+            return real(host, *words, **settings)
+        if settings.get("flags"):
+            raise socket.gaierror(socket.EAI_NONAME, "not a number")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", at)) for at in (1, port)]
+
+    async def connect(sock: socket.socket, address: Any) -> None:
+        if address[1] == 1:
+            await asyncio.sleep(60)
+        await reach(sock, address)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+    monkeypatch.setattr(loop, "sock_connect", connect)
+    link = AsyncLink(Server(url.replace("127.0.0.1", "server.example"), None, 5.0), 10.0)
+    assert await link.send([("ECHO", "here")]) == [b"here"]
+    await link.close()
+
+
+async def test_tls_files_that_cannot_be_used_open_no_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.3)
+        kind = names.FINDING[redis.asyncio.connection.SSLConnection]
+        connection = kind(host="127.0.0.1", port=listener.getsockname()[1], ssl_certfile="/nowhere/cert.pem")
+        with pytest.raises(redis.ConnectionError):
+            await connection.connect()
+        with pytest.raises(TimeoutError):
+            listener.accept()
 
 
 # ---- a heavy command on a link that leaps

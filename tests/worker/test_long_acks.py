@@ -7,14 +7,34 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from tests.rig.proxy import Fault, Proxy
-from timeoutq import Ack, AsyncQueue, Lease, Queue, State, Worker, arguments, found
+from timeoutq import (
+    Ack,
+    Answer,
+    AsyncQueue,
+    InvalidInput,
+    Lease,
+    Payload,
+    Queue,
+    State,
+    Unavailable,
+    Worker,
+    arguments,
+    found,
+)
 from timeoutq.calls import BYTES
+from timeoutq.testing import FakeAsyncQueue, fake_async_queue
+from timeoutq.worker import long_acks
+from timeoutq.worker.ends import AckOfFound
+from timeoutq.worker.long_acks import LongAcks
+from timeoutq.worker.voice import Voice
 
 HALF = BYTES // 2 + 1
 
@@ -156,7 +176,7 @@ async def test_a_handler_that_cancels_the_lane_is_told_of_and_the_acks_are_sent(
             async with asyncio.timeout(20):
                 await Worker(mine, handler, concurrency=4, max_tasks=2, signals=False).run()
     assert queue.inspect("page").state == State.DONE
-    assert "its long acks were cancelled by somebody else, and are started again" in caplog.text
+    assert "something cancelled the asyncio task that sends large acks. The worker has started it again" in caplog.text
 
 
 async def test_handlers_that_are_quicker_than_their_long_acks_are_held_back(url: str, queue: Queue) -> None:
@@ -171,6 +191,92 @@ async def test_handlers_that_are_quicker_than_their_long_acks_are_held_back(url:
         worker.stop()
         await running
     assert 2 <= most <= 4
+
+
+@pytest.fixture
+async def first(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[FakeAsyncQueue, Lease, Lease]]:
+    """Give a queue and two leases; nothing waits between two attempts to send an ack."""
+    monkeypatch.setattr(long_acks, "LONGEST_PAUSE", 0.0)
+    async with fake_async_queue() as queue:
+        await queue.put("page1", "page2")
+        one, two = await queue.claim(2)
+        yield queue, one, two
+
+
+def ack_of(lease: Lease) -> AckOfFound:
+    return AckOfFound(lease, found.Found(*arguments.tasks((links(lease.task),))), -1, None)
+
+
+async def test_a_long_ack_is_tried_again_however_often_it_has_failed(
+    first: tuple[FakeAsyncQueue, Lease, Lease], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, lease, _ = first
+    run, tries, over = queue.run, itertools.count(1), list[object]()
+
+    async def away(flow: Any) -> Any:
+        if next(tries) <= 1100:
+            flow.close()
+            raise Unavailable("away")
+        return await run(flow)
+
+    monkeypatch.setattr(queue, "run", away)
+    lane = LongAcks(queue, Voice(queue), lambda _, outcome: over.append(outcome), asyncio.Event().set)
+    assert lane.add(ack_of(lease))
+    await until(lambda: bool(over))
+    assert over == [Answer.OK]
+    assert "OverflowError" not in caplog.text
+
+
+async def test_an_ack_whose_end_cannot_be_told_of_stops_no_other_and_is_logged(
+    first: tuple[FakeAsyncQueue, Lease, Lease], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, one, two = first
+    over: list[str] = []
+
+    def end(lease: Lease, _: object) -> None:
+        over.append(lease.task)
+        if lease == one:
+            raise OSError("no space left")
+
+    lane = LongAcks(queue, Voice(queue), end, asyncio.Event().set)
+    for lease in (one, two):
+        lane.add(ack_of(lease))
+    await until(lambda: len(over) == 2)
+    assert over == [one.task, two.task]
+    assert "the asyncio task that sends large acks failed. The worker starts it again" in caplog.text
+    assert "no space left" in caplog.text
+
+
+async def test_a_long_ack_that_comes_after_the_end_is_given_back(
+    first: tuple[FakeAsyncQueue, Lease, Lease], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, lease, _ = first
+    worker = Worker(queue, pages, signals=False)
+    assert await worker._desk.long_acks.close() == []
+    worker._desk._ack(lease, Ack(put=links(lease.task)))
+    assert worker._desk.ends.releases == [lease]
+    assert f"task {lease.task!r} is given back: its ack is not confirmed, because the worker ends" in caplog.text
+
+
+def test_a_program_that_ends_and_cancels_all_blames_no_handler_for_its_long_acks(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(where: str) -> None:
+        async with AsyncQueue(queue.name, where, timeout=10, deadline=2) as mine:
+            await Worker(mine, pages, concurrency=1, prefetch=0, signals=False).run()
+
+    async def program(proxy: Proxy) -> asyncio.Task[None]:
+        working = asyncio.create_task(work(proxy.url))
+        await until(lambda: proxy.carried > 50_000)
+        return working
+
+    know_the_scripts(queue)
+    queue.put("page")
+    with Proxy(url, rate=400_000) as proxy:
+        working = asyncio.run(program(proxy))  # it cancels what still runs
+    assert working.cancelled()
+    assert "something cancelled the asyncio task that sends large acks" not in caplog.text
+    assert "its ack is not confirmed" in caplog.text
 
 
 # ---- drains
@@ -214,7 +320,9 @@ async def test_after_the_drain_deadline_a_long_ack_is_given_back_and_told_of(
     assert queue.inspect("page").state == State.TODOS
     (line,) = [record.getMessage() for record in caplog.records if "is given back" in record.getMessage()]
     assert "task 'page'" in line
-    assert "its ack is not sent, because the drain deadline of 0.5 s is over" in line
+    assert (
+        "its ack is not confirmed, because the drain deadline of 0.5 s is over. If the ack did not arrive, the" in line
+    )
     assert "--drain-deadline" in line
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
@@ -237,7 +345,7 @@ async def test_after_the_drain_deadline_acks_with_much_to_carry_are_given_back_a
     assert not_done(queue) == (0, 0)
     assert tally.released >= 1
     # a flush that was cut off may have been carried out all the same
-    assert caplog.text.count("its ack is not sent, because the drain deadline of 0.2 s is over") >= tally.released
+    assert caplog.text.count("its ack is not confirmed, because the drain deadline of 0.2 s is over") >= tally.released
 
 
 async def test_a_second_stop_gives_a_long_ack_back_at_once(url: str, queue: Queue) -> None:
@@ -377,8 +485,8 @@ async def test_a_task_that_finds_more_than_the_limit_fails_with_the_cure(
             await worker.run()
     errors = {task: queue.inspect(task).error or "" for task in ("lazy", "list", "mapping")}
     for error in errors.values():
-        assert "Ack(put=…) was given more than" in error
-        assert "put parts of it with the queue's put()" in error
+        assert "Ack(put=…) holds more than" in error
+        assert "Put the tasks in parts with the queue's put() inside the handler" in error
     assert queue.stats().known == 3
 
 
@@ -388,3 +496,48 @@ def test_a_generator_of_links_is_listed_as_a_list_of_them_is() -> None:
     plain = found.listed_here(Ack(put=both, again_in=3), bool)
     assert lazy.put == plain.put == found.Found(*arguments.tasks((both,)))
     assert (lazy.again_in, plain.again_in) == (3, 3)
+
+
+def test_a_mapping_of_any_kind_is_listed_as_a_dict_is() -> None:
+    given: dict[str | bytes, Payload] = {"a": None, b"b": {"n": 1}, "c": "x" * 5000}
+    kept = found.listed_here(Ack(put=OrderedDict(given)), bool).put
+    plain = found.listed_here(Ack(put=given), bool).put
+    assert kept.ids == plain.ids
+    assert [(at, pack(body)) for at, body in kept.payloads.items()] == [
+        (at, pack(body)) for at, body in plain.payloads.items()
+    ]
+
+
+def pack(body: bytes | arguments.Body) -> bytes:
+    return body if isinstance(body, bytes) else body.pack()
+
+
+class Endless(Mapping[str, str]):
+    """A mapping that computes its items one by one, and would go on."""
+
+    def __getitem__(self, key: str) -> str:
+        return "x"
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[str]:
+        for i in range(5000):
+            yield f"t{i}"
+        raise AssertionError("nobody stopped it")
+
+
+@pytest.mark.parametrize(("bound", "size"), [("MOST", 1000), ("MOST_BYTES", 5000)])
+def test_a_mapping_without_end_is_refused_at_the_limit(bound: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(found, bound, size)
+    with pytest.raises(InvalidInput, match="holds more than"):
+        found.listed_here(Ack(put=Endless()), bool)
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_bytes_of_another_kind_are_no_tasks_however_long_they_are(
+    kind: Callable[[bytes], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(found, "MOST", 10)
+    with pytest.raises(InvalidInput, match=kind.__name__):
+        found.listed_here(Ack(put=kind(b"x" * 11)), bool)

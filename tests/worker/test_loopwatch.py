@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import ctypes
 import logging
 import threading
 import time
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from timeoutq import Ack, AsyncQueue, Lease, Queue, Worker, loopwatch, troubles
+from timeoutq import Ack, AsyncQueue, Lease, Queue, Worker, loopwatch, telling, troubles
 from timeoutq.testing import FakeAsyncQueue, FakeQueue, fake_async_queue
 
 
@@ -69,8 +71,8 @@ async def test_a_handler_that_blocks_the_loop_is_named_once_with_its_line_and_th
     assert "by the handler of task 'hang', at " in said
     assert "threading.py:" in said
     assert f"in wait, called from {__file__}:" in said
-    assert " in hang: meanwhile" in said
-    assert "write the handler as a plain `def`, which gets a thread, or await asyncio.to_thread(…)" in said
+    assert " in hang. Meanwhile no other handler of this worker runs" in said
+    assert "write the handler as a plain def (it runs in a thread), or use await asyncio.to_thread(…)" in said
     (over,) = lines(caplog, "turns again")
     assert float(over.getMessage().partition("it was blocked for ")[2].split()[0]) > 2
     assert over.getMessage().endswith("by the handler of task 'hang'")
@@ -113,6 +115,135 @@ async def test_a_loop_that_turns_is_never_told_of(caplog: pytest.LogCaptureFixtu
         await queue.put("waits")
         await drained(queue, handler)
     assert lines(caplog, "has been blocked") == []
+
+
+async def test_a_call_of_no_handler_is_named_by_its_asyncio_task_or_as_nobodys(
+    caplog: pytest.LogCaptureFixture, block: Blocking
+) -> None:
+    go_on = threading.Event()
+
+    def handler(lease: Lease) -> None:  # it runs in a thread: it cannot block the loop
+        go_on.wait(20)
+
+    async def blocks() -> None:
+        block()
+
+    async with fake_async_queue(timeout=3) as queue:
+        await queue.put("a")
+        worker = Worker(queue, handler, burst=True, signals=False)
+        working = asyncio.create_task(worker.run())
+        while not worker.running:
+            await asyncio.sleep(0.01)
+        await asyncio.create_task(blocks(), name="of-the-user")
+        await asyncio.sleep(0.6)  # the loop turns meanwhile
+        asyncio.get_running_loop().call_soon(block)
+        await asyncio.sleep(0.6)
+        go_on.set()
+        await working
+    first, second = [line.getMessage() for line in lines(caplog, "has been blocked")]
+    assert "by the asyncio task 'of-the-user', at " in first
+    assert "Does it make a blocking call? Then use await asyncio.to_thread(…)" in first
+    assert "by code that belongs to no handler, at " in second
+    assert "write the handler" not in first + second
+
+
+class Sleeps:
+    """A call that holds the GIL for so many seconds; it sleeps, so that no busy machine makes it longer."""
+
+    def __init__(self, seconds: int) -> None:
+        self._seconds = seconds
+        self._sleep = ctypes.PyDLL(None).sleep
+
+    def __call__(self) -> None:
+        assert self._sleep(self._seconds) == 0
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_a_call_that_holds_the_gil_is_told_of_when_it_is_over(
+    threads: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "process_time", time.monotonic)  # as if it computed
+    hold = Sleeps(2)
+
+    async def handler(lease: Lease) -> None:
+        await asyncio.sleep(1)
+        hold()
+
+    def in_thread(lease: Lease) -> None:
+        time.sleep(1)
+        hold()
+
+    async with fake_async_queue(timeout=3) as queue:
+        await queue.put("a")
+        await drained(queue, in_thread if threads else handler)
+    (line,) = lines(caplog, "GIL")
+    said = line.getMessage()
+    assert 1 < float(said.partition("for ")[2].split()[0]) < 3
+    assert "Then run it in another process" in said
+    one = "a call by one of the handlers of tasks 'a' held Python's global interpreter lock"
+    # on a very busy machine the handler of a coroutine may have ended before the other thread has its turn
+    assert one in said or (not threads and f"a call by the handler of task 'a', at {__file__}:" in said)
+    assert lines(caplog, "has been blocked") == []
+
+
+async def test_a_process_that_was_stopped_is_not_told_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "process_time", float)  # nothing of the process ran
+    stop = Sleeps(2)
+
+    async def handler(lease: Lease) -> None:
+        await asyncio.sleep(0.3)
+        stop()
+
+    async with fake_async_queue(timeout=3) as queue:
+        await queue.put("a")
+        await drained(queue, handler)
+    assert lines(caplog, "queue test: ") == []
+
+
+def watch_of(*leases: Lease) -> loopwatch.LoopWatch:
+    return loopwatch.LoopWatch("mine", {lease.fence: Running(lease) for lease in leases}, {}, 3.0)
+
+
+class Running:
+    """A handler at work in a thread."""
+
+    task: asyncio.Task[None] | None = None
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+
+
+def test_a_handler_of_another_worker_is_not_taken_for_the_one_with_the_same_fence() -> None:
+    mine, other = (Lease(name, f"{name}#1", 0.0, 1, 0, 7) for name in ("mine", "other"))
+
+    class Task:
+        """An asyncio task since Python 3.12, which gives its context."""
+
+        def get_context(self) -> contextvars.Context:
+            return contextvars.copy_context()
+
+    def found(lease: Lease) -> Lease | None:
+        telling.running.set(({}, lease))
+        return watch_of(mine)._lease(Task())
+
+    assert contextvars.copy_context().run(found, mine) is mine
+    assert contextvars.copy_context().run(found, other) is None
+
+
+def test_the_line_of_a_callback_is_found_where_no_frame_of_events_is_above_it() -> None:
+    watch = watch_of()
+    watch._ident = threading.get_ident()
+    frames: dict[str, Any] = {}
+    exec(compile("def run(call): return call()", str(asyncio.runners.__file__), "exec"), frames)  # as with uvloop
+    place = frames["run"](lambda: watch._place())
+    assert " in <lambda>" in place.partition(f", called from {__file__}:")[2]
+
+
+def test_a_long_id_is_cut_with_a_sign() -> None:
+    run = Running(Lease("x" * 100, "w#1", 0.0, 1, 0, 7))
+    assert loopwatch._names([run] * 7) == ", ".join(["'" + "x" * 78 + "…"] * 5) + " and 2 more"
 
 
 @pytest.mark.parametrize("threads", [False, True])

@@ -191,7 +191,7 @@ async def test_threads_that_hang_hold_up_nobody_and_leave_no_more_at_work(jobs: 
             at_work.discard(lease.task)
 
     queue.put([f"hung{i}" for i in range(4)])
-    worker = Worker(jobs, handler, concurrency=4, max_runtime=0.4, retry=[], signals=False)
+    worker = Worker(jobs, handler, concurrency=4, max_runtime=2, retry=[], signals=False)
     running = asyncio.create_task(worker.run())
     await until(lambda: queue.stats().failed == 4)
     queue.put([f"late{i}" for i in range(20)])

@@ -103,7 +103,7 @@ class Closing:
                         await self.wake.wait()
 
     async def _end_long_acks(self, seconds: float) -> None:
-        """End the lane of long acks, after so many seconds; give the leases back whose ack is not sent."""
+        """End the long acks, after `seconds` at most; give the leases back whose acks are not confirmed."""
         long_acks = self.desk.long_acks
         if seconds and long_acks:
             await long_acks.wait(seconds)
@@ -130,11 +130,7 @@ class Closing:
 
     def _tell_unsent(self, leases: list[Lease], trouble: TimeoutqError | None) -> None:
         why = self.stopping.why() + (f", and the last attempt failed: {trouble}" if trouble is not None else "")
-        words = (
-            f"is given back, and its handler runs again: its ack is not sent, because {why}. Give the worker a longer "
-            "drain deadline (drain_deadline=, --drain-deadline), or put less with one Ack(put=…)"
-        )
-        self.voice.name_tasks([(lease, words) for lease in leases], why)
+        self.voice.tell_unconfirmed(leases, why)
 
     async def _send_last(self) -> None:
         """Send the last ends, and give back what is to be given back, for a little longer than one call may take."""

@@ -152,7 +152,9 @@ class Desk:
         if ack.is_plain:
             self.ends.acks.append(lease)
         elif ack.is_long:
-            self.long_acks.add(ack)
+            if not self.long_acks.add(ack):
+                self.given_back([lease])
+                self._voice.tell_unconfirmed([lease], "the worker ends")
         else:
             self.ends.ack_found(ack)
 

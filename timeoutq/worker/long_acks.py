@@ -1,7 +1,13 @@
-"""Sends acks that are too long for one exchange: one at a time, until they are sent or the drain is over.
+"""Sends large acks.
 
-The worker has one lane. Side by side, many long acks would share a slow link, and each would be so slow that its link
-counts as broken. What the server has taken of an ack is not sent again. Meanwhile the heartbeat extends the leases.
+An ack is large when its handler found more than 499 tasks, or more than 1 MiB of payloads: then one call cannot carry
+it. Large acks are sent one after the other, until all are sent or the worker's drain is over. Meanwhile the heartbeat
+extends the leases. Each worker has one `LongAcks`: if many large acks were sent at the same time over a slow network,
+each would be so slow that its connection would count as broken.
+
+Calls that were answered are not sent again, except those behind a call that failed in the same flush; the server then
+repeats its answer. The server knows the calls of the last minute only: when the answer to an ack is lost, and the
+server cannot be reached for longer than that, the ack is answered as lost, though the server took it the first time.
 """
 
 from __future__ import annotations
@@ -22,29 +28,33 @@ from timeoutq.model import Answer, Lease, Outcome
 from timeoutq.worker.ends import AckOfFound
 from timeoutq.worker.voice import Voice
 
-CALLS = 16
-"""The most calls that are sent at once; they have a mebibyte of payloads at most, unless one alone has more."""
 LONGEST_PAUSE = 3.0
 """Seconds between two attempts, at most."""
 ENDING = 2.0
-"""Seconds that the lane may take to end when it is cancelled."""
+"""close() waits this many seconds for the cancelled task to end."""
 
 Over = Callable[[Lease, Answer | Exception], None]
-"""Hears how an ack ended: with its answer, or with the error that another attempt would not mend."""
+"""Called when an ack is finished: with the server's answer, or with an error that a retry would not cure."""
 
 
 @dataclass(slots=True)
 class _LongAck:
     ack: AckOfFound
     calls: tuple[deque[Call[Outcome]], Call[Outcome]] | None = None
-    """The puts that go before the ack and were not answered yet, and the ack; None until the ack's turn has come."""
+    """The calls that put tasks and must be answered before the ack is sent, and the ack.
+
+    None until this ack is the first in the queue.
+    """
 
 
 class LongAcks:
-    """A lane of long acks."""
+    """The large acks of a worker, and the asyncio task that sends them."""
 
     def __init__(self, queue: AsyncQueue, voice: Voice, over: Over, wake: Callable[[], None]) -> None:
-        """Prepare; `over` is called for each ack that has ended, `wake` when an attempt has failed."""
+        """Prepare. `over` is called once for each finished ack, `wake` after each failed attempt.
+
+        `wake` is also called when something has cancelled the sending task: then `go_on` is to be called.
+        """
         self._queue = queue
         self._voice = voice
         self._over = over
@@ -54,7 +64,7 @@ class LongAcks:
         self._context = copy_context()
         self._closed = False
         self.trouble: TimeoutqError | None = None
-        """Why the last attempt failed; None when it did not."""
+        """The error of the last attempt; None after anything was sent successfully."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -64,19 +74,20 @@ class LongAcks:
         """The fences of the leases whose ack is not sent yet."""
         return {one.ack.lease.fence for one in self._waiting}
 
-    def add(self, ack: AckOfFound) -> None:
-        """Have an ack sent after those that wait already."""
+    def add(self, ack: AckOfFound) -> bool:
+        """Have an ack sent after those that wait already; False after close(): then the ack is not taken."""
         if not self._closed:
             self._waiting.append(_LongAck(ack))
             self._start()
+        return not self._closed
 
     async def wait(self, seconds: float) -> None:
-        """Wait until all are sent, so many seconds at most."""
+        """Wait until the sending task ends, at most `seconds`."""
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=seconds)
 
     async def close(self) -> list[Lease]:
-        """End the lane; give the leases whose ack is not sent."""
+        """Stop sending, and return the leases whose acks were not confirmed."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -85,72 +96,84 @@ class LongAcks:
         self._waiting.clear()
         return left
 
+    def go_on(self) -> None:
+        """Start the sending task again, if something has cancelled it."""
+        if self._task is None and self._waiting and not self._closed:
+            self._voice.say(
+                logging.WARNING, "worker %s: something cancelled the asyncio task that sends large acks. The "
+                "worker has started it again. Does a handler cancel asyncio tasks that it did not start?",
+                self._voice.worker,
+            )  # fmt: skip
+            self._start()
+
     def _start(self) -> None:
         if self._task is None and self._waiting and not self._closed:
             loop = asyncio.get_running_loop()
-            # not in the context of the handler that came first: the lane is for all
-            self._task = loop.create_task(self._go(), name=f"long-acks-{self._queue.name}", context=self._context)
+            # Run in the context of the worker. Otherwise the task would inherit the context of the first handler.
+            self._task = loop.create_task(self._send_all(), name=f"long-acks-{self._queue.name}", context=self._context)
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        if task.cancelled() and not self._closed:
+        if task.cancelled():
+            self._wake()  # the worker is asked first: at the end of a program, asyncio.run() cancels all tasks
+            return
+        if (error := task.exception()) is not None:
             self._voice.say(
-                logging.WARNING, "worker %s: its long acks were cancelled by somebody else, and are started "
-                "again; does a handler cancel tasks that it did not start?", self._voice.worker,
+                logging.ERROR, "worker %s: the asyncio task that sends large acks failed. The worker starts it again",
+                self._voice.worker, exc_info=error,
             )  # fmt: skip
         self._start()
 
-    async def _go(self) -> None:
+    async def _send_all(self) -> None:
         tries = 0
         while self._waiting:
             one = self._waiting[0]
-            end: Answer | Exception
+            outcome: Answer | Exception
             try:
-                end = await self._send(one)
-            except (LeaseLost, InvalidInput) as error:  # InvalidInput: somebody has changed a payload meanwhile
-                end = error
-            except TimeoutqError as error:
-                tries += 1
-                self._tell_trouble(one.ack.lease, error)
-                await asyncio.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.1 * 2**tries)))  # noqa: S311  # jitter
-                continue
-            except Exception as error:
-                end = error
+                outcome = await self._send_one(one)
+            except Exception as error:  # InvalidInput: somebody has changed a payload meanwhile
+                if isinstance(error, TimeoutqError) and not isinstance(error, LeaseLost | InvalidInput):
+                    tries = min(tries + 1, 10)
+                    self._tell_trouble(one.ack.lease, error)
+                    await asyncio.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.1 * 2**tries)))  # noqa: S311  # jitter
+                    continue
+                outcome = error
             tries, self.trouble = 0, None
             self._waiting.popleft()
-            self._over(one.ack.lease, end)
+            self._over(one.ack.lease, outcome)
 
-    async def _send(self, one: _LongAck) -> Answer:
+    async def _send_one(self, one: _LongAck) -> Answer:
         talk = self._queue.talk
         if one.calls is None:
             one.calls = one.ack.calls(self._queue.operations, talk.nonce)
-        before, ack = one.calls
-        while before:
-            part = _first(before)
-            for result in await self._queue.run(sending.settle(talk, part)):
+        puts, ack = one.calls
+        while puts:
+            for result in await self._queue.run(sending.settle(talk, _next_flush(puts))):
                 if isinstance(result, TimeoutqError):
                     raise result
-                before.popleft()
+                puts.popleft()
             self.trouble = None
         return await self._queue.run(flows.end_one(talk, one.ack.lease, [ack]))
 
     def _tell_trouble(self, lease: Lease, error: TimeoutqError) -> None:
         if self.trouble is None:
             self._voice.say(
-                logging.WARNING, "queue %s: the ack of task %a, with all that it found, is not sent yet and is "
-                "tried again: %s", self._voice.queue, lease.task, error, lease=lease, error=error,
+                logging.WARNING, "queue %s: the handler of task %a has ended, but its ack and the tasks that it found "
+                "could not all be sent yet. The worker tries again: %s", self._voice.queue, lease.task, error,
+                lease=lease, error=error,
             )  # fmt: skip
         self.trouble = error
         self._wake()
 
 
-def _first(calls: deque[Call[Outcome]]) -> list[Call[Outcome]]:
-    part: list[Call[Outcome]] = []
+def _next_flush(calls: deque[Call[Outcome]]) -> list[Call[Outcome]]:
+    """Give the first calls: at most 1 MiB of payloads; a single call with more than that is sent alone."""
+    flush: list[Call[Outcome]] = []
     weight = 0
     for call in calls:
         weight += call.weight
-        if part and (weight > BYTES or len(part) == CALLS):
+        if flush and (weight > BYTES or len(flush) == sending.CALLS):
             break
-        part.append(call)
-    return part
+        flush.append(call)
+    return flush

@@ -112,6 +112,7 @@ class Pump:
                 self.give_back_unstarted()
                 if self.is_cut_off() or not (self._desk.running or self._unsent):
                     return
+            self._desk.long_acks.go_on()
             self._start_suspect()
             if self._begin():
                 await asyncio.sleep(0)  # lets the exchange take the ends that have gathered, and send them

@@ -66,3 +66,12 @@ class Voice:
             (lease.task, words, {"attempt": lease.attempt, "error": error}) for lease, words in tasks
         ]
         telling.name_tasks(log, self.queue, told, self.fields())
+
+    def tell_unconfirmed(self, leases: Iterable[Lease], why: str) -> None:
+        """Warn that leases are given back though their handlers have ended, because their acks are not confirmed."""
+        words = (
+            f"is given back: its ack is not confirmed, because {why}. If the ack did not arrive, the handler runs "
+            "again. Give the worker a longer drain deadline (drain_deadline=, --drain-deadline), or put less with one "
+            "Ack(put=…)"
+        )
+        self.name_tasks([(lease, words) for lease in leases], why)
