@@ -826,7 +826,7 @@ def test_a_claim_that_was_cut_off_may_be_asked_for_by_its_caller_and_takes_other
         proxy.disarm()
         leases = wait_until(lambda: queue.claim(2))
         assert queue.ack(leases).ok == 2
-        assert queue.stats().counters["claimed"] == 2
+        assert other.stats().counters["claimed"] == 2
         check(valkey_url, name)
     levels.count("faults", scenarios=1)
 
