@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from timeoutq import sending
+from timeoutq import flows, sending
 from timeoutq.calls import Call
 from timeoutq.client import AsyncQueue
+from timeoutq.errors import TimeoutqError
 from timeoutq.model import Lease
 from timeoutq.replies import Claimed
-from timeoutq.troubles import LINK_ERRORS
 
 BELL_RETRY = 0.5
 """Seconds between two waits on the bell when it cannot be heard; a burst waits no longer than this at all."""
@@ -71,8 +71,8 @@ class Source:
     async def _await_bell(self) -> None:
         seconds = BELL_RETRY if self._is_burst else sending.BELL_WAIT
         try:
-            await self._queue.link.wait_bell(self._queue.operations.key("bell"), seconds)
-        except LINK_ERRORS:
+            await self._queue.run(flows.hear_bell(self._queue.talk, seconds))
+        except TimeoutqError:
             await asyncio.sleep(BELL_RETRY)
         finally:
             self.bell = None
