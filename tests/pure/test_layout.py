@@ -215,3 +215,16 @@ def test_a_method_of_a_face_is_one_line() -> None:
                 is_walk = any(isinstance(part, ast.Yield | ast.YieldFrom) for part in ast.walk(node))
                 assert is_walk or len(node.body) == 2, f"{name}: {node.name}"
                 assert is_walk or node.body[1].end_lineno == node.body[1].lineno, f"{name}: {node.name}"
+
+
+def test_a_class_of_the_worker_is_handed_seven_things_at_most() -> None:
+    """`Worker` itself takes the settings that users give."""
+    for path in (PACKAGE / "worker").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and node.name != "Worker":
+                handed = [
+                    len([*part.args.args[1:], *part.args.kwonlyargs])
+                    for part in node.body
+                    if isinstance(part, ast.FunctionDef) and part.name == "__init__"
+                ]
+                assert max(handed, default=0) <= 7, f"{path}: {node.name}"
