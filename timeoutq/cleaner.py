@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 PRUNE_EVERY = 30.0
 WALK_EVERY = 0.35
 """Seconds between two parts of a walk through a queue: a walk through 10,000 tasks takes half a minute."""
-ALARM_WAIT = 30.0
 
 
 def waiting_for(queue: str, mends: Callable[[BaseException], bool]) -> AsyncRetrying:
@@ -153,7 +152,7 @@ class Cleaner:
                 if not last:
                     last = await queue.run(flows.newest_alarm(queue.talk))
                     self._alarm.set()
-                heard = await queue.run(flows.hear_alarm(queue.talk, last, ALARM_WAIT))
+                heard = await queue.run(flows.hear_alarm(queue.talk, last, sending.BELL_WAIT))
                 if heard != last:
                     self._alarm.set()
                 last, failures = heard, 0

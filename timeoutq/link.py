@@ -201,7 +201,8 @@ class Link:
             pool.release(connection)
 
     def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
-        """Wait until any client sounds the alarm after `last`; give the id of the newest sound."""
+        """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""
+        seconds = min(seconds, self._bell_wait)  # the connection gives up a little later
         return _newest(self._blocking().execute_command(*_alarm(key, last, seconds)), last)
 
     def close(self) -> None:
@@ -431,7 +432,8 @@ class AsyncLink:
         return rang
 
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
-        """Wait until any client sounds the alarm after `last`; give the id of the newest sound."""
+        """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""
+        seconds = min(seconds, self._bell_wait)  # the connection gives up a little later
         return _newest(await _leaving(self._blocking().execute_command(*_alarm(key, last, seconds))), last)
 
     async def close(self) -> None:

@@ -61,7 +61,7 @@ class Bell:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Wait until any client sounds the alarm after the sound `last`, at most `seconds`.
+    """Wait until any client sounds the alarm after the sound `last`, at most `seconds`, and at most `BELL_WAIT`.
 
     The result is the id of the newest sound, which is `last` when there was none, or the error of the network.
     """
