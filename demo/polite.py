@@ -24,19 +24,19 @@ def set_up(queue: Queue, delay: float, per_host: int) -> None:
 
 def set_budget(queue: Queue, host: str, budget: int) -> None:
     """Limit how often a host is visited."""
-    queue.set_host(host, budget=budget)
+    queue.hosts.set(host, budget=budget)
 
 
 async def slow_down(queue: AsyncQueue | None, host: str, delay: float) -> None:
     """Keep visits of one host further apart, because its robots.txt asks for it."""
     if queue is not None:
-        await queue.set_host(host, delay=delay)
+        await queue.hosts.set(host, delay=delay)
 
 
 async def leave_alone(queue: AsyncQueue | None, host: str, seconds: float, reason: str) -> None:
     """Block a host for a while, beside what becomes of the task that found out."""
     if queue is not None and seconds > 0:
-        await queue.block_host(host, for_=seconds, reason=reason)
+        await queue.hosts.block(host, for_=seconds, reason=reason)
 
 
 def give_back(seconds: float) -> Release:
@@ -71,7 +71,7 @@ def held_back(queue: Queue) -> HeldBack:
     blocked = used_up = 0
     cursor: str | None = None
     while True:
-        page = queue.hosts(cursor, 500)
+        page = queue.hosts.list(cursor, 500)
         for host in page.hosts:
             if host.used_up and host.waiting:
                 used_up += 1

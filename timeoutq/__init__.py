@@ -13,7 +13,18 @@ Everything a program needs is imported from here; a name's module is loaded when
                         one class of error for each thing that a caller would do differently
     timeoutq.testing    queues in memory, for your own tests, with a clock that the test advances
 
-The command `timeoutq` does the same from a shell: `timeoutq --help`.
+`help(timeoutq.Queue)` is the reference. The command `timeoutq` does the same from a shell: `timeoutq --help`.
+
+The map of the house: its modules in reading order, which is the order in which they import each other. Each module
+begins with what it is for.
+
+    words        errors exit_codes model standing arguments text telling retry tracebacks durations
+    a verb       scripts calls replies operations rights
+    the server   address troubles deadlines patience names connection link embedded
+    a call       sending flows reads methods repairs why rooms hosts client directory
+    the worker   handlers found lifespan signals unending forks heartbeat loopwatch cleaner refusals worker
+    processes    endings ledger process supervisor
+    on top       watch testing transfer bench logs cli
 """
 
 from importlib import import_module

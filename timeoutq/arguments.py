@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -89,6 +89,15 @@ def state(value: object) -> State:
     if isinstance(value, str) and value in list(State):
         return State(value)
     raise InvalidInput(f"{shown(value)} is not a state: one of {', '.join(State)}")
+
+
+def cursor(value: object) -> str:
+    """Check the cursor that a page ended with; None is the cursor of the first page."""
+    if value is None:
+        return "0"
+    if not (isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value)):
+        raise InvalidInput(f"{shown(value)} is not a cursor that a page ended with")
+    return value
 
 
 def task_id(task: object) -> bytes:
@@ -265,6 +274,14 @@ def timeout_ms(value: object, name: str = "timeout") -> int:
     return found
 
 
+def deadline(value: object) -> float:
+    """Check the deadline of a call: 0.05 s to 1 hour."""
+    found = seconds(value, "deadline")
+    if not 0.05 <= found <= 3600:
+        raise InvalidInput(f"deadline={shown(value)} is out of range: 0.05 s to 1 hour")
+    return found
+
+
 def again(again_in: object, payload: Payload, task: object) -> tuple[int, bytes | None]:
     """Give the delay until a task is done again in ms, -1 for never, and the bytes of the payload that it has then."""
     if again_in is None:
@@ -312,6 +329,18 @@ def politeness(value: object) -> bytes:
     if not isinstance(value, Politeness):
         raise InvalidInput(f'politeness must be a Politeness(delay=, per_host=) or "off", not {shown(value)}')
     return b"%d %d" % (delay_ms(value.delay, "delay"), count(value.per_host, "per_host", high=10_000))
+
+
+_SETTINGS: Mapping[str, Callable[[object], bytes]] = {
+    "keep_done": keep_done,
+    "max_crashes": lambda value: b"%d" % count(value, "max_crashes"),
+    "politeness": politeness,
+}
+
+
+def settings(given: Mapping[str, object]) -> dict[str, bytes]:
+    """Give the wire form of settings of a queue; those that are None are left out."""
+    return {name: wire(given[name]) for name, wire in _SETTINGS.items() if given.get(name) is not None}
 
 
 def host(value: object) -> bytes:

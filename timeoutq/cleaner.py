@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, cast
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
@@ -22,14 +21,12 @@ from timeoutq import flows, repairs, sending, telling
 from timeoutq.client import AsyncQueue
 from timeoutq.errors import TimeoutqError
 from timeoutq.replies import Plan
-from timeoutq.troubles import LINK_ERRORS
 
 log = logging.getLogger(__name__)
 
 PRUNE_EVERY = 30.0
 WALK_EVERY = 0.35
 """Seconds between two parts of a walk through a queue: a walk through 10,000 tasks takes half a minute."""
-ALARM_WAIT = 30.0
 
 
 def waiting_for(queue: str, mends: Callable[[BaseException], bool]) -> AsyncRetrying:
@@ -147,23 +144,21 @@ class Cleaner:
         self._repair_at = time.monotonic() + pause
 
     async def _listen(self) -> None:
-        link, key = self.queue.link, self.queue.operations.key("alarm")
-        last: bytes = b""
+        queue, last = self.queue, b""
         wait = wait_random_exponential(multiplier=0.1, max=3)
         failures = 0
         while True:
             try:
                 if not last:
-                    (newest,) = await link.send([("XREVRANGE", key, "+", "-", "COUNT", 1)])
-                    last = cast("Any", newest)[0][0] if isinstance(newest, list) and newest else b"0-0"
+                    last = await queue.run(flows.newest_alarm(queue.talk))
                     self._alarm.set()
-                heard: Any = await link.wait_alarm(key, last, ALARM_WAIT)
+                heard = await queue.run(flows.hear_alarm(queue.talk, last, sending.BELL_WAIT))
                 if heard != last:
                     self._alarm.set()
                 last, failures = heard, 0
-            except (*LINK_ERRORS, TimeoutqError) as error:
+            except TimeoutqError as error:
                 failures += 1
-                telling.say(log, logging.DEBUG, "queue %s: the alarm is not heard: %s", self.queue.name, error)
+                telling.say(log, logging.DEBUG, "queue %s: the alarm is not heard: %s", queue.name, error)
                 last = b""
                 state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]  # only its number is read
                 state.attempt_number = failures

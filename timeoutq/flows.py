@@ -1,7 +1,7 @@
-"""Calls that take more than one exchange with the server: opening, claims that wait, pages, purges. No I/O.
+"""Calls that take more than one exchange with the server: opening, claims that wait, purges. No I/O.
 
-Each flow is a generator of steps (`sending.py`), which `client.py` carries out, blocking or for asyncio. So both faces
-share every decision.
+Each flow is a generator of steps (`sending.py`), which `client/driving.py` carries out, blocking or for asyncio. So
+both faces share every decision.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from timeoutq import arguments, replies, telling
 from timeoutq.arguments import Bodies
-from timeoutq.calls import BATCH, Call, Command, fitting
+from timeoutq.calls import BATCH, Call, fitting
 from timeoutq.errors import (
     AccessDenied,
     InvalidInput,
@@ -27,11 +27,12 @@ from timeoutq.errors import (
     TimeoutqError,
     UnsafeServer,
 )
-from timeoutq.model import Answer, Entry, HostInfo, Lease, Outcome, State, TaskInfo, Tasks
+from timeoutq.model import Answer, Lease, Outcome, State, TaskInfo, Tasks
 from timeoutq.replies import Claimed, Swept
 from timeoutq.sending import (
     BELL_WAIT,
     LAST_START,
+    Alarm,
     Bell,
     Flow,
     Send,
@@ -39,7 +40,7 @@ from timeoutq.sending import (
     Talk,
     answer,
     answers,
-    ask,
+    prove,
     settle,
     tell_time,
 )
@@ -115,10 +116,10 @@ def repair(talk: Talk, *, mend: bool = True, calls: int = 0) -> Flow[tuple[Count
             return found, not cursor
 
 
-def wait_drained(talk: Talk, timeout: float | None, drained: Callable[[], Flow[bool]]) -> Flow[bool]:
+def wait_drained(talk: Talk, timeout: float | None, before_ms: int | None = None) -> Flow[bool]:
     """Ask again and again until the queue is drained, or `timeout` seconds are over."""
     until, pause = None if timeout is None else time.monotonic() + timeout, 0.01
-    while not (yield from drained()):
+    while not (yield from drained(talk, before_ms)):
         left = pause if until is None else until - time.monotonic()
         if left <= 0:
             return False
@@ -140,14 +141,18 @@ def eviction_policy(info: object) -> str | None:
 
 
 def claim(
-    talk: Talk, n: int, timeout_ms: int, max_runtime_ms: int, wait: float, token: bytes | None = None
+    talk: Talk, n: int, timeout_ms: int, max_runtime_ms: int, wait: float, nonce: Callable[[], bytes]
 ) -> Flow[list[Lease]]:
-    """Claim up to n leases; wait for the first one, until the bell rings, a lease runs out, or a task is due."""
+    """Claim up to n leases; wait for the first one, until the bell rings, a lease runs out, or a task is due.
+
+    `nonce` makes the token of each call.
+    """
+    if not talk.proved:
+        yield from prove(talk)  # before there is a token: until then, nothing can have been claimed
     ops, until = talk.operations, time.monotonic() + wait
     while True:
         asked = time.monotonic()
-        found: Claimed = yield from answer(talk, ops.claim(token or talk.nonce(), n, timeout_ms, max_runtime_ms))
-        token = None
+        found: Claimed = yield from answer(talk, ops.claim(nonce(), n, timeout_ms, max_runtime_ms))
         talk.clock.seen(found.now_ms, asked)
         found = yield from whole(talk, found)
         if found.leases:
@@ -168,6 +173,34 @@ def claim(
             if isinstance(talk.server.explain(reply), AccessDenied):
                 raise talk.server.explain(reply)
             yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
+
+
+def hear_bell(talk: Talk, seconds: float) -> Flow[bool]:
+    """Wait for a stroke of the bell, at most `seconds`; say whether it rang. Raises if the bell cannot be heard."""
+    rang = yield Bell(seconds)
+    if isinstance(rang, BaseException):
+        raise talk.server.explain(rang)
+    return bool(rang)
+
+
+def newest_alarm(talk: Talk) -> Flow[bytes]:
+    """Give the id of the newest sound of the alarm; `0-0` if the alarm was never sounded. Asks only once."""
+    reply = yield Send([("XREVRANGE", talk.operations.key("alarm"), "+", "-", "COUNT", 1)])
+    if isinstance(reply, BaseException):
+        raise talk.server.explain(reply)
+    newest = reply[0]
+    return cast("bytes", newest[0][0]) if isinstance(newest, list) and newest else b"0-0"
+
+
+def hear_alarm(talk: Talk, last: bytes, seconds: float) -> Flow[bytes]:
+    """Wait for the next sound of the alarm after `last`, at most `seconds`; give the id of the newest sound.
+
+    Raises if the alarm cannot be heard.
+    """
+    heard = yield Alarm(last, seconds)
+    if isinstance(heard, BaseException):
+        raise talk.server.explain(heard)
+    return cast("bytes", heard)
 
 
 def whole(talk: Talk, found: Claimed) -> Flow[Claimed]:
@@ -217,6 +250,11 @@ def extend(talk: Talk, leases: Sequence[Lease], timeout_ms: int) -> Flow[tuple[f
         codes += outcome.codes
         tasks.extend(outcome.tasks)
     return deadline, Outcome(tasks, codes)
+
+
+def extend_many(talk: Talk, leases: Sequence[Lease], timeout_ms: int) -> Flow[Outcome]:
+    """Extend leases; give the answers."""
+    return (yield from extend(talk, leases, timeout_ms))[1]
 
 
 def extend_one(talk: Talk, lease: Lease, timeout_ms: int) -> Flow[Lease]:
@@ -311,15 +349,6 @@ def ack_put(
     return (yield from end_one(talk, lease, [call]))
 
 
-def exists(talk: Talk) -> Flow[bool]:
-    """Say whether anything was put to the queue or set for it, even if a foreign hand has deleted its settings."""
-    key = talk.operations.key
-    schema, states = yield from ask(
-        talk, [("HEXISTS", key("meta"), "schema"), ("EXISTS", *(key(state.value) for state in State))]
-    )
-    return bool(schema) or int(states) > 0
-
-
 def retry_failed(talk: Talk, tasks: tuple[Tasks, ...], *, all: bool = False) -> Flow[int]:
     """Make failed tasks ready again: those named, or all."""
     if arguments.flag(all, "all"):
@@ -354,104 +383,6 @@ def purge(talk: Talk) -> Flow[None]:
             yield from answer(talk, talk.operations.purge(strays[at : at + BATCH]))
         if cursor == b"0":
             return
-
-
-def page(talk: Talk, state: str, cursor: str | None, n: int) -> Flow[tuple[list[Entry], str | None]]:
-    """Read a page of a state: of a set by SSCAN; of a state with times in the order of the times."""
-    key = talk.operations.key
-    if state in ("scheduled", "in_progress"):
-        start = int(cursor or 0)
-        source = key("scheduled" if state == "scheduled" else "leases")
-        (pairs,) = yield from ask(talk, [("ZRANGE", source, start, start + n - 1, "WITHSCORES")])
-        flat: list[Any] = (
-            [word for pair in pairs for word in pair] if pairs and isinstance(pairs[0], list | tuple) else pairs
-        )
-        ids, scores = flat[::2], flat[1::2]
-        tokens: list[Any] = [None] * len(ids)
-        counts = list(tokens)
-        if ids:
-            asked: list[Command] = [("HMGET", key("releases"), *ids)]
-            if state == "in_progress":
-                asked.append(("HMGET", key("owners"), *ids))
-            counts, *held = yield from ask(talk, asked)
-            tokens = held[0] if held else tokens
-        found = [
-            replies.read_entry(id, at=score, token=token, releases=count)
-            for id, score, token, count in zip(ids, scores, tokens, counts, strict=True)
-        ]
-        return found, str(start + n) if len(ids) == n else None
-    (reply,) = yield from ask(talk, [("SSCAN", key(state), cursor or "0", "COUNT", n)])
-    following, ids = reply
-    if state == "failed" and ids:
-        found = yield from _failed(talk, ids)
-    else:
-        found = [replies.read_entry(id) for id in ids]
-    after = following.decode() if isinstance(following, bytes) else str(following)
-    return found, None if after == "0" else after
-
-
-START: str | None = "0"
-"""The cursor with which a walk begins; None ends it."""
-
-
-def entries(talk: Talk, state: str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
-    """Read some entries of a state in no order; an entry that stays in the state is never missed."""
-    if state not in ("scheduled", "in_progress"):
-        return (yield from page(talk, state, cursor, BATCH))
-    key = talk.operations.key
-    source = key("scheduled" if state == "scheduled" else "leases")
-    (reply,) = yield from ask(talk, [("ZSCAN", source, cursor, "COUNT", BATCH)])
-    following, found = reply
-    pairs = _pairs_of(found)
-    tokens: list[Any] = [None] * len(pairs)
-    if state == "in_progress" and pairs:
-        (tokens,) = yield from ask(talk, [("HMGET", key("owners"), *(id for id, _ in pairs))])
-    read = [replies.read_entry(id, at=score, token=token) for (id, score), token in zip(pairs, tokens, strict=True)]
-    return read, _following(following)
-
-
-def host_rows(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo] | None, str | None]]:
-    """Read some hosts in no order; no host is missed though turns move meanwhile. None if the queue is not polite."""
-    (reply,) = yield from ask(talk, [("ZSCAN", talk.operations.key("hosts"), cursor, "COUNT", 100)])
-    following, found = reply
-    rows: list[HostInfo] = []
-    names = [name for name, _ in _pairs_of(found)]
-    for at in range(0, len(names), 16):
-        for row in (yield from settle(talk, [talk.operations.host(name) for name in names[at : at + 16]])):
-            if isinstance(row, TimeoutqError):
-                raise row
-            if row is None:
-                return None, None
-            rows.append(row)
-    return rows, _following(following)
-
-
-def _pairs_of(found: Any) -> list[tuple[Any, Any]]:
-    # RESP3 gives pairs, RESP2 a flat list
-    if found and isinstance(found[0], list | tuple):
-        return [(member, score) for member, score in found]
-    return list(zip(found[::2], found[1::2], strict=True))
-
-
-def _following(cursor: Any) -> str | None:
-    after = cursor.decode() if isinstance(cursor, bytes) else str(cursor)
-    return None if after == "0" else after
-
-
-def _failed(talk: Talk, ids: Sequence[bytes]) -> Flow[list[Entry]]:
-    key = talk.operations.key
-    kept: list[Command] = [("HMGET", key(what), *ids) for what in ("errors", "releases", "traces")]
-    lines, counts, digests = yield from ask(talk, kept)
-    # many tasks have failed in the same place: their common traceback is fetched once
-    wanted = list({digest for digest in digests if digest})
-    texts: dict[Any, bytes | None] = {}
-    if wanted:
-        (found,) = yield from ask(talk, [("HMGET", key("trace_texts"), *wanted)])
-        texts = dict(zip(wanted, found, strict=True))
-    return [
-        replies.read_entry(id, error=line, releases=count, trace=texts.get(digest))
-        for id, line, count, digest in zip(ids, lines, counts, digests, strict=True)
-    ]
 
 
 def is_final(error: TimeoutqError) -> bool:

@@ -1,8 +1,8 @@
 """Links carry commands to the server and bring the replies: one blocking, and one for asyncio.
 
-Only `client.py` uses them. A link sends a list of commands and gives a list of replies. An error of the server stands
-in the list in the place of its reply; an error of the network is raised. A link keeps its free connections itself, and
-packs and sends on them directly; commands that are many bytes go in pieces.
+Only `client/driving.py` uses them. A link sends a list of commands and gives a list of replies. An error of the server
+stands in the list in the place of its reply; an error of the network is raised. A link keeps its free connections
+itself, and packs and sends on them directly; commands that are many bytes go in pieces.
 """
 
 from __future__ import annotations
@@ -177,11 +177,14 @@ class Link:
         finally:
             self._pool.release(connection)
 
-    def wait_bell(self, key: str, seconds: float) -> bool:
-        """Wait for a stroke of the bell, at most `seconds`, on a connection of its own."""
+    def _blocking(self) -> Any:
         if self._bell is None:
             self._bell = self.server.client(asynchronous=False, read_timeout=self._bell_wait + self.server.deadline)
-        pool = self._bell.connection_pool
+        return self._bell
+
+    def wait_bell(self, key: str, seconds: float) -> bool:
+        """Wait for a stroke of the bell, at most `seconds`, on a connection of its own."""
+        pool = self._blocking().connection_pool
         connection = pool.get_connection()
         try:
             connection.send_command("BLPOP", key, max(0.001, seconds))
@@ -197,6 +200,11 @@ class Link:
         finally:
             pool.release(connection)
 
+    def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
+        """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""
+        seconds = min(seconds, self._bell_wait)  # the connection gives up a little later
+        return _newest(self._blocking().execute_command(*_alarm(key, last, seconds)), last)
+
     def close(self) -> None:
         """Close all connections."""
         for client in (self._client, self._bell):
@@ -205,6 +213,18 @@ class Link:
                 client.connection_pool.disconnect()
                 for sentinel in _sentinels_of(client):
                     sentinel.close()
+
+
+def _alarm(key: str, last: bytes, seconds: float) -> Command:
+    return ("XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", key, last)
+
+
+def _newest(reply: Any, last: bytes) -> bytes:
+    # RESP3 gives streams by name, RESP2 a list of pairs
+    if not reply:
+        return last
+    sounds: Any = next(iter(cast("Any", reply).values())) if isinstance(reply, dict) else reply[0][1]
+    return cast("bytes", sounds[-1][0])
 
 
 async def _heeding(answer: Awaitable[T]) -> T:
@@ -412,16 +432,9 @@ class AsyncLink:
         return rang
 
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
-        """Wait until any client sounds the alarm after `last`; give the id of the newest sound."""
-        reply: Any = await _leaving(
-            self._blocking().execute_command(
-                "XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", key, last
-            )
-        )
-        if not reply:
-            return last
-        streams: Any = next(iter(cast("Any", reply).values())) if isinstance(reply, dict) else reply[0][1]
-        return cast("bytes", streams[-1][0])
+        """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""
+        seconds = min(seconds, self._bell_wait)  # the connection gives up a little later
+        return _newest(await _leaving(self._blocking().execute_command(*_alarm(key, last, seconds))), last)
 
     async def close(self) -> None:
         """Close all connections."""

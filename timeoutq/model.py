@@ -339,7 +339,7 @@ class HostPage:
     cursor: str | None
 
     def __iter__(self) -> Iterator[HostInfo]:
-        """Go through the hosts of this page. To go through all hosts, use `each_host` of the queue."""
+        """Go through the hosts of this page. To go through all hosts, use `queue.hosts.each()`."""
         return iter(self.hosts)
 
     def __len__(self) -> int:

@@ -1,6 +1,7 @@
 """The table of operations: which script, which keys, which arguments, how to read the reply, may it be sent again.
 
-No I/O happens here: each method of `Operations` gives a `Call`, which `flows.py` sends and `client.py` carries.
+No I/O happens here: each method of `Operations` gives a `Call`, which `sending.py` sends. The operations on
+hosts are in `hosts/operations.py`.
 
                     schedule(at)                         fail, retries left / release(delay)
         +--------------------------> scheduled <-------------------------------------+
@@ -40,7 +41,7 @@ from timeoutq.calls import (
 )
 from timeoutq.durations import Delta
 from timeoutq.errors import InvalidInput
-from timeoutq.model import HostInfo, Lease, Outcome, Record, Stats, Task, TaskId, TaskInfo, Tasks, text
+from timeoutq.model import Lease, Outcome, Record, Stats, Task, TaskId, TaskInfo, Tasks, text
 from timeoutq.replies import Claimed, Plan, Pruned, Repaired, Swept, Why
 from timeoutq.tracebacks import digest
 
@@ -358,16 +359,3 @@ class Operations:
     def convert(self) -> Call[bytes]:
         """Build a round of bringing the queue in line with its politeness, to be called until it gives `end`."""
         return self.call("convert", [BATCH // 2], bytes)
-
-    # ---- hosts
-
-    def host(self, name: object, rules: Sequence[tuple[str, Argument]] = ()) -> Call[HostInfo | None]:
-        """Build the call that sets rules of a host, if any, and tells all about it; None on a queue without."""
-        words = [word for rule in rules for word in rule]
-        return self.call("host", [arguments.host(name), *words], lambda reply: reply and replies.host(reply))
-
-    def hosts(self, start: int, n: int) -> Call[list[HostInfo] | None]:
-        """Build the call that reads a page of hosts; None on a queue that is not polite."""
-        return self.call(
-            "hosts", [start, n], lambda reply: None if reply is None else [replies.host(row) for row in reply]
-        )

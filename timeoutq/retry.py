@@ -1,6 +1,6 @@
 """When a failed task is tried again, and when a page is visited again. No I/O, no sleeping.
 
-The objects of tenacity are used as data: `client.py` and the worker ask `RetryPolicy.decide` for a number of seconds,
+The objects of tenacity are used as data: `methods.py` and the worker ask `RetryPolicy.decide` for a number of seconds,
 and write a due time into Redis, so that the wait survives the process. A handler returns or raises `Retry` or `GiveUp`
 to decide by itself.
 """

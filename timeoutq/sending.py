@@ -1,7 +1,7 @@
 """Sends calls until each has an answer or the deadline is over. Decides what may be sent again, when, and for how long.
 
 No I/O happens here. A flow is a generator: it yields steps, such as "send these commands", and gets the result of each
-step. `client.py` carries the steps out, blocking or for asyncio. Calls of several exchanges have their flows in
+step. `client/driving.py` carries the steps out, blocking or for asyncio. Calls of several exchanges have their flows in
 `flows.py`.
 """
 
@@ -19,6 +19,7 @@ from timeoutq.deadlines import ATTEMPT, CONNECT, SLICE, SLOWEST
 from timeoutq.errors import AccessDenied, NotReplicated, TimeoutqError, Unavailable
 from timeoutq.model import Outcome
 from timeoutq.operations import Operations
+from timeoutq.retry import RetryPolicy
 from timeoutq.troubles import is_hopeless, is_script_missing, is_transient, refusal_of
 
 if TYPE_CHECKING:
@@ -58,7 +59,18 @@ class Bell:
     seconds: float
 
 
-Step = Send | Sleep | Bell
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Wait until any client sounds the alarm after the sound `last`, at most `seconds`, and at most `BELL_WAIT`.
+
+    The result is the id of the newest sound, which is `last` when there was none, or the error of the network.
+    """
+
+    last: bytes
+    seconds: float
+
+
+Step = Send | Sleep | Bell | Alarm
 Flow = Generator[Step, Any, T]
 
 
@@ -110,6 +122,17 @@ class ServerClock:
         return 0 if self._offset_ms is None else self._most_ms + self._trip_ms + int(time.monotonic() * 1000)
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for every lease of a client, unless a call says something else."""
+
+    timeout_ms: int
+    max_runtime_ms: int
+    """The longest time that a lease may be held in all; 0 is no limit."""
+    retry: RetryPolicy
+    """When the tasks of leases that fail are tried again."""
+
+
 @dataclass(slots=True)
 class Talk:
     """What the flows of one queue share."""
@@ -118,7 +141,10 @@ class Talk:
     server: Server
     clock: ServerClock
     deadline: float
+    """How long one call may take, seconds."""
     nonce: Callable[[], bytes]
+    """Makes the token or the id of a call, a new one each time."""
+    terms: Terms
     proved: bool = False
     """Whether the user may run all commands of the scripts; this is tried before the first call that writes."""
 

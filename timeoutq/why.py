@@ -1,6 +1,6 @@
 """Why a task is not being worked on now, in one sentence: what the server tells of it, read as an operator would.
 
-`client.py` calls it for `Queue.why`, and so for `timeoutq why`.
+The faces call it for `Queue.why`, and so for `timeoutq why`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from timeoutq.standing import Standing, standing
 ADVICE = {
     "done": "put it again with again=True, or ack with again_in= for a new visit",
     "failed": "retry_failed brings it back",
-    "budget": "set_host(budget=) gives more",
+    "budget": "hosts.set(budget=) gives more",
 }
 """Advice for a program, at the end of a message; the command has its own words for the same advice."""
 

@@ -227,6 +227,22 @@ def test_a_blocking_bell_is_heard_on_a_new_connection_after_an_error(url: str, r
     link.close()
 
 
+async def test_an_alarm_that_nobody_sounds_is_no_error_however_long_one_would_wait(
+    url: str, name: str, raw: redis.Redis
+) -> None:
+    server = Server(url, None, 0.5)
+    link, twin = AsyncLink(server, 0.1), Link(server, 0.1)
+    assert await link.wait_alarm(name, b"0-0", 30) == b"0-0"
+    assert twin.wait_alarm(name, b"0-0", 30) == b"0-0"
+    first = str(raw.xadd(name, {"a": 1})).encode()
+    second = str(raw.xadd(name, {"a": 2})).encode()
+    assert await link.wait_alarm(name, b"0-0", 30) == first
+    assert twin.wait_alarm(name, first, 30) == second
+    raw.delete(name)
+    await link.close()
+    twin.close()
+
+
 # ---- the name of the server
 
 

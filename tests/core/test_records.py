@@ -218,14 +218,14 @@ def test_releases_that_block_the_host_are_counted_apart(face: Any) -> None:
     release(face, face.claim()[0])
     for _ in range(12):
         face.release(face.claim()[0], block_host=60)
-        face.unblock_host("g")
+        face.hosts.unblock("g")
     found = face.inspect("a")
     assert (found.state, found.releases, found.host_releases) == (State.TODOS, 1, 12)
     assert release(face, face.claim()[0], most=3) == "ok"
     (lease,) = face.claim(wait=2)
     assert [entry.releases for entry in face.list("in_progress").entries] == [2]
     assert [face.release(lease, block_host=60), face.release(lease, block_host=60)] == ["ok", "already"]
-    face.unblock_host("g")
+    face.hosts.unblock("g")
     found = face.inspect("a")
     assert (found.releases, found.host_releases) == (2, 13)
     assert release(face, face.claim()[0], most=3) == "failed"
@@ -338,7 +338,7 @@ def test_on_a_polite_queue_a_pause_frees_the_host_and_the_last_release_its_place
             check(url, name)
         assert sorted(met) == ["https://a.example/1"] * 2 + ["https://a.example/2"] * 2
         assert queue.stats().failed == 2
-        assert queue.host("a.example").visits == 0
+        assert queue.hosts.inspect("a.example").visits == 0
         queue.purge()
         with redis.Redis.from_url(url) as client:
             assert list(client.scan_iter(f"timeoutq:{{{name}}}:*")) == []

@@ -51,7 +51,7 @@ def fill(queue: Queue) -> None:
     queue.claim(2)
     queue.schedule("later", after=60)
     if queue.stats().politeness is not None:
-        queue.set_host("a.example", budget=100)
+        queue.hosts.set("a.example", budget=100)
     queue.run(sending.answer(queue.talk, queue.operations.plan(10_000)))
     queue.run(sending.answer(queue.talk, queue.operations.beat("w", {"pid": 1})))
 
@@ -245,7 +245,7 @@ def test_a_queue_is_not_drained_while_a_task_waits_that_nobody_would_hand_over(
 ) -> None:
     with Queue(name, url, politeness=Politeness(0, 1)) as queue:
         queue.put([f"{A}{i}" for i in range(1200)])
-        queue.set_host("a.example", budget=1)
+        queue.hosts.set("a.example", budget=1)
         queue.ack(queue.claim())
         assert queue.drained(), "what waits because the budget of its host is used up will not run by itself"
         raw.zrem(queue.operations.key("host:a.example"), f"{A}1199", f"{A}0")
@@ -276,7 +276,7 @@ def test_a_queue_is_not_drained_while_a_host_whose_budget_is_not_used_up_has_no_
         queue.ack(queue.claim())
         raw.zadd(queue.operations.key("hosts"), {"a.example": "inf"})
         assert not queue.drained()
-        queue.set_host("a.example", budget=1)
+        queue.hosts.set("a.example", budget=1)
         assert queue.drained()
         queue.purge()
 
@@ -335,7 +335,7 @@ def test_a_task_without_a_name_is_not_dropped_by_what_a_queue_does(
         queue.fail(leases["failed"], "x", give_up=True)
         queue.release(leases["released"])
         if rules is not None:
-            queue.block_host("a.example", for_=60)
+            queue.hosts.block("a.example", for_=60)
         queue.promote_due()
         raw.srem(queue.operations.key("in_progress"), "left")  # something to mend
         doctor.repair(queue)

@@ -110,10 +110,10 @@ def test_redis_py_sends_nothing_again_by_itself(proxy: Proxy, name: str) -> None
 
 async def test_redis_py_sends_nothing_again_by_itself_from_asyncio_either(proxy: Proxy, name: str) -> None:
     async with AsyncQueue(name, proxy.url) as queue:
-        await queue.link.send([("PING",)])
+        await queue._link().send([("PING",)])
         proxy.arm(Fault.RESET_AFTER, b"ECHO", times=None)
         with pytest.raises(BREAKS):
-            await queue.link.send([("ECHO", "x")])
+            await queue._link().send([("ECHO", "x")])
         assert proxy.seen == 1
 
 

@@ -77,7 +77,7 @@ def test_who_may_only_read_can_look(user: MakeUser, url: str, name: str) -> None
             assert queue.why("b").code == "no_worker"
             assert [entry.task for entry in queue.list("todos").entries]
             assert queue.inspect("b").state == "todos"
-            assert len(queue.hosts().hosts) == 1
+            assert len(queue.hosts.list().hosts) == 1
             assert queue.drained() is False
             with pytest.raises(AccessDenied, match=r"may not run .*SMOVE"):
                 queue.claim()

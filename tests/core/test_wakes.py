@@ -69,8 +69,8 @@ def paused(queue: Queue) -> None:
 def blocked(queue: Queue) -> None:
     """A host that has a task waiting, and nothing in progress."""
     queue.ack(polite(60.0)(queue))
-    queue.set_host("a.example", delay=0)
-    queue.block_host("a.example", for_=60)
+    queue.hosts.set("a.example", delay=0)
+    queue.hosts.block("a.example", for_=60)
 
 
 def crashed(queue: Queue, leases: list[Lease]) -> None:
@@ -108,9 +108,9 @@ RINGS: dict[str, tuple[Prepare, Act]] = {
     "the turn of a host without a delay": (polite(0.0), lambda queue, leases: queue.ack(leases)),
     "a host that is unblocked": (
         blocked,
-        lambda queue, _: queue.unblock_host("a.example"),
+        lambda queue, _: queue.hosts.unblock("a.example"),
     ),
-    "a host that may have more at once": (polite(0.0), lambda queue, _: queue.set_host("a.example", per_host=2)),
+    "a host that may have more at once": (polite(0.0), lambda queue, _: queue.hosts.set("a.example", per_host=2)),
     "politeness that ends": (polite(), lambda queue, _: queue.configure(politeness="off")),
 }  # fmt: skip
 

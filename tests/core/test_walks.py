@@ -58,20 +58,20 @@ def test_a_state_that_there_is_not_is_named(face: Any) -> None:
 
 def test_a_for_loop_goes_through_all_hosts(face: Any) -> None:
     face.configure(politeness=Politeness(3600, 1))
-    assert list(face.each_host()) == []
+    assert list(face.hosts.each()) == []
     face.put([f"https://h{i}.example/{n}" for i in range(300) for n in range(2)])
     face.put("x", group="Some Group")
-    found = {info.host: info for info in face.each_host()}
+    found = {info.host: info for info in face.hosts.each()}
     assert found.keys() == {f"h{i}.example" for i in range(300)} | {"some group"}
-    assert found["h7.example"] == face.host("h7.example")
-    assert [info.host for info in face.hosts(n=5)] == [info.host for info in face.hosts(n=5).hosts]
-    assert len(face.hosts(n=5)) == 5
+    assert found["h7.example"] == face.hosts.inspect("h7.example")
+    assert [info.host for info in face.hosts.list(n=5)] == [info.host for info in face.hosts.list(n=5).hosts]
+    assert len(face.hosts.list(n=5)) == 5
 
 
 def test_hosts_of_a_queue_that_is_not_polite_are_refused_by_name(face: Any, raw: redis.Redis) -> None:
     raw.zadd(face.operations.key("hosts"), {"odd": 1})
     with pytest.raises(InvalidInput, match="is not polite"):
-        list(face.each_host())
+        list(face.hosts.each())
     raw.delete(face.operations.key("hosts"))
 
 

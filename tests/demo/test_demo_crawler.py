@@ -521,16 +521,16 @@ async def test_the_queue_is_told_what_hosts_ask_for(
         queue.configure(politeness=Politeness(delay=1.0))
         async with crawling(robots=True, delay=1.0, queue=name) as crawler:
             await crawler.fetch(lease(site.url("/a")))
-            assert queue.host(host).delay == 2.5
-            assert queue.host(host).blocked_until is None
+            assert queue.hosts.inspect(host).delay == 2.5
+            assert queue.hosts.inspect(host).blocked_until is None
             with pytest.raises(Retry, match="HTTP 429"):
                 await crawler.fetch(lease(site.url("/b"), attempt=6))
-        assert queue.host(host).blocked_until is not None
-        assert queue.host(host).blocked_by == "HTTP 429"
+        assert queue.hosts.inspect(host).blocked_until is not None
+        assert queue.hosts.inspect(host).blocked_by == "HTTP 429"
         async with crawling(robots=True, delay=3.0, queue=name) as crawler:
-            queue.set_host(host, delay="usual")
+            queue.hosts.set(host, delay="usual")
             await crawler.fetch(lease(site.url("/a")))
-            assert queue.host(host).delay == 1.0  # what it asks for is less than what it has
+            assert queue.hosts.inspect(host).delay == 1.0  # what it asks for is less than what it has
         queue.purge()
 
 

@@ -399,9 +399,9 @@ def test_hosts_that_hold_pages_back_are_counted() -> None:
         for host, pages in (("a", 3), ("used", 4), ("used-too", 2), ("blocked", 2), ("spent", 0), ("was-blocked", 1)):
             queue.put(f"http://{host}.example/{i}" for i in range(pages))
         for host in ("used", "used-too", "spent"):
-            queue.set_host(f"{host}.example", budget=0)
-        queue.block_host("blocked.example", for_=60)
-        queue.block_host("was-blocked.example", for_=1)
+            queue.hosts.set(f"{host}.example", budget=0)
+        queue.hosts.block("blocked.example", for_=60)
+        queue.hosts.block("was-blocked.example", for_=1)
         queue.clock.advance(2)
         assert held_back(queue) == HeldBack(blocked=1, used_up=2)
         queue.configure(politeness="off")

@@ -137,12 +137,12 @@ BAD_RULES = [
 def test_a_rule_that_is_none_is_refused_with_what_would_be_one(
     say: Say, polite: Queue, words: tuple[str, ...], said: str
 ) -> None:
-    before = polite.set_host("a.example", delay=2, per_host=3, budget=7)
+    before = polite.hosts.set("a.example", delay=2, per_host=3, budget=7)
     done = say("host", polite.name, "a.example", *words)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
     assert len(done.err) < 6000
-    assert polite.host("a.example") == before
+    assert polite.hosts.inspect("a.example") == before
 
 
 @pytest.mark.parametrize("given", ["", "http://", "https:///path", "...", "x" * 1025])
@@ -162,7 +162,7 @@ def test_a_block_keeps_everybody_from_a_host_until_it_ends_or_is_ended(say: Say,
     facts = say("block", polite.name, "a.example", "--for", "5m", "--reason", "Retry-After: 300").facts
     assert facts["blocked by"] == "Retry-After: 300"
     assert facts["turn"] == facts["blocked until"]
-    until = polite.host("a.example").blocked_until
+    until = polite.hosts.inspect("a.example").blocked_until
     assert until is not None
     assert now + 300 <= until <= polite.stats().now + 300
     assert say("claim", polite.name).code == 1
@@ -187,7 +187,7 @@ def test_a_block_of_no_length_is_refused(say: Say, polite: Queue, words: tuple[s
     done = say("block", polite.name, "a.example", *words)
     assert (done.code, done.out) == (2, "")
     assert "for_=" not in done.err  # words of the command, not of the API
-    assert polite.host("a.example").blocked_until is None
+    assert polite.hosts.inspect("a.example").blocked_until is None
 
 
 def test_a_ban_asks_first_and_moves_what_is_ready_to_failed(say: Say, polite: Queue) -> None:
@@ -197,7 +197,7 @@ def test_a_ban_asks_first_and_moves_what_is_ready_to_failed(say: Say, polite: Qu
     assert "Ban host a.example of queue" in done.err
     assert "3 waiting, 1 ready or in progress" in done.err
     assert "--yes" in done.err
-    assert polite.host(A).banned is None
+    assert polite.hosts.inspect(A).banned is None
     done = say("ban", polite.name, A, "--yes", "--reason", "they asked")
     assert (done.code, done.facts["banned"], done.facts["waiting"]) == (0, "they asked", "0")
     assert polite.stats().failed == 4
@@ -346,7 +346,7 @@ def test_a_group_is_the_host_of_what_is_put_or_scheduled_with_it(say: Say, polit
     assert say("host", polite.name, "printer").facts["waiting"] == "2"
     assert say("inspect", polite.name, "later").facts["host"] == "printer"
     done = say("put", polite.name, "--group", "printer", "--jsonl", stdin=b'{"task": "x", "payload": 1}\n')
-    assert (done.code, polite.host("printer").waiting) == (0, 3)
+    assert (done.code, polite.hosts.inspect("printer").waiting) == (0, 3)
     done = say("put", polite.name, "y", "--group", "")
     assert (done.code, done.out) == (2, "")
 
@@ -384,7 +384,7 @@ def test_a_release_may_block_its_host(say: Say, polite: Queue) -> None:
     assert say("release", polite.name, "a", "--token", "t#1", "--block-host", "soon").code == 2
     done = say("release", polite.name, A, "--token", "t#1", "--block-host", "1d")
     assert done.code == 4
-    until = polite.host(A).blocked_until
+    until = polite.hosts.inspect(A).blocked_until
     assert until is not None
     assert until < polite.stats().now + 7201  # a lost lease blocks nobody
 
@@ -399,7 +399,7 @@ def test_hostile_hosts_are_text_in_all_that_is_said_of_them(say: Say, polite: Qu
         polite.put([f"{number} ready", f"{number} waits"], group=group)
     met: dict[str, int] = {}
     for group in GROUPS:
-        met[polite.host(group).host] = met.get(polite.host(group).host, 0) + 1
+        met[polite.hosts.inspect(group).host] = met.get(polite.hosts.inspect(group).host, 0) + 1
     done = say("hosts", polite.name, "--all")
     assert sorted(line[0] for line in done.lines) == sorted(map(safe, met))
     assert all(len(line) == len(COLUMNS) for line in done.lines)
@@ -407,7 +407,7 @@ def test_hostile_hosts_are_text_in_all_that_is_said_of_them(say: Say, polite: Qu
     assert listed.out.isascii()
     assert {document["host"] for document in listed.documents} == met.keys()
     for group in GROUPS[::3]:
-        name = polite.host(group).host
+        name = polite.hosts.inspect(group).host
         facts = say("block", polite.name, "--for", "1h", "--reason", group, "--", group).facts
         assert facts["host"] == safe(name)
         assert say("host", polite.name, "--", group).facts == facts
@@ -429,8 +429,8 @@ def test_hostile_reasons_and_groups_are_text_in_the_answer_to_why(say: Say, poli
         else:
             assert say(*given).code == 0, group
         facts = say("why", polite.name, f"{number}").facts
-        assert facts["host"] == safe(polite.host(group).host)
-        polite.ban_host(group, group)
+        assert facts["host"] == safe(polite.hosts.inspect(group).host)
+        polite.hosts.ban(group, group)
         facts = say("why", polite.name, f"{number}").facts
         assert facts["reason"] == "banned"
         assert facts["last error"].startswith("gave up: host ")
@@ -444,13 +444,13 @@ def test_hostile_reasons_and_groups_are_text_in_the_answer_to_why(say: Say, poli
 def test_eighty_columns_show_who_is_waited_for_and_for_how_long(polite: Queue, url: str) -> None:
     for host in ("www.a-long-name-of-a-host.example", "used.example", "blocked.example", "banned.example", "r.example"):
         polite.put(pages(f"http://{host}/", 30))
-    polite.set_host("used.example", budget=1)
-    polite.set_host("r.example", delay=86_400 * 30)
+    polite.hosts.set("used.example", budget=1)
+    polite.hosts.set("r.example", delay=86_400 * 30)
     for lease in polite.claim(10):
         if "used" in lease.task or "//r." in lease.task:
             polite.ack(lease)
-    polite.block_host("blocked.example", for_=3600)
-    polite.ban_host("banned.example", "they asked us to leave, and we did")
+    polite.hosts.block("blocked.example", for_=3600)
+    polite.hosts.ban("banned.example", "they asked us to leave, and we did")
     code, shown = on_a_terminal(url, "hosts", polite.name, columns=80)
     lines = COLOURS.sub("", shown.decode()).replace("\r", "").splitlines()
     assert code == 0
@@ -471,7 +471,7 @@ def test_pages_on_a_terminal_end_with_the_last_host(polite: Queue, url: str) -> 
     assert shown.count(b"waiting") == 2  # no head without a host below it
     _, shown = on_a_terminal(url, "ban", polite.name, "h1.example", typed="n\n")
     assert b"nothing was done" in shown
-    assert polite.host("h1.example").banned is None
+    assert polite.hosts.inspect("h1.example").banned is None
     code, shown = on_a_terminal(url, "ban", polite.name, "h1.example", typed="y\n")
     assert code == 0
-    assert polite.host("h1.example").banned == "banned by hand"
+    assert polite.hosts.inspect("h1.example").banned == "banned by hand"

@@ -237,9 +237,9 @@ def server() -> Iterator[EmbeddedServer]:
 def fill(queue: Queue) -> None:
     for name in ("a", "used", "blocked", "banned"):
         queue.put(f"http://{name}.example/{i}" for i in range(5))
-    queue.set_host("used.example", budget=0)
-    queue.block_host("blocked.example", for_=600)
-    queue.ban_host("banned.example", "they asked")
+    queue.hosts.set("used.example", budget=0)
+    queue.hosts.block("blocked.example", for_=600)
+    queue.hosts.ban("banned.example", "they asked")
     queue.put("no host")
 
 
@@ -275,7 +275,7 @@ def test_a_live_dashboard_shows_how_often_a_host_is_visited(server: EmbeddedServ
     with Queue(name, server.url, politeness=Politeness(0.001)) as queue:
         queue.put(f"http://www.visited-host.example/{i}" for i in range(3000))
         queue.put(f"http://www.blocked-host.example/{i}" for i in range(3))
-        queue.block_host("www.blocked-host.example", for_=600)
+        queue.hosts.block("www.blocked-host.example", for_=600)
         terminal = Terminal(name, server.url, width=width)
 
         def visited(text: str) -> bool:

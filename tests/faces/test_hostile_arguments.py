@@ -11,11 +11,13 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
+from operator import attrgetter
 from typing import Any
 
 import pytest
 
 from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, TimeoutqError, arguments
+from timeoutq.hosts import Hosts
 
 
 class Number(int):
@@ -136,23 +138,28 @@ VALID: dict[str, Callable[[Any], Any]] = {
 }
 """What stands for the arguments that a method cannot do without."""
 
-NEEDED = {"block_host": ["for_"], "schedule": ["after"]}
+NEEDED = {"hosts.block": ["for_"], "schedule": ["after"]}
 """Arguments of which one must be given, though each may be left out."""
 
 LEFT_OUT = {"run", "close", "token", "each", "wait_drained"}
 """Not for callers; an iterator, whose arguments are those of `list`; and what may wait for ever, as it is told."""
 
 
+ROOMS: dict[str, type] = {"": Queue, "hosts.": Hosts}
+
+
 def cases() -> Iterator[tuple[str, str]]:
-    for name, method in inspect.getmembers(Queue, inspect.isfunction):
-        if not name.startswith("_") and name not in LEFT_OUT:
-            for parameter in list(inspect.signature(method).parameters)[1:]:
-                yield name, parameter
+    for room, kind in ROOMS.items():
+        for name, method in inspect.getmembers(kind, inspect.isfunction):
+            if not name.startswith("_") and name not in LEFT_OUT:
+                for parameter in list(inspect.signature(method).parameters)[1:]:
+                    yield room + name, parameter
 
 
 def call(queue: Any, method: str, parameter: str, value: Any) -> None:
     queue.put("https://example.com/", again=True)
-    signature = inspect.signature(getattr(Queue, method))
+    *room, name = method.split(".")
+    signature = inspect.signature(getattr(Hosts if room else Queue, name))
     words: list[Any] = []
     named: dict[str, Any] = {}
     for other, about in list(signature.parameters.items())[1:]:
@@ -161,7 +168,7 @@ def call(queue: Any, method: str, parameter: str, value: Any) -> None:
             given = value
         elif (
             needed
-            and not (method == "block_host" and parameter == "until" and other == "for_")
+            and not (method == "hosts.block" and parameter == "until" and other == "for_")
             and not (method == "schedule" and parameter == "at" and other == "after")
         ):
             given = VALID[other](queue)
@@ -171,7 +178,7 @@ def call(queue: Any, method: str, parameter: str, value: Any) -> None:
             words.append(given)
         else:
             named[other] = given
-    getattr(queue, method)(*words, **named)
+    attrgetter(method)(queue)(*words, **named)
 
 
 @pytest.mark.parametrize(("method", "parameter"), list(cases()))

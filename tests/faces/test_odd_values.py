@@ -135,7 +135,7 @@ def look(queue: Queue) -> None:
     for state in ("scheduled", "in_progress", "failed", "waiting"):
         queue.list(state)
     if queue.stats().politeness:
-        list(queue.each_host())
+        list(queue.hosts.each())
 
 
 def end(queue: Queue, lease: Lease, ended: set[str]) -> None:
@@ -261,7 +261,7 @@ def test_odd_rules_of_a_host_count_as_absent_and_are_told_and_taken_away(either:
     assert "1 value in policies" in doctor.repair(queue).found
     assert raw.hgetall(key) == ({"h.example": POLICIES[text]} if POLICIES[text] else {})
     assert not [found for found in doctor.examine(queue) if found.check == "values"]
-    assert (queue.host("h.example").banned is not None) == banned
+    assert (queue.hosts.inspect("h.example").banned is not None) == banned
 
 
 @pytest.mark.parametrize("text", ["0 0", "0 0.5", "0 0 off", "999999999999999 1", "0 1 on"])
@@ -283,7 +283,7 @@ def test_a_turn_that_a_foreign_hand_has_put_off_is_told_and_comes_back(
     either: tuple[Queue, Any], at: float | None
 ) -> None:
     queue, raw = either
-    queue.block_host("h.example", for_=3600)
+    queue.hosts.block("h.example", for_=3600)
     queue.put("http://h.example/1")
     raw.delete(queue.operations.key("policies"))
     if at is not None:
@@ -300,7 +300,7 @@ def test_a_turn_that_a_foreign_hand_has_put_off_is_told_and_comes_back(
 
 def test_a_block_without_end_lasts_to_the_end_of_time(either: tuple[Queue, Any]) -> None:
     queue, raw = either
-    host = queue.block_host("h.example", for_=253_000_000_000)
+    host = queue.hosts.block("h.example", for_=253_000_000_000)
     assert host.blocked_until == 253402300799
     queue.put("http://h.example/1")
     assert queue.why("http://h.example/1").code == "blocked"

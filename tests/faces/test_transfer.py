@@ -297,11 +297,11 @@ def test_what_waits_on_a_polite_queue_comes_with_the_host_it_was_put_with(say: S
     queue.put({"http://a.example/1": 1, "http://a.example/2": 2})
     queue.put("x", "y", group="shop")
     assert say("import", other.name, stdin=say("export", queue.name).raw).code == 0
-    assert {task for one in other.hosts().hosts for task in one.in_flight} == {
+    assert {task for one in other.hosts.list().hosts for task in one.in_flight} == {
         task for task in ("http://a.example/1", "http://a.example/2", "x", "y")
         if other.inspect(task).state is State.TODOS
     }  # fmt: skip
-    assert [(one.host, one.waiting) for one in other.hosts().hosts] == [("a.example", 1), ("shop", 1)]
+    assert [(one.host, one.waiting) for one in other.hosts.list().hosts] == [("a.example", 1), ("shop", 1)]
     assert other.inspect("http://a.example/2").payload == 2
 
 

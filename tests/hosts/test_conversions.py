@@ -136,7 +136,7 @@ def test_a_conversion_that_is_refused_half_way_is_gone_on_with(
 def test_a_queue_that_stops_being_polite_is_not_drained_while_tasks_wait(url: str, name: str) -> None:
     with Queue(name, url, politeness=Politeness(60)) as queue:
         queue.put("http://a.example/1", "http://a.example/2")
-        queue.set_host("a.example", budget=1)
+        queue.hosts.set("a.example", budget=1)
         queue.ack(queue.claim())
         assert queue.drained(), "the budget of the host is used up"
         once(queue, queue.operations.configure({"politeness": b"off"}))

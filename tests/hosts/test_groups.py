@@ -28,7 +28,7 @@ def test_a_group_is_kept_until_the_queue_becomes_polite(face: Any) -> None:
     face.put(f"{A}own")
     face.configure(politeness=Politeness(3600))
     face.promote_due()
-    printer = face.host("printer")
+    printer = face.hosts.inspect("printer")
     assert (printer.waiting, len(printer.in_flight)) == (3, 1)
     assert face.inspect("later").host == "printer"
     assert face.inspect(f"{A}own").host == "a.example"
@@ -39,7 +39,7 @@ def test_a_group_outlives_politeness_that_ends_and_begins_again(face: Any) -> No
     face.put(f"{A}1", f"{A}2", group="printer")
     face.configure(politeness="off")
     face.configure(politeness=Politeness(3600))
-    assert face.host("printer").waiting + len(face.host("printer").in_flight) == 2
+    assert face.hosts.inspect("printer").waiting + len(face.hosts.inspect("printer").in_flight) == 2
 
 
 def test_a_task_that_is_put_again_takes_its_new_group(face: Any) -> None:

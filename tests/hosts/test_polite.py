@@ -57,14 +57,14 @@ def claim_one(queue: Any, timeout: float = 5) -> Lease:
 
 def served(queue: FakeQueue, after: float, left: int) -> None:
     """Expect that the host is visited again after so many seconds, not a millisecond before; `left` wait for it."""
-    assert queue.host(A).waiting == left
+    assert queue.hosts.inspect(A).waiting == left
     queue.clock.advance(after - 0.001)
     assert queue.claim(10) == []
-    assert queue.host(A).waiting == left
+    assert queue.hosts.inspect(A).waiting == left
     queue.clock.advance(0.001)
     queue.promote_due()
-    assert queue.host(A).waiting == left - 1
-    assert len(queue.host(A).in_flight) == 1
+    assert queue.hosts.inspect(A).waiting == left - 1
+    assert len(queue.hosts.inspect(A).in_flight) == 1
     holds(queue)
 
 
@@ -85,7 +85,7 @@ def test_a_host_has_one_visit_at_a_time_and_others_do_not_wait_for_it(polite: An
 def test_what_has_no_host_has_no_limits(polite: Any) -> None:
     polite.put(f"task {i}" for i in range(20))
     assert len(polite.claim(50)) == 20
-    assert polite.hosts().hosts == []
+    assert polite.hosts.list().hosts == []
 
 
 def test_per_host_is_how_many_visits_there_are_at_once(polite: Any) -> None:
@@ -93,7 +93,7 @@ def test_per_host_is_how_many_visits_there_are_at_once(polite: Any) -> None:
     polite.put(urls(A, 10))
     first = polite.claim(10)
     assert len(first) == 3
-    assert polite.host(A).waiting == 7
+    assert polite.hosts.inspect(A).waiting == 7
     polite.ack(first[0])
     assert polite.claim(10) == []
 
@@ -104,7 +104,7 @@ def test_a_queue_that_is_made_polite_by_its_owner_is_polite_for_all(url: str, na
         other.put(urls(A, 5))
         assert len(other.claim(5)) == 2
         assert other.stats().politeness == Politeness(2.5, 2)
-        assert one.host(A).waiting == 3
+        assert one.hosts.inspect(A).waiting == 3
         one.purge()
 
 
@@ -120,7 +120,7 @@ def test_a_task_that_waits_is_known_to_put(polite: Any) -> None:
 def test_one_id_twice_in_a_put_is_where_it_is(polite: Any) -> None:
     assert list(polite.put("x", "x")) == ["added", "todos"]
     assert list(polite.put({A: 1}, A)) == ["added", "todos"]
-    polite.ban_host(B)
+    polite.hosts.ban(B)
     assert list(polite.put(B, B)) == ["added", "failed"]
     assert list(polite.schedule("s", "s", after=60)) == ["added", "scheduled"]
 
@@ -128,7 +128,7 @@ def test_one_id_twice_in_a_put_is_where_it_is(polite: Any) -> None:
 def test_what_an_ack_found_waits_for_its_host(polite: Any) -> None:
     polite.put(A)
     polite.ack(claim_one(polite), put=urls(A, 3) + urls(B, 2))
-    assert (polite.host(A).waiting, polite.host(B).waiting) == (3, 1)
+    assert (polite.hosts.inspect(A).waiting, polite.hosts.inspect(B).waiting) == (3, 1)
 
 
 def test_no_host_is_visited_before_a_second_after_its_last_visit(fake: FakeQueue) -> None:
@@ -188,7 +188,7 @@ def test_the_next_visit_is_a_second_after_the_end_of_the_last(fake: FakeQueue, w
     lease = claim_one(fake, timeout=100)
     fake.clock.advance(7)
     end(fake, lease)
-    assert fake.host(A).in_flight == []
+    assert fake.hosts.inspect(A).in_flight == []
     if way == "fail at once":
         fake.promote_due()
         left += 1
@@ -226,7 +226,7 @@ def test_a_task_that_crashed_too_often_gives_its_place_back(fake: FakeQueue) -> 
 def test_a_pull_is_a_visit(fake: FakeQueue) -> None:
     fake.put(urls(A, 3))
     assert len(fake.pull(5)) == 1
-    assert fake.host(A).visits == 1
+    assert fake.hosts.inspect(A).visits == 1
     served(fake, 1.0, 2)
 
 
@@ -235,16 +235,16 @@ def test_forgetting_what_waits_leaves_the_visit_of_others_alone(fake: FakeQueue)
     lease = claim_one(fake)
     waiting = [task for task in urls(A, 3) if task != lease.task]
     assert list(fake.forget(waiting[0], waiting[0])) == ["waiting", "waiting"]
-    assert (fake.host(A).waiting, fake.host(A).in_flight) == (1, [lease.task])
+    assert (fake.hosts.inspect(A).waiting, fake.hosts.inspect(A).in_flight) == (1, [lease.task])
     fake.forget(waiting[1])
     fake.ack(lease)
-    assert fake.host(A).turn is None
+    assert fake.hosts.inspect(A).turn is None
     assert fake.drained()
 
 
 def test_forgetting_what_is_ready_makes_room(fake: FakeQueue) -> None:
     fake.put(urls(A, 2))
-    (ready,) = fake.host(A).in_flight
+    (ready,) = fake.hosts.inspect(A).in_flight
     assert list(fake.forget(ready)) == ["todos"]
     served(fake, 1.0, 1)
 
@@ -253,7 +253,7 @@ def test_a_purge_leaves_nothing_of_the_hosts(polite: Any, raw: Any, name: str) -
     for host in range(30):
         polite.put(urls(f"http://{host}.example/", 3), group=None if host % 2 else f"g{host}")
     polite.claim(10)
-    polite.set_host("g2", budget=5)
+    polite.hosts.set("g2", budget=5)
     polite.purge()
     assert list(raw.scan_iter(f"timeoutq:{{{name}}}:*")) == []
     polite.put(urls(A, 3))
@@ -268,7 +268,7 @@ def test_failed_tasks_that_are_tried_again_wait_for_their_host(fake: FakeQueue) 
         fake.promote_due()
     assert fake.retry_failed(all=True) == 3
     assert len(fake.claim(5)) == 1
-    assert fake.host(A).waiting == 2
+    assert fake.hosts.inspect(A).waiting == 2
 
 
 def test_done_tasks_that_are_put_again_wait_for_their_host(fake: FakeQueue) -> None:
@@ -283,23 +283,23 @@ def test_a_visit_for_a_time_comes_again_with_its_group(fake: FakeQueue) -> None:
     for visit in range(1, 4):
         fake.ack(claim_one(fake), again_in=10)
         assert fake.inspect("page").host == "g"
-        assert fake.host("g").visits == visit
+        assert fake.hosts.inspect("g").visits == visit
         fake.clock.advance(10)
         fake.promote_due()
 
 
 def test_a_scheduled_task_counts_for_its_group_when_it_is_due(fake: FakeQueue) -> None:
     fake.schedule("x", "y", after=5, group="g")
-    assert fake.hosts().hosts == []
+    assert fake.hosts.list().hosts == []
     fake.clock.advance(5)
     assert fake.promote_due() == 2 or fake.stats().scheduled == 0
-    assert (fake.host("g").waiting, len(fake.host("g").in_flight)) == (1, 1)
+    assert (fake.hosts.inspect("g").waiting, len(fake.hosts.inspect("g").in_flight)) == (1, 1)
 
 
 def test_a_group_is_the_host_in_place_of_that_of_the_url(polite: Any) -> None:
     polite.put(urls(A, 2), urls(B, 2), group="together")
     assert len(polite.claim(5)) == 1
-    assert [host.host for host in polite.hosts().hosts] == ["together"]
+    assert [host.host for host in polite.hosts.list().hosts] == ["together"]
 
 
 # ---- a call that is sent again
@@ -321,10 +321,10 @@ def test_a_call_that_is_sent_again_changes_nothing(fake: FakeQueue, operation: s
     }
     call = calls[operation]()
     fake.run(sending.answer(fake.talk, call))
-    first = fake.host(A)
+    first = fake.hosts.inspect(A)
     fake.clock.advance(0.3)
     raw.execute_command(*call.command(300))
-    assert fake.host(A) == first
+    assert fake.hosts.inspect(A) == first
     holds(fake)
 
 
@@ -333,67 +333,67 @@ def test_a_call_that_is_sent_again_changes_nothing(fake: FakeQueue, operation: s
 
 def test_a_host_has_its_own_delay_and_then_the_usual_one_again(fake: FakeQueue) -> None:
     fake.put(urls(A, 4))
-    assert fake.set_host(A, delay=7).delay == 7
+    assert fake.hosts.set(A, delay=7).delay == 7
     fake.ack(claim_one(fake))
     served(fake, 7.0, 3)
-    assert fake.set_host(A, delay="usual").delay == 1
+    assert fake.hosts.set(A, delay="usual").delay == 1
     fake.ack(claim_one(fake))
     served(fake, 1.0, 2)
 
 
 def test_a_shorter_delay_counts_for_the_visit_that_has_ended_already(fake: FakeQueue) -> None:
-    fake.set_host(A, delay=3600)
+    fake.hosts.set(A, delay=3600)
     fake.put(urls(A, 2))
     fake.ack(claim_one(fake))
-    fake.set_host(A, delay=2)
+    fake.hosts.set(A, delay=2)
     served(fake, 2.0, 1)
 
 
 def test_more_visits_of_a_host_at_once_begin_at_once(polite: Any) -> None:
     polite.put(urls(A, 5))
     assert len(polite.claim(5)) == 1
-    assert polite.set_host(A, per_host=3).per_host == 3
+    assert polite.hosts.set(A, per_host=3).per_host == 3
     assert len(polite.claim(5)) == 2
-    assert polite.set_host(A, per_host="usual").per_host == 1
+    assert polite.hosts.set(A, per_host="usual").per_host == 1
     assert polite.claim(5) == []
 
 
 def test_fewer_visits_at_once_take_back_what_nobody_has_claimed(polite: Any) -> None:
-    polite.set_host(A, per_host=4)
+    polite.hosts.set(A, per_host=4)
     polite.put(urls(A, 6))
     held = polite.claim(2)
-    host = polite.set_host(A, per_host=3)
+    host = polite.hosts.set(A, per_host=3)
     assert (host.waiting, len(host.in_flight)) == (3, 3)
-    host = polite.set_host(A, per_host=1)
+    host = polite.hosts.set(A, per_host=1)
     assert (host.waiting, {*host.in_flight}) == (4, {lease.task for lease in held})
 
 
 def test_a_budget_is_the_most_visits_and_more_of_it_gives_more(polite: Any) -> None:
     polite.configure(politeness=Politeness(0, 2))
     polite.put(urls(A, 6))
-    assert polite.set_host(A, budget=3).budget == 3
+    assert polite.hosts.set(A, budget=3).budget == 3
     made = 0
     while leases := polite.claim(5):
         polite.ack(leases)
         made += len(leases)
     assert made == 3
-    host = polite.host(A)
+    host = polite.hosts.inspect(A)
     assert (host.visits, host.waiting, host.turn, host.used_up) == (3, 3, None, True)
-    polite.set_host(A, budget=4)
+    polite.hosts.set(A, budget=4)
     polite.fail(claim_one(polite), "counts too", retry_in=1000)
     assert polite.claim(5) == []
-    assert polite.set_host(A, budget="none").budget is None
+    assert polite.hosts.set(A, budget="none").budget is None
     assert len(polite.claim(5)) == 2
 
 
 def test_a_release_and_a_lost_lease_cost_nothing_of_the_budget(fake: FakeQueue) -> None:
-    fake.set_host(A, budget=1, delay=0)
+    fake.hosts.set(A, budget=1, delay=0)
     fake.put(A)
     fake.release(claim_one(fake))
     claim_one(fake, timeout=0.1)
     fake.clock.advance(0.1)
     fake.requeue_expired()
-    assert fake.host(A).visits == 0
+    assert fake.hosts.inspect(A).visits == 0
     assert fake.ack(claim_one(fake)) == Answer.OK
 
 
@@ -417,12 +417,12 @@ def test_a_host_says_how_many_of_its_visits_failed(polite: Any) -> None:
     polite.ack(claim_one(polite))
     polite.release(claim_one(polite))
     polite.fail(claim_one(polite), "HTTP 404", give_up=True)
-    host = polite.host(A)
+    host = polite.hosts.inspect(A)
     assert (host.visits, host.failures) == (3, 2)
 
 
 def test_a_budget_of_nothing_lets_nothing_through(polite: Any) -> None:
-    polite.set_host(A, budget=0)
+    polite.hosts.set(A, budget=0)
     polite.put(urls(A, 3))
     assert polite.claim() == []
     assert polite.drained()
@@ -432,22 +432,22 @@ def test_a_blocked_host_gets_no_visit_until_then(fake: FakeQueue) -> None:
     fake.put(urls(A, 3))
     held = claim_one(fake)
     until = fake.clock.now + 60
-    host = fake.block_host(A, until=datetime.fromtimestamp(until, UTC), reason="  two\n lines ")
+    host = fake.hosts.block(A, until=datetime.fromtimestamp(until, UTC), reason="  two\n lines ")
     assert (host.blocked_until, host.blocked_by) == (until, "two lines")
     fake.clock.advance(30)
     fake.ack(held)
-    assert fake.host(A).turn == until
+    assert fake.hosts.inspect(A).turn == until
     served(fake, 30.0, 2)
 
 
 def test_a_block_takes_back_what_is_ready_and_its_end_gives_it_again(polite: Any) -> None:
     polite.put(urls(A, 2))
     assert polite.stats().todos == 1
-    host = polite.block_host(A, for_=1000)
+    host = polite.hosts.block(A, for_=1000)
     assert (host.waiting, host.in_flight) == (2, [])
     assert abs(host.blocked_until - polite.stats().now - 1000) < 60
     assert polite.claim(5) == []
-    host = polite.unblock_host(A)
+    host = polite.hosts.unblock(A)
     assert (host.waiting, len(host.in_flight), host.blocked_until) == (1, 1, None)
 
 
@@ -455,36 +455,36 @@ def test_a_release_blocks_the_host_for_everybody(fake: FakeQueue) -> None:
     fake.put(urls(A, 2), B)
     mine = next(lease for lease in fake.claim(5) if lease.task.startswith(A))
     fake.release(mine, block_host=20)
-    host = fake.host(A)
+    host = fake.hosts.inspect(A)
     assert host.blocked_until == fake.clock.now + 20
     assert host.blocked_by == mine.holder
-    assert fake.host(B).blocked_until is None
+    assert fake.hosts.inspect(B).blocked_until is None
     served(fake, 20.0, 2)
 
 
 def test_a_release_that_blocks_takes_back_what_is_ready(fake: FakeQueue) -> None:
-    fake.set_host(A, per_host=2)
+    fake.hosts.set(A, per_host=2)
     fake.put(urls(A, 3))
     (mine,) = fake.claim(1)
-    assert len(fake.host(A).in_flight) == 2
+    assert len(fake.hosts.inspect(A).in_flight) == 2
     fake.release(mine, block_host=20)
-    assert (fake.host(A).waiting, fake.host(A).in_flight) == (3, [])
+    assert (fake.hosts.inspect(A).waiting, fake.hosts.inspect(A).in_flight) == (3, [])
     assert fake.claim(5) == []
 
 
 def test_the_later_of_two_blocks_by_workers_counts(fake: FakeQueue) -> None:
-    fake.set_host(A, per_host=2)
+    fake.hosts.set(A, per_host=2)
     fake.put(urls(A, 3))
     one, two = fake.claim(5)
     fake.release(one, block_host=20)
     fake.release(two, block_host=5)
-    assert fake.host(A).blocked_until == fake.clock.now + 20
+    assert fake.hosts.inspect(A).blocked_until == fake.clock.now + 20
 
 
 def test_a_banned_host_is_never_visited_again(polite: Any) -> None:
     polite.put(urls(A, 4), B)
     held = next(lease for lease in polite.claim(1) + polite.claim(1) if lease.task.startswith(A))
-    host = polite.ban_host(A, "asked us to")
+    host = polite.hosts.ban(A, "asked us to")
     assert (host.banned, host.waiting, polite.stats().failed) == ("asked us to", 0, 3)
     failed = polite.list("failed").entries[0].task
     assert "host a.example is banned: asked us to" in polite.inspect(failed).error
@@ -500,7 +500,7 @@ def test_a_ban_takes_what_is_ready_and_what_is_given_back(polite: Any) -> None:
     polite.configure(politeness=Politeness(0, 2))
     polite.put(urls(A, 2))
     held = polite.claim(1)[0]
-    polite.ban_host(A)
+    polite.hosts.ban(A)
     assert polite.stats().failed == 1
     polite.release(held)
     assert polite.stats().failed == 2
@@ -511,17 +511,17 @@ def test_a_ban_takes_what_is_ready_and_what_is_given_back(polite: Any) -> None:
 
 def test_a_ban_takes_more_tasks_than_one_step_does(polite: Any) -> None:
     polite.put(urls(A, 1300))
-    polite.ban_host(A)
+    polite.hosts.ban(A)
     wait_until(lambda: polite.promote_due() == 0 and polite.drained())
     stats = polite.stats()
     assert (stats.failed, stats.waiting, stats.todos, stats.next_turn) == (1300, 0, 0, None)
 
 
 def test_a_ban_outlives_a_block_and_ends_by_hand(polite: Any) -> None:
-    polite.ban_host(A, "no")
-    assert polite.block_host(A, for_=1).banned == "no"
-    assert polite.set_host(A, delay=5).banned == "no"
-    assert polite.unblock_host(A).banned is None
+    polite.hosts.ban(A, "no")
+    assert polite.hosts.block(A, for_=1).banned == "no"
+    assert polite.hosts.set(A, delay=5).banned == "no"
+    assert polite.hosts.unblock(A).banned is None
     polite.put(A)
     assert claim_one(polite).task == A
 
@@ -534,7 +534,7 @@ def test_hosts_are_read_in_pages_those_whose_turn_is_next_first(polite: Any) -> 
     seen: list[HostInfo] = []
     cursor: str | None = None
     while True:
-        page = polite.hosts(cursor, 10)
+        page = polite.hosts.list(cursor, 10)
         seen += page.hosts
         cursor = page.cursor
         if cursor is None:
@@ -548,9 +548,9 @@ def test_hosts_are_read_in_pages_those_whose_turn_is_next_first(polite: Any) -> 
 
 
 def test_a_host_that_was_never_met_is_told_by_the_usual_rules(polite: Any) -> None:
-    host = polite.host("nobody.example")
+    host = polite.hosts.inspect("nobody.example")
     assert (host.waiting, host.visits, host.delay, host.per_host, host.turn) == (0, 0, 3600, 1, None)
-    assert polite.hosts().hosts == []
+    assert polite.hosts.list().hosts == []
 
 
 # ---- bad arguments
@@ -563,21 +563,21 @@ BAD: list[Callable[[Any], object]] = [
     lambda q: q.configure(politeness=Politeness(1, True)),
     lambda q: q.configure(politeness="on"),
     lambda q: q.configure(politeness=(1, 1)),
-    lambda q: q.set_host(A, delay=-1),
-    lambda q: q.set_host(A, delay="none"),
-    lambda q: q.set_host(A, delay=1e300),
-    lambda q: q.set_host(A, per_host=0),
-    lambda q: q.set_host(A, per_host=1.5),
-    lambda q: q.set_host(A, budget=-1),
-    lambda q: q.set_host(A, budget="usual"),
-    lambda q: q.block_host(A),
-    lambda q: q.block_host(A, until=5, for_=5),
-    lambda q: q.block_host(A, until=datetime(2030, 1, 1)),  # noqa: DTZ001  # naive on purpose
-    lambda q: q.block_host(A, for_=-1),
-    lambda q: q.block_host(A, until="tomorrow"),
-    lambda q: q.hosts("x"),
-    lambda q: q.hosts(n=0),
-    lambda q: q.hosts(n=501),
+    lambda q: q.hosts.set(A, delay=-1),
+    lambda q: q.hosts.set(A, delay="none"),
+    lambda q: q.hosts.set(A, delay=1e300),
+    lambda q: q.hosts.set(A, per_host=0),
+    lambda q: q.hosts.set(A, per_host=1.5),
+    lambda q: q.hosts.set(A, budget=-1),
+    lambda q: q.hosts.set(A, budget="usual"),
+    lambda q: q.hosts.block(A),
+    lambda q: q.hosts.block(A, until=5, for_=5),
+    lambda q: q.hosts.block(A, until=datetime(2030, 1, 1)),  # noqa: DTZ001  # naive on purpose
+    lambda q: q.hosts.block(A, for_=-1),
+    lambda q: q.hosts.block(A, until="tomorrow"),
+    lambda q: q.hosts.list("x"),
+    lambda q: q.hosts.list(n=0),
+    lambda q: q.hosts.list(n=501),
     lambda q: q.ack([], again_in=-1),
     lambda q: q.release([], block_host=-1),
     lambda q: q.put("x", group=""),
@@ -589,19 +589,19 @@ BAD: list[Callable[[Any], object]] = [
 @pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
 def test_what_is_wrong_is_refused_and_changes_nothing(fake: FakeQueue, bad: Callable[[Any], object]) -> None:
     fake.put(urls(A, 2))
-    before = fake.host(A), fake.stats()
+    before = fake.hosts.inspect(A), fake.stats()
     with pytest.raises(InvalidInput):
         bad(fake)
-    assert (fake.host(A), fake.stats()) == before
+    assert (fake.hosts.inspect(A), fake.stats()) == before
 
 
 PLAIN: list[Callable[[Any], object]] = [
-    lambda q: q.host(A),
-    lambda q: q.hosts(),
-    lambda q: q.set_host(A, delay=1),
-    lambda q: q.block_host(A, for_=1),
-    lambda q: q.unblock_host(A),
-    lambda q: q.ban_host(A),
+    lambda q: q.hosts.inspect(A),
+    lambda q: q.hosts.list(),
+    lambda q: q.hosts.set(A, delay=1),
+    lambda q: q.hosts.block(A, for_=1),
+    lambda q: q.hosts.unblock(A),
+    lambda q: q.hosts.ban(A),
 ]
 
 
@@ -641,22 +641,22 @@ def test_drained_counts_what_is_ready_held_scheduled_or_waits_for_its_turn(fake:
 
 def test_what_waits_for_more_of_a_budget_does_not_keep_a_queue_from_being_drained(polite: Any) -> None:
     polite.configure(politeness=Politeness(0))
-    polite.set_host(A, budget=1)
+    polite.hosts.set(A, budget=1)
     polite.put(urls(A, 3))
     assert not polite.drained()
     polite.ack(claim_one(polite))
     assert polite.drained()
     assert polite.stats().waiting == 2
-    polite.set_host(A, budget=2)
+    polite.hosts.set(A, budget=2)
     assert not polite.drained()
 
 
 def test_a_blocked_host_is_waited_for_and_a_banned_one_is_not(polite: Any) -> None:
-    polite.block_host(A, for_=1000)
+    polite.hosts.block(A, for_=1000)
     polite.put(urls(A, 2))
     assert not polite.drained()
     assert not polite.wait_drained(timeout=0.02)
-    polite.ban_host(A)
+    polite.hosts.ban(A)
     assert polite.wait_drained(timeout=20)
 
 
@@ -686,10 +686,10 @@ def test_a_queue_becomes_polite_with_tasks_in_every_state_and_plain_again(polite
     check(url, name)
     stats = polite.stats()
     assert {"ready": stats.todos + stats.waiting, **{k: getattr(stats, k) for k in KEPT}} == before
-    for host in polite.hosts().hosts:
+    for host in polite.hosts.list().hosts:
         assert len([task for task in host.in_flight if polite.inspect(task).state == "todos"]) <= 1
     leases = [lease for page in (polite.list("in_progress", n=100),) for lease in page.entries]
-    assert {lease.task for lease in leases} <= {t for host in polite.hosts().hosts for t in host.in_flight} | {
+    assert {lease.task for lease in leases} <= {t for host in polite.hosts.list().hosts for t in host.in_flight} | {
         "no host"
     }
     polite.configure(politeness="off")
@@ -705,7 +705,7 @@ def test_what_is_in_progress_has_its_place_before_any_host_hands_over(polite: An
     polite.put(urls(A, 50))
     held = polite.claim(1)
     polite.configure(politeness=Politeness(0))
-    assert polite.host(A).in_flight == [held[0].task]
+    assert polite.hosts.inspect(A).in_flight == [held[0].task]
     assert polite.claim(5) == []
     polite.ack(held)
     assert len(polite.claim(5)) == 1
@@ -726,7 +726,7 @@ def test_fewer_at_once_for_all_hosts_take_back_what_nobody_has_claimed(polite: A
     polite.configure(politeness=Politeness(0, 5))
     polite.put(urls(A, 8), urls(B, 8))
     polite.configure(politeness=Politeness(0, 1))
-    assert [len(host.in_flight) for host in polite.hosts().hosts] == [1, 1]
+    assert [len(host.in_flight) for host in polite.hosts.list().hosts] == [1, 1]
     check(url, name)
     assert len(polite.claim(50)) == 2
 
@@ -773,7 +773,7 @@ def test_a_conversion_whose_client_died_is_taken_up_again(url: str, name: str, r
                 another.stats()
             assert queue.stats().todos <= 7
             assert queue.stats().known == 1500
-            assert all(host.waiting + len(host.in_flight) >= 214 for host in queue.hosts().hosts)
+            assert all(host.waiting + len(host.in_flight) >= 214 for host in queue.hosts.list().hosts)
         check(url, name)
         assert "converting" not in raw.hgetall(f"timeoutq:{{{name}}}:meta")
         queue.purge()
@@ -785,11 +785,11 @@ def one_call(queue: Queue, call: Call[Any]) -> Any:
 
 def test_politeness_that_ends_forgets_the_rules_of_hosts(polite: Any) -> None:
     polite.put(urls(A, 3), group="g")
-    polite.block_host("g", for_=1000)
-    polite.set_host("g", delay=50, budget=0)
+    polite.hosts.block("g", for_=1000)
+    polite.hosts.set("g", delay=50, budget=0)
     polite.configure(politeness="off")
     assert len(polite.claim(5)) == 3
     polite.configure(politeness=Politeness(1))
-    host = polite.host("g")
+    host = polite.hosts.inspect("g")
     assert (host.blocked_until, host.budget, host.delay) == (None, None, 1)
     assert len(host.in_flight) == 3

@@ -13,6 +13,7 @@ from tests.rig.invariants import check
 from tests.rig.waiting import wait_until
 from timeoutq import Lease, Politeness, Queue, SchemaMismatch, sending
 from timeoutq.calls import Call
+from timeoutq.hosts import operations
 
 A = "http://a.example/"
 PART = 500
@@ -64,7 +65,7 @@ def claimed(queue: Queue, n: int) -> list[Lease]:
 
 def widen(queue: Queue, per_host: int = 10_000) -> None:
     """Let a host have so many visits at once, and hand all over."""
-    queue.set_host(A, per_host=per_host)
+    queue.hosts.set(A, per_host=per_host)
     wait_until(lambda: queue.promote_due() == 0)
 
 
@@ -73,13 +74,13 @@ def widen(queue: Queue, per_host: int = 10_000) -> None:
 
 def test_a_host_of_many_places_is_given_its_tasks_a_part_at_a_time(huge: Queue) -> None:
     huge.put(urls(2300))
-    host = huge.set_host(A, per_host=10_000)
+    host = huge.hosts.set(A, per_host=10_000)
     assert (host.busy, host.waiting) == (PART, 2300 - PART)
     parts: list[int] = []
     while found := once(huge, huge.operations.promote_due()).moved:
         parts.append(found)
     assert parts == [500, 500, 500, 300]
-    assert (huge.host(A).busy, huge.host(A).waiting) == (2300, 0)
+    assert (huge.hosts.inspect(A).busy, huge.hosts.inspect(A).waiting) == (2300, 0)
 
 
 def test_what_one_ack_hands_over_is_a_part_and_the_cleaner_is_told_of_the_rest(huge: Queue, raw: Any) -> None:
@@ -111,15 +112,15 @@ def test_five_thousand_in_flight_cost_an_ack_no_more_than_ten(huge: Queue, raw: 
         for at in range(0, len(rest), PART):
             huge.forget([lease.task for lease in rest[at : at + PART]])
         huge.forget(urls(n))
-        huge.set_host(A, per_host="usual")
+        huge.hosts.set(A, per_host="usual")
     assert costs[1] <= costs[0] + 1, costs
 
 
 def test_sixty_hosts_with_many_places_hand_over_a_part_together(huge: Queue, raw: Any) -> None:
     names = [f"h{n}.example" for n in range(60)]
     for name in names:
-        huge.block_host(name, for_=1000)
-        huge.set_host(name, per_host=10_000)
+        huge.hosts.block(name, for_=1000)
+        huge.hosts.set(name, per_host=10_000)
         huge.put(urls(20, f"http://{name}/"))
     key = f"timeoutq:{{{huge.name}}}:"
     for name in names:
@@ -139,11 +140,11 @@ def test_a_block_takes_back_all_that_is_ready_of_a_host_of_many_places(huge: Que
     huge.put(urls(1800))
     widen(huge)
     leases = claimed(huge, 300)
-    host = huge.block_host(A, for_=1000)
+    host = huge.hosts.block(A, for_=1000)
     assert (host.busy, host.waiting, host.recalling) == (300, 1500, False)
     assert huge.claim(10) == []
     huge.ack(leases)
-    assert huge.unblock_host(A).busy == PART
+    assert huge.hosts.unblock(A).busy == PART
     widen(huge)
     assert huge.stats().todos == 1500
 
@@ -151,13 +152,13 @@ def test_a_block_takes_back_all_that_is_ready_of_a_host_of_many_places(huge: Que
 def test_a_recall_whose_client_died_is_gone_on_with_by_the_cleaner(huge: Queue) -> None:
     huge.put(urls(1800))
     widen(huge)
-    host = once(huge, huge.operations.host(A, [("block", 1_000_000), ("by", "w")]))
+    host = once(huge, operations.host(huge.operations, A, [("block", 1_000_000), ("by", "w")]))
     assert (host.recalling, host.busy, host.waiting) == (True, 1800 - PART, PART)
     plan = once(huge, huge.operations.plan(60_000))
     assert plan.at_ms <= plan.now_ms
     assert once(huge, huge.operations.promote_due()).more
     wait_until(lambda: huge.promote_due() == 0)
-    host = huge.host(A)
+    host = huge.hosts.inspect(A)
     assert (host.recalling, host.busy, host.waiting) == (False, 0, 1800)
 
 
@@ -166,38 +167,38 @@ def test_a_release_that_blocks_a_host_of_many_places_takes_back_a_part_and_the_c
     widen(huge)
     (lease,) = huge.claim(1)
     huge.release(lease, block_host=1000)
-    assert huge.host(A).recalling
+    assert huge.hosts.inspect(A).recalling
     wait_until(lambda: huge.promote_due() == 0)
-    assert (huge.host(A).busy, huge.stats().todos, huge.stats().waiting) == (0, 0, 1800)
+    assert (huge.hosts.inspect(A).busy, huge.stats().todos, huge.stats().waiting) == (0, 0, 1800)
 
 
 def test_what_was_claimed_during_a_recall_keeps_its_place(huge: Queue) -> None:
     huge.put(urls(1800))
     widen(huge)
-    once(huge, huge.operations.host(A, [("per_host", 7)]))
+    once(huge, operations.host(huge.operations, A, [("per_host", 7)]))
     leases = claimed(huge, 400)
     wait_until(lambda: huge.promote_due() == 0)
-    host = huge.host(A)
+    host = huge.hosts.inspect(A)
     assert (host.busy, host.waiting, host.recalling) == (400, 1400, False)
     huge.ack(leases[:394])
-    assert huge.host(A).busy == 7
+    assert huge.hosts.inspect(A).busy == 7
 
 
 def test_a_ban_takes_back_and_refuses_a_part_at_a_time(huge: Queue) -> None:
     huge.put(urls(1800))
     widen(huge)
     leases = claimed(huge, 100)
-    host = once(huge, huge.operations.host(A, [("ban", "they asked")]))
+    host = once(huge, operations.host(huge.operations, A, [("ban", "they asked")]))
     assert huge.stats().failed + host.waiting <= PART
     wait_until(lambda: huge.promote_due() == 0)
-    assert (huge.stats().failed, huge.host(A).busy) == (1700, 100)
+    assert (huge.stats().failed, huge.hosts.inspect(A).busy) == (1700, 100)
     huge.ack(leases)
 
 
 def test_a_page_of_hosts_names_the_first_twenty_in_flight_and_counts_all(huge: Queue) -> None:
     huge.put(urls(100))
     widen(huge)
-    for host in (huge.host(A), huge.hosts().hosts[0]):
+    for host in (huge.hosts.inspect(A), huge.hosts.list().hosts[0]):
         assert (len(host.in_flight), host.busy) == (20, 100)
 
 
@@ -210,7 +211,7 @@ def test_politeness_that_ends_beside_working_workers_drains_all_and_loses_nothin
 ) -> None:
     for at in range(0, 6000, PART):
         huge.put(f"http://h{n % hosts}.example/{n}" for n in range(at, at + PART))
-    huge.set_host("h0.example", per_host=3)
+    huge.hosts.set("h0.example", per_host=3)
     ended = threading.Event()
 
     def work() -> None:
@@ -249,7 +250,7 @@ def test_politeness_that_begins_again_before_it_has_ended_is_right(huge: Queue, 
     huge.configure(politeness=Politeness(0, 3))
     check(url, huge.name)
     huge.ack(leases[10:])
-    assert huge.host(A).busy == 3
+    assert huge.hosts.inspect(A).busy == 3
 
 
 def test_a_thousand_leases_of_one_host_have_their_places_as_politeness_begins(url: str, name: str) -> None:
@@ -257,10 +258,10 @@ def test_a_thousand_leases_of_one_host_have_their_places_as_politeness_begins(ur
         queue.put(urls(3000))
         leases = claimed(queue, 1000)
         queue.configure(politeness=Politeness(0, 2))
-        assert (queue.host(A).busy, queue.host(A).waiting) == (1000, 2000)
+        assert (queue.hosts.inspect(A).busy, queue.hosts.inspect(A).waiting) == (1000, 2000)
         check(url, name)
         queue.ack(leases)
-        assert queue.host(A).busy == 2
+        assert queue.hosts.inspect(A).busy == 2
         check(url, name)
         queue.purge()
 

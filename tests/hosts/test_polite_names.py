@@ -158,7 +158,7 @@ def test_a_host_is_found_again_by_the_name_that_the_queue_gives_it(rest: str, sc
         return
     host = FOR_ANY.inspect(scheme + rest).host
     if host is not None:
-        assert FOR_ANY.host(host).host == host
+        assert FOR_ANY.hosts.inspect(host).host == host
 
 
 def hosts_in_lua() -> Callable[[str], str | bool]:
@@ -233,9 +233,9 @@ def test_a_host_that_is_no_text_has_its_turns_like_any_other(face: Any, task: by
     face.configure(politeness=Politeness(60))
     face.put(task, task + b"2")
     assert len(face.claim(5)) == 1
-    (host,) = face.hosts().hosts
+    (host,) = face.hosts.list().hosts
     assert host.waiting == 1
-    assert face.host(host.host) == host
+    assert face.hosts.inspect(host.host) == host
 
 
 GROUPS = [
@@ -262,12 +262,12 @@ def test_a_group_may_have_any_name(fake: FakeQueue, group: str) -> None:
     fake.put("a", "b", "http://a.example/", group=group)
     (lease,) = fake.claim(5)
     assert fake.stats().waiting == 2
-    (host,) = fake.hosts().hosts
-    assert (host.host, host.in_flight) == (fake.host(group).host, [lease.task])
+    (host,) = fake.hosts.list().hosts
+    assert (host.host, host.in_flight) == (fake.hosts.inspect(group).host, [lease.task])
     assert fake.inspect("http://a.example/").host == host.host
-    fake.block_host(group, for_=100)
-    assert fake.host(group).blocked_until is not None
-    fake.ban_host(host.host, "no more")
+    fake.hosts.block(group, for_=100)
+    assert fake.hosts.inspect(group).blocked_until is not None
+    fake.hosts.ban(host.host, "no more")
     assert fake.stats().failed == 2
     fake.ack(lease)
 
@@ -276,22 +276,22 @@ def test_places_are_told_apart_whatever_the_ids_look_like(fake: FakeQueue) -> No
     fake.configure(politeness=Politeness(0, per_host=50))
     ids = ["5:abc", "3:abc3:def", "abc", "1:", ":", "10:", "a\n5:b", "\x00", "0:0:", "9" * 300, "x" * 1024, "é:é"]
     fake.put(ids, group="g")
-    assert set(fake.host("g").in_flight) == set(ids)
+    assert set(fake.hosts.inspect("g").in_flight) == set(ids)
     leases = {lease.task: lease for lease in fake.claim(50)}
     for left in range(len(ids), 0, -1):
-        assert len(fake.host("g").in_flight) == left
+        assert len(fake.hosts.inspect("g").in_flight) == left
         fake.ack(leases[ids[left - 1]])
-    assert fake.host("g").in_flight == []
+    assert fake.hosts.inspect("g").in_flight == []
 
 
 @pytest.mark.parametrize("host", ["", b"", 5, None, "x" * 1025, "http://", "http:///x", ".", "http://user@", "\ud800x"])
 def test_what_names_no_host_is_refused(fake: FakeQueue, host: Any) -> None:
     with pytest.raises(InvalidInput):
-        fake.host(host)
+        fake.hosts.inspect(host)
 
 
 def test_two_hosts_are_two_and_two_ports_are_two(fake: FakeQueue) -> None:
     fake.configure(politeness=Politeness(60))
     fake.put("http://a/1", "http://a:8080/1", "https://a/2", "http://a:80/3", "http://b/1", "no host", "another")
-    assert {host.host: host.waiting for host in fake.hosts().hosts} == {"a": 2, "a:8080": 0, "b": 0}
+    assert {host.host: host.waiting for host in fake.hosts.list().hosts} == {"a": 2, "a:8080": 0, "b": 0}
     assert len(fake.claim(10)) == 5

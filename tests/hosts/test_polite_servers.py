@@ -47,9 +47,9 @@ def test_a_server_that_was_killed_knows_all_about_its_hosts(binary: str | None, 
             leases = {lease.task: lease for lease in queue.claim(20)}
             queue.ack(next(lease for task, lease in leases.items() if task.startswith(A)))
             queue.fail(next(lease for task, lease in leases.items() if task.startswith(B)), "no", retry_in=1000)
-            queue.block_host(B, for_=10_000, reason="Retry-After")
-            queue.set_host("of its own", delay=5, per_host=7, budget=9)
-            queue.ban_host(D, "they asked")
+            queue.hosts.block(B, for_=10_000, reason="Retry-After")
+            queue.hosts.set("of its own", delay=5, per_host=7, budget=9)
+            queue.hosts.ban(D, "they asked")
             before, stats = by_name(queue), queue.stats()
             server.kill()
             server.start()
@@ -67,7 +67,7 @@ def test_a_server_that_was_killed_knows_all_about_its_hosts(binary: str | None, 
 
 
 def by_name(queue: Queue) -> dict[str, HostInfo]:
-    return {host.host: host for host in queue.hosts().hosts}
+    return {host.host: host for host in queue.hosts.list().hosts}
 
 
 # ---- workers that die
@@ -130,9 +130,9 @@ def requeue(queue: Queue, lease: Lease) -> None:
 
 def take_turns(queue: Queue, lease: Lease) -> None:
     queue.ack(lease)
-    queue.set_host(A, delay=0)
+    queue.hosts.set(A, delay=0)
     queue.promote_due()
-    assert queue.host(A).in_flight
+    assert queue.hosts.inspect(A).in_flight
 
 
 def become_due(queue: Queue, lease: Lease) -> None:
@@ -155,10 +155,10 @@ STILL: dict[str, tuple[Callable[[Queue, Lease], object], str | None]] = {
     "promote_due of tasks": (become_due, None),
     "forget": (lambda queue, lease: queue.forget(lease.task), ""),
     "retry_failed": (lambda queue, lease: (queue.fail(lease, "no", give_up=True), queue.retry_failed(all=True)), None),
-    "pull": (lambda queue, lease: (queue.ack(lease), queue.set_host(A, delay=0), queue.pull()), "done"),
-    "block": (lambda queue, lease: (queue.release(lease), queue.block_host(A, for_=1000)), "waiting"),
-    "ban": (lambda queue, lease: (queue.release(lease), queue.ban_host(A)), "failed"),
-    "budget": (lambda queue, lease: (queue.release(lease), queue.set_host(A, budget=0)), "waiting"),
+    "pull": (lambda queue, lease: (queue.ack(lease), queue.hosts.set(A, delay=0), queue.pull()), "done"),
+    "block": (lambda queue, lease: (queue.release(lease), queue.hosts.block(A, for_=1000)), "waiting"),
+    "ban": (lambda queue, lease: (queue.release(lease), queue.hosts.ban(A)), "failed"),
+    "budget": (lambda queue, lease: (queue.release(lease), queue.hosts.set(A, budget=0)), "waiting"),
     "new rules": (lambda queue, lease: queue.configure(politeness=Politeness(5, 2)), "in_progress"),
     "off": (lambda queue, lease: queue.configure(politeness="off"), "in_progress"),
 }
@@ -203,8 +203,8 @@ def everything(queue: Queue) -> None:
     queue.put("x", "y", "{x}", group="{group}")
     queue.schedule(f"{A}later", after=0)
     queue.promote_due()
-    queue.set_host(A, delay=1, per_host=3, budget=20)
-    queue.ban_host(C)
+    queue.hosts.set(A, delay=1, per_host=3, budget=20)
+    queue.hosts.ban(C)
     queue.ack(queue.claim(1), again_in=5)
     queue.fail(queue.claim(1), "no", retry_in=5)
     leases = queue.claim(1)
@@ -216,7 +216,7 @@ def everything(queue: Queue) -> None:
     queue.requeue_expired()
     queue.retry_failed(all=True)
     queue.prune()
-    queue.hosts()
+    queue.hosts.list()
     queue.why(f"{A}0")
     queue.drained()
     queue.configure(politeness=Politeness(2, 2))
@@ -277,12 +277,12 @@ def test_what_is_claimed_while_politeness_begins_has_its_place(url: str, name: s
             held = [lease for n, lease in enumerate(held) if n % (seed + 1)]
             cursor = queue.run(sending.answer(queue.talk, queue.operations.convert()))
         check(url, name)
-        placed = {task for host in queue.hosts().hosts for task in host.in_flight}
+        placed = {task for host in queue.hosts.list().hosts for task in host.in_flight}
         assert {lease.task for lease in held} <= placed
         assert queue.stats().known == 2000
         # with these done, no host has more than it may
         queue.ack(held)
-        assert max(len(host.in_flight) for host in queue.hosts().hosts) <= 2
+        assert max(len(host.in_flight) for host in queue.hosts.list().hosts) <= 2
         check(url, name)
         queue.purge()
 

@@ -95,7 +95,7 @@ def test_a_task_that_failed_says_when_and_of_what(fake: FakeQueue) -> None:
 
 
 def test_a_task_whose_host_was_banned_says_so(fake: FakeQueue) -> None:
-    fake.ban_host(A, "they asked us to")
+    fake.hosts.ban(A, "they asked us to")
     fake.put(A)
     fake.clock.advance(7200)
     expect(fake, A, "banned", "it failed 2.0 h ago", "host a.example is banned: they asked us to", "retry_failed")
@@ -103,7 +103,7 @@ def test_a_task_whose_host_was_banned_says_so(fake: FakeQueue) -> None:
 
 def test_a_task_that_failed_before_its_host_was_banned_failed(fake: FakeQueue) -> None:
     fake.fail(hold(fake, A), "HTTP 410", give_up=True)
-    fake.ban_host(A)
+    fake.hosts.ban(A)
     expect(fake, A, "failed", "HTTP 410")
 
 
@@ -192,7 +192,7 @@ def test_a_task_whose_host_is_busy_says_by_what(fake: FakeQueue) -> None:
         f"host a.example has 1 of its 1 places taken, by {lease.task!r}",
         "; 1 other",
     )
-    assert fake.why(task).host == fake.host(A)
+    assert fake.why(task).host == fake.hosts.inspect(A)
 
 
 def test_a_task_whose_host_rests_says_when_it_is_visited_next(fake: FakeQueue) -> None:
@@ -213,7 +213,7 @@ def test_a_task_whose_host_is_blocked_says_by_whom_and_until_when(fake: FakeQueu
     task, lease = waiting(fake)
     fake.release(lease, block_host=600)
     expect(fake, task, "blocked", f"by {lease.holder} until 2023-11-14 22:23:20 UTC, for another 10.0 min")
-    fake.block_host(A, for_=3600, reason="Retry-After")
+    fake.hosts.block(A, for_=3600, reason="Retry-After")
     fake.clock.advance(60)
     expect(fake, task, "blocked", "by Retry-After until 2023-11-14 23:13:20 UTC, for another 59.0 min")
     fake.clock.advance(3600)
@@ -223,11 +223,11 @@ def test_a_task_whose_host_is_blocked_says_by_whom_and_until_when(fake: FakeQueu
 
 def test_a_task_whose_host_has_used_its_budget_says_what_it_was(fake: FakeQueue) -> None:
     task, lease = waiting(fake)
-    fake.set_host(A, budget=1)
+    fake.hosts.set(A, budget=1)
     fake.ack(lease)
     fake.clock.advance(3600)
-    expect(fake, task, "budget", "1 of 1 visits were made, and 0 are under way", "set_host(budget=) gives more")
-    fake.set_host(A, budget=2)
+    expect(fake, task, "budget", "1 of 1 visits were made, and 0 are under way", "hosts.set(budget=) gives more")
+    fake.hosts.set(A, budget=2)
     assert fake.why(task).code != "budget"
 
 

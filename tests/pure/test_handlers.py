@@ -263,7 +263,7 @@ async def test_a_decision_in_a_group_counts(
         assert found.state == state
         assert found.due == (None if due is None else pytest.approx(queue.clock.now + due, abs=0.01))
         assert found.failures == (0 if due == 50 else 1)
-        host = await queue.host("https://a.example/")
+        host = await queue.hosts.inspect("https://a.example/")
         assert (host.blocked_until or 0) == (pytest.approx(queue.clock.now + 120, abs=0.01) if due == 90 else 0)
         if found.failures:
             assert str(found.error).startswith(f"{kind.__name__}: g (")

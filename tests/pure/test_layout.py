@@ -16,11 +16,14 @@ PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
     "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
     "scripts", "calls", "replies", "operations", "rights", "address", "troubles", "deadlines", "patience", "names",
-    "connection", "link", "embedded", "sending", "flows", "repairs", "why", "client", "directory", "handlers", "found",
-    "lifespan", "signals", "unending", "forks", "heartbeat", "loopwatch", "cleaner", "refusals", "worker", "endings",
-    "ledger", "process", "supervisor", "watch", "testing", "transfer", "bench", "logs", "cli", "__main__",
+    "connection", "link", "embedded", "sending", "flows", "reads", "methods", "repairs", "why", "rooms", "hosts",
+    "client", "directory", "handlers", "found", "lifespan", "signals", "unending", "forks", "heartbeat", "loopwatch",
+    "cleaner", "refusals", "worker", "endings", "ledger", "process", "supervisor", "watch", "testing", "transfer",
+    "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
+    "hosts": ["operations", "flows", "face", "__init__"],
+    "client": ["face", "driving", "queue", "async_queue", "twin", "__init__"],
     "worker": [
         "pace",
         "suspects",
@@ -178,3 +181,50 @@ def test_help_needs_no_client() -> None:
     code = "import sys, timeoutq.cli; print(*sorted({'redis', 'asyncio', 'tenacity'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_the_docstring_of_the_package_is_a_map_of_the_house() -> None:
+    rows = (timeoutq.__doc__ or "").partition("The map of the house")[2].splitlines()
+    named = [name for row in rows if row.startswith("    ") for name in row[17:].split()]
+    assert named == [module for module in ORDER if module != "__main__"]
+
+
+def test_no_function_is_longer_than_70_lines_and_no_file_longer_than_600() -> None:
+    for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua")]:
+        text = path.read_text("utf-8")
+        assert len(text.splitlines()) <= 600, path
+        if path.suffix == ".py":
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    lines = (node.end_lineno or 0) - node.lineno + 1
+                    assert lines <= 70, f"{path}: {node.name} has {lines} lines"
+
+
+def test_only_the_drivers_of_flows_call_the_links() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if path not in (PACKAGE / "link.py", PACKAGE / "client" / "driving.py"):
+            text = path.read_text("utf-8")
+            assert not re.search(r"timeoutq\.link\b|import .*\blink\b|\b_link\(|\.wait_(bell|alarm)\(", text), path
+
+
+def test_a_method_of_a_face_is_one_line() -> None:
+    """A face decides nothing. Walks are loops, and the drivers are no faces of this kind."""
+    for name in ("client/queue.py", "client/async_queue.py", "hosts/face.py"):
+        for node in ast.walk(ast.parse((PACKAGE / name).read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
+                is_walk = any(isinstance(part, ast.Yield | ast.YieldFrom) for part in ast.walk(node))
+                assert is_walk or len(node.body) == 2, f"{name}: {node.name}"
+                assert is_walk or node.body[1].end_lineno == node.body[1].lineno, f"{name}: {node.name}"
+
+
+def test_a_class_of_the_worker_is_handed_seven_things_at_most() -> None:
+    """`Worker` itself takes the settings that users give."""
+    for path in (PACKAGE / "worker").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and node.name != "Worker":
+                handed = [
+                    len([*part.args.args[1:], *part.args.kwonlyargs])
+                    for part in node.body
+                    if isinstance(part, ast.FunctionDef) and part.name == "__init__"
+                ]
+                assert max(handed, default=0) <= 7, f"{path}: {node.name}"

@@ -1,24 +1,64 @@
-"""The two faces have the same methods, with the same words."""
+"""The two faces of a queue, of their drivers and of each room have the same methods, with the same words."""
 
 from __future__ import annotations
 
 import inspect
 
+import pytest
+
 from timeoutq import AsyncQueue, Queue
+from timeoutq.client.driving import AsyncDriver, Driver
+from timeoutq.hosts import AsyncHosts, Hosts
+from timeoutq.rooms import AsyncRoom, Room
+
+TWINS: list[tuple[type, type]] = [(Queue, AsyncQueue), (Driver, AsyncDriver), (Hosts, AsyncHosts)]
 
 
 def public(kind: type) -> dict[str, object]:
     return {name: value for name, value in vars(kind).items() if not name.startswith("_") and inspect.isfunction(value)}
 
 
-def test_both_have_the_same_methods_in_the_same_order() -> None:
-    assert list(public(Queue)) == list(public(AsyncQueue))
+@pytest.mark.parametrize(("blocking", "asynchronous"), TWINS)
+def test_both_have_the_same_methods_in_the_same_order(blocking: type, asynchronous: type) -> None:
+    assert list(public(blocking)) == list(public(asynchronous))
+    assert public(blocking)
+
+
+def test_a_queue_has_more_than_25_methods_and_its_twins_have_the_same_words() -> None:
     assert len(public(Queue)) > 25
+    assert (Queue.__doc__ or "").partition("\n\n")[2] == (AsyncQueue.__doc__ or "").partition("\n\n")[2]
 
 
-def test_signatures_and_docstrings_are_equal_and_all_of_the_second_are_async() -> None:
-    for name, method in public(Queue).items():
-        twin = vars(AsyncQueue)[name]
+def test_the_words_of_a_queue_name_all_of_its_methods_and_rooms() -> None:
+    table = (Queue.__doc__ or "").partition("\n\n")[2]
+    named = [name.rstrip(",") for line in table.splitlines() for name in line.split("  ")[2].split()]
+    assert sorted(named) == sorted([*public(Queue), *rooms(Queue)])
+
+
+def rooms(kind: type) -> dict[str, property]:
+    return {name: value for name, value in vars(kind).items() if isinstance(value, property)}
+
+
+def test_both_have_the_same_rooms() -> None:
+    assert list(rooms(Queue)) == list(rooms(AsyncQueue)) == ["hosts"]
+    for name, room in rooms(Queue).items():
+        twin = rooms(AsyncQueue)[name]
+        assert room.__doc__ == twin.__doc__, name
+        assert room.__doc__, name
+        queue, other = Queue("q"), AsyncQueue("q")
+        pair = type(getattr(queue, name)), type(getattr(other, name))
+        assert pair in TWINS, name
+        assert issubclass(pair[0], Room), name
+        assert issubclass(pair[1], AsyncRoom), name
+        assert repr(getattr(queue, name)) == f"<{pair[0].__name__} of {queue!r}>"
+
+
+@pytest.mark.parametrize(("blocking", "asynchronous"), TWINS)
+def test_signatures_and_docstrings_are_equal_and_all_of_the_second_are_async(
+    blocking: type, asynchronous: type
+) -> None:
+    for name, method in public(blocking).items():
+        twin = vars(asynchronous)[name]
         ours, theirs = inspect.signature(method), inspect.signature(twin)  # type: ignore[arg-type]  # functions
         assert inspect.isgeneratorfunction(method) is inspect.isasyncgenfunction(twin), name
         if inspect.isgeneratorfunction(method):

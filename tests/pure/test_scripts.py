@@ -13,6 +13,7 @@ import pytest
 import timeoutq
 from timeoutq.calls import Call
 from timeoutq.durations import Delta
+from timeoutq.hosts import operations as of_hosts
 from timeoutq.model import Lease, Record, State
 from timeoutq.operations import Operations
 from timeoutq.scripts import script
@@ -53,8 +54,8 @@ def calls() -> dict[str, Call[Any]]:
         ops.restore([Record(b"a", State.TODOS)], nonce),
         ops.stats(),
         ops.why("a"),
-        ops.host("h", [("delay", 5)]),
-        ops.hosts(0, 5),
+        of_hosts.host(ops, "h", [("delay", 5)]),
+        of_hosts.page(ops, 0, 5),
         ops.convert(),
         ops.drained(),
         ops.configure({"paused": b"1"}),

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from timeoutq import AsyncQueue
+from timeoutq.rooms import AsyncRoom
 
 
 class Blocking:
@@ -21,7 +22,11 @@ class Blocking:
         self._thread.start()
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.queue, name)
+        return self._blocking(getattr(self.queue, name))
+
+    def _blocking(self, found: Any) -> Any:
+        if isinstance(found, AsyncRoom):
+            return _Room(found, self._blocking)
         if inspect.isasyncgenfunction(found):
             return lambda *words: iter(self._all(found(*words)))
         if not asyncio.iscoroutinefunction(found):
@@ -47,3 +52,14 @@ class Blocking:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+class _Room:
+    """A room of the queue, such as `queue.hosts`, whose methods block."""
+
+    def __init__(self, room: AsyncRoom, blocking: Callable[[Any], Any]) -> None:
+        self._room = room
+        self._blocking = blocking
+
+    def __getattr__(self, name: str) -> Any:
+        return self._blocking(getattr(self._room, name))

@@ -312,8 +312,8 @@ MUTANTS = [
     ),
     Mutant(
         "a cancelled claim keeps what it took",
-        "client.py",
-        "await self._drive(sending.answers(self.talk, self.operations.release(replies)))",
+        "methods.py",
+        "yield from sending.answers(talk, talk.operations.release(leases))",
         "pass",
         [_test("test_replay", "cancelled_gives_back")],
     ),

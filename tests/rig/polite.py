@@ -123,8 +123,8 @@ class Walk:
         queue = self.queues[0]
         queue.release([visit.lease for known in self.hosts.values() for visit in known.open])
         for name in [*(f"{letter}.example" for letter in LETTERS), GROUP]:
-            queue.unblock_host(name)
-            queue.set_host(name, delay=0, budget="none")
+            queue.hosts.unblock(name)
+            queue.hosts.set(name, delay=0, budget="none")
             self.hosts[name] = Known(most=5)
 
         def drained() -> bool:
@@ -298,7 +298,7 @@ class Walk:
         """Give a host another delay."""
         name, delay_ms, at_ms = self._host(), self.random.choice([None, 0, 5, 25, 50]), self.now()
         known = self.hosts[name]
-        queue.set_host(name, delay="usual" if delay_ms is None else delay_ms / 1000)
+        queue.hosts.set(name, delay="usual" if delay_ms is None else delay_ms / 1000)
         known.delay_ms = USUAL_MS if delay_ms is None else delay_ms
         known.allowed_ms = min(known.allowed_ms, at_ms + known.delay_ms)
         for visit in known.open:
@@ -310,19 +310,19 @@ class Walk:
         known = self.hosts[name]
         known.per_host = self.random.choice([1, 2, 3, 3, 7, 10_000])
         known.most = max(known.most, known.per_host)
-        queue.set_host(name, per_host=known.per_host)
+        queue.hosts.set(name, per_host=known.per_host)
 
     def budget(self, queue: Queue) -> None:
         """Give a host a budget, or none."""
         name = self._host()
         known = self.hosts[name]
-        known.budget = self.random.choice([None, None, queue.host(name).visits + self.random.randint(0, 5)])
-        queue.set_host(name, budget="none" if known.budget is None else known.budget)
+        known.budget = self.random.choice([None, None, queue.hosts.inspect(name).visits + self.random.randint(0, 5)])
+        queue.hosts.set(name, budget="none" if known.budget is None else known.budget)
 
     def block(self, queue: Queue) -> None:
         """Block a host for a while."""
         name, for_ms, at_ms = self._host(), self.random.choice([0, 10, 30]), self.now()
-        queue.block_host(name, for_=for_ms / 1000)
+        queue.hosts.block(name, for_=for_ms / 1000)
         if not self.hosts[name].banned:
             self.hosts[name].blocked_ms = at_ms + for_ms
 
@@ -330,12 +330,12 @@ class Walk:
         """End what keeps everybody from the hosts."""
         for name, known in self.hosts.items():
             if known.banned or known.blocked_ms:
-                queue.unblock_host(name)
+                queue.hosts.unblock(name)
                 known.banned, known.blocked_ms = False, 0
 
     def ban(self, queue: Queue) -> None:
         """Ban a host, now and then."""
         if self.random.random() < 0.4:
             name = self._host()
-            queue.ban_host(name, "so it is")
+            queue.hosts.ban(name, "so it is")
             self.hosts[name].banned = True

@@ -36,8 +36,9 @@ import redis
 
 from tests.rig.history import After, Event, History, Totals, judge, read
 from tests.rig.invariants import check
-from timeoutq import Ack, AsyncQueue, Lease, LeaseLost, Queue, Release, TimeoutqError, Worker, client, scripts
+from timeoutq import Ack, AsyncQueue, Lease, LeaseLost, Queue, Release, TimeoutqError, Worker, scripts
 from timeoutq.calls import Argument, Command
+from timeoutq.client import driving
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.link import AsyncLink, Link
 from timeoutq.scripts import Script
@@ -228,8 +229,8 @@ def tapped(tap: Tap) -> None:
             await asyncio.sleep(tap.pause())
             return replies
 
-    client.Link = TappedLink  # type: ignore[attr-defined]  # this process makes its links by this name
-    client.AsyncLink = TappedAsyncLink  # type: ignore[attr-defined]  # the same
+    driving.Link = TappedLink  # type: ignore[attr-defined]  # this process makes its links by this name
+    driving.AsyncLink = TappedAsyncLink  # type: ignore[attr-defined]  # the same
 
 
 def break_script(bug: Bug) -> None:

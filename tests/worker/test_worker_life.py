@@ -666,7 +666,7 @@ async def test_a_retry_that_blocks_its_host_fails_the_attempt_and_keeps_everybod
     (failed,) = [one for one in ("https://slow.example/1", "https://slow.example/2") if queue.inspect(one).failures]
     assert queue.inspect(failed).state == State.SCHEDULED
     assert queue.inspect(failed).error == "Retry: HTTP 503"
-    blocked = {host.host: host.blocked_until for host in queue.hosts().hosts}
+    blocked = {host.host: host.blocked_until for host in queue.hosts.list().hosts}
     assert 50 < (blocked["slow.example"] or 0) - time.time() < 70
     assert not blocked["broken.example"]
     assert queue.stats().waiting == 1

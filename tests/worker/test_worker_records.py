@@ -345,7 +345,7 @@ async def test_a_host_that_is_blocked_again_and_again_is_warned_of(
         assert "handlers have put tasks back 10 times in a row to block host" in lines[0].getMessage()
     told = CliRunner().invoke(app, ["inspect", queue.name, "https://busy.example/"], env={"TIMEOUTQ_URL": url}).output
     assert "releases\t102, 102 of them blocked a host\n" in told
-    queue.block_host("busy.example", for_=60)
+    queue.hosts.block("busy.example", for_=60)
     told = CliRunner().invoke(app, ["why", queue.name, "https://busy.example/"], env={"TIMEOUTQ_URL": url}).output
     assert "; this task was put back 102 times to block its host" in told
     assert "releases\t102, 102 of them blocked a host\n" in told
@@ -406,7 +406,7 @@ def test_of_many_releases_that_block_only_those_without_a_host_are_counted() -> 
         (call,) = queue.operations.release(leases, block_ms=60_000, most=1)
         outcome = queue.run(answer(queue.talk, call))
         assert {lease.task: outcome[lease.task] for lease in leases} == {"http://a.example/": "ok", "free": "failed"}
-        assert queue.host("a.example").blocked_until == queue.clock.now + 60
+        assert queue.hosts.inspect("a.example").blocked_until == queue.clock.now + 60
         assert queue.inspect("http://a.example/").releases == 0
 
 

@@ -20,10 +20,12 @@ from typing import Any
 from timeoutq import rights, sending
 from timeoutq.bench.ground import Ground, Measure
 from timeoutq.bench.terms import Figure, Readings, Target
-from timeoutq.calls import BATCH, Argument, Call, Command
+from timeoutq.calls import BATCH, Call, Command
 from timeoutq.client import Queue
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
+from timeoutq.hosts import operations
+from timeoutq.hosts.operations import Rule
 from timeoutq.model import Lease, Politeness, Record, State
 from timeoutq.scripts import script
 
@@ -81,11 +83,11 @@ class Scene:
             if not self.run(self.queue.operations.promote_due()).moved:
                 break
 
-    def rule(self, *rules: tuple[str, Argument]) -> None:
-        """Set rules of the huge host, as `set_host` does."""
-        host = self.run(self.queue.operations.host("big.example.com", rules))
+    def rule(self, *rules: Rule) -> None:
+        """Set rules of the huge host, as `queue.hosts.set` does."""
+        host = self.run(operations.host(self.ops, "big.example.com", rules))
         while host.recalling:
-            host = self.run(self.queue.operations.host("big.example.com", [("recall", "")]))
+            host = self.run(operations.host(self.ops, "big.example.com", [("recall", "")]))
 
     def claim(self, n: int) -> list[Lease]:
         """Claim so many, or as many as there are."""
@@ -106,7 +108,7 @@ class Scene:
             self.held += self.claim(chunk)
         for _ in range(0, self.big, chunk):
             queue.put(self.urls(min(chunk, self.big)))
-        queue.set_host("big.example.com", per_host=10_000)
+        queue.hosts.set("big.example.com", per_host=10_000)
         while queue.promote_due():
             pass
         tell(f"{self.hosts:,} hosts")
@@ -236,7 +238,8 @@ class Scene:
         """Ask about tasks, hosts and the whole."""
         task = self.urls(1)[0]
         self.run(self.ops.stats(), self.ops.drained(), self.ops.inspect(task), self.ops.why(task))
-        self.run(self.ops.host("big.example.com"), self.ops.hosts(0, 500), self.ops.hosts(self.hosts // 2, 500))
+        self.run(operations.host(self.ops, "big.example.com"))
+        self.run(operations.page(self.ops, 0, 500), operations.page(self.ops, self.hosts // 2, 500))
         self.run(*self.ops.states((self.urls(BATCH),)))
         self.run(self.ops.probe(*rights.trials()))
 

@@ -100,7 +100,7 @@ def hosts(
     sink = Sink(as_json)
     with known_queue(queue, url, url_file) as opened:
         while True:
-            page = opened.hosts(cursor, limit)
+            page = opened.hosts.list(cursor, limit)
             if as_json:
                 for info in page.hosts:
                     sink.document(info)
@@ -147,7 +147,7 @@ def host(
     if usual and (delay is not None or per_host is not None):
         raise InvalidInput("give --usual, or --delay and --per-host")
     with known_queue(queue, url, url_file) as opened:
-        found = opened.set_host(
+        found = opened.hosts.set(
             name,
             delay="usual" if usual else delay,
             per_host="usual" if usual else _number_or(per_host, "--per-host", "usual"),
@@ -188,7 +188,7 @@ def block(
     if (for_ is None) == (until is None):
         raise InvalidInput("say for how long: --for 5m, or --until a time")
     with known_queue(queue, url, url_file) as opened:
-        found = opened.block_host(name, for_=for_, until=until, reason=reason)
+        found = opened.hosts.block(name, for_=for_, until=until, reason=reason)
     _tell(found, as_json)
 
 
@@ -196,7 +196,7 @@ def block(
 def unblock(queue: Name, name: Host, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """End a block or a ban."""
     with known_queue(queue, url, url_file) as opened:
-        found = opened.unblock_host(name)
+        found = opened.hosts.unblock(name)
     _tell(found, as_json)
 
 
@@ -208,10 +208,10 @@ def ban(
 ) -> None:  # fmt: skip
     """Never visit a host again: its ready tasks go to failed, and so do all later ones. Asks first."""
     with known_queue(queue, url, url_file) as opened:
-        known = opened.host(name)
+        known = opened.hosts.inspect(name)
         ready = f"{known.waiting:,} waiting, {known.busy:,} ready or in progress"
         sure(f"Ban host {known.host} of queue {queue}, and move its ready tasks to failed ({ready})?", yes)
-        found = opened.ban_host(name, reason)
+        found = opened.hosts.ban(name, reason)
     _tell(found, as_json)
 
 

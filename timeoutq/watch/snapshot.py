@@ -104,13 +104,13 @@ async def snapshot_async(queue: AsyncQueue, rows: int = 20) -> Snapshot:
 
 def _hosts_of(queue: Queue, rows: int) -> Sequence[HostInfo]:
     with suppress(InvalidInput):  # it is polite no more
-        return queue.hosts(n=rows).hosts
+        return queue.hosts.list(n=rows).hosts
     return ()
 
 
 async def _hosts_of_async(queue: AsyncQueue, rows: int) -> Sequence[HostInfo]:
     with suppress(InvalidInput):  # it is polite no more
-        return (await queue.hosts(n=rows)).hosts
+        return (await queue.hosts.list(n=rows)).hosts
     return ()
 
 

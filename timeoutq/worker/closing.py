@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from timeoutq import unending
-from timeoutq.client import AsyncQueue
 from timeoutq.deadlines import SLOWEST
 from timeoutq.errors import TimeoutqError
 from timeoutq.heartbeat import Heartbeat
@@ -26,7 +25,6 @@ from timeoutq.worker.interrupts import Interrupts
 from timeoutq.worker.parts import Parts
 from timeoutq.worker.pump import Pump
 from timeoutq.worker.stopping import DRAIN, GO_ON, Stopping
-from timeoutq.worker.voice import Voice
 
 LAST_WORDS = 1.0
 """Seconds that handlers may take to end when the worker ends."""
@@ -38,19 +36,16 @@ ENDING = 2.0
 class Closing:
     """Ends the work of one worker."""
 
-    queue: AsyncQueue
     desk: Desk
     pump: Pump
     parts: Parts
     interrupts: Interrupts
     heartbeat: Heartbeat
     stopping: Stopping
-    wake: asyncio.Event
-    voice: Voice
 
     async def close(self) -> None:
         """End everything; a server that does not answer is not waited for."""
-        desk, stopping, deadline = self.desk, self.stopping, self.queue.talk.deadline
+        desk, stopping, deadline = self.desk, self.stopping, self.desk.queue.talk.deadline
         early = stopping.level == GO_ON
         cut_off = not early and self.pump.is_cut_off()
         self._tell_cut_off()
@@ -87,7 +82,7 @@ class Closing:
             if not run.end:
                 thread = "" if run.task is not None else "; its thread goes on until the process ends"
                 told.append((run.lease, f"is cut off: {why}{thread}"))
-        self.voice.name_tasks(told, why)
+        self.desk.voice.name_tasks(told, why)
 
     async def _end_handlers(self) -> None:
         running = self.desk.running
@@ -97,10 +92,10 @@ class Closing:
             # handlers may clean up after themselves, but not for long
             until = time.monotonic() + LAST_WORDS
             while running and time.monotonic() < until:
-                self.wake.clear()
+                self.desk.woken.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(max(0.0, until - time.monotonic())):
-                        await self.wake.wait()
+                        await self.desk.woken.wait()
 
     async def _end_long_acks(self, seconds: float) -> None:
         """End the long acks, after `seconds` at most; give the leases back whose acks are not confirmed."""
@@ -114,7 +109,7 @@ class Closing:
 
     def _give_back_heavy(self) -> None:
         """Give back the tasks whose acks need more time on a slow link than is left for the last exchange."""
-        room = SLOWEST * self.queue.talk.deadline / 2
+        room = SLOWEST * self.desk.queue.talk.deadline / 2
         left: list[Lease] = []
         keep: list[Errand] = []
         ends = self.desk.ends
@@ -130,11 +125,11 @@ class Closing:
 
     def _tell_unsent(self, leases: list[Lease], trouble: TimeoutqError | None) -> None:
         why = self.stopping.why() + (f", and the last attempt failed: {trouble}" if trouble is not None else "")
-        self.voice.tell_unconfirmed(leases, why)
+        self.desk.voice.tell_unconfirmed(leases, why)
 
     async def _send_last(self) -> None:
         """Send the last ends, and give back what is to be given back, for a little longer than one call may take."""
-        seconds = self.queue.talk.deadline + 1
+        seconds = self.desk.queue.talk.deadline + 1
         exchanges, ends = self.pump.exchanges, self.desk.ends
         why = "the server does not answer"
         try:
@@ -149,12 +144,12 @@ class Closing:
             why = f"they were not sent within {seconds:g} s"
         left = list(ends.leases)
         if left:
-            self.voice.say(
+            self.desk.voice.say(
                 logging.WARNING, "worker %s could not end %d leases: %s; each runs out, and its task runs again",
-                self.voice.worker, len(left), why, error=why,
+                self.desk.voice.worker, len(left), why, error=why,
             )  # fmt: skip
         words = f"runs again when its lease has run out, though its handler is done: its ack is not sent, because {why}"
-        self.voice.name_tasks([(lease, words) for lease in ends.unsent_acks], why)
+        self.desk.voice.name_tasks([(lease, words) for lease in ends.unsent_acks], why)
 
     async def _leave_unending(self, consumers: set[asyncio.Task[None]]) -> None:
         """Leave handlers behind that do not end though they were cancelled: asyncio would wait for them without end."""
@@ -165,7 +160,7 @@ class Closing:
         for task in left:
             unending.leave(task)
             if task in runs:
-                self.voice.say(
+                self.desk.voice.say(
                     logging.WARNING, "queue %s: the handler of task %a does not end though it was cancelled",
-                    self.voice.queue, runs[task].task, lease=runs[task],
+                    self.desk.voice.queue, runs[task].task, lease=runs[task],
                 )  # fmt: skip

@@ -6,9 +6,10 @@ All of it happens in the event loop, but for `running`, which threads write to w
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -64,16 +65,16 @@ class Rules:
 class Desk:
     """What one worker holds."""
 
-    def __init__(
-        self, queue: AsyncQueue, rules: Rules, voice: Voice, ledger: Ledger | None, wake: Callable[[], None]
-    ) -> None:
-        """Prepare; `wake` is called when there is something to send."""
-        self._rules = rules
-        self._voice = voice
+    def __init__(self, queue: AsyncQueue, rules: Rules, voice: Voice, ledger: Ledger | None) -> None:
+        self.queue = queue
+        self.rules = rules
+        self.voice = voice
         self._refusals = Refusals()
         self._losses = Losses(queue, rules.runtime, voice)
         self.ledger = ledger
-        self.wake = wake
+        self.woken = asyncio.Event()
+        """Set when there is something to send, or another reason for the pump to look."""
+        self.wake = self.woken.set
         self.started = time.time()
         self.tally = Tally()
         self.spans = Spans()
@@ -87,7 +88,7 @@ class Desk:
         self.ends = Ends(queue, rules.most_releases)
         self.sent: dict[object, list[Errand]] = {}
         """The errands of the exchanges that are under way."""
-        self.long_acks = LongAcks(queue, voice, self._end_long_ack, wake)
+        self.long_acks = LongAcks(queue, voice, self._end_long_ack, self.wake)
 
     # ---- leases come
 
@@ -142,7 +143,7 @@ class Desk:
         elif raised or isinstance(came, Retry | GiveUp):
             self.failed(lease, came)
         else:
-            self.failed(lease, handlers.wrong_result(self._rules.handler, came))
+            self.failed(lease, handlers.wrong_result(self.rules.handler, came))
 
     def _ack(self, lease: Lease, result: Ack) -> None:
         put: object = result.put
@@ -154,7 +155,7 @@ class Desk:
         elif ack.is_long:
             if not self.long_acks.add(ack):
                 self.given_back([lease])
-                self._voice.tell_unconfirmed([lease], "the worker ends")
+                self.voice.tell_unconfirmed([lease], "the worker ends")
         else:
             self.ends.ack_found(ack)
 
@@ -168,10 +169,10 @@ class Desk:
     def _tell_refusal(self, lease: Lease, block_ms: int) -> None:
         row = self._refusals.add(lease.task)
         if row is not None:
-            self._voice.say(
+            self.voice.say(
                 logging.WARNING, "queue %s: handlers have put tasks back %d times in a row to block host %a, the last "
                 "time %a, for %g s; releases that block a host do not count against max_releases: its visits go on",
-                self._voice.queue, row[1], row[0], lease.task, block_ms / 1000,
+                self.voice.queue, row[1], row[0], lease.task, block_ms / 1000,
                 lease=lease, more={"host": row[0], "times": row[1]},
             )  # fmt: skip
 
@@ -179,7 +180,7 @@ class Desk:
 
     def failed(self, lease: Lease, error: BaseException) -> None:
         """End the lease as a failed attempt; whatever the error and the retry policy do, this does not raise."""
-        self.ends.fails.append(self._rules.failures.judge(lease, error))
+        self.ends.fails.append(self.rules.failures.judge(lease, error))
 
     def interrupted(self, run: Run) -> None:
         """End the lease of a handler that was stopped, by why it was stopped."""
@@ -187,7 +188,7 @@ class Desk:
             self.ends.releases.append(run.lease)
         elif run.end == "max_runtime":
             # the task had its time: this is a failure of the task, not of the process
-            self.failed(run.lease, self._rules.runtime.error())
+            self.failed(run.lease, self.rules.runtime.error())
         else:
             self.lost(run.lease)
 
@@ -216,7 +217,7 @@ class Desk:
             if isinstance(end, LeaseLost):
                 self.tally.lost += 1
                 what = "queue %s: the ack of a task came too late: %s"
-                self._voice.say(logging.WARNING, what, self._voice.queue, end, lease=lease, error=end)
+                self.voice.say(logging.WARNING, what, self.voice.queue, end, lease=lease, error=end)
             else:
                 self.tally.acked += 1
             if self._refusals.rows:
@@ -255,9 +256,9 @@ class Desk:
 
     def _give_up(self, lease: Lease) -> None:
         self.tally.failed += 1
-        error = f"released {self._rules.most_releases} times by its handler"
+        error = f"released {self.rules.most_releases} times by its handler"
         what = "queue %s: task %a is given up: %s"
-        self._voice.say(logging.WARNING, what, self._voice.queue, lease.task, error, lease=lease, error=error)
+        self.voice.say(logging.WARNING, what, self.voice.queue, lease.task, error, lease=lease, error=error)
 
     async def end_losses(self) -> None:
         """Wait until it is known of all lost leases why they were lost, for as long as one call may take."""

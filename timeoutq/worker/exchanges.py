@@ -18,16 +18,13 @@ from tenacity import RetryCallState, wait_random_exponential
 from timeoutq import flows, sending
 from timeoutq.calls import Call
 from timeoutq.cleaner import Cleaner
-from timeoutq.client import AsyncQueue
 from timeoutq.errors import TimeoutqError
 from timeoutq.model import Lease
 from timeoutq.replies import Claimed
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.ends import Errand
-from timeoutq.worker.pace import Pace
 from timeoutq.worker.sources import Source, asked
 from timeoutq.worker.stopping import AT_ONCE, Stopping
-from timeoutq.worker.voice import Voice
 
 FIRST_ANSWER = 1.0
 """Seconds: a server that has not answered a new worker for longer counts as away."""
@@ -38,25 +35,18 @@ class Exchanges:
 
     def __init__(
         self,
-        queue: AsyncQueue,
         desk: Desk,
         source: Source,
-        pace: Pace,
         stopping: Stopping,
         cleaner: Cleaner,
-        wake: asyncio.Event,
-        voice: Voice,
         receive: Callable[[list[Lease]], None],
     ) -> None:
         """Prepare; `receive` is called with what each claim has brought."""
-        self._queue = queue
+        self._queue, self._voice, self._woken = desk.queue, desk.voice, desk.woken
         self._desk = desk
         self._source = source
-        self._pace = pace
         self._stopping = stopping
         self._cleaner = cleaner
-        self._wake = wake
-        self._voice = voice
         self._receive = receive
         self._loop = asyncio.get_running_loop()
         self._met = False
@@ -79,7 +69,7 @@ class Exchanges:
     def fail(self, reason: BaseException) -> None:
         """End the worker with this error; the first one counts."""
         self.broken = self.broken or reason
-        self._wake.set()
+        self._woken.set()
 
     def begin(self, claim: Call[Claimed] | None) -> None:
         """Start an exchange in a task of its own."""
@@ -91,7 +81,7 @@ class Exchanges:
         self.under_way.discard(task)
         if not task.cancelled():
             self.broken = self.broken or task.exception()
-        self._wake.set()
+        self._woken.set()
 
     async def make(self, claim: Call[Claimed] | None = None) -> None:
         """Send the ends that have gathered, and a claim."""
@@ -118,7 +108,7 @@ class Exchanges:
             if claim is not None:
                 self._source.over(claim)
             raise
-        self._pace.took(time.monotonic() - sent_at)
+        self._source.pace.took(time.monotonic() - sent_at)
         trouble: TimeoutqError | None = None
         for errand, result in zip(errands, results, strict=False):
             if isinstance(result, TimeoutqError):
@@ -177,8 +167,8 @@ class Exchanges:
 
     async def _stopped(self) -> None:
         while not self._stopping.level:
-            self._wake.clear()
-            await self._wake.wait()
+            self._woken.clear()
+            await self._woken.wait()
 
     # ---- the end
 

@@ -12,14 +12,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from timeoutq import unending
-from timeoutq.client import AsyncQueue
 from timeoutq.heartbeat import Heartbeat
 from timeoutq.model import Answer, Lease
 from timeoutq.worker.crews import Crew
 from timeoutq.worker.desk import Desk
-from timeoutq.worker.runs import MaxRuntime, Run
+from timeoutq.worker.runs import Run
 from timeoutq.worker.suspects import Suspects
-from timeoutq.worker.voice import Voice
 
 LOOKS = 3
 """A lease on which nothing works is given back when it was seen like this that many times."""
@@ -30,15 +28,11 @@ CLEANUP = 5.0
 class Interrupts:
     """Whatever ends handlers and leases of one worker from outside."""
 
-    def __init__(
-        self, queue: AsyncQueue, desk: Desk, crew: Crew, suspects: Suspects, runtime: MaxRuntime, voice: Voice
-    ) -> None:
-        self._queue = queue
+    def __init__(self, desk: Desk, crew: Crew, suspects: Suspects) -> None:
+        self._queue, self._voice, self._runtime = desk.queue, desk.voice, desk.rules.runtime
         self._desk = desk
         self._crew = crew
         self._suspects = suspects
-        self._runtime = runtime
-        self._voice = voice
         self._loop = asyncio.get_running_loop()
 
     # ---- lost leases

@@ -12,35 +12,21 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
-from timeoutq import forks
 from timeoutq.cleaner import Cleaner
-from timeoutq.client import AsyncQueue
 from timeoutq.errors import TimeoutqError
 from timeoutq.heartbeat import Heartbeat
 from timeoutq.model import Lease
 from timeoutq.worker.crews import Crew
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.exchanges import Exchanges
-from timeoutq.worker.pace import Load, Pace
+from timeoutq.worker.pace import Load
 from timeoutq.worker.sources import Source
 from timeoutq.worker.stopping import Stopping
 from timeoutq.worker.suspects import CRASHES, Suspects
-from timeoutq.worker.voice import Voice
 
 SIDE_BY_SIDE = 2
 """How many exchanges are under way at once, at most; each has a connection of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What ends a worker that nobody stops."""
-
-    burst: bool
-    """Whether the worker ends when the queue is drained."""
-    max_tasks: int | None
-    """After how many runs of handlers it ends."""
 
 
 class Pump:
@@ -48,34 +34,25 @@ class Pump:
 
     def __init__(
         self,
-        queue: AsyncQueue,
         desk: Desk,
         crew: Crew,
         source: Source,
         suspects: Suspects,
-        pace: Pace,
         stopping: Stopping,
-        limits: Limits,
         heartbeat: Heartbeat,
         cleaner: Cleaner,
-        wake: asyncio.Event,
-        voice: Voice,
-        generation: int,
     ) -> None:
-        self._queue = queue
+        self._queue, self._voice = desk.queue, desk.voice
         self._desk = desk
         self.crew = crew
         self.source = source
         self.suspects = suspects
-        self._pace = pace
+        self._pace = source.pace
         self._stopping = stopping
-        self._limits = limits
+        self._limits = stopping.limits
         self._heartbeat = heartbeat
         self._cleaner = cleaner
-        self._wake = wake
-        self._voice = voice
-        self._generation = generation
-        self.exchanges = Exchanges(queue, desk, source, pace, stopping, cleaner, wake, voice, receive=self._receive)
+        self.exchanges = Exchanges(desk, source, stopping, cleaner, receive=self._receive)
 
     async def run(self, check: Callable[[], None], stop: Callable[[], None]) -> None:
         """Pump until the worker ends.
@@ -100,12 +77,10 @@ class Pump:
 
     async def _go_round(self, check: Callable[[], None], stop: Callable[[], None]) -> None:
         while True:
-            if forks.generation != self._generation:
-                forks.leave("a task", None)
             check()
             if self.exchanges.broken is not None:
                 raise self.exchanges.broken
-            self._wake.clear()
+            self._desk.woken.clear()
             self._heed_max_tasks(stop)
             if self._stopping.level:
                 self._stopping.begin_drain()
@@ -141,7 +116,7 @@ class Pump:
         timeout = max(0.0, min(until) - now) if until else None
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self._wake.wait()
+                await self._desk.woken.wait()
 
     # ---- claims go out, and come back
 

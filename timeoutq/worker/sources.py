@@ -1,4 +1,4 @@
-"""One queue, as the pump sees it: whether tasks are to be had there, and how many may still come.
+"""One queue, as the pump sees it: whether tasks are to be had there, how many may still come, and at which pace.
 
 While a source is idle nothing is claimed from it; the bell of the queue ends that.
 """
@@ -6,15 +6,15 @@ While a source is idle nothing is claimed from it; the bell of the queue ends th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import cast
 
-from timeoutq import sending
+from timeoutq import flows, sending
 from timeoutq.calls import Call
-from timeoutq.client import AsyncQueue
+from timeoutq.errors import TimeoutqError
 from timeoutq.model import Lease
 from timeoutq.replies import Claimed
-from timeoutq.troubles import LINK_ERRORS
+from timeoutq.worker.desk import Desk
+from timeoutq.worker.pace import Pace
 
 BELL_RETRY = 0.5
 """Seconds between two waits on the bell when it cannot be heard; a burst waits no longer than this at all."""
@@ -23,13 +23,14 @@ BELL_RETRY = 0.5
 class Source:
     """A queue from which a worker claims."""
 
-    def __init__(self, queue: AsyncQueue, runtime_ms: int, wake: Callable[[], None], *, is_burst: bool) -> None:
-        """Prepare; `runtime_ms` is the max_runtime of what is claimed, `wake` is called when the bell has rung."""
-        self._queue = queue
-        self._runtime_ms = runtime_ms
-        self._timeout_ms = round(queue.timeout * 1000)
-        self._wake = wake
+    def __init__(self, desk: Desk, pace: Pace, *, is_burst: bool) -> None:
+        """Prepare; the desk is woken when the bell has rung."""
+        self._queue = desk.queue
+        self._runtime_ms = desk.rules.runtime.ms
+        self._timeout_ms = round(desk.queue.timeout * 1000)
+        self._wake = desk.wake
         self._is_burst = is_burst
+        self.pace = pace
         self.idle = False
         """Whether the last claim found no more tasks, or no more for us."""
         self.plenty = False
@@ -71,8 +72,8 @@ class Source:
     async def _await_bell(self) -> None:
         seconds = BELL_RETRY if self._is_burst else sending.BELL_WAIT
         try:
-            await self._queue.link.wait_bell(self._queue.operations.key("bell"), seconds)
-        except LINK_ERRORS:
+            await self._queue.run(flows.hear_bell(self._queue.talk, seconds))
+        except TimeoutqError:
             await asyncio.sleep(BELL_RETRY)
         finally:
             self.bell = None

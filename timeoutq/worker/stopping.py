@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 GO_ON, DRAIN, AT_ONCE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What ends a worker that nobody stops."""
+
+    burst: bool = False
+    """Whether the worker ends when the queue is drained."""
+    max_tasks: int | None = None
+    """After how many runs of handlers it ends."""
+
+
+NO_LIMITS = Limits()
 
 
 class Stopping:
     """The orders that one worker was given, or gave itself."""
 
-    def __init__(self, drain_deadline: float) -> None:
+    def __init__(self, drain_deadline: float, limits: Limits = NO_LIMITS) -> None:
         """Prepare; a drain takes `drain_deadline` seconds at most."""
         self._drain_deadline = drain_deadline
+        self.limits = limits
         self.level = GO_ON
         self.until = 0.0
         """When the drain is over, by the monotonic clock; 0 while there is none."""

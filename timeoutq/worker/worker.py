@@ -31,10 +31,10 @@ from timeoutq.worker.failures import Failures
 from timeoutq.worker.interrupts import Interrupts
 from timeoutq.worker.pace import Pace
 from timeoutq.worker.parts import Parts
-from timeoutq.worker.pump import Limits, Pump
+from timeoutq.worker.pump import Pump
 from timeoutq.worker.runs import MaxRuntime
 from timeoutq.worker.sources import Source
-from timeoutq.worker.stopping import Stopping
+from timeoutq.worker.stopping import Limits, Stopping
 from timeoutq.worker.suspects import Suspects
 from timeoutq.worker.threads import ThreadCrew
 from timeoutq.worker.voice import Voice
@@ -105,13 +105,11 @@ class Worker:
         self.policy = queue.retry if retry is None else RetryPolicy.of(retry)
         self._runtime = MaxRuntime(queue, max_runtime)
         self.burst = burst
-        self._limits = Limits(burst, most_runs)
         self.drain_deadline = arguments.seconds(drain_deadline, "drain_deadline")
-        self._stopping = Stopping(self.drain_deadline)
+        self._stopping = Stopping(self.drain_deadline, Limits(burst, most_runs))
         self._signals = signals
-        self._wake = asyncio.Event()
         rules = Rules(self._shape.name, self._runtime, Failures(self.policy, self._voice), most_releases)
-        self._desk = Desk(queue, rules, self._voice, ledger, self._wake.set)
+        self._desk = Desk(queue, rules, self._voice, ledger)
         self._ran = False
         self._pump: Pump | None = None
         self._pumping: asyncio.Task[None] | None = None
@@ -186,7 +184,7 @@ class Worker:
         self._voice.say(logging.INFO, "worker %s %s", self._voice.worker, what)
         if not self._span.entered or at_once:
             self._span.give_up()
-        self._wake.set()
+        self._desk.wake()
         if self._pump is not None and self._pumping is not None and not self.held and self._pump.exchanges.away:
             # no lease is held and the server does not answer: there is nothing to wait for
             self._pumping.cancel()
@@ -205,16 +203,13 @@ class Worker:
             self._pump.exchanges.fail(reason)
 
     async def _serve(self, generation: int) -> None:
-        queue, desk, voice, wake = self.queue, self._desk, self._voice, self._wake
+        queue, desk, voice, stopping = self.queue, self._desk, self._voice, self._stopping
         crew, suspects, cleaner = self._crew(generation), Suspects(), Cleaner(queue)
-        source = Source(queue, self._runtime.ms, wake.set, is_burst=self.burst)
-        interrupts = Interrupts(queue, desk, crew, suspects, self._runtime, voice)
+        source = Source(desk, self._pace, is_burst=self.burst)
+        interrupts = Interrupts(desk, crew, suspects)
         self._heartbeat = heartbeat = Heartbeat(twin(queue), desk.held, interrupts.lose_soon, self._about, desk.spans)
-        self._pump = pump = Pump(
-            queue, desk, crew, source, suspects, self._pace, self._stopping, self._limits, heartbeat, cleaner, wake,
-            voice, generation,
-        )  # fmt: skip
-        parts = Parts(voice, wake.set)
+        self._pump = pump = Pump(desk, crew, source, suspects, stopping, heartbeat, cleaner)
+        parts = Parts(voice, desk.wake)
         try:
             heartbeat.start()
             parts.keep("cleaner", cleaner.run)
@@ -225,9 +220,9 @@ class Worker:
                 logging.INFO, "worker %s starts on queue %s: concurrency %d, timeout %g s",
                 voice.worker, voice.queue, self.concurrency, queue.timeout,
             )  # fmt: skip
-            await self._await_pump(pump, parts)
+            await self._await_pump(pump, parts, generation)
         finally:
-            await Closing(queue, desk, pump, parts, interrupts, heartbeat, self._stopping, wake, voice).close()
+            await Closing(desk, pump, parts, interrupts, heartbeat, stopping).close()
 
     def _crew(self, generation: int) -> Crew:
         span = self._span
@@ -242,8 +237,13 @@ class Worker:
             else ThreadCrew(work, self.concurrency, self._break)
         )
 
-    async def _await_pump(self, pump: Pump, parts: Parts) -> None:
-        flow = pump.run(partial(parts.check, "cleaner"), self.stop)
+    async def _await_pump(self, pump: Pump, parts: Parts, generation: int) -> None:
+        def check() -> None:
+            if forks.generation != generation:
+                forks.leave("a task", None)
+            parts.check("cleaner")
+
+        flow = pump.run(check, self.stop)
         self._pumping = pumping = asyncio.create_task(flow, name=f"pump-{self.queue.name}")
         try:
             await pumping

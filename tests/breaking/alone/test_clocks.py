@@ -438,7 +438,7 @@ def test_a_producers_clock_does_not_matter_to_a_delay(tmp_path: Path, url: str, 
 async def test_a_host_has_its_turn_in_time_whatever_the_clock_does(bent: Bent, seconds: float) -> None:
     async with AsyncQueue("q", bent.server.url, politeness=Politeness(delay=0.5)) as queue:
         await queue.put("http://a.example/1", "http://a.example/2", "http://b.example/1", "http://b.example/2")
-        await queue.block_host("b.example", for_=3600)
+        await queue.hosts.block("b.example", for_=3600)
         leases = await queue.claim(5)
         await queue.ack(leases)
         bent.step(seconds)

@@ -1,0 +1,16 @@
+"""`Queue` and `AsyncQueue`, the two faces of one queue.
+
+Programs, workers, the command and everything else call them. The files of this room:
+
+    face          settings, the name of a client, tokens
+    driving       carries out the steps of flows: the only caller of the links
+    queue         the methods, for code that blocks
+    async_queue   the same methods, for asyncio
+    twin          from an `AsyncQueue` to a `Queue` for a thread
+"""
+
+from timeoutq.client.async_queue import AsyncQueue
+from timeoutq.client.queue import Queue
+from timeoutq.client.twin import twin
+
+__all__ = ["AsyncQueue", "Queue", "twin"]

@@ -1,0 +1,320 @@
+"""`AsyncQueue`: the face of a queue for asyncio, one line per method. `Queue` is its twin.
+
+`methods.py`, `flows.py`, `reads.py` and `why.py` say what a method does; the driver carries it out. The twins have the
+same names, signatures and docstrings, which a test holds equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from datetime import datetime, timedelta
+from typing import Any, Literal, overload
+
+from timeoutq import flows, methods, reads, why
+from timeoutq.client.driving import AsyncDriver
+from timeoutq.hosts import AsyncHosts
+from timeoutq.model import (
+    Answer,
+    Entry,
+    Failure,
+    Lease,
+    Outcome,
+    Page,
+    Payload,
+    Politeness,
+    Sample,
+    State,
+    Stats,
+    Task,
+    TaskId,
+    TaskInfo,
+    Tasks,
+    WorkerInfo,
+)
+from timeoutq.sending import answer, answers
+from timeoutq.why import Reason
+
+Found = list
+"""`list` is a method of the queue: below it, the type goes by this name."""
+
+
+class AsyncQueue(AsyncDriver):
+    """A queue, for asyncio. Each event loop that uses it has connections of its own.
+
+    put, schedule                                        tasks in
+    claim, extend, ack, release, fail, pull              leases, and tasks without one
+    requeue_expired, promote_due, prune                  what cleaners do
+    states, inspect, why, list, each                     look at tasks
+    stats, workers, history, errors, server              look at the queue
+    exists, drained, wait_drained                        ask the queue
+    pause, resume, configure                             change the queue
+    retry_failed, forget, purge                          move or remove tasks
+    hosts                                                the room of the hosts of a polite queue
+    """
+
+    # ---- tasks in
+
+    async def put(self, *tasks: Tasks, again: bool = False, group: str | None = None, durable: int = 0) -> Outcome:
+        """Put tasks: ids, mappings of ids to payloads, or iterables of ids, any number.
+
+        Gives for each id, in order, `ADDED` or the state that holds the id already; `again=True` puts done and failed
+        tasks back with a clean record. Each 500 ids (or each MiB of payloads) are one atomic step. If one of the ids is
+        bad, nothing is put.
+        On a polite queue, `group` is the host that the tasks count for, instead of the host of their URL; a queue that
+        is not polite keeps the group for later. With `durable`, the call returns when that many replicas have confirmed
+        the tasks (WAIT), so that a failover to one of them does not lose the tasks.
+        Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
+        """
+        return await self.run(methods.put(self.talk, tasks, again, group, durable))
+
+    async def schedule(
+        self,
+        *tasks: Tasks,
+        at: float | datetime | None = None,
+        after: float | None = None,
+        again: bool = False,
+        group: str | None = None,
+        durable: int = 0,
+    ) -> Outcome:
+        """Schedule tasks `at` a time (Unix seconds or an aware datetime), or `after` a number of seconds.
+
+        A task that is scheduled already gets the new time, earlier or later, and the answer `SCHEDULED`. `after` counts
+        by the server's clock. `group` and `durable` are as for `put`. Raises `InvalidInput`, `ServerFull`,
+        `Unavailable`, `NotReplicated`.
+        """
+        return await self.run(methods.schedule(self.talk, tasks, at, after, again, group, durable))
+
+    # ---- leases
+
+    async def claim(
+        self, n: int = 1, *, timeout: float | None = None, max_runtime: float | None = None, wait: float = 0.0
+    ) -> list[Lease]:
+        """Lease up to `n` ready tasks (500 at most) for `timeout` seconds; wait up to `wait` seconds for the first.
+
+        Gives an empty list when nothing is ready or the queue is paused. Expired and due tasks are made ready first.
+        Raises `InvalidInput`, `Unavailable`.
+        """
+        return await self._claim(methods.Claim(self.talk, n, timeout, max_runtime, wait))
+
+    @overload
+    async def extend(self, lease: Lease, timeout: float | None = None) -> Lease: ...
+    @overload
+    async def extend(self, lease: Iterable[Lease], timeout: float | None = None) -> Outcome: ...
+    async def extend(self, lease: Lease | Iterable[Lease], timeout: float | None = None) -> Lease | Outcome:
+        """Let leases run for `timeout` seconds from now; also one that ran out, if nobody has taken the task back yet.
+
+        For one lease: gives the lease with its new deadline, or raises `LeaseLost`. For many: gives an answer for each,
+        `OK`, `LOST`, or `MAX_RUNTIME` if the lease may not be extended any more.
+        """
+        return await self.run(methods.extend(self.talk, lease, timeout))
+
+    @overload
+    async def ack(
+        self, lease: Lease, put: Tasks | None = None, *, again_in: float | None = None, payload: Payload = None
+    ) -> Answer: ...
+    @overload
+    async def ack(self, lease: Iterable[Lease], put: None = None, *, again_in: float | None = None) -> Outcome: ...
+    async def ack(
+        self,
+        lease: Lease | Iterable[Lease],
+        put: Tasks | None = None,
+        *,
+        again_in: float | None = None,
+        payload: Payload = None,
+    ) -> Answer | Outcome:
+        """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
+
+        The step takes up to 499 tasks and 1 MiB of their payloads; further tasks are put before the ack, never after.
+
+        With `again_in`, the tasks are not done, but scheduled again in that many seconds, with a clean record; a single
+        lease may also give its task a new `payload`.
+
+        An ack after the deadline counts as long as nobody has taken the task back. For one lease: gives `OK`, or
+        `ALREADY` when this very ack was carried out before, and raises `LeaseLost` when the lease is lost. For many:
+        gives an answer for each.
+        """
+        return await self.run(methods.ack(self.talk, lease, put, again_in, payload))
+
+    @overload
+    async def release(self, lease: Lease, delay: float = 0.0, *, block_host: float = 0.0) -> Answer: ...
+    @overload
+    async def release(self, lease: Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0) -> Outcome: ...
+    async def release(
+        self, lease: Lease | Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0
+    ) -> Answer | Outcome:
+        """Give leases back; their tasks are ready at once, or after `delay` seconds. Answers as `ack` does.
+
+        A release does not count as an attempt. On a polite queue, `block_host` also keeps all workers from the hosts of
+        these tasks for that many seconds, in the same step.
+        """
+        return await self.run(methods.release(self.talk, lease, delay, block_host))
+
+    @overload
+    async def fail(
+        self, lease: Lease, error: BaseException | str, *, retry_in: float | None = None, give_up: bool = False
+    ) -> Answer: ...
+    @overload
+    async def fail(
+        self,
+        lease: Iterable[Lease],
+        error: BaseException | str,
+        *,
+        retry_in: float | None = None,
+        give_up: bool = False,
+    ) -> Outcome: ...
+    async def fail(
+        self,
+        lease: Lease | Iterable[Lease],
+        error: BaseException | str,
+        *,
+        retry_in: float | None = None,
+        give_up: bool = False,
+    ) -> Answer | Outcome:
+        """End leases as failed; tasks are tried again in `retry_in` seconds, never (`give_up`), or as the policy says.
+
+        `error` is kept with the task, at most 4 KiB of it. Answers as `ack` does.
+        """
+        return await self.run(methods.fail(self.talk, lease, error, retry_in, give_up))
+
+    async def pull(self, n: int = 1) -> list[Task]:
+        """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
+
+        This is at most once: if you die, the tasks are lost. One call brings about 4 MiB of payloads, so fewer tasks
+        when their payloads are large; no task comes only when no task is ready.
+
+        Raises `Unavailable` when the reply was lost; its tasks are not given again.
+        """
+        return await self.run(methods.pull(self.talk, n))
+
+    # ---- the cleaner's
+
+    async def requeue_expired(self, n: int = 200) -> int:
+        """Take back up to `n` tasks whose lease ran out; give their number. Any number of processes may do this."""
+        return await self.run(methods.requeue_expired(self.talk, n))
+
+    async def promote_due(self, n: int = 500) -> int:
+        """Make up to `n` scheduled tasks ready whose time has come; give their number."""
+        return await self.run(methods.promote_due(self.talk, n))
+
+    async def prune(self, n: int = 500) -> int:
+        """Drop up to `n` done tasks that `keep_done` does not keep; give their number."""
+        return await self.run(methods.prune(self.talk, n))
+
+    # ---- the operator's
+
+    async def retry_failed(self, *tasks: Tasks, all: bool = False) -> int:
+        """Make failed tasks ready again with a clean record: these, or with `all` every failed task; give their number.
+
+        Raises `InvalidInput` when no tasks are named and `all` is not given, and when both are.
+        """
+        return await self.run(flows.retry_failed(self.talk, tasks, all=all))
+
+    async def forget(self, *tasks: Tasks) -> Outcome:
+        """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""
+        return await self.run(answers(self.talk, self.operations.forget(tasks)))
+
+    async def inspect(self, task: TaskId) -> TaskInfo:
+        """Tell all that is known of one task; `state` is None when no state holds the task."""
+        return await self.run(answer(self.talk, self.operations.inspect(task)))
+
+    async def states(self, *tasks: Tasks) -> Outcome:
+        """Give the state of each task, any number of them, 500 at one moment; `UNKNOWN` for a task in no state.
+
+        `outcome["https://example.com/"]` is the state of one task, `outcome.items()` gives pairs of id and state, and
+        `outcome.counts()` the number of tasks in each state.
+        """
+        return await self.run(answers(self.talk, self.operations.states(tasks)))
+
+    async def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
+        """Read a page of a state, about `n` entries: leases by deadline, scheduled by due time, sets in no order."""
+        return await self.run(reads.page(self.talk, state, cursor, n))
+
+    async def each(self, state: State | str) -> AsyncIterator[Entry]:
+        """Go through all entries of a state, in no order, some hundred at a time.
+
+        A task that stays in the state is given at least once; a task that moves meanwhile may be left out.
+        """
+        cursor = reads.START
+        while cursor is not None:
+            found, cursor = await self.run(reads.entries(self.talk, state, cursor))
+            for entry in found:
+                yield entry
+
+    async def stats(self) -> Stats:
+        """Count all states, read counters and settings, at one moment."""
+        return await self.run(answer(self.talk, self.operations.stats()))
+
+    async def workers(self) -> Found[WorkerInfo]:
+        """Tell which workers there are: the 500 whose signs of life are the newest."""
+        return await self.run(reads.workers(self.talk))
+
+    async def history(self) -> Found[Sample]:
+        """Give the counters of the last twenty minutes: about one sample per ten seconds, the oldest first."""
+        return await self.run(reads.history(self.talk))
+
+    async def errors(self, n: int = 10) -> Found[Failure]:
+        """Give the last errors, newest first, 50 at most."""
+        return await self.run(reads.errors(self.talk, n))
+
+    async def pause(self) -> None:
+        """Stop giving out tasks; tasks that have a lease are finished."""
+        await self.run(methods.pause(self.talk))
+
+    async def resume(self) -> None:
+        """Give out tasks again."""
+        await self.run(methods.resume(self.talk))
+
+    async def configure(
+        self,
+        *,
+        keep_done: int | str | timedelta | None = None,
+        max_crashes: int | None = None,
+        politeness: Politeness | Literal["off"] | None = None,
+    ) -> None:
+        """Change settings of the queue for all its clients; see `Queue()` for their meaning.
+
+        When politeness begins or ends (`"off"`), the tasks that are in the queue are adapted too, 500 in each step;
+        handlers that run are not disturbed. When politeness ends, the hosts and their rules are forgotten.
+        """
+        await self.run(methods.configure(self.talk, keep_done, max_crashes, politeness))
+
+    async def exists(self) -> bool:
+        """Say whether anything was put to the queue, or set for it, since the queue was last purged.
+
+        A queue does not exist only because a worker or a cleaner waits there.
+        """
+        return await self.run(reads.exists(self.talk))
+
+    async def drained(self, before: float | datetime | None = None) -> bool:
+        """Say whether nothing is ready, held, scheduled (before a time, if one is given), or waiting for a host's turn.
+
+        This is one atomic answer. A task that waits because its host's budget is used up does not count. A queue to
+        which nothing was put is drained, too: `exists` tells a mistyped name from a queue that is done.
+        """
+        return await self.run(methods.drained(self.talk, before))
+
+    async def wait_drained(self, timeout: float | None = None, before: float | datetime | None = None) -> bool:
+        """Wait until the queue is drained (see `drained`), for `timeout` seconds at most; say whether it is."""
+        return await self.run(methods.wait_drained(self.talk, timeout, before))
+
+    async def why(self, task: TaskId) -> Reason:
+        """Say why a task is not being worked on now, or who works on it."""
+        return await self.run(why.explain(self.talk, task))
+
+    async def purge(self) -> None:
+        """Remove the queue with all its keys. Workers that hold leases lose them."""
+        await self.run(flows.purge(self.talk))
+
+    async def server(self) -> dict[str, Any]:
+        """Give what the command INFO says about the server."""
+        return await self.run(reads.server(self.talk))
+
+    # ---- rooms
+
+    @property
+    def hosts(self) -> AsyncHosts:
+        """The hosts of a polite queue: `list`, `each` and `inspect` look; `set`, `block`, `unblock` and `ban` change.
+
+        For example `queue.hosts.block("a.example", for_=60)`.
+        """
+        return AsyncHosts(self)

@@ -1,0 +1,168 @@
+"""Carries out the steps of flows: for code that blocks, and for asyncio. The drivers are the only caller of the links.
+
+`Queue` is a `Driver` with methods, `AsyncQueue` an `AsyncDriver` with the same methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from timeoutq import flows
+from timeoutq.client.face import Face
+from timeoutq.errors import TimeoutqError
+from timeoutq.link import AsyncLink, Link
+from timeoutq.methods import Claim
+from timeoutq.model import Lease
+from timeoutq.sending import BELL_WAIT, Alarm, Bell, Flow, Send
+from timeoutq.troubles import LINK_ERRORS
+
+T = TypeVar("T")
+
+
+class Driver(Face):
+    """Carries out flows, for code that blocks."""
+
+    def _prepare(self) -> None:
+        self._opened = False
+        self._held: tuple[int, Link] | None = None  # the process that uses the link, and the link
+
+    def run(self, flow: Flow[T]) -> T:
+        """Carry out a flow; the first one also meets the server."""
+        if not self._opened:
+            self._drive(flows.opening(self.talk, self._settings, self.allow_eviction))
+            self._opened = True
+        return self._drive(flow)
+
+    def _drive(self, flow: Flow[T]) -> T:
+        link = self._link()
+        result: Any = None
+        while True:
+            try:
+                step = flow.send(result)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # the flow's own type
+            try:
+                if isinstance(step, Send):
+                    result = link.send(step.commands)
+                elif isinstance(step, Bell):
+                    result = link.wait_bell(self.operations.key("bell"), step.seconds)
+                elif isinstance(step, Alarm):
+                    result = link.wait_alarm(self.operations.key("alarm"), step.last, step.seconds)
+                else:
+                    time.sleep(step.seconds)
+                    result = None
+            except LINK_ERRORS as error:
+                result = error
+
+    def _link(self) -> Link:
+        pid = os.getpid()
+        if self._held is None or self._held[0] != pid:
+            self._held = (pid, Link(self.server_at, BELL_WAIT))
+        return self._held[1]
+
+    def _claim(self, claim: Claim) -> list[Lease]:
+        try:
+            return self.run(claim.flow())
+        except TimeoutqError:
+            raise
+        except BaseException:
+            if claim.sent:  # Ctrl-C or another signal has ended a claim that may have run
+                with suppress(TimeoutqError, *LINK_ERRORS):  # leases that cannot be given back run out by themselves
+                    self._drive(claim.give_back())
+            raise
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        if self._held is not None:
+            self._held[1].close()
+            self._held = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncDriver(Face):
+    """Carries out flows, for asyncio. Each event loop that uses it has connections of its own."""
+
+    def _prepare(self) -> None:
+        self._opened = False
+        self._held: tuple[asyncio.AbstractEventLoop, AsyncLink] | None = None  # the loop that was here last
+        self._links: dict[asyncio.AbstractEventLoop, AsyncLink] = {}
+        self._background: set[asyncio.Future[None]] = set()  # claims that are given back
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Carry out a flow; the first one also meets the server."""
+        if not self._opened:
+            await self._drive(flows.opening(self.talk, self._settings, self.allow_eviction))
+            self._opened = True
+        return await self._drive(flow)
+
+    async def _drive(self, flow: Flow[T]) -> T:
+        link = self._link()
+        result: Any = None
+        while True:
+            try:
+                step = flow.send(result)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # the flow's own type
+            try:
+                if isinstance(step, Send):
+                    result = await link.send(step.commands)
+                elif isinstance(step, Bell):
+                    result = await link.wait_bell(self.operations.key("bell"), step.seconds)
+                elif isinstance(step, Alarm):
+                    result = await link.wait_alarm(self.operations.key("alarm"), step.last, step.seconds)
+                else:
+                    await asyncio.sleep(step.seconds)
+                    result = None
+            except LINK_ERRORS as error:
+                result = error
+
+    def _link(self) -> AsyncLink:
+        loop = asyncio.get_running_loop()
+        if self._held is None or self._held[0] is not loop:
+            # connections live and die with their loop: those of one that has ended are left to it
+            self._links = {known: link for known, link in self._links.items() if not known.is_closed()}
+            if loop not in self._links:
+                self._links[loop] = AsyncLink(self.server_at, BELL_WAIT)
+            self._held = (loop, self._links[loop])
+        return self._held[1]
+
+    async def _claim(self, claim: Claim) -> list[Lease]:
+        try:
+            return await self.run(claim.flow())
+        except asyncio.CancelledError:
+            if claim.sent:  # so it may have run
+                task = asyncio.ensure_future(self._drive(claim.give_back()))
+                self._background.add(task)
+                task.add_done_callback(self._background.discard)
+            raise
+
+    async def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        loop = asyncio.get_running_loop()
+        mine = [task for task in self._background if task.get_loop() is loop]
+        if mine:
+            await asyncio.gather(*mine, return_exceptions=True)
+        self._held = None
+        link = self._links.pop(loop, None)
+        if link is not None:
+            await link.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

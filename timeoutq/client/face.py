@@ -1,0 +1,116 @@
+"""What both faces hold: the settings of a client, its name, and its tokens.
+
+`driving.py` adds the links, `queue.py` and `async_queue.py` the methods.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+from timeoutq import arguments
+from timeoutq.connection import Server
+from timeoutq.model import Politeness
+from timeoutq.operations import Operations
+from timeoutq.retry import Retries, RetryPolicy
+from timeoutq.sending import ServerClock, Talk, Terms
+
+
+class Face:
+    """A client of a queue, as both faces hold it."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str | None = None,
+        *,
+        client: Any = None,
+        timeout: float = 30.0,
+        max_runtime: float | None = None,
+        retry: Retries = None,
+        keep_done: int | str | timedelta | None = None,
+        max_crashes: int | None = None,
+        politeness: Politeness | None = None,
+        deadline: float = 5.0,
+        allow_eviction: bool = False,
+    ) -> None:
+        """Describe a queue; the first operation connects.
+
+        `name` is 1 to 64 of `A-Z a-z 0-9 . _ -`. The server is `url` (`redis://`, `rediss://`, `unix://`, `valkey://`),
+        else `TIMEOUTQ_URL`, else `REDIS_URL`, else `redis://localhost:6379/0`. Or pass `client`, a redis-py client: the
+        queue takes its address and credentials, and opens connections of its own. TLS is `rediss://`, with
+        `?ssl_ca_certs=`, `ssl_certfile=` and `ssl_keyfile=` in the URL, or `TIMEOUTQ_CA`, `TIMEOUTQ_CERT` and
+        `TIMEOUTQ_KEY`.
+
+        `timeout` is the length of a lease and `max_runtime` the longest that a task may be held in all, both in
+        seconds. `retry` says when a failed task is tried again: tenacity's `wait_*` and `stop_*` objects or a list of
+        delays in seconds.
+
+        Three settings belong to the queue, and passing one changes it for all clients: `keep_done` ("forever", 0, a
+        count or a timedelta), `max_crashes` (the number of lost leases after which a task goes to failed, 5 at first)
+        and `politeness` (how often hosts may be visited, see `Politeness`).
+
+        A call takes `deadline` seconds at most, and one second more for each 128 KiB that the call carries; the time
+        for which `claim` is told to wait does not count. A call that was first sent more than 50 s ago is not sent
+        again, whatever the deadline, because the queue remembers only the calls of the last minute. `allow_eviction`
+        accepts a server that may throw tasks away.
+
+        Raises `InvalidInput` for an argument that cannot be used.
+        """
+        self.operations = Operations(name)
+        self.name = name
+        terms = Terms(
+            arguments.timeout_ms(timeout),
+            0 if max_runtime is None else arguments.timeout_ms(max_runtime, "max_runtime"),
+            RetryPolicy.of(retry),
+        )
+        self.allow_eviction = allow_eviction
+        deadline = arguments.deadline(deadline)
+        self.server_at = Server(url, client, deadline)
+        self.url = self.server_at.url
+        settings = {"keep_done": keep_done, "max_crashes": max_crashes, "politeness": politeness}
+        self._settings = arguments.settings(settings)
+        self.given = (url, client, deadline)
+        self._identify()
+        self._prepare()
+        self.talk = Talk(self.operations, self.server_at, ServerClock(), deadline, self.token, terms)
+
+    def __repr__(self) -> str:
+        # also of one whose constructor has raised, which a debugger or a traceback may show
+        name, url = getattr(self, "name", None), getattr(self, "url", None)
+        return f"{type(self).__name__}({name!r}, url={url!r})"
+
+    @property
+    def timeout(self) -> float:
+        """The length of a lease, seconds."""
+        return self.talk.terms.timeout_ms / 1000
+
+    @property
+    def max_runtime(self) -> float | None:
+        """The longest time that a task may be held in all, seconds; None is no limit."""
+        return self.talk.terms.max_runtime_ms / 1000 or None
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """When a failed task is tried again."""
+        return self.talk.terms.retry
+
+    def _prepare(self) -> None:
+        """Prepare what the driver needs besides."""
+
+    def _identify(self) -> None:
+        self._pid = os.getpid()
+        host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:24]
+        self.worker = f"{host}:{self._pid}:{secrets.token_hex(4)}"
+        self._numbers = count(1)
+
+    def token(self) -> bytes:
+        """Make a new token: this client's name and a number; another name in a forked process."""
+        if os.getpid() != self._pid:
+            self._identify()
+        return b"%s#%x" % (self.worker.encode(), next(self._numbers))

@@ -1,0 +1,130 @@
+"""`queue.hosts`, the face of this room, twice: the twins have the same names, signatures and docstrings.
+
+`Queue.hosts` gives `Hosts`, and `AsyncQueue.hosts` gives `AsyncHosts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from typing import Literal
+
+from timeoutq import reads
+from timeoutq.hosts import flows
+from timeoutq.model import HostInfo, HostPage
+from timeoutq.rooms import AsyncRoom, Room
+
+
+class Hosts(Room):
+    """The hosts of a polite queue. Every method raises `InvalidInput` on a queue that is not polite."""
+
+    def list(self, cursor: str | None = None, n: int = 100) -> HostPage:
+        """Read a page of the hosts that the queue has met; the host with the next turn comes first."""
+        return self._queue.run(flows.page(self._queue.talk, cursor, n))
+
+    def each(self) -> Iterator[HostInfo]:
+        """Go through all hosts that the queue has met, in no order; each is given at least once."""
+        cursor = reads.START
+        while cursor is not None:
+            found, cursor = self._queue.run(flows.some(self._queue.talk, cursor))
+            yield from found
+
+    def inspect(self, host: str) -> HostInfo:
+        """Tell all about one host (`example.com`, `example.com:8080`, a URL of it, or a group)."""
+        return self._queue.run(flows.inspect(self._queue.talk, host))
+
+    def set(
+        self,
+        host: str,
+        *,
+        delay: float | Literal["usual"] | None = None,
+        per_host: int | Literal["usual"] | None = None,
+        budget: int | Literal["none"] | None = None,
+    ) -> HostInfo:
+        """Give a host rules of its own; a rule that is None stays as it is.
+
+        `delay` (seconds) and `per_host` replace those of the queue, `"usual"` brings the queue's back. `budget` is the
+        most visits in all, acked or failed; when the budget is used up, the host's tasks wait until you raise it.
+        """
+        return self._queue.run(flows.set_rules(self._queue.talk, host, delay, per_host, budget))
+
+    def block(
+        self,
+        host: str,
+        *,
+        until: float | datetime | None = None,
+        for_: float | None = None,
+        reason: str | None = None,
+    ) -> HostInfo:
+        """Keep all workers from a host `until` a time or `for_` a number of seconds; visits under way are finished.
+
+        `until` is Unix seconds or an aware datetime. `why` shows the `reason`; without one, it shows the name of this
+        client.
+        """
+        return self._queue.run(flows.block(self._queue.talk, host, until, for_, reason, by=self._queue.worker))
+
+    def unblock(self, host: str) -> HostInfo:
+        """End a block or a ban."""
+        return self._queue.run(flows.unblock(self._queue.talk, host))
+
+    def ban(self, host: str, reason: str = "banned") -> HostInfo:
+        """Never visit a host again: its ready tasks, and all that become ready later, go to failed with the reason."""
+        return self._queue.run(flows.ban(self._queue.talk, host, reason))
+
+
+class AsyncHosts(AsyncRoom):
+    """The hosts of a polite queue, for asyncio. Every method raises `InvalidInput` on a queue that is not polite."""
+
+    async def list(self, cursor: str | None = None, n: int = 100) -> HostPage:
+        """Read a page of the hosts that the queue has met; the host with the next turn comes first."""
+        return await self._queue.run(flows.page(self._queue.talk, cursor, n))
+
+    async def each(self) -> AsyncIterator[HostInfo]:
+        """Go through all hosts that the queue has met, in no order; each is given at least once."""
+        cursor = reads.START
+        while cursor is not None:
+            found, cursor = await self._queue.run(flows.some(self._queue.talk, cursor))
+            for info in found:
+                yield info
+
+    async def inspect(self, host: str) -> HostInfo:
+        """Tell all about one host (`example.com`, `example.com:8080`, a URL of it, or a group)."""
+        return await self._queue.run(flows.inspect(self._queue.talk, host))
+
+    async def set(
+        self,
+        host: str,
+        *,
+        delay: float | Literal["usual"] | None = None,
+        per_host: int | Literal["usual"] | None = None,
+        budget: int | Literal["none"] | None = None,
+    ) -> HostInfo:
+        """Give a host rules of its own; a rule that is None stays as it is.
+
+        `delay` (seconds) and `per_host` replace those of the queue, `"usual"` brings the queue's back. `budget` is the
+        most visits in all, acked or failed; when the budget is used up, the host's tasks wait until you raise it.
+        """
+        return await self._queue.run(flows.set_rules(self._queue.talk, host, delay, per_host, budget))
+
+    async def block(
+        self,
+        host: str,
+        *,
+        until: float | datetime | None = None,
+        for_: float | None = None,
+        reason: str | None = None,
+    ) -> HostInfo:
+        """Keep all workers from a host `until` a time or `for_` a number of seconds; visits under way are finished.
+
+        `until` is Unix seconds or an aware datetime. `why` shows the `reason`; without one, it shows the name of this
+        client.
+        """
+        return await self._queue.run(flows.block(self._queue.talk, host, until, for_, reason, by=self._queue.worker))
+
+    async def unblock(self, host: str) -> HostInfo:
+        """End a block or a ban."""
+        return await self._queue.run(flows.unblock(self._queue.talk, host))
+
+    async def ban(self, host: str, reason: str = "banned") -> HostInfo:
+        """Never visit a host again: its ready tasks, and all that become ready later, go to failed with the reason."""
+        return await self._queue.run(flows.ban(self._queue.talk, host, reason))

@@ -1,0 +1,105 @@
+"""What `queue.hosts` does: checks what the caller passed, then gives the flow that does it. No I/O.
+
+Each flow raises `InvalidInput` on a queue that is not polite.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from timeoutq import arguments, reads
+from timeoutq.calls import Argument
+from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.hosts import operations
+from timeoutq.hosts.operations import Rule
+from timeoutq.model import HostInfo, HostPage
+from timeoutq.sending import Flow, Talk, answer, ask, settle
+
+
+def page(talk: Talk, cursor: str | None, n: int) -> Flow[HostPage]:
+    """Read a page of `n` hosts, from where the last page ended."""
+    start = int(arguments.cursor(cursor))
+    found = yield from answer(talk, operations.page(talk.operations, start, arguments.count(n, high=500)))
+    if found is None:
+        raise _impolite(talk)
+    return HostPage(found, str(start + n) if len(found) == n else None)
+
+
+def some(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
+    """Read some hosts in no order; no host is missed though turns move meanwhile."""
+    (reply,) = yield from ask(talk, [("ZSCAN", talk.operations.key("hosts"), cursor, "COUNT", 100)])
+    following, found = reply
+    rows: list[HostInfo] = []
+    names = [name for name, _ in reads.pairs_of(found)]
+    for at in range(0, len(names), 16):
+        for row in (yield from settle(talk, [operations.host(talk.operations, name) for name in names[at : at + 16]])):
+            if isinstance(row, TimeoutqError):
+                raise row
+            if row is None:
+                raise _impolite(talk)
+            rows.append(row)
+    return rows, reads.next_cursor(following)
+
+
+def inspect(talk: Talk, host: str) -> Flow[HostInfo]:
+    """Tell all about one host."""
+    return _told(talk, host)
+
+
+def _told(talk: Talk, host: str, *rules: Rule) -> Flow[HostInfo]:
+    # sets the rules, if any
+    found = yield from answer(talk, operations.host(talk.operations, host, rules))
+    while found is not None and found.recalling and rules:
+        # if the host has many ready tasks, one step takes back only a part of them
+        found = yield from answer(talk, operations.host(talk.operations, host, [("recall", "")]))
+    if found is None:
+        raise _impolite(talk)
+    return found
+
+
+def set_rules(
+    talk: Talk,
+    host: str,
+    delay: float | Literal["usual"] | None,
+    per_host: int | Literal["usual"] | None,
+    budget: int | Literal["none"] | None,
+) -> Flow[HostInfo]:
+    """Give a host rules of its own; None leaves a rule as it is."""
+    rules: list[Rule] = []
+    if delay is not None:
+        rules.append(("delay", "" if arguments.is_word(delay, "usual") else arguments.delay_ms(delay, "delay")))
+    if per_host is not None:
+        most = "" if arguments.is_word(per_host, "usual") else arguments.count(per_host, "per_host", high=10_000)
+        rules.append(("per_host", most))
+    if budget is not None:
+        rules.append(("budget", "" if arguments.is_word(budget, "none") else arguments.count(budget, "budget", low=0)))
+    return _told(talk, host, *rules)
+
+
+def block(
+    talk: Talk, host: str, until: float | datetime | None, for_: float | None, reason: str | None, by: str
+) -> Flow[HostInfo]:
+    """Block a host until a time, or for a number of seconds; without a reason, `by` says who has done it."""
+    if (until is None) == (for_ is None):
+        raise InvalidInput("say for how long: either until= (Unix seconds or an aware datetime) or for_= (seconds)")
+    end: Argument = b"@" + arguments.due(until, None) if for_ is None else arguments.delay_ms(for_, "for_")
+    return _told(talk, host, ("block", end), ("by", arguments.reason(by if reason is None else reason)))
+
+
+def unblock(talk: Talk, host: str) -> Flow[HostInfo]:
+    """End a block or a ban."""
+    return _told(talk, host, ("unblock", ""))
+
+
+def ban(talk: Talk, host: str, reason: str) -> Flow[HostInfo]:
+    """Ban a host, and move its ready tasks to failed."""
+    return _told(talk, host, ("ban", arguments.reason(reason)))
+
+
+def _impolite(talk: Talk) -> InvalidInput:
+    name = talk.operations.name
+    return InvalidInput(
+        f"queue {name!r} is not polite, and knows no hosts: give it politeness=Politeness(delay=, per_host=), "
+        f"or run 'timeoutq configure {name} --delay 1s'"
+    )

@@ -1,0 +1,229 @@
+"""What methods of the faces do: each function checks at once what the caller passed, and gives the flow that does it.
+
+`Queue` and `AsyncQueue` call these functions, one for each method that needs more than one operation without arguments
+to check. `InvalidInput` is raised here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from timeoutq import arguments, flows, sending, tracebacks
+from timeoutq.calls import BATCH, Call
+from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.model import Answer, Lease, Outcome, Payload, Task, Tasks
+from timeoutq.sending import Flow, Send, Talk
+
+CONVERTS = 20
+"""How many parts of a conversion that was left unfinished one prune does: 250 tasks each."""
+
+
+# ---- tasks in
+
+
+def put(talk: Talk, tasks: tuple[Tasks, ...], again: bool, group: str | None, durable: int) -> Flow[Outcome]:
+    """Put tasks."""
+    calls = talk.operations.put(tasks, talk.nonce, again=again, group=group)
+    return sending.answers(talk, calls, _replicas(durable))
+
+
+def schedule(
+    talk: Talk,
+    tasks: tuple[Tasks, ...],
+    at: float | datetime | None,
+    after: float | None,
+    again: bool,
+    group: str | None,
+    durable: int,
+) -> Flow[Outcome]:
+    """Schedule tasks."""
+    calls = talk.operations.schedule(tasks, talk.nonce, at=at, after=after, again=again, group=group)
+    return sending.answers(talk, calls, _replicas(durable))
+
+
+def _replicas(durable: object) -> int:
+    return arguments.count(durable, "durable", low=0, high=100)
+
+
+# ---- leases
+
+
+class Claim:
+    """A claim of a client that may be interrupted: what the claim took can be given back."""
+
+    def __init__(self, talk: Talk, n: int, timeout: float | None, max_runtime: float | None, wait: float) -> None:
+        """Check what the caller passed."""
+        terms = talk.terms
+        self._talk = talk
+        self._n = arguments.count(n, high=BATCH)
+        self._timeout_ms = terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout)
+        self._max_runtime_ms = (
+            terms.max_runtime_ms if max_runtime is None else arguments.timeout_ms(max_runtime, "max_runtime")
+        )
+        self._wait = arguments.seconds(wait, "wait")
+        self._token = b""
+
+    def flow(self) -> Flow[list[Lease]]:
+        """Claim."""
+        return flows.claim(self._talk, self._n, self._timeout_ms, self._max_runtime_ms, self._wait, self._nonce)
+
+    def _nonce(self) -> bytes:
+        self._token = self._talk.nonce()
+        return self._token
+
+    @property
+    def sent(self) -> bool:
+        """Whether a call of this claim may have been sent."""
+        return self._token != b""
+
+    def give_back(self) -> Flow[None]:
+        """Release what the last call of the claim took: the call may have run although nobody has read its reply.
+
+        Asks the server only once. Leases that cannot be given back run out by themselves.
+        """
+        talk = self._talk
+        call = talk.operations.claim(self._token, 0, self._timeout_ms, self._max_runtime_ms)
+        reply = yield Send([call.command(int(talk.deadline * 1000))])
+        if not isinstance(reply, list) or isinstance(reply[0], BaseException):
+            return
+        try:
+            leases = (yield from flows.whole(talk, call.read(reply[0]))).leases
+        except TimeoutqError:
+            return
+        if leases:
+            yield from sending.answers(talk, talk.operations.release(leases))
+
+
+def extend(talk: Talk, lease: Lease | Iterable[Lease], timeout: float | None) -> Flow[Lease | Outcome]:
+    """Extend one lease, or many."""
+    timeout_ms = talk.terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout)
+    if isinstance(lease, Lease):
+        return flows.extend_one(talk, lease, timeout_ms)
+    return flows.extend_many(talk, arguments.leases(lease), timeout_ms)
+
+
+def ack(
+    talk: Talk, lease: Lease | Iterable[Lease], put: Tasks | None, again_in: float | None, payload: Payload
+) -> Flow[Answer | Outcome]:
+    """Ack one lease, with what it found, or many."""
+    leases = arguments.leases(lease)
+    again_ms, body = arguments.again(again_in, payload, leases[0].task if leases else "")
+    if put is None and body is None:
+        return _end(talk, lease, leases, talk.operations.ack(leases, again_ms))
+    if not isinstance(lease, Lease):
+        raise InvalidInput("put= and payload= work with one lease only: ack such leases one by one")
+    return flows.ack_put(talk, lease, *arguments.tasks((() if put is None else put,)), again_ms, body)
+
+
+def release(talk: Talk, lease: Lease | Iterable[Lease], delay: float, block_host: float) -> Flow[Answer | Outcome]:
+    """Release one lease, or many."""
+    leases = arguments.leases(lease)
+    delay_ms, block_ms = arguments.delay_ms(delay, "delay"), arguments.delay_ms(block_host, "block_host")
+    return _end(talk, lease, leases, talk.operations.release(leases, delay_ms, block_ms))
+
+
+def fail(
+    talk: Talk,
+    lease: Lease | Iterable[Lease],
+    error: BaseException | str,
+    retry_in: float | None,
+    give_up: bool,
+) -> Flow[Answer | Outcome]:
+    """Fail one lease, or many."""
+    leases = arguments.leases(lease)
+    retries = _retries(talk, leases, error, retry_in, give_up)
+    text, trace = arguments.error_text(error), tracebacks.trace(error)
+    calls = talk.operations.fail(leases, retries, [text] * len(leases), [trace] * len(leases))
+    return _end(talk, lease, leases, calls)
+
+
+def _retries(
+    talk: Talk, leases: Sequence[Lease], error: BaseException | str, retry_in: float | None, give_up: bool
+) -> list[int]:
+    """Give for each lease the ms until the next attempt; -1 for none."""
+    give_up = bool(arguments.flag(give_up, "give_up"))
+    if give_up and retry_in is not None:
+        raise InvalidInput("fail() takes retry_in= or give_up=True, not both")
+    if retry_in is not None:
+        return [arguments.delay_ms(retry_in, "retry_in")] * len(leases)
+    if give_up:
+        return [-1] * len(leases)
+    waits = [talk.terms.retry.decide(lease.attempt, error) for lease in leases]
+    return [-1 if wait is None else arguments.delay_ms(wait, "retry") for wait in waits]
+
+
+def _end(talk: Talk, given: object, leases: Sequence[Lease], calls: Sequence[Call[Outcome]]) -> Flow[Answer | Outcome]:
+    # for one lease there is one answer, or `LeaseLost`; for many there is an answer for each
+    if isinstance(given, Lease):
+        return flows.end_one(talk, leases[0], calls)
+    return sending.answers(talk, calls)
+
+
+def pull(talk: Talk, n: int) -> Flow[list[Task]]:
+    """Take tasks without a lease."""
+    return sending.answer(talk, talk.operations.pull(arguments.count(n, high=BATCH)))
+
+
+# ---- the cleaner's
+
+
+def requeue_expired(talk: Talk, n: int) -> Flow[int]:
+    """Take back tasks whose lease ran out."""
+    asked = time.monotonic()
+    swept = yield from sending.answer(talk, talk.operations.requeue_expired(arguments.count(n, high=BATCH)))
+    talk.clock.swept(swept.now_ms, asked)
+    flows.tell_given_up(talk.operations.name, swept)
+    return swept.moved
+
+
+def promote_due(talk: Talk, n: int) -> Flow[int]:
+    """Make scheduled tasks ready whose time has come."""
+    asked = time.monotonic()
+    swept = yield from sending.answer(talk, talk.operations.promote_due(arguments.count(n, high=BATCH)))
+    talk.clock.seen(swept.now_ms, asked)
+    return swept.moved
+
+
+def prune(talk: Talk, n: int) -> Flow[int]:
+    """Drop done tasks, go on with a conversion that nobody has ended, and do a part of the repair."""
+    found = yield from sending.answer(talk, talk.operations.prune(arguments.count(n, high=BATCH)))
+    if found.converting:
+        yield from flows.convert(talk, calls=CONVERTS)
+    yield from sending.answer(talk, talk.operations.repair())
+    return found.pruned
+
+
+# ---- the operator's
+
+
+def pause(talk: Talk) -> Flow[object]:
+    """Stop giving out tasks."""
+    return sending.answer(talk, talk.operations.configure({"paused": b"1"}))
+
+
+def resume(talk: Talk) -> Flow[object]:
+    """Give out tasks again."""
+    return sending.answer(talk, talk.operations.configure({"paused": b"0"}))
+
+
+def configure(talk: Talk, keep_done: object, max_crashes: object, politeness: object) -> Flow[None]:
+    """Change settings of the queue; None leaves a setting as it is."""
+    given = {"keep_done": keep_done, "max_crashes": max_crashes, "politeness": politeness}
+    return flows.configure(talk, arguments.settings(given))
+
+
+def drained(talk: Talk, before: float | datetime | None) -> Flow[bool]:
+    """Say whether the queue is drained."""
+    return flows.drained(talk, _before_ms(before))
+
+
+def wait_drained(talk: Talk, timeout: float | None, before: float | datetime | None) -> Flow[bool]:
+    """Wait until the queue is drained."""
+    seconds = None if timeout is None else arguments.seconds(timeout, "timeout")
+    return flows.wait_drained(talk, seconds, _before_ms(before))
+
+
+def _before_ms(before: float | datetime | None) -> int | None:
+    return None if before is None else int(arguments.due(before, None))

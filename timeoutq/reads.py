@@ -1,0 +1,154 @@
+"""Reads that need no script: pages of states and walks through them, workers, the history, errors. No I/O.
+
+Each function gives a flow of plain commands (`sending.ask`). The faces call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from timeoutq import arguments, replies
+from timeoutq.calls import BATCH, Command
+from timeoutq.model import Entry, Failure, Page, Sample, State, WorkerInfo
+from timeoutq.sending import Flow, Talk, ask
+
+START: str | None = "0"
+"""The cursor with which a walk begins; None ends it."""
+
+
+def exists(talk: Talk) -> Flow[bool]:
+    """Say whether anything was put to the queue or set for it, even if a foreign hand has deleted its settings."""
+    key = talk.operations.key
+    schema, states = yield from ask(
+        talk, [("HEXISTS", key("meta"), "schema"), ("EXISTS", *(key(state.value) for state in State))]
+    )
+    return bool(schema) or int(states) > 0
+
+
+# ---- states
+
+
+def page(talk: Talk, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
+    """Read a page of about `n` entries of a state, from where the last page ended."""
+    known, start, most = arguments.state(state), arguments.cursor(cursor), arguments.count(n, high=1000)
+    if known in (State.SCHEDULED, State.IN_PROGRESS):
+        found, following = yield from _timed(talk, known, int(start), most)
+    else:
+        found, following = yield from _untimed(talk, known, start, most)
+    return Page(known, found, following)
+
+
+def entries(talk: Talk, state: State | str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
+    """Read some entries of a state in no order; an entry that stays in the state is never missed."""
+    known = arguments.state(state)
+    if known not in (State.SCHEDULED, State.IN_PROGRESS):
+        return (yield from _untimed(talk, known, cursor, BATCH))
+    key = talk.operations.key
+    (reply,) = yield from ask(talk, [("ZSCAN", key(_ORDERED[known]), cursor, "COUNT", BATCH)])
+    following, found = reply
+    pairs = pairs_of(found)
+    tokens: list[Any] = [None] * len(pairs)
+    if known is State.IN_PROGRESS and pairs:
+        (tokens,) = yield from ask(talk, [("HMGET", key("owners"), *(id for id, _ in pairs))])
+    read = [replies.read_entry(id, at=score, token=token) for (id, score), token in zip(pairs, tokens, strict=True)]
+    return read, next_cursor(following)
+
+
+_ORDERED = {State.SCHEDULED: "scheduled", State.IN_PROGRESS: "leases"}
+"""The keys of the states whose tasks have a time."""
+
+
+def _timed(talk: Talk, state: State, start: int, n: int) -> Flow[tuple[list[Entry], str | None]]:
+    # in the order of the times
+    key = talk.operations.key
+    (reply,) = yield from ask(talk, [("ZRANGE", key(_ORDERED[state]), start, start + n - 1, "WITHSCORES")])
+    pairs = pairs_of(reply)
+    ids = [id for id, _ in pairs]
+    tokens: list[Any] = [None] * len(ids)
+    counts = list(tokens)
+    if ids:
+        asked: list[Command] = [("HMGET", key("releases"), *ids)]
+        if state is State.IN_PROGRESS:
+            asked.append(("HMGET", key("owners"), *ids))
+        counts, *held = yield from ask(talk, asked)
+        tokens = held[0] if held else tokens
+    found = [
+        replies.read_entry(id, at=score, token=token, releases=count)
+        for (id, score), token, count in zip(pairs, tokens, counts, strict=True)
+    ]
+    return found, str(start + n) if len(ids) == n else None
+
+
+def _untimed(talk: Talk, state: State, cursor: str, n: int) -> Flow[tuple[list[Entry], str | None]]:
+    # of a set, in no order
+    (reply,) = yield from ask(talk, [("SSCAN", talk.operations.key(state.value), cursor, "COUNT", n)])
+    following, ids = reply
+    if state is State.FAILED and ids:
+        found = yield from _failed(talk, ids)
+    else:
+        found = [replies.read_entry(id) for id in ids]
+    return found, next_cursor(following)
+
+
+def _failed(talk: Talk, ids: Sequence[bytes]) -> Flow[list[Entry]]:
+    key = talk.operations.key
+    kept: list[Command] = [("HMGET", key(what), *ids) for what in ("errors", "releases", "traces")]
+    lines, counts, digests = yield from ask(talk, kept)
+    # many tasks have failed in the same place: their common traceback is fetched once
+    wanted = list({digest for digest in digests if digest})
+    texts: dict[Any, bytes | None] = {}
+    if wanted:
+        (found,) = yield from ask(talk, [("HMGET", key("trace_texts"), *wanted)])
+        texts = dict(zip(wanted, found, strict=True))
+    return [
+        replies.read_entry(id, error=line, releases=count, trace=texts.get(digest))
+        for id, line, count, digest in zip(ids, lines, counts, digests, strict=True)
+    ]
+
+
+def pairs_of(found: Any) -> list[tuple[Any, Any]]:
+    """Give members with their scores: RESP3 gives pairs, RESP2 a flat list."""
+    if found and isinstance(found[0], list | tuple):
+        return [(member, score) for member, score in found]
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+def next_cursor(cursor: Any) -> str | None:
+    """Give the cursor with which a scan goes on; None at the end of the scan."""
+    after = cursor.decode() if isinstance(cursor, bytes) else str(cursor)
+    return None if after == "0" else after
+
+
+# ---- what the queue says of itself
+
+
+def workers(talk: Talk) -> Flow[list[WorkerInfo]]:
+    """Read which workers there are: the 500 whose signs of life are the newest."""
+    key = talk.operations.key
+    (reply,) = yield from ask(talk, [("ZREVRANGE", key("workers"), 0, 499, "WITHSCORES")])
+    pairs = pairs_of(reply)
+    if not pairs:
+        return []
+    (about,) = yield from ask(talk, [("HMGET", key("worker_info"), *(name for name, _ in pairs))])
+    return [replies.read_worker(name, info or b"{}", beat) for (name, beat), info in zip(pairs, about, strict=True)]
+
+
+def history(talk: Talk) -> Flow[list[Sample]]:
+    """Read the counters of the last twenty minutes, the oldest first."""
+    (lines,) = yield from ask(talk, [("LRANGE", talk.operations.key("history"), 0, 119)])
+    samples = [replies.read_sample(line) for line in reversed(lines)]
+    return [sample for sample in samples if sample.at]
+
+
+def errors(talk: Talk, n: int) -> Flow[list[Failure]]:
+    """Read the last errors, the newest first."""
+    most = arguments.count(n, high=50)
+    (lines,) = yield from ask(talk, [("LRANGE", talk.operations.key("error_log"), 0, most - 1)])
+    return [replies.read_failure(line) for line in lines]
+
+
+def server(talk: Talk) -> Flow[dict[str, Any]]:
+    """Read what the command INFO says about the server."""
+    (info,) = yield from ask(talk, [("INFO",)])
+    return dict(info) if isinstance(info, dict) else {"raw": info}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # a reply
