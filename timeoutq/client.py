@@ -192,7 +192,7 @@ class _Face:
         if put is not None or body is not None:
             if not isinstance(lease, Lease):
                 raise InvalidInput("put= and payload= work with one lease only: ack such leases one by one")
-            return flows.ack_put(self.talk, lease, *arguments.tasks((() if put is None else put,)), again_ms, body)
+            return flows.ack_put(self.talk, lease, arguments.tasks((() if put is None else put,)), again_ms, body)
         return self._end(lease, leases, self.operations.ack(leases, again_ms))
 
     def _release(self, lease: Lease | Iterable[Lease], delay: float, block_host: float) -> Flow[Answer | Outcome]:

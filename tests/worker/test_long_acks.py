@@ -494,7 +494,7 @@ def test_a_generator_of_links_is_listed_as_a_list_of_them_is() -> None:
     both: list[str | bytes] = ["a", b"b"]
     lazy = found.listed_here(Ack(put=(link for link in both), again_in=3), bool)
     plain = found.listed_here(Ack(put=both, again_in=3), bool)
-    assert lazy.put == plain.put == found.Found(*arguments.tasks((both,)))
+    assert lazy.put == plain.put == arguments.tasks((both,))
     assert (lazy.again_in, plain.again_in) == (3, 3)
 
 
