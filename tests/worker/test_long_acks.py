@@ -204,7 +204,7 @@ async def first(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[FakeAsyn
 
 
 def ack_of(lease: Lease) -> AckOfFound:
-    return AckOfFound(lease, found.Found(*arguments.tasks((links(lease.task),))), -1, None)
+    return AckOfFound(lease, arguments.tasks((links(lease.task),)), -1, None)
 
 
 async def test_a_long_ack_is_tried_again_however_often_it_has_failed(
