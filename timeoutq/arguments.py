@@ -11,11 +11,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from timeoutq.errors import InvalidInput
-from timeoutq.model import MAX_TIME_MS, Lease, Payload, Politeness, State, TaskId, Tasks
+from timeoutq.model import MAX_TIME_MS, Lease, Payload, Politeness, State, Task, TaskId, Tasks
+
+T = TypeVar("T")
 
 MAX_ID = 1024
 MAX_PAYLOAD = 1024 * 1024
@@ -159,10 +162,6 @@ class Body:
         return pack(self._payload, self._task) or b""
 
 
-Bodies = Mapping[int, bytes | Body]
-"""Payloads by the position of their task."""
-
-
 def _plain(value: object) -> object:
     # a subclass may have methods of its own; the wire takes the text, the bytes or the number itself
     if isinstance(value, str) and type(value) is not str:
@@ -184,43 +183,83 @@ def unpack(data: bytes | None) -> Payload:
         return data
 
 
-def tasks(given: tuple[Tasks, ...]) -> tuple[list[bytes], dict[int, bytes | Body]]:
-    """Flatten ids, mappings of ids to payloads and iterables of ids into ids and, by position, payloads."""
-    ids: list[bytes] = []
-    payloads: dict[int, bytes | Body] = {}
-    packed = 0
-    for item in given:
-        if isinstance(item, str | bytes):
-            ids.append(task_id(item))
-        elif isinstance(item, Mapping):
-            for task, payload in cast("Mapping[TaskId, Payload]", item).items():
-                data = pack(payload, task)
-                if data is not None:
-                    if packed + len(data) > PACKED or (len(data) > LARGE and type(payload) in (str, bytes)):
-                        payloads[len(ids)] = Body(payload, task, len(data))
-                    else:
-                        packed += len(data)
-                        payloads[len(ids)] = data
-                ids.append(task_id(task))
-        elif isinstance(item, Iterable) and not isinstance(item, bytearray | memoryview):
-            ids.extend(_ids(item))
+@dataclass(slots=True)
+class TaskList:
+    """Tasks that were checked: their ids and, by the position of a task, what goes with its id."""
+
+    ids: list[bytes] = field(default_factory=list[bytes])
+    payloads: dict[int, bytes | Body] = field(default_factory=dict[int, bytes | Body])
+    groups: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    _packed: int = field(default=0, compare=False)
+
+    def add(self, task: object) -> None:
+        """Add an id or a `Task`."""
+        if isinstance(task, Task):
+            self._carry(task.task, task.payload)
+            if task.group is not None:
+                self.groups[len(self.ids)] = self._group(task)
+            task = task.task
+        self.ids.append(task_id(task))
+
+    def add_all(self, tasks: Iterable[object]) -> None:
+        """Add ids and `Task`s."""
+        append = self.ids.append
+        for task in tasks:
+            # the common case, valid strings, without a call a string: this is the hot path of a bulk put
+            if type(task) is str:
+                try:
+                    data = task.encode()
+                except UnicodeEncodeError:
+                    data = task_id(task)
+                if 0 < len(data) <= MAX_ID:
+                    append(data)
+                    continue
+            self.add(task)
+
+    def add_mapping(self, payloads: Mapping[TaskId, Payload]) -> None:
+        """Add ids with their payloads."""
+        for task, payload in payloads.items():
+            self._carry(task, payload)
+            self.ids.append(task_id(task))
+
+    def part(self, start: int, stop: int) -> TaskList:
+        """Give the tasks from one position to another."""
+
+        def within(found: dict[int, T]) -> dict[int, T]:
+            return {i - start: found[i] for i in range(start, stop) if i in found} if found else {}
+
+        return TaskList(self.ids[start:stop], within(self.payloads), within(self.groups))
+
+    def _carry(self, task: TaskId, payload: Payload) -> None:
+        data = pack(payload, task)
+        if data is None:
+            return
+        if self._packed + len(data) > PACKED or (len(data) > LARGE and type(payload) in (str, bytes)):
+            self.payloads[len(self.ids)] = Body(payload, task, len(data))
         else:
-            ids.append(task_id(item))
-    return ids, payloads
+            self._packed += len(data)
+            self.payloads[len(self.ids)] = data
+
+    def _group(self, task: Task) -> bytes:
+        try:
+            return host(task.group)
+        except InvalidInput as error:
+            raise InvalidInput(f"the group of task {shown(task.task)}: {error}") from error
 
 
-def _ids(items: Iterable[TaskId]) -> Iterable[bytes]:
-    # the common case, valid strings, without a call a string: this is the hot path of a bulk put
-    for item in items:
-        if type(item) is str:
-            try:
-                data = item.encode()
-            except UnicodeEncodeError:
-                data = task_id(item)
-            if 0 < len(data) <= MAX_ID:
-                yield data
-                continue
-        yield task_id(item)
+def tasks(given: tuple[Tasks, ...]) -> TaskList:
+    """Check ids, `Task`s, mappings of ids to payloads, and iterables of ids and `Task`s, and make one list of them."""
+    found = TaskList([], {}, {})
+    for item in given:
+        if isinstance(item, str | bytes | Task):
+            found.add(item)
+        elif isinstance(item, Mapping):
+            found.add_mapping(cast("Mapping[TaskId, Payload]", item))
+        elif isinstance(item, Iterable) and not isinstance(item, bytearray | memoryview):
+            found.add_all(item)
+        else:
+            found.add(item)  # which says what is wrong with it
+    return found
 
 
 def leases(given: Lease | Iterable[Lease]) -> list[Lease]:

@@ -6,17 +6,18 @@ No I/O happens here. `operations.py` makes the calls, `flows.py` sends them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from timeoutq import arguments
-from timeoutq.arguments import Bodies, Body
+from timeoutq.arguments import Body, TaskList
 from timeoutq.model import Lease, Record, State
 
 T = TypeVar("T")
 Argument = bytes | str | int
 Command = tuple[Argument, ...]
+Words = list[Argument | Body]
 
 BATCH = 500
 """The most ids in one script call: a script runs alone, and this bounds for how long."""
@@ -75,7 +76,7 @@ def cut(weights: Sequence[int]) -> Iterator[tuple[slice, int]]:
         yield slice(start, len(weights)), weight
 
 
-def fitting(ids: Sequence[bytes], payloads: Bodies) -> int:
+def fitting(ids: Sequence[bytes], payloads: Mapping[int, bytes | Body]) -> int:
     """Say how many of these tasks, the first ones, go with the ack of the task that found them: 499, and a MiB."""
     found = min(len(ids), BATCH - 1)
     weight = 0
@@ -97,41 +98,85 @@ def flushes(calls: Sequence[Call[Any]]) -> Iterator[Sequence[Call[Any]]]:
     yield calls[start:]
 
 
-def batches(ids: Sequence[bytes], payloads: Bodies) -> Iterator[tuple[Sequence[bytes], Bodies, int]]:
+def batches(tasks: TaskList) -> Iterator[tuple[TaskList, int]]:
+    """Cut tasks into parts for one call each; give each part with the bytes of its payloads."""
+    ids, payloads = tasks.ids, tasks.payloads
     if not payloads:
         for at in range(0, len(ids), BATCH):
-            yield (ids if len(ids) <= BATCH else ids[at : at + BATCH]), {}, 0
+            yield (tasks if len(ids) <= BATCH else tasks.part(at, at + BATCH)), 0
         return
     weights = [0] * len(ids)
     for i, body in payloads.items():
         weights[i] = len(body)
     for part, weight in cut(weights):
-        start, stop = part.start, part.stop
-        yield ids[part], {i - start: payloads[i] for i in range(start, stop) if i in payloads}, weight
+        yield tasks.part(part.start, part.stop), weight
 
 
-def task_words(ids: Sequence[bytes], payloads: Bodies) -> list[Argument | Body]:
-    words: list[Argument | Body] = [len(ids), *ids, len(payloads)]
-    for position, payload in payloads.items():
-        words += (position + 1, payload)
+# ---- the words of a call. How options go as sections is said in `lua/parts/sections.lua`
+
+
+def section(name: str, *words: Argument | Body) -> Words:
+    """Give the words of one option of a call."""
+    return [name, len(words), *words]
+
+
+def pairs(name: str, found: Mapping[Any, Argument | Body]) -> Words:
+    """Give the words of an option that is made of pairs; none if there are no pairs."""
+    if not found:
+        return []
+    words: Words = [name, 2 * len(found)]
+    for pair in found.items():
+        words += pair
     return words
 
 
-def restored(record: Record) -> tuple[Argument, ...]:
-    time = record.due if record.state is State.SCHEDULED else record.acked
-    error = b""
-    if record.error is not None:
-        error = b"%d %s" % (round((record.error_at or 0.0) * 1000), arguments.error_text(record.error))
-    return (
-        record.task,
-        LETTERS.get(record.state, b"t"),
-        b"" if time is None else b"%d" % round(time * 1000),
-        record.failures,
-        record.crashes,
-        error,
-        arguments.pack(record.payload, record.task) or b"",
-        b"" if record.group is None else arguments.host(record.group),
-    )
+def by_position(name: str, found: Mapping[int, Argument | Body]) -> Words:
+    """Do as `pairs`; the positions, which begin at 0 here, begin at 1 on the wire."""
+    if not found:
+        return []
+    words: Words = [name, 2 * len(found)]
+    for at, word in found.items():
+        words += (at + 1, word)
+    return words
+
+
+def task_words(tasks: TaskList) -> Words:
+    """Give the ids, and the options that say what goes with them."""
+    words: Words = [len(tasks.ids), *tasks.ids]
+    return words + carried(tasks) if tasks.payloads or tasks.groups else words
+
+
+def carried(tasks: TaskList) -> Words:
+    """Give the options that say what goes with the ids of tasks."""
+    return by_position("payloads", tasks.payloads) + by_position("groups", tasks.groups)
+
+
+def record_words(records: Sequence[Record]) -> Words:
+    """Give the tasks of an export as `lua/restore.lua` takes them."""
+    times, errors = dict[int, bytes](), dict[int, bytes]()
+    payloads, groups = dict[int, bytes | Body](), dict[int, bytes]()
+    for at, record in enumerate(records):
+        time = record.due if record.state is State.SCHEDULED else record.acked
+        if time is not None:
+            times[at] = b"%d" % round(time * 1000)
+        if record.error is not None:
+            errors[at] = b"%d %s" % (round((record.error_at or 0.0) * 1000), arguments.error_text(record.error))
+        body = arguments.pack(record.payload, record.task)
+        if body:
+            payloads[at] = body
+        if record.group is not None:
+            groups[at] = arguments.host(record.group)
+    return [
+        len(records),
+        *(record.task for record in records),
+        b"".join(LETTERS.get(record.state, b"t") for record in records),
+        *by_position("times", times),
+        *by_position("failures", {at: record.failures for at, record in enumerate(records) if record.failures}),
+        *by_position("crashes", {at: record.crashes for at, record in enumerate(records) if record.crashes}),
+        *by_position("errors", errors),
+        *by_position("payloads", payloads),
+        *by_position("groups", groups),
+    ]
 
 
 def split(leases: Sequence[Lease]) -> Iterable[Sequence[Lease]]:

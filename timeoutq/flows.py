@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from timeoutq import arguments, replies, telling
-from timeoutq.arguments import Bodies
+from timeoutq.arguments import TaskList
 from timeoutq.calls import BATCH, Call, fitting
 from timeoutq.errors import (
     AccessDenied,
@@ -333,19 +333,18 @@ def explain_loss(talk: Talk, lease: Lease, info: TaskInfo, ends_ms: float = 0.0)
 
 
 def ack_put(
-    talk: Talk, lease: Lease, ids: Sequence[bytes], payloads: Bodies, again_ms: int = -1, payload: bytes | None = None
+    talk: Talk, lease: Lease, found: TaskList, again_ms: int = -1, payload: bytes | None = None
 ) -> Flow[Answer]:
-    """Ack one lease and put the tasks that it found (as `arguments.tasks` gave them) in one atomic step.
+    """Ack one lease and put the tasks that it found in one atomic step.
 
     Tasks beyond 499, or beyond 1 MiB of payloads, are put before the ack, never after it. After a crash between the two
     steps, these tasks are in the queue and the lease is not acked: the handler runs again, and nothing is lost.
     """
-    fits = fitting(ids, payloads)
-    if fits < len(ids):
-        bodies = {i - fits: body for i, body in payloads.items() if i >= fits}
-        yield from answers(talk, talk.operations.put_checked(ids[fits:], bodies, talk.nonce))
-        payloads = {i: body for i, body in payloads.items() if i < fits}
-    call = talk.operations.ack_put(lease, ids[:fits], payloads, again_ms, payload)
+    fits, count = fitting(found.ids, found.payloads), len(found.ids)
+    if fits < count:
+        yield from answers(talk, talk.operations.put_checked(found.part(fits, count), talk.nonce))
+        found = found.part(0, fits)
+    call = talk.operations.ack_put(lease, found, again_ms, payload)
     return (yield from end_one(talk, lease, [call]))
 
 

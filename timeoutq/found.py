@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from timeoutq import arguments
-from timeoutq.arguments import Bodies
+from timeoutq.arguments import TaskList
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Ack
 
@@ -28,16 +27,8 @@ TURN = 0.005
 """After so many seconds, pause and let other asyncio tasks run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Checked ids and payloads. `listed` puts a `Found` into `Ack.put` in place of what the handler passed."""
-
-    ids: list[bytes]
-    payloads: Bodies
-
-
 async def listed(result: Any) -> Any:
-    """Return the handler's result unchanged; but if it is an `Ack`, return a copy whose `put` is a `Found`.
+    """Return the handler's result unchanged; but if it is an `Ack`, return a copy whose `put` is a `TaskList`.
 
     Raises what the iterable raises, and `InvalidInput` for what is no task, and when there are too many.
     """
@@ -80,38 +71,33 @@ def _steps(ack: Ack) -> Generator[None, None, Ack]:
     put = ack.put
     kind: type = type(put)
     if isinstance(put, Iterable) and kind not in PLAIN and not isinstance(put, str | bytes | bytearray | memoryview):
-        ids, payloads = yield from _walk(cast("Iterable[Any]", put))
+        found = yield from _walk(cast("Iterable[Any]", put))
     else:
         if kind in PLAIN and len(cast("list[Any]", put)) > MOST:
             raise InvalidInput(_too_many())
-        ids, payloads = arguments.tasks((ack.put,))
-        if len(ids) > MOST or sum(map(len, ids)) + sum(map(len, payloads.values())) > MOST_BYTES:
+        found = arguments.tasks((ack.put,))
+        if len(found.ids) > MOST or sum(map(len, found.ids)) + sum(map(len, found.payloads.values())) > MOST_BYTES:
             raise InvalidInput(_too_many())
-    return Ack(cast("Any", Found(ids, payloads)), ack.again_in, ack.payload)
+    return Ack(cast("Any", found), ack.again_in, ack.payload)
 
 
-def _walk(put: Iterable[Any]) -> Generator[None, None, tuple[list[bytes], dict[int, Any]]]:
-    ids: list[bytes] = []
-    payloads: dict[int, Any] = {}
+def _walk(put: Iterable[Any]) -> Generator[None, None, TaskList]:
+    found = TaskList()
     size, since = 0, time.monotonic()
     pairs = isinstance(put, Mapping)
-    for item in cast("Mapping[Any, Any]", put).items() if pairs else put:
+    for at, item in enumerate(cast("Mapping[Any, Any]", put).items() if pairs else put):
         if pairs:
             task, payload = item
-            (id,), bodies = arguments.tasks(({task: payload},))
+            found.add_mapping({task: payload})
         else:
-            id, bodies = arguments.task_id(item), {}
-        for body in bodies.values():
-            payloads[len(ids)] = body
-            size += len(body)
-        ids.append(id)
-        size += len(id)
-        if len(ids) > MOST or size > MOST_BYTES:
+            found.add(item)
+        size += len(found.ids[at]) + len(found.payloads.get(at, b""))
+        if at >= MOST or size > MOST_BYTES:
             raise InvalidInput(_too_many())
         if time.monotonic() - since > TURN:
             yield
             since = time.monotonic()
-    return ids, payloads
+    return found
 
 
 def _too_many() -> str:

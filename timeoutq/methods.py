@@ -114,7 +114,7 @@ def ack(
         return _end(talk, lease, leases, talk.operations.ack(leases, again_ms))
     if not isinstance(lease, Lease):
         raise InvalidInput("put= and payload= work with one lease only: ack such leases one by one")
-    return flows.ack_put(talk, lease, *arguments.tasks((() if put is None else put,)), again_ms, body)
+    return flows.ack_put(talk, lease, arguments.tasks((() if put is None else put,)), again_ms, body)
 
 
 def release(talk: Talk, lease: Lease | Iterable[Lease], delay: float, block_host: float) -> Flow[Answer | Outcome]:

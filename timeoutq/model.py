@@ -18,8 +18,30 @@ TaskId = str | bytes
 Payload = Any
 """A value that `json` can write, or `bytes`; `None` is no payload."""
 
-Tasks = TaskId | Mapping[TaskId, Payload] | Iterable[TaskId]
-"""One id, a mapping of ids to payloads, or any iterable of ids."""
+
+@dataclass(frozen=True, slots=True, init=False)
+class Task:
+    """A task: its id, and what goes with the id. A `Task` may stand wherever an id may, and `pull` gives such tasks.
+
+    The payload and the group count where the task is put; elsewhere only the id counts.
+    """
+
+    task: str
+    payload: Payload = field(default=None, compare=False)
+    """None is no payload."""
+    group: str | None = None
+    """On a polite queue, the host that the task counts for. None stands for the `group` of the call, or the host of the
+    task's URL."""
+
+    def __init__(self, task: TaskId, payload: Payload = None, group: str | None = None) -> None:
+        """Name a task; nothing is checked before the task is used."""
+        object.__setattr__(self, "task", text(task) if isinstance(task, bytes) else task)
+        object.__setattr__(self, "payload", payload)
+        object.__setattr__(self, "group", group)
+
+
+Tasks = TaskId | Task | Mapping[TaskId, Payload] | Iterable[TaskId | Task]
+"""One id or `Task`, a mapping of ids to payloads, or any iterable of ids and `Task`s."""
 
 
 class State(StrEnum):
@@ -78,22 +100,14 @@ class Lease:
         return self.token.partition("#")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A task that `pull` took for good."""
-
-    task: str
-    payload: Payload = field(default=None, compare=False)
-
-
 @dataclass
 class Ack(Exception):  # a decision that a handler may take from any depth: raise Ack(put=…)
     """Return or raise this in a handler: the lease is acked and, in the same atomic step, the found tasks are put."""
 
     put: Tasks = ()
-    """At most a million tasks, and 256 MiB of ids and payloads. Up to 499 tasks and 1 MiB are one step with the ack;
-    further tasks are put before the ack. An iterable is read where the handler runs, and the time counts as the
-    handler's."""
+    """Ids and `Task`s as for `put`; at most a million, and 256 MiB of ids and payloads. Up to 499 tasks and 1 MiB are
+    one step with the ack; further tasks are put before the ack. An iterable is read where the handler runs, and the
+    time counts as the handler's."""
     again_in: float | None = None
     """Seconds after which the task is done again: the task is scheduled, and not moved to done."""
     payload: Payload = None

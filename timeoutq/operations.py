@@ -15,27 +15,36 @@ hosts are in `hosts/operations.py`.
                                          +--- retry_failed --- failed <---+ fail, no retries left / crashed too often
 
 On a polite queue, whatever becomes ready waits for its host's turn: ---> waiting ---> todos (`lua/parts/polite.lua`).
+
+The arguments of a call are first the words that each call of its script has, then its options as named sections, such
+as `again 1 60000`: the name, how many words follow, the words. So an option that is not given costs nothing, and a new
+one moves no other word. `lua/parts/sections.lua` defines the form and reads it; the functions in `calls.py` write it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from timeoutq import arguments, replies, scripts
-from timeoutq.arguments import Bodies, Body
+from timeoutq.arguments import Body, TaskList
 from timeoutq.calls import (
     BATCH,
     Argument,
     Call,
     Command,
     T,
+    Words,
     batches,
+    by_position,
+    carried,
     cut,
     digest_of,
     lease_words,
-    restored,
+    pairs,
+    record_words,
+    section,
     split,
     task_words,
 )
@@ -87,29 +96,16 @@ class Operations:
         self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes], *, again: bool = False, group: object = None
     ) -> list[Call[Outcome]]:
         """Build the calls that put tasks: one for each 500, or each MiB of payloads."""
-        ids, payloads = arguments.tasks(tasks)
-        host = b"" if group is None else arguments.host(group)
-        return self.put_checked(ids, payloads, nonce, again=again, host=host)
+        found = arguments.tasks(tasks)
+        return self.put_checked(found, nonce, _how(again, group))
 
     def put_checked(
-        self,
-        ids: Sequence[bytes],
-        payloads: Bodies,
-        nonce: Callable[[], bytes],
-        *,
-        again: bool = False,
-        host: bytes = b"",
+        self, tasks: TaskList, nonce: Callable[[], bytes], options: Sequence[Argument | Body] = ()
     ) -> list[Call[Outcome]]:
         """Build the calls that put what `arguments.tasks` gave."""
         return [
-            self.call(
-                "put",
-                [arguments.flag(again, "again"), host, *task_words(part, bodies)],
-                replies.outcome(part),
-                id=nonce(),
-                weight=weight,
-            )
-            for part, bodies, weight in batches(ids, payloads)
+            self.call("put", [*task_words(part), *options], replies.outcome(part.ids), id=nonce(), weight=weight)
+            for part, weight in batches(tasks)
         ]
 
     def schedule(
@@ -123,18 +119,13 @@ class Operations:
         group: object = None,
     ) -> list[Call[Outcome]]:
         """Build the calls that schedule tasks."""
-        host = b"" if group is None else arguments.host(group)
+        options = _how(again, group)
         due = arguments.due(at, after)
-        ids, payloads = arguments.tasks(tasks)
         return [
             self.call(
-                "schedule",
-                [arguments.flag(again, "again"), due, host, *task_words(part, bodies)],
-                replies.outcome(part),
-                id=nonce(),
-                weight=weight,
+                "schedule", [due, *task_words(part), *options], replies.outcome(part.ids), id=nonce(), weight=weight
             )
-            for part, bodies, weight in batches(ids, payloads)
+            for part, weight in batches(arguments.tasks(tasks))
         ]
 
     # ---- leases
@@ -148,13 +139,14 @@ class Operations:
         def rest(start: bytes) -> Call[Claimed]:
             return self.claim(token, n, timeout_ms, max_runtime_ms, share, start)
 
-        return self.call(
-            "claim",
-            [min(n, BATCH), timeout_ms, max_runtime_ms, 0, share, start],
-            lambda reply: replies.claimed(reply, name, rest),
-            id=token,
-            dated=3,
-        )
+        words: Words = [min(n, BATCH), timeout_ms, 0]
+        if max_runtime_ms:
+            words += section("max_runtime", max_runtime_ms)
+        if share != 1:
+            words += section("share", share)
+        if start:
+            words += section("from", start)
+        return self.call("claim", words, lambda reply: replies.claimed(reply, name, rest), id=token, dated=2)
 
     def extend(self, leases: Sequence[Lease], timeout_ms: int) -> list[Call[tuple[float, Outcome]]]:
         """Build the calls that extend leases; each gives the new deadline (seconds) and the answers."""
@@ -165,27 +157,25 @@ class Operations:
 
     def ack(self, leases: Sequence[Lease], again_ms: int = -1) -> list[Call[Outcome]]:
         """Build the calls that ack leases; with `again_ms`, their tasks are scheduled for then."""
+        options = section("again", again_ms) if again_ms >= 0 else []
         return [
-            self.call("ack", [again_ms, b"", *words], replies.outcome(ids), id=digest_of(b"a", words))
+            self.call("ack", [*words, *options], replies.outcome(ids), id=digest_of(b"a", words))
             for ids, words in map(lease_words, split(leases))
         ]
 
-    def ack_put(
-        self,
-        lease: Lease,
-        ids: Sequence[bytes],
-        payloads: Bodies,
-        again_ms: int = -1,
-        payload: bytes | None = None,
-    ) -> Call[Outcome]:
+    def ack_put(self, lease: Lease, found: TaskList, again_ms: int = -1, payload: bytes | None = None) -> Call[Outcome]:
         """Build the call that acks one lease and puts what it found: no more than `fitting` says.
 
         With `again_ms` it is scheduled for then, with the payload if one is given.
         """
         mine, words = lease_words([lease])
-        weight = len(payload or b"") + sum(map(len, payloads.values()))
-        args = [again_ms, payload or b"", *words, *task_words(ids, payloads)]
-        return self.call("ack", args, replies.outcome(mine), id=digest_of(b"a", words), weight=weight)
+        options: Words = section("again", again_ms) if again_ms >= 0 else []
+        if payload is not None:
+            options += section("payload", payload)
+        if found.ids:
+            options += section("put", *found.ids) + carried(found)
+        weight = len(payload or b"") + sum(map(len, found.payloads.values()))
+        return self.call("ack", [*words, *options], replies.outcome(mine), id=digest_of(b"a", words), weight=weight)
 
     def release(
         self, leases: Sequence[Lease], delay_ms: int = 0, block_ms: int = 0, most: int = 0
@@ -195,8 +185,12 @@ class Operations:
         With `most`, they are releases of handlers: each that blocks no host is counted, waits longer than the one
         before, and the `most`-th moves its task to failed.
         """
+        options: Words = []
+        for name, value in (("delay", delay_ms), ("block", block_ms), ("most", most)):
+            if value:
+                options += section(name, value)
         return [
-            self.call("release", [delay_ms, block_ms, most, *words], replies.outcome(ids), id=digest_of(b"r", words))
+            self.call("release", [*words, *options], replies.outcome(ids), id=digest_of(b"r", words))
             for ids, words in map(lease_words, split(leases))
         ]
 
@@ -216,20 +210,17 @@ class Operations:
         """
         calls: list[Call[Outcome]] = []
         traces = tracebacks or [b""] * len(leases)
-        retries: list[Argument] = list(retries_ms)
-        for at, block_ms in (blocks_ms or {}).items():
-            retries[at] = f"{retries_ms[at]} {block_ms}"
         for part, weight in cut([len(error) + len(trace) for error, trace in zip(errors, traces, strict=True)]):
             ids, words = lease_words(leases[part])
-            ends: list[Argument] = []
-            texts: dict[bytes, bytes] = {}
-            for retry, error, trace in zip(retries[part], errors[part], traces[part], strict=True):
-                name = digest(trace) if trace else b""
-                if name:
-                    texts[name] = trace
-                ends += (retry, error, name)
-            for pair in texts.items():
-                ends += pair
+            ends: Words = []
+            for end in zip(retries_ms[part], errors[part], strict=True):
+                ends += end
+            digests = {at: digest(trace) for at, trace in enumerate(traces[part]) if trace}
+            if blocks_ms:
+                places = range(len(leases))[part]
+                ends += by_position("blocks", {i: blocks_ms[at] for i, at in enumerate(places) if at in blocks_ms})
+            ends += by_position("traces", digests)
+            ends += pairs("texts", {name: traces[part][at] for at, name in digests.items()})
             calls.append(
                 self.call("fail", [*words, *ends], replies.outcome(ids), id=digest_of(b"f", words), weight=weight)
             )
@@ -250,8 +241,7 @@ class Operations:
 
     def retry_failed(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
         """Build the calls that make these failed tasks ready again."""
-        ids, _ = arguments.tasks(tasks)
-        return [self.call("retry_failed", [BATCH, *part], replies.outcome(part)) for part, _, _ in batches(ids, {})]
+        return [self.call("retry_failed", [BATCH, *ids], replies.outcome(ids)) for ids in _only_ids(tasks)]
 
     def retry_any(self) -> Call[int]:
         """Build the call that makes any 500 failed tasks ready again."""
@@ -259,8 +249,7 @@ class Operations:
 
     def forget(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
         """Build the calls that remove tasks from every state."""
-        ids, _ = arguments.tasks(tasks)
-        return [self.call("forget", part, replies.outcome(part)) for part, _, _ in batches(ids, {})]
+        return [self.call("forget", ids, replies.outcome(ids)) for ids in _only_ids(tasks)]
 
     def purge(self, strays: Sequence[bytes] = ()) -> Call[int]:
         """Build the call that removes the queue; it answers 0 while it has to be called again."""
@@ -302,25 +291,22 @@ class Operations:
         `durations` says how long handlers ran since the last one. The same delta is counted once, also when it is sent
         again in another call, within a minute.
         """
-        words: list[Argument] = [worker, json.dumps(about) if about else ""]
+        words: Words = [worker, json.dumps(about) if about else ""]
         if durations is None:
             return self.call("beat", words, int)
         id = digest_of(b"b", (worker, durations.number))
-        for pair in durations.counts.items():
-            words += pair
-        return self.call("beat", words, int, id=id)
+        return self.call("beat", words + pairs("durations", durations.counts), int, id=id)
 
     # ---- looking
 
-    def inspect(self, task: TaskId) -> Call[TaskInfo]:
+    def inspect(self, task: TaskId | Task) -> Call[TaskInfo]:
         """Build the call that tells all about one task."""
-        id = arguments.task_id(task)
+        id = _one_id(task)
         return self.call("inspect", [id], lambda reply: replies.info(text(id), reply))
 
     def states(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
         """Build the calls that tell where tasks are: one for each 500."""
-        ids, _ = arguments.tasks(tasks)
-        return [self.call("states", part, replies.outcome(part)) for part, _, _ in batches(ids, {})]
+        return [self.call("states", ids, replies.outcome(ids)) for ids in _only_ids(tasks)]
 
     def describe(self, ids: Sequence[bytes]) -> Call[tuple[int, list[Record]]]:
         """Build the call that tells what an export says of up to 500 tasks: how many it looked at, those it found."""
@@ -328,7 +314,7 @@ class Operations:
 
     def restore(self, records: Sequence[Record], nonce: Callable[[], bytes]) -> Call[Outcome]:
         """Build the call that brings up to 500 tasks in as they were, but for those that a state knows."""
-        words = [word for record in records for word in restored(record)]
+        words = record_words(records)
         weight = sum(len(word) for word in words if isinstance(word, bytes))
         return self.call(
             "restore", words, replies.outcome([record.task for record in records]), id=nonce(), weight=weight
@@ -338,9 +324,9 @@ class Operations:
         """Build the call that counts everything at one moment."""
         return self.call("stats", [], replies.stats)
 
-    def why(self, task: TaskId) -> Call[Why]:
+    def why(self, task: TaskId | Task) -> Call[Why]:
         """Build the call that tells all that decides whether a task is being worked on."""
-        id = arguments.task_id(task)
+        id = _one_id(task)
         try:
             host = arguments.host(id)
         except InvalidInput:
@@ -359,3 +345,18 @@ class Operations:
     def convert(self) -> Call[bytes]:
         """Build a round of bringing the queue in line with its politeness, to be called until it gives `end`."""
         return self.call("convert", [BATCH // 2], bytes)
+
+
+def _how(again: bool, group: object) -> Words:
+    # the options that put and schedule have for all of their tasks
+    options = section("again") if arguments.flag(again, "again") else []
+    return options if group is None else [*options, *section("group", arguments.host(group))]
+
+
+def _one_id(task: TaskId | Task) -> bytes:
+    return arguments.task_id(task.task if isinstance(task, Task) else task)
+
+
+def _only_ids(tasks: tuple[Tasks, ...]) -> Iterator[list[bytes]]:
+    ids = arguments.tasks(tasks).ids
+    return (ids[at : at + BATCH] for at in range(0, len(ids), BATCH))

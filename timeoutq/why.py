@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from timeoutq import sending
-from timeoutq.model import HostInfo, State, TaskId, TaskInfo
+from timeoutq.model import HostInfo, State, Task, TaskId, TaskInfo
 from timeoutq.replies import Why
 from timeoutq.sending import Flow, Talk
 from timeoutq.standing import Standing, standing
@@ -38,7 +38,7 @@ class Reason:
     """For an unknown task: one that the queue knows and whose URL is the same but for its form."""
 
 
-def explain(talk: Talk, task: TaskId) -> Flow[Reason]:
+def explain(talk: Talk, task: TaskId | Task) -> Flow[Reason]:
     """Ask for all facts about a task, and give the one reason."""
     found = yield from sending.answer(talk, talk.operations.why(task))
     said = crooked(found)

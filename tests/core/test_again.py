@@ -12,7 +12,7 @@ import redis
 
 from tests.rig.invariants import check_keys
 from tests.rig.waiting import wait_until
-from timeoutq import Ack, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Worker, sending
+from timeoutq import Ack, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Worker, arguments, sending
 from timeoutq.retry import Recrawl
 from timeoutq.testing import FakeQueue, fake_queue
 
@@ -147,8 +147,8 @@ def test_the_same_visit_again_and_again_is_counted_each_time(fake: FakeQueue) ->
 
 CALLS: dict[str, Callable[[Any, Lease], Any]] = {
     "alone": lambda ops, lease: ops.ack([lease], 60_000)[0],
-    "with a payload": lambda ops, lease: ops.ack_put(lease, [], {}, 60_000, b"1"),
-    "with what was found": lambda ops, lease: ops.ack_put(lease, [b"found"], {}, 60_000, b"1"),
+    "with a payload": lambda ops, lease: ops.ack_put(lease, arguments.tasks(()), 60_000, b"1"),
+    "with what was found": lambda ops, lease: ops.ack_put(lease, arguments.tasks(("found",)), 60_000, b"1"),
 }
 
 

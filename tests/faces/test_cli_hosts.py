@@ -351,6 +351,23 @@ def test_a_group_is_the_host_of_what_is_put_or_scheduled_with_it(say: Say, polit
     assert (done.code, done.out) == (2, "")
 
 
+def test_each_line_counts_for_its_own_group(say: Say, polite: Queue) -> None:
+    lines = (
+        b'{"task": "a", "group": "Printer"}\n{"task": "b"}\n{"task": "c", "payload": 1, "group": "scanner"}\n'
+        b'{"task": "a", "group": "scanner"}\n{"task": "d", "group": null}\n{"task": "e", "group": "printer"}\n'
+    )
+    done = say("put", polite.name, "--jsonl", "--json", stdin=lines)
+    assert (done.code, sum(done.documents[0].values()), done.documents[0]["added"]) == (0, 6, 5)
+    hosts = {id: polite.inspect(id).host for id in "abcde"}
+    assert hosts == {"a": "printer", "b": None, "c": "scanner", "d": None, "e": "printer"}
+    done = say(
+        "schedule", polite.name, "--after", "1h", "--group", "rest", "--jsonl", stdin=lines.replace(b': "', b': "x')
+    )
+    assert done.code == 0
+    hosts = {id: polite.inspect(f"x{id}").host for id in "abcde"}
+    assert hosts == {"a": "xprinter", "b": "rest", "c": "xscanner", "d": "rest", "e": "xprinter"}
+
+
 def test_an_ack_may_ask_for_another_visit(say: Say, polite: Queue) -> None:
     say("put", polite.name, A, "plain words")
     claimed = say("claim", polite.name, "-n", "5", "--json").out

@@ -1,4 +1,7 @@
-"""Type checkers know what a handler is: mypy and basedpyright refuse the marked lines of this sample, and no others."""
+"""Type checkers know what a handler is, and what a task may be.
+
+mypy and basedpyright refuse the marked lines of this sample, and no others.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from timeoutq import Ack, AsyncQueue, GiveUp, Handler, Lease, Queue, Release, Retry, Worker
+from timeoutq import Ack, AsyncQueue, GiveUp, Handler, Lease, Queue, Release, Retry, Task, Tasks, Worker
 
 q = AsyncQueue("pages")
 
@@ -60,6 +63,25 @@ Worker(q, handler)
 Worker(q, handler, lifespan=opened)
 print(Retry(60, "busy", block_host=60), Release(60), GiveUp("gone"), Ack(again_in=60, payload=1))
 
+p = Queue("pages")
+task = Task("a", payload={"page": 1}, group="printer")
+some: list[Task] = [task, Task(b"b", 5)]
+mixed: list[str | Task] = ["c", task]
+p.put("a", b"b", task, some, mixed, ["a"], {"d": 5}, (Task(f"{n}") for n in range(3)), p.pull(5), group="printer")
+p.schedule(task, "a", some, mixed, after=5)
+p.forget(task, some)
+p.states(task, mixed)
+p.retry_failed(some)
+p.ack(p.claim()[0], put=some)
+p.ack(p.claim()[0], put=task)
+print(Ack(put=task), Ack(put=mixed), Ack(put=(task, "a")), Ack(put={"d": 5}), len(task.task.encode()))
+tasks: Tasks = task
+tasks = mixed
+async def finds() -> None:
+    await q.put("a", task, mixed)
+    await q.schedule(task, after=5)
+    await q.ack((await q.claim())[0], put=mixed)
+
 async def links(lease: Lease) -> list[str]: return []
 async def the_class(lease: Lease) -> type[Ack]: return Ack
 async def pages(lease: Lease) -> AsyncIterator[str]: yield "a"
@@ -97,6 +119,17 @@ wrong: Handler = links  # refused
 also_wrong: Handler = no_lease  # refused
 Ack(put=3)  # refused
 Retry(after="soon")  # refused
+Task()  # refused
+Task(5)  # refused
+Task("a", group=5)  # refused
+Task("a", 1, "g", 5)  # refused
+Task("a", host="printer")  # refused
+task.payload = 5  # refused
+p.put(Task)  # refused
+p.put([Task("a"), 5])  # refused
+p.ack(p.claim()[0], put=5)  # refused
+Ack(put=[5])  # refused
+wrong_tasks: Tasks = 5  # refused
 """
 REFUSED = {number for number, line in enumerate(SAMPLE.splitlines(), 1) if line.endswith("# refused")}
 
@@ -109,7 +142,7 @@ def sample(tmp_path: Path) -> Path:
 
 
 def test_the_sample_has_both_kinds() -> None:
-    assert len(REFUSED) == 20
+    assert len(REFUSED) == 31
 
 
 @pytest.mark.breaking

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import timeoutq
+from timeoutq import arguments
 from timeoutq.calls import Call
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as of_hosts
-from timeoutq.model import Lease, Record, State
+from timeoutq.model import Lease, Record, State, Task
 from timeoutq.operations import Operations
 from timeoutq.scripts import script
 
@@ -24,17 +25,19 @@ LEASES = [Lease("a", "w#1", 0.0), Lease("b", "w#1", 0.0), Lease("c", "w#2", 0.0)
 
 
 def calls() -> dict[str, Call[Any]]:
-    """One call of every operation."""
+    """One call of every operation, with all its options."""
     ops = Operations("q")
     nonce = lambda: b"n"  # noqa: E731  # a name for a constant
+    tasks = (Task("a", payload=1, group="h"), "b")
+    record = Record(b"a", State.FAILED, 1.0, 1.0, 1, 1, "x", 1.0, 1, "h")
     found: list[Call[Any]] = [
-        *ops.put(({"a": 1, "b": None},), nonce),
-        *ops.schedule(("a",), nonce, after=1),
-        ops.claim(b"w#1", 5, 1000),
+        *ops.put(tasks, nonce, again=True, group="g"),
+        *ops.schedule(tasks, nonce, after=1, again=True, group="g"),
+        ops.claim(b"w#1", 5, 1000, 2000, 2, b"0 1 a"),
         *ops.extend(LEASES, 1000),
-        *ops.ack(LEASES),
-        *ops.release(LEASES),
-        *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"]),
+        ops.ack_put(LEASES[0], arguments.tasks(tasks), 5, b"1"),
+        *ops.release(LEASES, 1, 2, 3),
+        *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"], [b"", b"t", b""], {1: 5}),
         *ops.crash(LEASES, "x"),
         ops.pull(1),
         ops.retry_any(),
@@ -51,7 +54,7 @@ def calls() -> dict[str, Call[Any]]:
         ops.inspect("a"),
         *ops.states(("a",)),
         ops.describe([b"a"]),
-        ops.restore([Record(b"a", State.TODOS)], nonce),
+        ops.restore([record], nonce),
         ops.stats(),
         ops.why("a"),
         of_hosts.host(ops, "h", [("delay", 5)]),
@@ -92,6 +95,24 @@ def test_keys_are_what_the_header_names_and_arguments_what_it_counts(name: str) 
     read = {int(number) for number in re.findall(r"ARGV\[(\d+)\]", body)}
     assert read <= set(numbers), read
     assert len(call.command()) - 3 - len(keys) >= max(numbers)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sections_are_those_that_the_header_names_and_that_the_table_of_operations_writes(name: str) -> None:
+    body = (LUA / f"{name}.lua").read_text("utf-8")
+    header = re.search(r"-- SECTIONS +(.*?)\n-- Reply", body, re.DOTALL)
+    named = re.findall(r"(?<![\w=])[a-z_]+=(?:\d+|n|pairs)(?!\w)", header.group(1)) if header else []
+    taken = re.findall(r" sections\([^']*'( [a-z_ =\d]+)'\)\nif refused then return refused end\n", body)
+    assert [takes.split() for takes in taken] == ([named] if named else [])
+    # the sections of a call with all options, read from its end
+    words, forms = list(calls()[name].args), dict(section.split("=") for section in named)
+    while forms:
+        at = max(i for i, word in enumerate(words) if word in forms)
+        form, count = forms.pop(str(words[at])), words[at + 1]
+        assert isinstance(count, int)
+        assert count == len(words) - at - 2, words[at]
+        assert count == int(form) if form.isdigit() else count % (2 if form == "pairs" else 1) == 0, words[at]
+        del words[at:]
 
 
 @pytest.mark.parametrize("version", ["lua51", "lua54"])

@@ -364,7 +364,7 @@ MUTANTS = [
     Mutant(
         "one worker takes all of a short queue",
         "lua/claim.lua",
-        "n = math.min(n, math.max(1, math.ceil(ready / tonumber(ARGV[7]))))\n",
+        "n = math.min(n, math.max(1, math.ceil(ready / tonumber(given.share or 1))))\n",
         "n = math.min(n, ready)\n",
         [_test("test_core", "takes_its_share")],
     ),

@@ -116,13 +116,23 @@ def _text(word: Argument) -> str:
 
 
 def _tasks(words: Sequence[Argument]) -> list[str]:
-    return [_text(id) for id in words[1 : 1 + int(words[0])]] if words else []
+    return [_text(id) for id in words[1 : 1 + int(words[0])]]
+
+
+def _found(words: Sequence[Argument]) -> list[str]:
+    """Read what an ack puts, in its sections."""
+    while words:
+        name, count = _text(words[0]), int(words[1])
+        if name == "put":
+            return [_text(id) for id in words[2 : 2 + count]]
+        words = words[2 + count :]
+    return []
 
 
 ANSWERED = {"ack": "acked", "release": "released", "fail": "failed"}
 
-OPTIONS = {"extend": 1, "release": 3, "ack": 2}
-"""How many words stand before the leases of a call."""
+BEFORE = {"extend": 1, "schedule": 1}
+"""How many words stand before the leases or the tasks of a call."""
 
 
 class Tap:
@@ -147,12 +157,12 @@ class Tap:
             if verb == "claim":
                 events.append(Event("claim", at, pid, token=token, fence=int(args[0])))
             elif verb in ("put", "schedule"):
-                events += (Event("put", at, pid, task) for task in _tasks(args[2 + (verb == "schedule") :]))
+                events += (Event("put", at, pid, task) for task in _tasks(args[BEFORE.get(verb, 0) :]))
             elif verb:
-                leases, rest = _leases(args[OPTIONS.get(verb, 0) :])
+                leases, rest = _leases(args[BEFORE.get(verb, 0) :])
                 events += (Event(verb, at, pid, task, token) for task, token in leases)
                 if verb == "ack":
-                    events += (Event("put", at, pid, task) for task in _tasks(rest))
+                    events += (Event("put", at, pid, task) for task in _found(rest))
         self.history.note(*events)
         return at
 
@@ -175,20 +185,20 @@ class Tap:
                 for i, id in enumerate(ids):
                     add("granted", _text(id), token=token, fence=int(fence) + i, deadline=deadline, now=now)
             elif verb in ("put", "schedule"):
-                tasks = _tasks(args[2 + (verb == "schedule") :])
+                tasks = _tasks(args[BEFORE.get(verb, 0) :])
                 for task, letter in zip(tasks, reply.decode(), strict=True):
                     add("put_answered", task, answer=letter)
             elif verb == "extend":
                 now, deadline, letters = reply
-                for (task, token), letter in zip(_leases(args[OPTIONS[verb] :])[0], letters.decode(), strict=True):
+                for (task, token), letter in zip(_leases(args[BEFORE[verb] :])[0], letters.decode(), strict=True):
                     add("extended", task, token=token, answer=letter, now=now, deadline=deadline)
             else:
-                leases, rest = _leases(args[OPTIONS.get(verb, 0) :])
+                leases, rest = _leases(args[BEFORE.get(verb, 0) :])
                 for (task, token), letter in zip(leases, reply.decode(), strict=True):
                     # a last release moves its task to failed: the lease is over, as with any release
                     add(ANSWERED[verb], task, token=token, answer="O" if letter == "f" else letter)
                     if verb == "ack" and letter in "OR":
-                        for found in _tasks(rest):
+                        for found in _found(rest):
                             add("put_answered", found, answer="A")
         self.history.note(*events)
 

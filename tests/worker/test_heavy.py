@@ -323,8 +323,9 @@ def test_long_errors_are_failed_in_parts() -> None:
 
 def test_payloads_are_not_copied_before_they_are_sent() -> None:
     page, text = os.urandom(MIB), "x" * 100_000
-    ids, payloads = arguments.tasks(({"a": page, "b": text, "c": {"small": 1}},))
-    assert ids == [b"a", b"b", b"c"]
+    tasks = arguments.tasks(({"a": page, "b": text, "c": {"small": 1}},))
+    payloads = tasks.payloads
+    assert tasks.ids == [b"a", b"b", b"c"]
     assert [type(body) for body in payloads.values()] == [arguments.Body, arguments.Body, bytes]
     assert [len(body) for body in payloads.values()] == [MIB + 1, 100_002, 11]
     (call, *_) = operations.Operations("q").put(({"a": page},), lambda: b"x")

@@ -24,6 +24,7 @@ from timeoutq import (
     Payload,
     Queue,
     State,
+    Task,
     Unavailable,
     Worker,
     arguments,
@@ -204,7 +205,7 @@ async def first(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[FakeAsyn
 
 
 def ack_of(lease: Lease) -> AckOfFound:
-    return AckOfFound(lease, found.Found(*arguments.tasks((links(lease.task),))), -1, None)
+    return AckOfFound(lease, arguments.tasks((links(lease.task),)), -1, None)
 
 
 async def test_a_long_ack_is_tried_again_however_often_it_has_failed(
@@ -494,12 +495,12 @@ def test_a_generator_of_links_is_listed_as_a_list_of_them_is() -> None:
     both: list[str | bytes] = ["a", b"b"]
     lazy = found.listed_here(Ack(put=(link for link in both), again_in=3), bool)
     plain = found.listed_here(Ack(put=both, again_in=3), bool)
-    assert lazy.put == plain.put == found.Found(*arguments.tasks((both,)))
+    assert lazy.put == plain.put == arguments.tasks((both,))
     assert (lazy.again_in, plain.again_in) == (3, 3)
 
 
 def test_a_mapping_of_any_kind_is_listed_as_a_dict_is() -> None:
-    given: dict[str | bytes, Payload] = {"a": None, b"b": {"n": 1}, "c": "x" * 5000}
+    given: dict[str | bytes | Task, Payload] = {"a": None, b"b": {"n": 1}, "c": "x" * 5000}
     kept = found.listed_here(Ack(put=OrderedDict(given)), bool).put
     plain = found.listed_here(Ack(put=given), bool).put
     assert kept.ids == plain.ids

@@ -17,7 +17,7 @@ from importlib.resources import files
 from itertools import count
 from typing import Any
 
-from timeoutq import rights, sending
+from timeoutq import arguments, rights, sending
 from timeoutq.bench.ground import Ground, Measure
 from timeoutq.bench.terms import Figure, Readings, Target
 from timeoutq.calls import BATCH, Call, Command
@@ -173,7 +173,7 @@ class Scene:
             self.run(*self.ops.ack(_taken(leases, BATCH), HOUR_MS))
             for lease in _taken(leases, 2):
                 for some in (self.urls(BATCH - 1), self.strangers(BATCH - 1))[leases is self.held :]:
-                    self.run(self.ops.ack_put(lease, [url.encode() for url in some], {}))
+                    self.run(self.ops.ack_put(lease, arguments.tasks((some,))))
 
     def fail(self) -> None:
         """Fail tasks, each with a traceback of its own, for another attempt and for good, and try them again."""

@@ -205,7 +205,7 @@ def pull(queue: Name, n: Count = 1, url: Url = None, url_file: UrlFile = None, a
     sink = Sink(as_json)
     if as_json:
         for task in tasks:
-            sink.document(task)
+            sink.document({"task": task.task, "payload": task.payload})
     else:
         sink.rows(("task",), ((task.task,) for task in tasks))
     if not tasks:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -21,7 +20,7 @@ from timeoutq.errors import AccessDenied, InvalidInput
 
 if TYPE_CHECKING:
     from timeoutq.client import Queue
-    from timeoutq.model import Outcome
+    from timeoutq.model import Outcome, Task
 
 CHUNK = 5000
 
@@ -29,17 +28,9 @@ KEYS = frozenset({"task", "payload", "group"})
 """What a line of --jsonl may say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A task as a line names it."""
-
-    id: bytes
-    payload: Any = None
-    group: str | None = None
-
-
-def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> Item | None:
+def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> bytes | Task | None:
     from timeoutq import arguments
+    from timeoutq.model import Task
 
     bare = bare_line(line, number)
     if not bare:
@@ -48,7 +39,8 @@ def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> Item |
         if len(line) >= LONGEST_LINE:
             raise InvalidInput(f"it has more than {LONGEST_LINE:,} bytes")
         if not as_jsonl:
-            return Item(arguments.task_id(bare), payload)
+            id = arguments.task_id(bare)
+            return id if payload is None else Task(id, payload)
         try:
             found = read_json(bare)
         except ValueError as error:
@@ -62,13 +54,13 @@ def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> Item |
         arguments.pack(fields.get("payload"), task)
         if group is not None:
             arguments.host(group)
-        return Item(task, fields.get("payload"), group)
+        return Task(task, fields.get("payload"), group)
     except InvalidInput as error:
         raise InvalidInput(f"line {number}: {error}") from error
 
 
-def _chunks(path: Path | None, as_jsonl: bool, payload: Any) -> Iterator[tuple[int, list[Item]]]:
-    chunk: list[Item] = []
+def _chunks(path: Path | None, as_jsonl: bool, payload: Any) -> Iterator[tuple[int, list[bytes | Task]]]:
+    chunk: list[bytes | Task] = []
     size = read = 0
     for number, line in enumerate(lines_of(path), 1):
         read += len(line)
@@ -92,11 +84,9 @@ def _put_stream(queue: Queue, path: Path | None, as_jsonl: bool, payload: Any, h
         with bar() if sys.stderr is not None and sys.stderr.isatty() else nullcontext() as progress:
             shown = progress.add_task("putting", total=total, done=0) if progress else None
             for read, chunk in _chunks(path, as_jsonl, payload):
-                for group, tasks in _by_group(chunk):
-                    own = how if group is None else {**how, "group": group}
-                    for answer, count in _put_or_schedule(queue, tasks, own).counts().items():
-                        counts[answer] = counts.get(answer, 0) + count
-                    put += len(tasks)
+                for answer, count in _put_or_schedule(queue, [chunk], how).counts().items():
+                    counts[answer] = counts.get(answer, 0) + count
+                put += len(chunk)
                 if progress:
                     progress.update(shown, completed=read, done=put)
     except BaseException:
@@ -104,15 +94,6 @@ def _put_stream(queue: Queue, path: Path | None, as_jsonl: bool, payload: Any, h
             say(f"the first {put:,} tasks were put before the command ended")
         raise
     return counts
-
-
-def _by_group(chunk: Iterable[Item]) -> Iterator[tuple[str | None, list[Any]]]:
-    """Give the tasks group by group, because one call puts tasks of one group only."""
-    groups: dict[str | None, list[Any]] = {}
-    for item in chunk:
-        task: Any = item.id if item.payload is None else {item.id: item.payload}
-        groups.setdefault(item.group, []).append(task)
-    yield from groups.items()
 
 
 def _put_or_schedule(queue: Queue, tasks: Iterable[Any], how: dict[str, Any]) -> Outcome:

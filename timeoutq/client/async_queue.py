@@ -55,14 +55,15 @@ class AsyncQueue(AsyncDriver):
     # ---- tasks in
 
     async def put(self, *tasks: Tasks, again: bool = False, group: str | None = None, durable: int = 0) -> Outcome:
-        """Put tasks: ids, mappings of ids to payloads, or iterables of ids, any number.
+        """Put tasks: ids, `Task`s, mappings of ids to payloads, or iterables of ids and `Task`s, any number.
 
         Gives for each id, in order, `ADDED` or the state that holds the id already; `again=True` puts done and failed
         tasks back with a clean record. Each 500 ids (or each MiB of payloads) are one atomic step. If one of the ids is
         bad, nothing is put.
-        On a polite queue, `group` is the host that the tasks count for, instead of the host of their URL; a queue that
-        is not polite keeps the group for later. With `durable`, the call returns when that many replicas have confirmed
-        the tasks (WAIT), so that a failover to one of them does not lose the tasks.
+        On a polite queue, `group` is the host that the tasks count for, instead of the host of their URL; a `Task` may
+        have a group of its own. A queue that is not polite keeps groups for later. With `durable`, the call returns
+        when that many replicas have confirmed the tasks (WAIT), so that a failover to one of them does not lose the
+        tasks.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
         return await self.run(methods.put(self.talk, tasks, again, group, durable))

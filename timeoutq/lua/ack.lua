@@ -1,34 +1,37 @@
 -- ack: end leases as done, or for a time, and in the same step put the tasks that they found.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm calls
--- PARTS open items drop calls replay wake log hostname polite add
+-- PARTS open sections items drop calls replay wake log hostname polite add
 -- SOUND stats leases calls; payload attempts crashes errors releases groups; done_at runtime traces trace_uses trace_texts trace_at
--- ARGV  1 call id   2 age of the call, ms   3 again in, ms, or -1   4 payload for then, or ''
---       5.. count, runs of (token, length, id * length)
---       then, for one lease, what it found: count, id * count, count of payloads, (position, payload) *
+-- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
+-- SECTIONS  again=1 ms after which the tasks are ready again   and for one lease: payload=1 the payload that its task has then
+--       put=n the ids that it found   payloads=pairs (position in put, payload) *   groups=pairs (position in put, host) *
 -- Reply letters, one a lease: O acked; R this very call was carried out before; L is not this token's
-local call_id, again_ms = ARGV[1], tonumber(ARGV[3])
-local ids, tokens, at = read_leases(5)
+local call_id = ARGV[1]
+local ids, tokens, at = read_leases(3)
+local given, refused = sections(at, ' again=1 payload=1 put=n payloads=pairs groups=pairs')
+if refused then return refused end
+local again_ms = tonumber(given.again or -1)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
 local recorded, limited = sound()
-local found, payloads, itself = {}, {}, false
-if ARGV[at] or again_ms >= 0 then
+local found, itself = {}, false
+if given.put or again_ms >= 0 then
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
   local held = redis.call('SMISMEMBER', in_progress, unpack(ids))
   redis.call('ZCARD', scheduled)
   redis.call('XLEN', alarm)
   even_when_full()
-  if ARGV[at] and yes[1] and held[1] == 1 then found, payloads = read_tasks(at) end
+  if yes[1] and held[1] == 1 then found = given.put or {} end
   -- a handler may put its own task again: if done tasks are not kept, this is possible only after the task has ended; until then
   -- the lease keeps the task alive
   for i = 1, #found do itself = itself or keep_done == 'no' and again_ms < 0 and found[i] == ids[1] end
-  if #found > 0 and not itself then add(found, payloads, false, false, '') end
+  if #found > 0 and not itself then add(found, given, false, false) end
   if again_ms >= 0 then
     local dues = {}
     for i = 1, #ids do
       if yes[i] and held[i] == 1 then dues[#dues + 1], dues[#dues + 2] = now + again_ms, ids[i] end
     end
     if #dues > 0 then
-      if ARGV[4] ~= '' then redis.call('HSET', payload, dues[2], ARGV[4]) end
+      if given.payload then redis.call('HSET', payload, dues[2], given.payload) end
       redis.call('ZADD', scheduled, unpack(dues))
       rouse(now + again_ms)
     end
@@ -72,7 +75,7 @@ if #ended > 0 then
   end
   if recorded and again_ms < 0 then ungroup(ended) end
   if itself then
-    add(found, payloads, false, false, '')
+    add(found, given, false, false)
     drop(ended, not limited)
   end
 end

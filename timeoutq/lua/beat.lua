@@ -1,10 +1,13 @@
 -- beat: a worker gives a sign of life; workers that have given none for five minutes are struck off.
 -- KEYS  workers worker_info meta calls
--- PARTS open calls
+-- PARTS open sections calls
 -- SOUND workers worker_info; calls durations0 durations1
 -- ARGV  1 call id   2 age of the call, ms   3 worker   4 what the worker says of itself, JSON, or empty when it leaves
---       5.. (bucket, count) *: how long its handlers ran since its last sign of life
+--       5.. sections
+-- SECTIONS  durations=n (bucket, count) *: how long its handlers ran since its last sign of life
 -- Reply how many workers have given a sign of life within the last minute
+local given, refused = sections(5, ' durations=n')
+if refused then return refused end
 sound()
 if ARGV[4] == '' then
   redis.call('ZREM', workers, ARGV[3])
@@ -14,7 +17,7 @@ else
   redis.call('ZADD', workers, now, ARGV[3])
   redis.call('HSET', worker_info, ARGV[3], ARGV[4])
 end
-if ARGV[5] and not was_called(ARGV[1]) then
+if given.durations and not was_called(ARGV[1]) then
   -- two spans of ten minutes are kept: this one, and the one before it
   local span, durations = math.floor(now / 600000), prefix .. 'durations'
   local this, other = durations .. string.format('%d', span % 2), durations .. string.format('%d', (span + 1) % 2)
@@ -24,8 +27,9 @@ if ARGV[5] and not was_called(ARGV[1]) then
   end
   -- a clock that stepped back leaves a span that lies in the future
   if number(redis.call('HGET', other, 'span'), 0) > span then redis.call('DEL', other) end
-  for i = 5, #ARGV, 2 do
-    count_up(this, ARGV[i], ARGV[i + 1])
+  local runs = given.durations
+  for i = 1, #runs, 2 do
+    count_up(this, runs[i], runs[i + 1])
   end
   note_call(ARGV[1])
 end

@@ -1,16 +1,19 @@
 -- claim: lease ready tasks to a token. Sent again with the same token, it gives the leases that the first call took.
 -- KEYS  todos in_progress scheduled leases owners lock payload attempts crashes runtime meta stats bell alarm
--- PARTS open wake pick server turns
+-- PARTS open sections wake pick server turns
 -- SOUND stats leases owners; payload attempts crashes
--- ARGV  1 token   2 age of the call, ms (0 when first sent)   3 how many   4 timeout, ms   5 max_runtime, ms, or 0
---       6 not after: server time, ms, past which the client has given up; 0 for never
---       7 share: how many workers there are; no worker takes more than its part of a short queue
---       8 where a call that was sent again goes on to look for its leases, as its part before replied; '' at first
+-- ARGV  1 token   2 age of the call, ms (0 when first sent)   3 how many   4 timeout, ms
+--       5 not after: server time, ms, past which the client has given up; 0 for never   6.. sections
+-- SECTIONS  max_runtime=1 ms   share=1 how many workers there are; no worker takes more than its part of a short queue
+--       from=1 where a call that was sent again goes on to look for its leases, as its part before replied
 -- Reply {now ms, deadline ms, first fence, ids, failures, crashes, payloads}; the last three {} where no task has any
 --       {now ms, next event ms or 0, paused: 0 or 1} when there is nothing to lease
 --       both with one more word, where to go on, when the call was sent again and has looked through only a part of the leases
 local token, age, n = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local lease_ms, runtime_ms, not_after = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local lease_ms, not_after = tonumber(ARGV[4]), tonumber(ARGV[5])
+local given, refused = sections(6, ' max_runtime=1 share=1 from=1')
+if refused then return refused end
+local runtime_ms = tonumber(given.max_runtime or 0)
 if not_after > 0 and now > not_after then
   return {err = 'LATE the claim arrived ' .. (now - not_after) .. ' ms after its caller gave up'}
 end
@@ -19,7 +22,7 @@ if runtime_ms > 0 and runtime_ms < lease_ms then
 end
 local deadline = now + lease_ms
 local ids, rest, recorded = {}, nil, true
-local took, from, last = string.match(ARGV[8], '^(%d) (%S+) (.*)$')
+local took, from, last = string.match(given.from or '', '^(%d) (%S+) (.*)$')
 if age > 0 or from then
   -- read a part of the leases that may be its own: those after the last lease of the part before; if that lease has moved, those
   -- from its former deadline on
@@ -54,7 +57,7 @@ if #ids == 0 and not paused then
   recorded = sound()
   if rouses(deadline) then redis.call('XLEN', alarm) end -- `rouse` will write it, after the tasks have moved
   if runtime_ms > 0 then redis.call('HLEN', runtime) end
-  n = math.min(n, math.max(1, math.ceil(ready / tonumber(ARGV[7]))))
+  n = math.min(n, math.max(1, math.ceil(ready / tonumber(given.share or 1))))
   local picks = ready > 0 and pick(n, ready) or {}
   if recorded and #picks > 0 and redis.call('EXISTS', crashes) == 1 then
     -- a task that lost two leases is a suspect: it is handed out alone

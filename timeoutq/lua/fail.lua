@@ -1,33 +1,32 @@
 -- fail: a handler failed. The task is scheduled for another attempt, or moved to failed when there is none left.
 -- KEYS  todos in_progress failed scheduled leases owners lock attempts runtime meta stats bell alarm calls
--- PARTS open items drop calls replay wake log hostname polite
+-- PARTS open sections items drop calls replay wake log hostname polite
 -- SOUND stats leases calls alarm failed scheduled; runtime errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length)
---       then for each lease: retry in ms, or -1 to give up, with a space and the ms to block its host for, if any; error text;
---       digest of its traceback, or ''; after all leases the tracebacks: (digest, text) *
+--       then for each lease: retry in ms, or -1 to give up; error text; then sections
+-- SECTIONS  blocks=pairs (position, ms for which its host is blocked) *   traces=pairs (position, digest of its traceback) *
+--       texts=n (digest, traceback) *
 -- Reply letters, one a lease: O failed; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
+local given, refused = sections(at + 2 * #ids, ' blocks=pairs traces=pairs texts=n')
+if refused then return refused end
 local yes, codes, ended, lost, gave_up = mine(ids, tokens), {}, {}, 0, 0
-local texts = {}
-for i = at + 3 * #ids, #ARGV, 2 do texts[ARGV[i]] = ARGV[i + 1] end
+local blocked, traces, words, texts = given.blocks or {}, given.traces or {}, given.texts or {}, {}
+for i = 1, #words, 2 do texts[words[i]] = words[i + 1] end
 local counts = redis.call('HMGET', attempts, unpack(ids))
 local held, seen, blocks = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}, {}
 sound()
 even_when_full()
 for i = 1, #ids do
-  local retry, message, blocked = tonumber(ARGV[at + 3 * i - 3]), ARGV[at + 3 * i - 2], nil
-  if not retry then
-    retry, blocked = string.match(ARGV[at + 3 * i - 3], '^(%S+) (%d+)$')
-    retry = tonumber(retry)
-  end
+  local retry, message = tonumber(ARGV[at + 2 * i - 2]), ARGV[at + 2 * i - 1]
   codes[i] = 'L'
   if yes[i] and held[i] == 1 and not seen[ids[i]] then
     -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
     seen[ids[i]], codes[i], ended[#ended + 1] = true, 'O', ids[i]
-    if blocked then blocks[#ended] = now + tonumber(blocked) end
+    if blocked[i] then blocks[#ended] = now + tonumber(blocked[i]) end
     redis.call('HSET', attempts, ids[i], number(counts[i], 0) + 1)
-    log_error(ids[i], message, ARGV[at + 3 * i - 1], texts)
+    log_error(ids[i], message, traces[i], texts)
     if retry < 0 then
       gave_up = gave_up + 1
       redis.call('SMOVE', in_progress, failed, ids[i])
@@ -41,7 +40,7 @@ for i = 1, #ids do
 end
 if #ended > 0 then
   drop(ended)
-  if ARGV[at + 3 * #ids] then trim_traces() end
+  if given.texts then trim_traces() end
   count_up(stats, 'failed', #ended)
   if polite then
     local names = hosts_of(ended)

@@ -1,15 +1,18 @@
 -- put: add tasks that no state knows; say for each what was found.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm calls
--- PARTS open wake calls log hostname polite add answered
+-- PARTS open sections wake calls log hostname polite add answered
 -- SOUND stats calls
--- ARGV  1 call id   2 age of the call, ms (0 when first sent)   3 again: 0 or 1   4 the host of all, or ''
---       5.. count, id * count, count of payloads, (position, payload) *
+-- ARGV  1 call id   2 age of the call, ms (0 when first sent)   3.. count, id * count; sections
+-- SECTIONS  again=0 done and failed tasks, too   group=1 the host of all tasks   payloads=pairs (position, payload) *
+--       groups=pairs (position, host) *: tasks with a host of their own
 -- Reply letters, one an id: A added; t w p d f s the state it already is in
-sound()
 local call_id = ARGV[1]
-local ids, payloads = read_tasks(5)
+local ids, at = read_ids(3)
+local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs')
+if refused then return refused end
+sound()
 local before = answered_before(call_id, ids)
 if before then return before end
-local codes = add(ids, payloads, ARGV[3] == '1', false, ARGV[4])
+local codes = add(ids, given, given.again, false)
 note_call(call_id)
 return codes

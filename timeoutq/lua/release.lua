@@ -1,15 +1,18 @@
 -- release: give leases back without blame, to todos at once or to scheduled after a delay. The releases of a task by its handler
 -- are counted: with each one the task waits longer, and in the end it goes to failed. Those that block the host are counted apart.
 -- KEYS  todos in_progress failed scheduled leases owners lock runtime meta stats bell alarm calls
--- PARTS open items drop calls replay wake log hostname polite
+-- PARTS open sections items drop calls replay wake log hostname polite
 -- SOUND stats leases calls alarm todos scheduled failed; runtime releases errors error_log traces trace_uses trace_texts trace_at
--- ARGV  1 call id   2 age of the call, ms   3 delay, ms   4 block the hosts for, ms, or 0
---       5 the release at which a task goes to failed; 0 for releases that are not counted, and one that blocks a host is not either
---       6.. count, runs of (token, length, id * length)
+-- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
+-- SECTIONS  delay=1 ms after which the tasks are ready   block=1 ms for which their hosts are blocked
+--       most=1 the release at which a task goes to failed; without it releases are not counted, and one that blocks a host never is
 -- Reply letters, one per lease: O released; f that was the last release, and the task is in failed; R this very call was carried
 --       out before; L the lease is not this token's
-local call_id, delay, block_ms, most = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local ids, tokens = read_leases(6)
+local call_id = ARGV[1]
+local ids, tokens, at = read_leases(3)
+local given, refused = sections(at, ' delay=1 block=1 most=1')
+if refused then return refused end
+local delay, block_ms, most = tonumber(given.delay or 0), tonumber(given.block or 0), tonumber(given.most or 0)
 local names = polite and hosts_of(ids)
 local yes, codes, ended, ended_names, lost = mine(ids, tokens), {}, {}, {}, 0
 local held, seen = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}

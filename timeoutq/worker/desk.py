@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from timeoutq import arguments, handlers
+from timeoutq.arguments import TaskList
 from timeoutq.client import AsyncQueue
 from timeoutq.durations import Spans
 from timeoutq.errors import LeaseLost
-from timeoutq.found import Found
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.refusals import Refusals
 from timeoutq.retry import GiveUp, Retry
@@ -147,7 +147,7 @@ class Desk:
 
     def _ack(self, lease: Lease, result: Ack) -> None:
         put: object = result.put
-        found = put if isinstance(put, Found) else Found(*arguments.tasks((result.put,)))
+        found = put if isinstance(put, TaskList) else arguments.tasks((result.put,))
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
         ack = AckOfFound(lease, found, again_ms, payload)
         if ack.is_plain:

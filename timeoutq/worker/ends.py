@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
+from timeoutq.arguments import TaskList
 from timeoutq.calls import BATCH, Call, fitting, flushes
 from timeoutq.client import AsyncQueue
-from timeoutq.found import Found
 from timeoutq.model import Lease, Outcome
 from timeoutq.operations import Operations
 from timeoutq.worker.failures import Failure
@@ -33,7 +33,7 @@ class AckOfFound:
 
     __slots__ = ("_again_ms", "_fits", "_found", "_payload", "lease")
 
-    def __init__(self, lease: Lease, found: Found, again_ms: int, payload: bytes | None) -> None:
+    def __init__(self, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> None:
         """Prepare; after `again_ms` (-1: never) the task runs again, with this payload unless it is None."""
         self.lease = lease
         self._found = found
@@ -53,13 +53,11 @@ class AckOfFound:
 
     def calls(self, operations: Operations, nonce: Callable[[], bytes]) -> tuple[deque[Call[Outcome]], Call[Outcome]]:
         """Build the puts that go before the ack, and the ack, which puts the first tasks itself."""
-        ids, payloads, fits = self._found.ids, self._found.payloads, self._fits
-        before = deque[Call[Outcome]]()
+        found, before = self._found, deque[Call[Outcome]]()
         if self.is_long:
-            rest = {i - fits: body for i, body in payloads.items() if i >= fits}
-            before.extend(operations.put_checked(ids[fits:], rest, nonce))
-            ids, payloads = ids[:fits], {i: body for i, body in payloads.items() if i < fits}
-        return before, operations.ack_put(self.lease, ids, payloads, self._again_ms, self._payload)
+            before.extend(operations.put_checked(found.part(self._fits, len(found.ids)), nonce))
+            found = found.part(0, self._fits)
+        return before, operations.ack_put(self.lease, found, self._again_ms, self._payload)
 
 
 class Ends:

@@ -80,10 +80,13 @@ local function fresh_ones(ids, group)
 end
 
 -- add: put the ids that no state knows into todos, or into scheduled when `due` is given; `again` brings done and
--- failed ones back. `payloads` maps positions to payloads, `group` is the host of all, or ''. Answers a letter an id.
-local function add(ids, payloads, again, due, group)
+-- failed ones back. `given` are the sections of the call: of them, `group`, `payloads` and `groups` are read. An id that is named
+-- twice has the payload and the group of the first time. Answers a letter an id.
+local function add(ids, given, again, due)
   local where, known = find(ids)
-  if known == 0 and not due and not next(payloads) then return fresh_ones(ids, group) end
+  local group = given.group or ''
+  if known == 0 and not due and not given.payloads and not given.groups then return fresh_ones(ids, group) end
+  local payloads, groups = given.payloads or {}, given.groups or {}
   local fresh, codes, seen, twice = {}, {}, {}, false
   for i = 1, #ids do
     local id, state = ids[i], where[i]
@@ -96,7 +99,7 @@ local function add(ids, payloads, again, due, group)
       twice = twice or seen[id]
     end
   end
-  local names, dues, back, from, bodies = {}, {}, {}, {}, {}
+  local names, dues, back, from, bodies, own = {}, {}, {}, {}, {}, {}
   -- a task's payload and records are written before the task: so a script that is refused half-way leaves no task without them
   for n = 1, #fresh do
     local i = fresh[n]
@@ -106,15 +109,25 @@ local function add(ids, payloads, again, due, group)
       bodies[#bodies + 1] = ids[i]
       bodies[#bodies + 1] = payloads[i]
     end
+    if groups[i] then
+      own[#own + 1] = ids[i]
+      own[#own + 1] = groups[i]
+    end
   end
   if #bodies > 0 then redis.call('HLEN', payload) end
-  if group ~= '' then redis.call('HLEN', prefix .. 'groups') end
+  if group ~= '' or #own > 0 then redis.call('HLEN', prefix .. 'groups') end
   if #back > 0 then
     may_clear()
     redis.call('ZREM', done_at, unpack(back)) -- also makes a full server allow what follows, as even_when_full() does
     clear(back)
   end
   if #bodies > 0 then redis.call('HSET', payload, unpack(bodies)) end
+  if #own > 0 then
+    -- the group of a task goes before the group of all
+    regroup(names, group)
+    redis.call('HSET', prefix .. 'groups', unpack(own))
+    group = ''
+  end
   if due then
     for i = 1, #ids do
       if codes[i] == 'A' or codes[i] == 's' then
@@ -143,13 +156,8 @@ local function add(ids, payloads, again, due, group)
   return table.concat(codes)
 end
 
--- read_tasks: ARGV[at..] = count, id * count, count of payloads, (position, payload) *
-local function read_tasks(at)
-  local count, payloads = tonumber(ARGV[at]), {}
-  local ids = {unpack(ARGV, at + 1, at + count)}
-  at = at + count + 1
-  for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do
-    payloads[tonumber(ARGV[i])] = ARGV[i + 1]
-  end
-  return ids, payloads, at + 2 * tonumber(ARGV[at]) + 1
+-- read_ids: ARGV[at..] = count, id * count; gives the ids, and where they end
+local function read_ids(at)
+  local count = tonumber(ARGV[at])
+  return {unpack(ARGV, at + 1, at + count)}, at + count + 1
 end

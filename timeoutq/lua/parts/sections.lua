@@ -1,0 +1,37 @@
+-- sections: the options of a call. The first words of ARGV are those that every call of the verb has. Behind these words stand the
+-- options, each as one section: the name of the option, how many words follow, and these words. Sections stand in any order, up to
+-- the end of ARGV. So a verb gets a new option and no other word moves, and a call pays only for the options that it gives:
+--   put   2 a b        again 0   payloads 2 1 {"page":3}    put a and b, also if they are done or failed; a has a payload
+--   ack   1 w#1 1 a    again 1 60000   put 1 b              a is ready again in a minute; b is put
+-- The header of a verb names its sections behind SECTIONS, and the form of each:
+--   again=0            no words                                  given.again is true
+--   again=1            one word                                  given.again is this word
+--   put=n              any number of words                       given.put is the list of these words
+--   payloads=pairs     pairs, each of a position and a word      given.payloads[i] is the word for the task or lease i of the call
+-- sections(at, takes) reads the sections that begin at ARGV[at]; `takes` are those that the verb takes. If a section is unknown or
+-- cannot be read, the second value is an error: the verb replies with the error and writes nothing.
+local function sections(at, takes)
+  local given = {}
+  while ARGV[at] do
+    local name, count = ARGV[at], tonumber(ARGV[at + 1])
+    local form = string.find(name, '^[%l_]+$') and string.match(takes, ' ' .. name .. '=(%w+)')
+    if not form then
+      return given, {err = 'SECTION ' .. string.sub(name, 1, 40) .. ' is unknown; this script takes' .. takes}
+    elseif given[name] then
+      return given, {err = 'SECTION ' .. name .. ' stands twice'}
+    elseif not count or count < 0 or at + 1 + count > #ARGV or count % (form == 'pairs' and 2 or 1) ~= 0
+      or tonumber(form) and count ~= tonumber(form) then
+      return given, {err = 'SECTION ' .. name .. ' is cut short, or is not ' .. name .. '=' .. form}
+    end
+    if form == 'n' then
+      given[name] = {unpack(ARGV, at + 2, at + 1 + count)}
+    elseif form == 'pairs' then
+      given[name] = {}
+      for i = at + 2, at + count, 2 do given[name][tonumber(ARGV[i])] = ARGV[i + 1] end
+    else
+      given[name] = form == '0' or ARGV[at + 2]
+    end
+    at = at + 2 + count
+  end
+  return given
+end
