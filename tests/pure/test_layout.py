@@ -16,9 +16,10 @@ PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
     "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
     "scripts", "calls", "replies", "operations", "rights", "address", "troubles", "deadlines", "patience", "names",
-    "connection", "link", "embedded", "sending", "flows", "repairs", "why", "client", "directory", "handlers", "found",
-    "lifespan", "signals", "unending", "forks", "heartbeat", "loopwatch", "cleaner", "refusals", "worker", "endings",
-    "ledger", "process", "supervisor", "watch", "testing", "transfer", "bench", "logs", "cli", "__main__",
+    "connection", "link", "embedded", "sending", "flows", "repairs", "why", "client", "directory", "machine",
+    "handlers", "found", "lifespan", "signals", "unending", "forks", "heartbeat", "loopwatch", "cleaner", "refusals",
+    "worker", "endings", "roster", "ledger", "process", "supervisor", "watch", "testing", "transfer", "bench", "logs",
+    "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "worker": [
