@@ -138,7 +138,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _make(self, loop: asyncio.AbstractEventLoop, coro: Any, **settings: Any) -> asyncio.Task[Any]:
         number = self._number()
         task = _Task(coro, number, loop=self, **{"name": f"task-{number}", **settings})
-        owner = (settings.get("context") or contextvars.copy_context()).get(owner_of)
+        context: contextvars.Context | None = settings.get("context")
+        owner = (contextvars.copy_context() if context is None else context).get(owner_of)
         self.tasks.append(task)
         if owner is not None:
             owner.tasks.append(task)
@@ -150,7 +151,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # ---- what a process has started goes on only while the process lives
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
-        context = context or contextvars.copy_context()
+        context = contextvars.copy_context() if context is None else context
         owner = context.get(owner_of)
         if owner is None:
             return super().call_soon(callback, *args, context=context)
@@ -164,7 +165,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        context = context or contextvars.copy_context()
+        context = contextvars.copy_context() if context is None else context
         owner = context.get(owner_of)
         if owner is None:
             return super().call_at(when, callback, *args, context=context)

@@ -40,9 +40,7 @@ DEFECTS: Mapping[str, Defect] = {
                 "return Shape(name, inspect.iscoroutinefunction(inner),",
                 "return Shape(name, inspect.iscoroutinefunction(handler),",
             ),
-            Change(
-                "worker.threads", "waits = result is not None and inspect.isawaitable(result)", "waits = False"
-            ),
+            Change("worker.threads", "waits = result is not None and inspect.isawaitable(result)", "waits = False"),
             Change(
                 "worker.desk",
                 "            self.failed(lease, handlers.wrong_result(self._rules.handler, came))",
@@ -118,6 +116,8 @@ class _Changing(SourceFileLoader):
         text = super().get_data(str(path)).decode()  # type: ignore[arg-type]  # the stubs know only bytes
         for change in self._changes:
             if text.count(change.old) != 1:
-                raise RuntimeError(f"{change.module} has changed: {change.old!r} stands there {text.count(change.old)} times")
+                raise RuntimeError(
+                    f"{change.module} has changed: {change.old!r} stands there {text.count(change.old)} times"
+                )
             text = text.replace(change.old, change.new)
         return text.encode()

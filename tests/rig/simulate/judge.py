@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests import invariants
 from tests.rig.simulate.plan import ENDS_WELL, RUDE, PlannedTask
+from timeoutq.endings import PATIENCE
 
 if TYPE_CHECKING:
     from tests.rig.simulate.world import Simulation
@@ -39,14 +40,25 @@ class Judge:
         self._idle_since: dict[str, float] = {}
         self._held_since: dict[tuple[str, bytes], float] = {}
         self._due_at: dict[str, float] = {}
+        self._asked_at = -1
+        self._answers: dict[str, Any] = {}
 
     def _raw(self, *words: Any) -> Any:
         return self._world.server.execute([word if isinstance(word, bytes) else str(word).encode() for word in words])
 
+    def _known(self, name: str, *words: Any) -> Any:
+        """Ask the server, unless no script has run since it was asked the last time."""
+        if self._asked_at != self._world.server.calls:
+            self._asked_at = self._world.server.calls
+            self._answers.clear()
+        if name not in self._answers:
+            self._answers[name] = self._raw(*words)
+        return self._answers[name]
+
     def _members(self, state: str) -> list[str]:
         name = self._key + state
-        found = self._raw("ZRANGE", name, 0, -1) if state == "scheduled" else self._raw("SMEMBERS", name)
-        return sorted(task.decode() for task in found or [])
+        words = ("ZRANGE", name, 0, -1) if state == "scheduled" else ("SMEMBERS", name)
+        return sorted(task.decode() for task in self._known(state, *words) or [])
 
     # ---- while it runs
 
@@ -87,7 +99,7 @@ class Judge:
     def _look(self) -> None:
         world, now = self._world, self._world.loop.time()
         held: dict[tuple[str, bytes], float] = {}
-        owners: Any = self._raw("HGETALL", self._key + "owners") or []
+        owners: Any = self._known("owners", "HGETALL", self._key + "owners") or []
         pairs = owners.items() if isinstance(owners, dict) else zip(owners[::2], owners[1::2], strict=True)
         for task, token in pairs:
             name = (task.decode(), token)
@@ -97,6 +109,7 @@ class Judge:
                     world.broke(f"{name[0]} is held by {token.decode()} for {now - held[name]:.1f} s, unworked")
         self._held_since = held
         self._look_for_idle(now)
+        self._look_for_stopping(now)
         for name, due in list(self._due_at.items()):
             runs = world.runs.get(name)
             if runs:
@@ -139,6 +152,14 @@ class Judge:
         for name, began in since.items():
             if now - began > longest:
                 world.broke(f"{name} is ready for {now - began:.1f} s, and {idle[0].name} is idle")
+
+    def _look_for_stopping(self, now: float) -> None:
+        """See that whoever is told to stop ends in time."""
+        for process in self._world.processes:
+            if process.owner.alive and process.stopped_at is not None:
+                took = now - process.stopped_at
+                if took > self._world.plan.drain_deadline + PATIENCE:
+                    self._world.broke(f"{process.name} has not ended {took:.1f} s after it was told to stop")
 
     # ---- at the end
 

@@ -70,6 +70,24 @@ class Session:
             self._waiting = None
 
 
+class _Lua:
+    """The Lua of fakeredis, which compiles each script once, and collects its garbage when it likes: twice as fast."""
+
+    def __init__(self, lua: Any) -> None:
+        self._lua = lua
+        self._compiled: dict[Any, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lua, name)
+
+    def execute(self, script: Any) -> Any:
+        if script == "collectgarbage()":
+            return None
+        if script not in self._compiled:
+            self._compiled[script] = self._lua.compile(script)
+        return self._compiled[script]()
+
+
 class SimulatedServer:
     """A server with one database, whose clock is virtual."""
 
@@ -78,6 +96,7 @@ class SimulatedServer:
         self.raw: Any = import_module("fakeredis").FakeRedis(server=clock.server)
         self._plug: Any = self.raw.connection_pool.get_connection()
         self._plug.connect()
+        clock.server._lua_runtime = _Lua(self._plug._sock._get_server_runtime(clock.server))
         self._later = later
         self._waiters: list[_Waiter] = []
         self.calls = 0
@@ -124,7 +143,9 @@ class SimulatedServer:
             return False
         if waiter.take[0] == b"LPOP":
             found = [waiter.take[1], found]
-        waiter.session.note(f"{waiter.take[0].decode()} {waiter.take[-2 if len(waiter.take) > 2 else 1].decode()} wakes")
+        waiter.session.note(
+            f"{waiter.take[0].decode()} {waiter.take[-2 if len(waiter.take) > 2 else 1].decode()} wakes"
+        )
         waiter.session.answer(encoded(found))
         return True
 
