@@ -35,7 +35,7 @@ class Machine:
         """Make a client of the same queue and the same name for a thread; each call blocks the thread."""
         return twin(queue)
 
-    async def call(self, blocking: Callable[[], None]) -> None:
+    async def call(self, blocking: Callable[[], object]) -> None:
         """Call a function that blocks, in a thread of its own, and wait until the function has returned."""
         # the event loop's own threads may all be taken by what handlers have started and left behind
         own = ThreadPoolExecutor(1)

@@ -12,9 +12,11 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVarTuple
 
 from timeoutq.testing import Clock as FakeClock
+
+Ts = TypeVarTuple("Ts")
 
 BEGIN = 1000.0
 """What `time.monotonic` shows when a run begins."""
@@ -150,7 +152,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     # ---- what a process has started goes on only while the process lives
 
-    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
         context = contextvars.copy_context() if context is None else context
         owner = context.get(owner_of)
         if owner is None:
@@ -158,12 +162,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return super().call_soon(_guarded, owner, callback, args, context=context)
 
     def call_soon_threadsafe(
-        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)  # threads take turns with the loop
 
     def call_at(
-        self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         context = contextvars.copy_context() if context is None else context
         owner = context.get(owner_of)

@@ -109,11 +109,11 @@ class _Changing(SourceFileLoader):
         super().__init__(fullname, path)
         self._changes = changes
 
-    def path_stats(self, path: str | bytes) -> Mapping[str, object]:  # type: ignore[override]  # it never returns
+    def path_stats(self, path: str | bytes) -> Mapping[str, object]:
         raise OSError("compiled code of this module is not kept")
 
     def get_data(self, path: str | bytes) -> bytes:
-        text = super().get_data(str(path)).decode()  # type: ignore[arg-type]  # the stubs know only bytes
+        text = super().get_data(str(path)).decode()
         for change in self._changes:
             if text.count(change.old) != 1:
                 raise RuntimeError(

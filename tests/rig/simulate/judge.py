@@ -1,6 +1,6 @@
 """What must be true: at each moment of a run, and at its end.
 
-- The invariants of the design hold (`tests/invariants.py`), and nothing that was accepted is lost.
+- The invariants of the design hold (`tests/rig/invariants.py`), and nothing that was accepted is lost.
 - Done means that a handler of the task ran to its end, and failed has a cause.
 - Nothing is held by a live worker for long without a handler at work on it.
 - When all is well, nothing ready waits while a worker is idle, and what becomes due or ready is taken at once.
@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from tests import invariants
+from tests.rig import invariants
 from tests.rig.simulate.plan import ENDS_WELL, RUDE, PlannedTask
 from timeoutq.endings import PATIENCE
 
@@ -38,7 +38,7 @@ class Judge:
         self._world = world
         self._key = "timeoutq:{sim}:"
         self._idle_since: dict[str, float] = {}
-        self._held_since: dict[tuple[str, bytes], float] = {}
+        self._held_since: dict[tuple[str, str], float] = {}
         self._due_at: dict[str, float] = {}
         self._asked_at = -1
         self._answers: dict[str, Any] = {}
@@ -98,15 +98,15 @@ class Judge:
 
     def _look(self) -> None:
         world, now = self._world, self._world.loop.time()
-        held: dict[tuple[str, bytes], float] = {}
+        held: dict[tuple[str, str], float] = {}
         owners: Any = self._known("owners", "HGETALL", self._key + "owners") or []
         pairs = owners.items() if isinstance(owners, dict) else zip(owners[::2], owners[1::2], strict=True)
         for task, token in pairs:
-            name = (task.decode(), token)
-            if (name[0], token.decode()) not in world.working:
-                held[name] = self._held_since.get(name, now)
-                if now - held[name] > UNWORKED + world.plan.timeout:
-                    world.broke(f"{name[0]} is held by {token.decode()} for {now - held[name]:.1f} s, unworked")
+            lease = (task.decode(), token.decode())
+            if lease not in world.working:
+                held[lease] = self._held_since.get(lease, now)
+                if now - held[lease] > UNWORKED + world.plan.timeout:
+                    world.broke(f"{lease[0]} is held by {lease[1]} for {now - held[lease]:.1f} s, unworked")
         self._held_since = held
         self._look_for_idle(now)
         self._look_for_stopping(now)
@@ -115,7 +115,7 @@ class Judge:
             if runs:
                 late = runs[0].began - due
                 del self._due_at[name]
-                if late > AT_ONCE and self._somebody_idle_then(name):
+                if late > AT_ONCE and self._is_roomy():
                     world.broke(f"all is well, and {name} was taken {late:.2f} s late")
             elif now - due > 1.5 and self._free():
                 world.broke(f"all is well, and {name} is not taken {now - due:.2f} s after it could be")
@@ -128,8 +128,8 @@ class Judge:
             for process in self._world.processes
         )
 
-    def _somebody_idle_then(self, name: str) -> bool:
-        # a calm run has three tasks: with three places nobody is ever kept from its turn by the others
+    def _is_roomy(self) -> bool:
+        # calm has three tasks at most: with three places nobody is ever kept from its turn by the others
         plan = self._world.plan
         return plan.processes * plan.concurrency >= 3 and plan.max_tasks is None and not plan.polite
 

@@ -200,7 +200,7 @@ class SimulatedMachine(Machine):
         own.worker = queue.worker
         return _Client(self, own)
 
-    async def call(self, blocking: Callable[[], None]) -> None:
+    async def call(self, blocking: Callable[[], object]) -> None:
         over = asyncio.Event()
         errors: list[BaseException] = []
 

@@ -84,7 +84,7 @@ class Process:
             code = await self._work()
         except asyncio.CancelledError:
             self.world.note(self.name, "was cancelled")
-        except (SystemExit, KeyboardInterrupt):
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
             if isinstance(error, TimeoutqError) and (flows.is_final(error) or isinstance(error, ImportError)):

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from typing import Any
 
 import hiredis
 
 from tests.rig.simulate.clock import VirtualClock
 from timeoutq import scripts
-from timeoutq.scripts import files
 
 Reply = Callable[[bytes], None]
 INFO = b"# Memory\r\nmaxmemory_policy:noeviction\r\n"
@@ -128,7 +128,9 @@ class SimulatedServer:
 
     # ---- who waits
 
-    def _wait(self, session: Session, command: list[bytes], take: list[bytes], none: bytes, seconds: float) -> Any:
+    def _wait(
+        self, session: Session, command: list[bytes], take: list[bytes], none: bytes, seconds: float
+    ) -> _Waiter | None:
         waiter = _Waiter(session, take, none)
         session.note(f"{_told(command)} waits")
         if self._try(waiter):

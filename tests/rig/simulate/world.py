@@ -12,6 +12,7 @@ import hashlib
 import logging
 import random
 import sys
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -305,6 +306,13 @@ class _Ear(logging.Handler):
 
 def play(plan: Plan) -> Outcome:
     """Run a plan; give what became of it, with the transcript."""
+    with warnings.catch_warnings():
+        # processes that are killed leave coroutines behind
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        return _play(plan)
+
+
+def _play(plan: Plan) -> Outcome:
     world = Simulation(plan)
     loop, log = world.loop, logging.getLogger("timeoutq")
     ear, level, propagates = _Ear(world), log.level, log.propagate
