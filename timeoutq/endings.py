@@ -58,6 +58,11 @@ class Ending:
         return self.told is Told.NOTHING
 
     @property
+    def blames(self) -> bool:
+        """Whether the tasks that were running count a crash: not if the supervisor killed the process."""
+        return self.died and not self.killed
+
+    @property
     def left_badly(self) -> bool:
         """Whether the process ended on purpose, but its lifespan raised an error when it was left."""
         return self.told in _ON_PURPOSE and self.code == exit_codes.DIED

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -18,6 +17,7 @@ from timeoutq.arguments import error_words
 from timeoutq.client import Queue
 from timeoutq.durations import Spans
 from timeoutq.errors import TimeoutqError
+from timeoutq.machine import THIS, Machine
 from timeoutq.model import Answer, Lease, Outcome
 
 log = logging.getLogger(__name__)
@@ -43,11 +43,13 @@ class Heartbeat:
         on_lost: Callable[[list[tuple[Lease, Answer]]], None],
         about: Callable[[], Mapping[str, object]],
         spans: Spans | None = None,
+        machine: Machine = THIS,
     ) -> None:
         """Prepare; `queue` is a client that nobody else uses, `held` maps fences to leases and is read only.
 
         `on_lost` is called in the heartbeat's thread with the leases that were refused and why: `LOST` or
         `MAX_RUNTIME`. `about` gives what the worker says of itself, `spans` how long its handlers ran.
+        `machine` gives the thread.
         """
         self.queue = queue
         self.peers = 1
@@ -55,10 +57,10 @@ class Heartbeat:
         self._on_lost = on_lost
         self._about = about
         self._spans = spans
-        self._stop = threading.Event()
+        self._stop = machine.event()
         self._down = False
         self._ended_by: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"heartbeat-{queue.name}", daemon=True)
+        self._thread = machine.thread(self._run, f"heartbeat-{queue.name}")
 
     def start(self) -> None:
         """Start the thread."""

@@ -22,6 +22,7 @@ from types import CodeType, FrameType
 from typing import Any, Protocol
 
 from timeoutq import telling
+from timeoutq.machine import THIS, Machine
 from timeoutq.model import Lease
 from timeoutq.text import safe
 
@@ -60,6 +61,7 @@ class LoopWatch:
         fields: Mapping[str, object],
         timeout: float,
         max_runtime: float = 0.0,
+        machine: Machine = THIS,
     ) -> None:
         """Prepare; `running` holds the handlers at work; `timeout` and `max_runtime` (0: none) are seconds.
 
@@ -70,11 +72,11 @@ class LoopWatch:
         self._running = running
         self._fields = fields
         self._limit = max(SHORTEST, min(LONGEST, timeout / 3, (max_runtime or timeout) / 3))
-        self._stop = threading.Event()
+        self._stop = machine.event()
         self._questions = self._answers = 0
         self._turned = 0.0
         """When the loop answered the last time, by the monotonic clock."""
-        self._thread = threading.Thread(target=self._watch, name=f"loopwatch-{queue}", daemon=True)
+        self._thread = machine.thread(self._watch, f"loopwatch-{queue}")
 
     def __enter__(self) -> None:
         """Begin to watch the loop that runs in this thread."""

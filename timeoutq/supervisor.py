@@ -16,18 +16,19 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
 from timeoutq import exit_codes, flows, sending, telling, tracebacks
 from timeoutq.arguments import error_words
 from timeoutq.client import AsyncQueue, Queue, twin
-from timeoutq.endings import PATIENCE, Done, End, Ending, Order, Replace, Told, asked_for, judge, young_deaths
+from timeoutq.endings import Order, Told
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.ledger import SharedLedger
 from timeoutq.model import Answer, Lease
 from timeoutq.process import Orders, run_worker
+from timeoutq.roster import Roster
 from timeoutq.worker import Worker
 
 assert sys.platform != "win32"
@@ -39,8 +40,6 @@ ASK_AGAIN = 10.0
 """If the server did not answer, dead processes that held nothing are not reported to it for this many seconds."""
 TRACES = 100
 """How many different tracebacks of dead processes are remembered, so that each traceback is logged only once."""
-LOOK_EVERY = 1.0
-"""Seconds after which a supervisor looks at its processes though no signal has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +128,6 @@ class _Child:
     ledger: SharedLedger
     lifeline: int
     """The writing end of a pipe: orders go through the pipe, and the child drains when the pipe closes."""
-    started: float = field(default_factory=time.monotonic)
-    kill_at: float | None = None
-    """When to kill the child, because it has said that its work has ended, and it still runs."""
 
     def tell(self, order: Order) -> None:
         with suppress(OSError):  # the child has ended already
@@ -150,24 +146,17 @@ class _Supervisor:
         self._signals = signals
         self._queue = job.open()
         self._children: dict[int, _Child] = {}
-        self._due: list[float] = []
-        """When to start the missing processes: one moment for each process."""
-        self._stopping_since: float | None = None
-        self._kill_at: float | None = None
-        self._killed: set[int] = set()
-        self._young = 0
+        self._roster = Roster(job.processes, job.drain_deadline, time.monotonic())
         self._traces: set[str] = set()
         self._away_until = 0.0
         self._fields = {"queue": self._queue.name}
-        self._code = exit_codes.DONE
-        self._words = ""
 
     def run(self) -> tuple[int, str]:
-        self._due = [time.monotonic()] * self._job.processes
+        roster = self._roster
         try:
-            while self._children or self._due:
+            while not roster.is_over:
                 self._start_due()
-                for number in self._signals.wait(self._until() - time.monotonic()):
+                for number in self._signals.wait(roster.next_look(time.monotonic()) - time.monotonic()):
                     self._hear(number)
                 self._reap()
                 self._kill_overdue()
@@ -175,13 +164,7 @@ class _Supervisor:
             for pid in self._children:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        return self._code, self._words
-
-    def _until(self) -> float:
-        times = [time.monotonic() + LOOK_EVERY, *self._due]
-        if self._kill_at is not None:
-            times.append(self._kill_at)
-        return min(times)
+        return roster.code, roster.words
 
     def _tell(self, level: int, pid: int, message: str, *words: object) -> None:
         telling.say(log, level, message, *words, fields={**self._fields, "child": pid})
@@ -190,20 +173,19 @@ class _Supervisor:
 
     def _start_due(self) -> None:
         now = time.monotonic()
-        while self._due and self._due[0] <= now:
+        while self._roster.is_due(now):
             try:
-                self._start()
+                pid = self._start()
             except OSError as error:
                 telling.say(
                     log, logging.ERROR, "queue %s: cannot start a worker process: %s", self._queue.name, error,
                     fields={**self._fields, "error": str(error)},
                 )  # fmt: skip
-                self._due[0] = now + LOOK_EVERY
-                self._due.sort()
+                self._roster.could_not_start(now)
                 return
-            del self._due[0]
+            self._roster.started(pid, time.monotonic())
 
-    def _start(self) -> None:
+    def _start(self) -> int:
         with contextlib.ExitStack() as undo:
             ledger = self._new_ledger()
             undo.callback(ledger.close)
@@ -227,6 +209,7 @@ class _Supervisor:
         os.close(reading)
         self._children[pid] = _Child(pid, ledger, writing)
         self._tell(logging.INFO, pid, "worker process %d started", pid)
+        return pid
 
     def _new_ledger(self) -> SharedLedger:
         try:
@@ -282,33 +265,18 @@ class _Supervisor:
     def _hear(self, number: int) -> None:
         if number == signal.SIGCHLD:
             return
-        now = time.monotonic()
-        order = asked_for(number, None if self._stopping_since is None else now - self._stopping_since)
+        order = self._roster.heard(number, time.monotonic())
         if order is not None:
-            self._stop(order)
+            self._order(order)
 
-    def _stop(self, order: Order) -> None:
-        now = time.monotonic()
-        if self._stopping_since is None:
-            self._stopping_since = now
-        self._due.clear()
-        patience = PATIENCE + (self._job.drain_deadline if order is Order.DRAIN else 0.0)
-        self._kill_at = min(self._kill_at or now + patience, now + patience)
+    def _order(self, order: Order) -> None:
         for child in self._children.values():
             child.tell(order)
 
     def _kill_overdue(self) -> None:
-        now = time.monotonic()
-        everybody = self._kill_at is not None and now >= self._kill_at
-        if everybody:
-            self._kill_at = None
-        for pid, child in self._children.items():
-            if child.kill_at is None and child.ledger.has_told:
-                child.kill_at = now + PATIENCE
-            if not everybody and (child.kill_at is None or now < child.kill_at or pid in self._killed):
-                continue
+        told = {pid for pid, child in self._children.items() if child.ledger.has_told}
+        for pid in self._roster.overdue(time.monotonic(), told):
             self._tell(logging.ERROR, pid, "worker process %d does not end: it is killed", pid)
-            self._killed.add(pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -336,7 +304,7 @@ class _Supervisor:
 
     def _ended(self, child: _Child, code: int) -> None:
         told, words = child.ledger.told()
-        ending = Ending(told, code, time.monotonic() - child.started, child.pid in self._killed)
+        ending = self._roster.ending(child.pid, told, code, time.monotonic())
         fields: dict[str, Any] = {**self._fields, "child": child.pid, "code": code}
         fields["worker"] = child.ledger.worker or None  # None if the process ended before it had a worker
         died = ""
@@ -355,22 +323,11 @@ class _Supervisor:
         else:
             how = told.name.lower().replace("_", " ")
             telling.say(log, logging.INFO, "worker process %d ended: %s", child.pid, how, fields=fields)
-        if ending.left_badly:
-            self._code = self._code or exit_codes.DIED
-        self._young = young_deaths(ending, self._young)
-        match judge(ending, stopping=self._stopping_since is not None, young=self._young):
-            case Replace(pause):
-                self._due.append(time.monotonic() + pause)
-                self._due.sort()
-            case Done(one):
-                self._code = self._code or one
-            case End(one):
-                if self._code not in exit_codes.HOPELESS:
-                    self._code, self._words = one, words
-                if self._stopping_since is None:
-                    self._stop(Order.DRAIN)
+        order = self._roster.ended(ending, words, time.monotonic())
+        if order is not None:
+            self._order(order)
         # the ledger holds no lease that was given back; a child that we killed could not give any back
-        self._report(child, died, blame=ending.died and child.pid not in self._killed)
+        self._report(child, died, blame=ending.blames)
 
     def _new_trace(self, trace: bytes, error: str) -> str | None:
         """Give a traceback to log, or None if it was logged before: many processes may die of the same error."""

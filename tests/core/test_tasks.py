@@ -58,7 +58,7 @@ def test_each_task_counts_for_its_own_group(face: Any) -> None:
     assert face.put(tasks, group="all").added == 5
     hosts = {id: face.inspect(id).host for id in ("plain", f"{A}1", f"{A}2", "other", "no group")}
     assert hosts == {"plain": "all", f"{A}1": "all", f"{A}2": "printer", "other": "scanner", "no group": "all"}
-    assert {host.host for host in face.each_host()} == {"all", "printer", "scanner"}
+    assert {host.host for host in face.hosts.each()} == {"all", "printer", "scanner"}
     assert face.put(Task(f"{A}3"), Task(f"{A}4", group="printer"), "words").added == 3
     assert [face.inspect(id).host for id in (f"{A}3", f"{A}4", "words")] == ["a.example", "printer", None]
     lease = next(lease for lease in face.claim(500) if lease.task == "plain")

@@ -17,9 +17,9 @@ ORDER = [
     "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
     "scripts", "calls", "replies", "operations", "rights", "address", "troubles", "deadlines", "patience", "names",
     "connection", "link", "embedded", "sending", "flows", "reads", "methods", "repairs", "why", "rooms", "hosts",
-    "client", "directory", "handlers", "found", "lifespan", "signals", "unending", "forks", "heartbeat", "loopwatch",
-    "cleaner", "refusals", "worker", "endings", "ledger", "process", "supervisor", "watch", "testing", "transfer",
-    "bench", "logs", "cli", "__main__",
+    "client", "directory", "machine", "handlers", "found", "lifespan", "signals", "unending", "forks", "heartbeat",
+    "loopwatch", "cleaner", "refusals", "worker", "endings", "roster", "ledger", "process", "supervisor", "watch",
+    "testing", "transfer", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],

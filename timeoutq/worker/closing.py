@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from timeoutq import unending
 from timeoutq.deadlines import SLOWEST
 from timeoutq.errors import TimeoutqError
 from timeoutq.heartbeat import Heartbeat
+from timeoutq.machine import Machine
 from timeoutq.model import Lease
 from timeoutq.worker import interrupts
 from timeoutq.worker.desk import Desk
@@ -42,6 +42,7 @@ class Closing:
     interrupts: Interrupts
     heartbeat: Heartbeat
     stopping: Stopping
+    machine: Machine
 
     async def close(self) -> None:
         """End everything; a server that does not answer is not waited for."""
@@ -69,10 +70,7 @@ class Closing:
         )
         self.pump.crew.close()
         await self._send_last()
-        # the event loop's own threads may all be taken by what handlers have started and left behind
-        ending = ThreadPoolExecutor(1)
-        await asyncio.get_running_loop().run_in_executor(ending, self.heartbeat.stop)
-        ending.shutdown(wait=False)
+        await self.machine.call(self.heartbeat.stop)
         await self._leave_unending(consumers)
 
     def _tell_cut_off(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from timeoutq import forks, handlers, telling
 from timeoutq.found import listed, listed_here, listed_raised
+from timeoutq.machine import THIS, Machine
 from timeoutq.model import Lease
 from timeoutq.worker.crews import Work
 from timeoutq.worker.runs import Run
@@ -33,14 +34,15 @@ SHORT_EVERY = 60.0
 class ThreadCrew:
     """Threads that call handlers."""
 
-    def __init__(self, work: Work, size: int, broken: Callable[[str], None]) -> None:
-        """Prepare; `broken` is called with the reason when no thread can be started at all."""
+    def __init__(self, work: Work, size: int, broken: Callable[[str], None], machine: Machine = THIS) -> None:
+        """Prepare; the threads are those of `machine`. `broken` is called with the reason when none can be started."""
         self._work = work
         self._desk = work.desk
         self._loop = asyncio.get_running_loop()
         self._size = min(size, MOST)
         self._broken = broken
-        self._waiting: SimpleQueue[Lease | None] = SimpleQueue()
+        self._machine = machine
+        self._waiting: SimpleQueue[Lease | None] = machine.pipe()
         self._done: deque[tuple[Run, list[Any] | None]] = deque()
         """Handlers that have ended, with what they returned and raised; None if both are None."""
         self._told = False
@@ -60,7 +62,7 @@ class ThreadCrew:
             self._waiting.put(lease)
         while self._threads - self._hung < min(self._size, self.taken):
             name = f"handler-{self._work.voice.queue}-{self._threads}"
-            thread = threading.Thread(target=self._live, name=name, daemon=True)
+            thread = self._machine.thread(self._live, name)
             try:
                 thread.start()
             except RuntimeError as error:
@@ -204,7 +206,7 @@ class ThreadCrew:
                 self._loop.call_soon_threadsafe(self._collect)
 
     def _await_in_loop(self, run: Run, awaitable: Any) -> None:
-        over = threading.Event()
+        over = self._machine.event()
         try:
             self._loop.call_soon_threadsafe(self._start_awaiting, run, awaitable, copy_context(), over)
         except RuntimeError:  # the loop is closed already

@@ -16,12 +16,13 @@ from typing import Any, TypeVar, cast
 
 from timeoutq import arguments, forks, handlers, signals
 from timeoutq.cleaner import Cleaner
-from timeoutq.client import AsyncQueue, Queue, twin
+from timeoutq.client import AsyncQueue, Queue
 from timeoutq.errors import InvalidInput, WorkerBroken
 from timeoutq.handlers import Handler, Lifespan, Returned, Surroundings
 from timeoutq.heartbeat import Heartbeat
 from timeoutq.lifespan import Span, checked
 from timeoutq.loopwatch import LoopWatch
+from timeoutq.machine import THIS, Machine
 from timeoutq.model import Lease
 from timeoutq.retry import Retries, RetryPolicy
 from timeoutq.worker.closing import Closing
@@ -52,6 +53,9 @@ def load_handler(path: str) -> Handler:
 
 class Worker:
     """Works on one queue until it is stopped, or drained with `burst=True`."""
+
+    machine: Machine = THIS
+    """Where the worker's threads come from."""
 
     def __init__(
         self,
@@ -166,7 +170,9 @@ class Worker:
         self._ran = True
         voice, running = self._voice, self._desk.running
         loop, generation = asyncio.get_running_loop(), forks.generation
-        watch = LoopWatch(voice.queue, running, voice.fields(), self.queue.timeout, max_runtime=self._runtime.ms / 1000)
+        watch = LoopWatch(
+            voice.queue, running, voice.fields(), self.queue.timeout, self._runtime.ms / 1000, self.machine
+        )
         with watch, forks.watched(loop), signals.heeded(self.stop) if self._signals else nullcontext():
             if not self._stopping.level:
                 async with self._span:
@@ -207,7 +213,10 @@ class Worker:
         crew, suspects, cleaner = self._crew(generation), Suspects(), Cleaner(queue)
         source = Source(desk, self._pace, is_burst=self.burst)
         interrupts = Interrupts(desk, crew, suspects)
-        self._heartbeat = heartbeat = Heartbeat(twin(queue), desk.held, interrupts.lose_soon, self._about, desk.spans)
+        client = self.machine.client(queue)
+        self._heartbeat = heartbeat = Heartbeat(
+            client, desk.held, interrupts.lose_soon, self._about, desk.spans, self.machine
+        )
         self._pump = pump = Pump(desk, crew, source, suspects, stopping, heartbeat, cleaner)
         parts = Parts(voice, desk.wake)
         try:
@@ -222,7 +231,7 @@ class Worker:
             )  # fmt: skip
             await self._await_pump(pump, parts, generation)
         finally:
-            await Closing(desk, pump, parts, interrupts, heartbeat, stopping).close()
+            await Closing(desk, pump, parts, interrupts, heartbeat, stopping, self.machine).close()
 
     def _crew(self, generation: int) -> Crew:
         span = self._span
@@ -234,7 +243,7 @@ class Worker:
         return (
             TaskCrew(work, self.concurrency)
             if self._shape.is_async
-            else ThreadCrew(work, self.concurrency, self._break)
+            else ThreadCrew(work, self.concurrency, self._break, self.machine)
         )
 
     async def _await_pump(self, pump: Pump, parts: Parts, generation: int) -> None:

@@ -1,0 +1,82 @@
+"""The simulation: it finds nothing today, it finds defects that are put back, and a seed is one run, byte for byte."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tests.rig import levels
+from tests.rig.mutants import ROOT
+from tests.rig.simulate import defects
+from tests.rig.simulate.plan import Fault, Plan, PlannedTask, planned
+from tests.rig.simulate.shrink import shrunk
+
+pytestmark = pytest.mark.timeout(3600)
+
+
+def simulate(*words: str, hashes: str = "0") -> subprocess.CompletedProcess[str]:
+    """Run the command as a person would."""
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.rig.simulate", *words],
+        cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hashes}, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_no_seed_breaks_a_rule() -> None:
+    done = simulate("--seeds", "60", "--first", "20000")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "60 seeds" in done.stdout
+    levels.count("simulation", seeds=60)
+
+
+def test_a_seed_gives_the_same_transcript_in_every_process() -> None:
+    for seed in ("3", "14", "21"):
+        one, two = simulate("--seed", seed, hashes="1"), simulate("--seed", seed, hashes="4711")
+        assert one.returncode == two.returncode == 0, one.stdout + one.stderr
+        assert one.stdout == two.stdout
+        assert "handler begins" in one.stdout
+
+
+def test_a_seed_is_the_same_run_whatever_ran_before_it() -> None:
+    in_a_row = simulate("--seeds", "4", "--first", "12", "--jobs", "1", "--digests")
+    alone = simulate("--seeds", "1", "--first", "15", "--digests")
+    assert alone.stdout.splitlines()[0] == in_a_row.stdout.splitlines()[3]
+
+
+@pytest.mark.parametrize("name", sorted(defects.DEFECTS))
+def test_a_defect_that_is_put_back_is_found_within_a_thousand_seeds(name: str) -> None:
+    done = simulate("--seeds", "1000", "--put-back", name, "--until-found")
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
+    assert found, done.stdout + done.stderr
+    assert "the smallest plan" in done.stdout
+    levels.tell("simulation", f"{name} ({defects.DEFECTS[name].what}): {found[0]}")
+
+
+def test_every_defect_has_its_place() -> None:
+    for name, defect in defects.DEFECTS.items():
+        for change in defect.changes:
+            text = (ROOT / "timeoutq" / f"{change.module.replace('.', '/')}.py").read_text("utf-8")
+            assert text.count(change.old) == 1, f"{name}: {change.module} has changed"
+
+
+def test_a_plan_that_fails_is_made_smaller_until_nothing_can_be_left_out() -> None:
+    bad = PlannedTask("bad", 0.0, ("ok", "die_0", "raise"))
+    plan = replace(
+        planned(1),
+        processes=3,
+        tasks=(PlannedTask("a", 0.0), bad, PlannedTask("b", 1.0)),
+        faults=(Fault("cut", 1.0), Fault("kill", 2.0)),
+    )
+
+    def fails(one: Plan) -> bool:
+        return any("die_0" in task.runs for task in one.tasks) and any(fault.kind == "kill" for fault in one.faults)
+
+    smallest = shrunk(plan, fails)
+    assert [task.runs for task in smallest.tasks] == [("die_0",)]
+    assert [fault.kind for fault in smallest.faults] == ["kill"]
+    assert (smallest.processes, smallest.calm) == (1, ())

@@ -1,0 +1,144 @@
+"""The command: runs seeds, says which of them fail, and shows the smallest plan that fails with its transcript."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tests.rig.simulate import defects
+
+if TYPE_CHECKING:
+    from tests.rig.simulate.plan import Plan
+
+CHUNK = 10
+"""Seeds that a process takes at once."""
+SHOWN = 5
+"""How many failing seeds are named."""
+TAIL = 400
+"""How many lines of a transcript are shown at most."""
+
+Result = tuple[int, str, int, str]
+"""A seed, its violation or nothing, how many scripts it ran, and the digest of its transcript."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command; give its exit code."""
+    given = _parser().parse_args(words)
+    if given.put_back:
+        defects.put_back(given.put_back)
+    if given.seed is not None:
+        return _show(given.seed, whole=True)
+    return _run(range(given.first, given.first + given.seeds), given.jobs, given.digests, given.until_found)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.rig.simulate",
+        description="Run whole workers in virtual time; one seed is one run. Ends with 1 if a seed breaks a rule: then "
+        "the plan of that seed is made smaller, and shown with its transcript.",
+    )
+    parser.add_argument("--seeds", type=int, default=300, metavar="N", help="how many seeds to run (300)")
+    parser.add_argument("--first", type=int, default=0, metavar="K", help="the first seed (0)")
+    parser.add_argument("--seed", type=int, metavar="K", help="run this seed only, and print its transcript")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many processes run seeds (2)")
+    parser.add_argument("--digests", action="store_true", help="print the digest of each transcript")
+    parser.add_argument("--until-found", action="store_true", help="stop at the first seed that fails")
+    parser.add_argument(
+        "--put-back", choices=sorted(defects.DEFECTS), metavar="D", help="put a defect of an earlier version back: "
+        + "; ".join(f"{name}: {defect.what}" for name, defect in defects.DEFECTS.items()),
+    )  # fmt: skip
+    return parser
+
+
+def _run(seeds: range, jobs: int, digests: bool, until_found: bool) -> int:
+    began = told = time.monotonic()
+    failed: list[tuple[int, str]] = []
+    done = calls = 0
+    for seed, violation, scripts, digest in _results(seeds, jobs):
+        done, calls = done + 1, calls + scripts
+        if digests:
+            print(seed, digest, flush=True)
+        if violation:
+            failed.append((seed, violation))
+            if len(failed) <= SHOWN:
+                print(f"seed {seed}: {violation}", flush=True)
+            if until_found:
+                break
+        if time.monotonic() - told > 10:
+            told = time.monotonic()
+            print(f"{done:,} of {len(seeds):,} seeds, {done / (told - began):.1f} a second", flush=True)
+    took = time.monotonic() - began
+    print(
+        f"{done:,} seeds in {took:.0f} s ({done / took:.1f} a second, {calls / max(1, done):.0f} scripts each): "
+        f"{len(failed)} violations"
+    )
+    if failed:
+        _show_smallest(failed[0][0])
+    return 1 if failed else 0
+
+
+def _results(seeds: range, jobs: int) -> Iterator[Result]:
+    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+    if jobs <= 1:
+        for chunk in chunks:
+            yield from _several(chunk)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=20) as pool:
+        for results in pool.imap(_several, chunks):
+            yield from results
+
+
+def _several(seeds: range) -> list[Result]:
+    from tests.rig.simulate.plan import planned
+    from tests.rig.simulate.world import play
+
+    found: list[Result] = []
+    for seed in seeds:
+        outcome = play(planned(seed))
+        found.append((seed, outcome.violation, outcome.calls, outcome.digest))
+    return found
+
+
+def _show(seed: int, *, whole: bool) -> int:
+    from tests.rig.simulate.plan import planned
+    from tests.rig.simulate.world import play
+
+    plan = planned(seed)
+    _tell(plan)
+    outcome = play(plan)
+    print("\n".join(outcome.transcript if whole else outcome.transcript[-TAIL:]))
+    print(f"seed {seed}: {outcome.violation or 'no violation'}; {outcome.calls} scripts; {outcome.digest}")
+    return 1 if outcome.violation else 0
+
+
+def _show_smallest(seed: int) -> None:
+    from tests.rig.simulate.plan import planned
+    from tests.rig.simulate.shrink import shrunk
+    from tests.rig.simulate.world import play
+
+    plan = shrunk(planned(seed), lambda candidate: bool(play(candidate).violation))
+    outcome = play(plan)
+    print(f"\nthe smallest plan of seed {seed} that fails:")
+    _tell(plan)
+    print("\n".join(outcome.transcript[-TAIL:]))
+    print(f"seed {seed}, made smaller: {outcome.violation}")
+
+
+def _tell(plan: Plan) -> None:
+    print(replace(plan, tasks=(), faults=(), calm=()))
+    for part in (*plan.tasks, *plan.faults, *plan.calm):
+        print(f"  {part}")
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # sets of bytes would come in another order in each process
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.rig.simulate", *sys.argv[1:]])
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""Virtual time, and an event loop that lives in it: while nothing can happen, time goes on to the next timer.
+
+`running(clock)` replaces `time.monotonic` and `time.time` for as long as it is entered, so that all code of the process
+sees virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVarTuple
+
+from timeoutq.testing import Clock as FakeClock
+
+Ts = TypeVarTuple("Ts")
+
+BEGIN = 1000.0
+"""What `time.monotonic` shows when a run begins."""
+STEP = 20e-6
+"""Seconds that one turn of the event loop takes: so time goes on even when somebody never waits."""
+MOST_TURNS = 400_000
+"""A run with more turns of its loop than this spins."""
+
+
+class Stuck(Exception):
+    """Nothing can happen any more, or the same happens again and again."""
+
+
+class Owner:
+    """A process of the simulation: when it has ended, nothing that it has started goes on."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.on_exit: Callable[[int], None] = lambda code: None
+        """Called when code of this process raises SystemExit or KeyboardInterrupt out of the event loop."""
+
+
+owner_of: contextvars.ContextVar[Owner | None] = contextvars.ContextVar("owner", default=None)
+"""Whose code is running; inherited by all that this code starts."""
+
+
+class VirtualClock(FakeClock):
+    """The time of a run: seconds since its begin, and what the server's clock shows."""
+
+    def __init__(self) -> None:
+        self.now_monotonic = BEGIN
+        self.step_us = 0
+        """By how much the server's clock was set forward or back."""
+        super().__init__()
+        self._start_us = super().now_us
+
+    @property
+    def passed(self) -> float:
+        """Seconds since the run began."""
+        return self.now_monotonic - BEGIN
+
+    @property
+    def now_us(self) -> int:
+        return self._micros + self.step_us + round(self.passed * 1e6)
+
+    @property
+    def now(self) -> float:
+        return self.now_us / 1e6
+
+    @property
+    def wall(self) -> float:
+        """What the clocks of the clients show."""
+        return self._start_us / 1e6 + self.passed
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass while nothing else happens."""
+        self.now_monotonic += max(0.0, seconds)
+
+
+class _Numbered:
+    """Hashes by the order in which it was made: an address in memory would differ from run to run."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Task(_Numbered, asyncio.Task[Any]):
+    def __init__(self, coro: Any, number: int, **settings: Any) -> None:
+        self.number = number
+        super().__init__(coro, **settings)
+
+
+class _Future(_Numbered, asyncio.Future[Any]):
+    def __init__(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
+        self.number = number
+        super().__init__(loop=loop)
+
+
+class _Selector:
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self.turns = 0
+
+    def select(self, timeout: float | None) -> list[Any]:
+        self.turns += 1
+        if timeout is None:
+            raise Stuck("nothing can happen any more")
+        if self.turns > MOST_TURNS:
+            raise Stuck(f"the loop spins: {MOST_TURNS:,} turns")
+        self._clock.sleep(max(timeout, STEP))
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop in virtual time. Its network is put in by `network.py`."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.network: Any = None
+        self._selector = _Selector(clock)
+        self._made = 0
+        self.set_task_factory(self._make)
+        self.tasks: list[asyncio.Task[Any]] = []
+        """All tasks that were started, in their order."""
+
+    def time(self) -> float:
+        return self.clock.now_monotonic
+
+    def _number(self) -> int:
+        self._made += 1
+        return self._made
+
+    def _make(self, loop: asyncio.AbstractEventLoop, coro: Any, **settings: Any) -> asyncio.Task[Any]:
+        number = self._number()
+        task = _Task(coro, number, loop=self, **{"name": f"task-{number}", **settings})
+        context: contextvars.Context | None = settings.get("context")
+        owner = (contextvars.copy_context() if context is None else context).get(owner_of)
+        self.tasks.append(task)
+        if owner is not None:
+            owner.tasks.append(task)
+        return task
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _Future(self, self._number())
+
+    # ---- what a process has started goes on only while the process lives
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        context = contextvars.copy_context() if context is None else context
+        owner = context.get(owner_of)
+        if owner is None:
+            return super().call_soon(callback, *args, context=context)
+        return super().call_soon(_guarded, owner, callback, args, context=context)
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)  # threads take turns with the loop
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        context = contextvars.copy_context() if context is None else context
+        owner = context.get(owner_of)
+        if owner is None:
+            return super().call_at(when, callback, *args, context=context)
+        return super().call_at(when, _guarded, owner, callback, args, context=context)
+
+    # ---- what the base class asks of a loop
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        await self.network.connect(address)
+
+    async def create_connection(self, protocol_factory: Any, *_: Any, sock: Any = None, **__: Any) -> Any:
+        sock.close()  # it was never connected to anything
+        return self.network.open(protocol_factory())
+
+
+def _guarded(owner: Owner, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    if not owner.alive:
+        return
+    try:
+        callback(*args)
+    except (SystemExit, KeyboardInterrupt) as error:
+        code = error.code if isinstance(error, SystemExit) else 130
+        owner.on_exit(code if isinstance(code, int) else 1)
+
+
+@contextmanager
+def running(clock: VirtualClock, seed: int) -> Iterator[None]:
+    """Have all code of this process see virtual time, and random numbers that follow from the seed."""
+    real = time.monotonic, time.time, time.perf_counter
+    state = random.getstate()
+    random.seed(seed)
+    time.monotonic = lambda: clock.now_monotonic
+    time.time = lambda: clock.wall
+    time.perf_counter = time.monotonic
+    try:
+        yield
+    finally:
+        time.monotonic, time.time, time.perf_counter = real
+        random.setstate(state)

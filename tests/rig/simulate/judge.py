@@ -1,0 +1,206 @@
+"""What must be true: at each moment of a run, and at its end.
+
+- The invariants of the design hold (`tests/rig/invariants.py`), and nothing that was accepted is lost.
+- Done means that a handler of the task ran to its end, and failed has a cause.
+- Nothing is held by a live worker for long without a handler at work on it.
+- When all is well, nothing ready waits while a worker is idle, and what becomes due or ready is taken at once.
+- A worker that is told to stop ends in time, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from tests.rig import invariants
+from tests.rig.simulate.plan import ENDS_WELL, RUDE, PlannedTask
+from timeoutq.endings import PATIENCE
+
+if TYPE_CHECKING:
+    from tests.rig.simulate.world import Simulation
+
+LOOK_EVERY = 0.5
+AT_ONCE = 0.4
+"""Seconds within which a task is taken when all is well."""
+UNWORKED = 25.0
+"""Seconds that a lease may be held without a handler: an ack on its way to a server that is away, or a lease that must
+run out because its process was killed."""
+ENDED_WELL = {*ENDS_WELL, "ack_raised", "swallow", "slow_cleanup", "cancel_other", "cancel_self_late"}
+"""How a run may have ended whose task is done."""
+
+
+class Judge:
+    """Looks at one world."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._key = "timeoutq:{sim}:"
+        self._idle_since: dict[str, float] = {}
+        self._held_since: dict[tuple[str, str], float] = {}
+        self._due_at: dict[str, float] = {}
+        self._asked_at = -1
+        self._answers: dict[str, Any] = {}
+
+    def _raw(self, *words: Any) -> Any:
+        return self._world.server.execute([word if isinstance(word, bytes) else str(word).encode() for word in words])
+
+    def _known(self, name: str, *words: Any) -> Any:
+        """Ask the server, unless no script has run since it was asked the last time."""
+        if self._asked_at != self._world.server.calls:
+            self._asked_at = self._world.server.calls
+            self._answers.clear()
+        if name not in self._answers:
+            self._answers[name] = self._raw(*words)
+        return self._answers[name]
+
+    def _members(self, state: str) -> list[str]:
+        name = self._key + state
+        words = ("ZRANGE", name, 0, -1) if state == "scheduled" else ("SMEMBERS", name)
+        return sorted(task.decode() for task in self._known(state, *words) or [])
+
+    # ---- while it runs
+
+    def accepted(self, task: PlannedTask) -> None:
+        """Note when a task must be taken, if all is well."""
+        world = self._world
+        if world.is_calm:
+            self._due_at[task.name] = world.loop.time() + task.delay
+
+    def unfinished(self) -> list[str]:
+        """Give the tasks that have not ended."""
+        return [task for state in ("todos", "in_progress", "waiting", "scheduled") for task in self._members(state)]
+
+    def heard(self, record: logging.LogRecord, said: str) -> None:
+        """Hear what timeoutq logs: some lines tell of a defect."""
+        world = self._world
+        rude = any(what in RUDE for task in world.plan.tasks for what in task.runs)
+        bad = (
+            "is held, but no handler works on it" in said
+            or "met an unexpected error" in said
+            or "a thread ended" in said
+            or "a consumer ended" in said
+        )
+        if bad and not rude:
+            world.broke(f"timeoutq says: {said}")
+
+    def loop_complains(self, what: dict[str, Any]) -> None:
+        """Hear what the event loop complains of."""
+        error = what.get("exception")
+        self._world.broke(f"the event loop complains: {what.get('message')}: {error!r}")
+
+    async def watch(self) -> None:
+        """Look again and again."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            self._look()
+
+    def _look(self) -> None:
+        world, now = self._world, self._world.loop.time()
+        held: dict[tuple[str, str], float] = {}
+        owners: Any = self._known("owners", "HGETALL", self._key + "owners") or []
+        pairs = owners.items() if isinstance(owners, dict) else zip(owners[::2], owners[1::2], strict=True)
+        for task, token in pairs:
+            lease = (task.decode(), token.decode())
+            if lease not in world.working:
+                held[lease] = self._held_since.get(lease, now)
+                if now - held[lease] > UNWORKED + world.plan.timeout:
+                    world.broke(f"{lease[0]} is held by {lease[1]} for {now - held[lease]:.1f} s, unworked")
+        self._held_since = held
+        self._look_for_idle(now)
+        self._look_for_stopping(now)
+        for name, due in list(self._due_at.items()):
+            runs = world.runs.get(name)
+            if runs:
+                late = runs[0].began - due
+                del self._due_at[name]
+                if late > AT_ONCE and self._is_roomy():
+                    world.broke(f"all is well, and {name} was taken {late:.2f} s late")
+            elif now - due > 1.5 and self._free():
+                world.broke(f"all is well, and {name} is not taken {now - due:.2f} s after it could be")
+                del self._due_at[name]
+
+    def _free(self) -> bool:
+        busy = Counter(run.who for run in self._world.working.values())
+        return any(
+            process.owner.alive and process.stopped_at is None and busy[process.name] < self._world.plan.concurrency
+            for process in self._world.processes
+        )
+
+    def _is_roomy(self) -> bool:
+        # calm has three tasks at most: with three places nobody is ever kept from its turn by the others
+        plan = self._world.plan
+        return plan.processes * plan.concurrency >= 3 and plan.max_tasks is None and not plan.polite
+
+    def _look_for_idle(self, now: float) -> None:
+        """See that nothing ready waits while a worker is idle."""
+        world = self._world
+        ready = self._members("todos")
+        idle = [
+            process
+            for process in world.processes
+            if process.owner.alive and process.stopped_at is None and process.worker is not None
+            and not process.worker.held and process.worker._ran
+        ]  # fmt: skip
+        if not (ready and idle):
+            self._idle_since.clear()
+            return
+        since = {name: self._idle_since.get(name, now) for name in ready}
+        self._idle_since = since
+        longest = 1.5 if world.is_calm else 22.0
+        for name, began in since.items():
+            if now - began > longest:
+                world.broke(f"{name} is ready for {now - began:.1f} s, and {idle[0].name} is idle")
+
+    def _look_for_stopping(self, now: float) -> None:
+        """See that whoever is told to stop ends in time."""
+        for process in self._world.processes:
+            if process.owner.alive and process.stopped_at is not None:
+                took = now - process.stopped_at
+                if took > self._world.plan.drain_deadline + PATIENCE:
+                    self._world.broke(f"{process.name} has not ended {took:.1f} s after it was told to stop")
+
+    # ---- at the end
+
+    def at_the_end(self) -> None:
+        """Judge what is left."""
+        world = self._world
+        if world.violations:
+            return
+        try:
+            invariants.check_keys(world.server.raw, "sim")
+        except AssertionError as error:
+            world.broke(f"invariant: {error}")
+        done, failed = set(self._members("done")), set(self._members("failed"))
+        lost = world.accepted - done - failed
+        if lost:
+            world.broke(f"accepted, and lost: {sorted(lost)}")
+        for name in sorted(done):
+            runs = world.runs.get(name, [])
+            if not any(run.how in ENDED_WELL for run in runs):
+                world.broke(f"{name} is done, and no handler of it ran to its end: {[run.how for run in runs]}")
+        for name in sorted(failed):
+            self._judge_failed(name)
+        self._judge_children(done, failed)
+        for task in world.plan.calm:
+            runs = world.runs.get(task.name, [])
+            if len(runs) != 1 or runs[0].how != "ok":
+                world.broke(f"all was well, and the runs of {task.name} were {[run.how for run in runs]}")
+
+    def _judge_failed(self, name: str) -> None:
+        runs = self._world.runs.get(name, [])
+        bad = [run for run in runs if run.how not in ENDED_WELL]
+        if not any(run.how == "give_up" for run in runs) and len(bad) < 4:
+            self._world.broke(f"{name} is failed, but {[run.how for run in runs]} is no cause")
+
+    def _judge_children(self, done: set[str], failed: set[str]) -> None:
+        # the last run of a task that is done put its children with its ack
+        world = self._world
+        for name in sorted(done):
+            runs = world.runs.get(name, [])
+            ends = [(at, run) for at, run in enumerate(runs) if run.how in ENDED_WELL]
+            if len(ends) == 1 and ends[0][1].how in ("children", "generator", "heavy"):
+                first = f"{name}.{ends[0][0] + 1}a"
+                if first not in done | failed:
+                    world.broke(f"{name} is done, and its child {first} is nowhere")

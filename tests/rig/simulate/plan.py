@@ -1,0 +1,165 @@
+"""What a seed means: the queue, the worker processes, the tasks and what their handlers do, and the faults.
+
+A plan is plain data, so that `shrink.py` can leave parts of it out. What a plan does not say, such as how long each
+packet travels, is drawn while the plan runs, from numbers that follow from the seed, too.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+ASYNC_SHAPES = ("async def", "lambda", "decorated", "partial", "object", "partial of object", "with state")
+THREAD_SHAPES = ("def", "def that gives a coroutine", "object with def", "partial of def")
+
+ENDS_WELL = ("ok", "ack", "children", "generator", "again", "context", "spawn", "block", "long", "heavy", "turns")
+"""What a handler does that ends in an ack."""
+GIVES_BACK = ("release", "release_raised", "group_of_releases", "ack_raised")
+FAILS = (
+    "raise", "retry", "retry_raised", "give_up", "wrong", "wrong_generator", "wrong_class", "bad_put",
+    "timeout_error",
+)  # fmt: skip
+ODD = (
+    "odd_text", "generator_exit", "base", "base_group", "system_exit", "cancel_self", "cancel_self_late",
+    "cancelled_error",
+)  # fmt: skip
+RUDE = ("swallow", "cancel_other", "hang", "slow_cleanup")
+DEADLY = ("die_0", "die_1", "die_9", "die_11")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """A task, and what its handler does at each run; after the last run of these it ends well."""
+
+    name: str
+    at: float
+    """Seconds after the begin at which it is put."""
+    runs: tuple[str, ...] = ()
+    delay: float = 0.0
+    """Above 0 it is scheduled."""
+    takes: float = 0.05
+    """Seconds that its handler works."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong, or that somebody does, at a moment."""
+
+    kind: str
+    at: float
+    who: str = "*"
+    seconds: float = 0.0
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run."""
+
+    seed: int
+    shape: str
+    processes: int = 1
+    concurrency: int = 3
+    timeout: float = 3.0
+    deadline: float = 2.0
+    drain_deadline: float = 2.0
+    max_runtime: float | None = None
+    prefetch: int | None = None
+    polite: bool = False
+    max_tasks: int | None = None
+    slow_part: float = 0.0
+    rate: float = 0.0
+    storm: float = 8.0
+    """Seconds after which all faults are over."""
+    tasks: tuple[PlannedTask, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    calm: tuple[PlannedTask, ...] = field(default=())
+    """Tasks that come when all is well: each is taken at once, and runs once."""
+
+    @property
+    def in_threads(self) -> bool:
+        """Whether handlers run in threads."""
+        return self.shape in THREAD_SHAPES
+
+
+def planned(seed: int) -> Plan:
+    """Draw a plan."""
+    chance = random.Random(f"plan {seed}")
+    in_threads = chance.random() < 0.3
+    shape = chance.choice(THREAD_SHAPES if in_threads else ASYNC_SHAPES)
+    timeout = chance.choice((1.5, 2.0, 3.0, 5.0))
+    max_runtime = round(timeout * chance.choice((2, 3)), 1) if chance.random() < 0.5 else None
+    storm = chance.choice((4.0, 8.0))
+    kinds = _kinds(chance, in_threads=in_threads, limited=max_runtime is not None)
+    tasks = tuple(
+        PlannedTask(
+            f"t{i}",
+            round(chance.uniform(0, storm * 0.8) if chance.random() < 0.7 else 0.0, 3),
+            tuple(chance.choice(kinds) for _ in range(chance.choice((0, 1, 1, 1, 2, 2)))),
+            round(chance.uniform(0.2, 3.0), 3) if chance.random() < 0.2 else 0.0,
+            round(chance.choice((0.0, 0.01, 0.1, 0.5)) * chance.uniform(0.5, 1.5), 4),
+        )
+        for i in range(chance.randint(2, 9))
+    )
+    processes = chance.choice((1, 1, 2, 2, 3))
+    heavy = any("heavy" in task.runs for task in tasks)
+    return Plan(
+        seed, shape, processes,
+        concurrency=chance.choice((1, 2, 3, 5)),
+        timeout=timeout,
+        deadline=chance.choice((1.0, 2.0)),
+        drain_deadline=chance.choice((0.5, 2.0, 4.0)),
+        max_runtime=max_runtime,
+        prefetch=chance.choice((None, None, 0, 2)),
+        polite=chance.random() < 0.2,
+        max_tasks=chance.randint(2, 5) if chance.random() < 0.1 else None,
+        slow_part=chance.choice((0.0, 0.0, 0.02, 0.1)),
+        rate=chance.choice((150_000.0, 400_000.0)) if heavy else 0.0,
+        storm=storm,
+        tasks=tasks,
+        faults=_faults(chance, storm, processes),
+        calm=_calm(chance, timeout, max_runtime),
+    )  # fmt: skip
+
+
+def _kinds(chance: random.Random, *, in_threads: bool, limited: bool) -> list[str]:
+    """Draw what handlers of this run may do: few kinds, so that each has a chance to matter."""
+    kinds = ["ok", *chance.sample(ENDS_WELL, 3), *chance.sample(FAILS, 2)]
+    if chance.random() < 0.5:
+        kinds += chance.sample(GIVES_BACK, 2)
+    if chance.random() < 0.5:
+        kinds += chance.sample(ODD, 3)
+    if chance.random() < 0.4:
+        kinds += chance.sample(RUDE, 2)
+    if chance.random() < 0.25:
+        kinds += chance.sample(DEADLY, 2)
+    if not limited:  # without a limit, a handler that hangs holds its task for ever, as promised
+        kinds = [kind for kind in kinds if kind not in ("hang",)]
+    if in_threads:
+        kinds = [kind for kind in kinds if kind not in ("cancel_self", "cancel_self_late", "swallow", "slow_cleanup")]
+    return kinds
+
+
+def _faults(chance: random.Random, storm: float, processes: int) -> tuple[Fault, ...]:
+    """Draw the faults; a third of all runs has none."""
+    found: list[Fault] = []
+    if chance.random() < 0.33:
+        return ()
+    for _ in range(chance.randint(1, 5)):
+        kind = chance.choice(
+            ("cut", "cut", "deaf", "silence", "silence", "down", "flush", "kill", "kill", "stop", "deploy", "pause")
+        )
+        who = chance.choice(("*", *(f"p{i}" for i in range(processes))))
+        at = round(chance.uniform(0.05, storm * 0.9), 3)
+        seconds = round(min(chance.choice((0.2, 0.8, 2.0, 4.0)), storm - at), 3)
+        found.append(Fault(kind, at, who, seconds, chance.randrange(4)))
+    return tuple(sorted(found, key=lambda fault: fault.at))
+
+
+def _calm(chance: random.Random, timeout: float, max_runtime: float | None) -> tuple[PlannedTask, ...]:
+    found = [PlannedTask("c0", 0.0, takes=0.01)]
+    if chance.random() < 0.7:
+        found.append(PlannedTask("c1", round(chance.uniform(0, 1), 3), delay=round(chance.uniform(0.3, 2.0), 3)))
+    if chance.random() < 0.4 and (max_runtime is None or max_runtime > timeout * 2.5):
+        found.append(PlannedTask("c2", 0.2, takes=round(timeout * 1.4, 3)))
+    return tuple(found)

@@ -1,0 +1,237 @@
+"""Worker processes and the supervisor of a simulation: what `process.py` and `supervisor.py` do with a real machine.
+
+Whom to start, to stop, to replace, to kill and to blame is decided by the `Roster` of the package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import signal
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tests.rig.simulate import handlers
+from tests.rig.simulate.clock import Owner, VirtualLoop, owner_of
+from tests.rig.simulate.machine import SimulatedMachine
+from tests.rig.simulate.network import Network
+from tests.rig.simulate.plan import Plan
+from timeoutq import AsyncQueue, exit_codes, flows, sending
+from timeoutq.endings import Order, Told
+from timeoutq.errors import TimeoutqError
+from timeoutq.ledger import SharedLedger
+from timeoutq.process import TOLD
+from timeoutq.roster import Roster
+from timeoutq.worker import Worker
+
+SLOTS = 64
+
+
+class World(Protocol):
+    """What processes need of the world around them."""
+
+    plan: Plan
+    loop: VirtualLoop
+    network: Network
+    burst: bool
+
+    def note(self, who: str, what: str) -> None: ...
+    def open(self, worker: str) -> AsyncQueue: ...
+    def record(self) -> handlers.Record: ...
+    def ran(self, process: Process) -> None: ...
+    def broke(self, what: str) -> None: ...
+
+
+class SimulatedWorker(Worker):
+    """A worker whose threads are simulated."""
+
+    def __init__(self, machine: SimulatedMachine, *args: Any, **settings: Any) -> None:
+        self.machine = machine
+        super().__init__(*args, **settings)
+
+
+class Process:
+    """One worker process."""
+
+    def __init__(self, world: World, pid: int, name: str, at_exit: Callable[[Process, int], None]) -> None:
+        self.world = world
+        self.pid = pid
+        self.name = name
+        self.ledger = SharedLedger(SLOTS)
+        self.owner = Owner(name)
+        self.owner.on_exit = self.die
+        self.machine = SimulatedMachine(
+            world.loop, self.owner, f"{world.plan.seed} {pid}", lambda: world.open(self.worker_name)
+        )
+        self.worker: SimulatedWorker | None = None
+        self.stopped_at: float | None = None
+        self._at_exit = at_exit
+        self._context = contextvars.Context()
+        self._context.run(owner_of.set, self.owner)
+
+    @property
+    def worker_name(self) -> str:
+        """The name under which its worker is known to the queue."""
+        return f"sim:{self.pid}:{self.pid:08x}"
+
+    def start(self) -> None:
+        self.world.note(self.name, "starts")
+        self.world.loop.create_task(self._live(), name=self.name, context=self._context)
+
+    async def _live(self) -> None:
+        code = exit_codes.DIED
+        try:
+            code = await self._work()
+        except asyncio.CancelledError:
+            self.world.note(self.name, "was cancelled")
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            if isinstance(error, TimeoutqError) and (flows.is_final(error) or isinstance(error, ImportError)):
+                code = exit_codes.of(error)
+                self.ledger.tell(Told.HOPELESS, str(error))
+            elif self.ledger.told()[0] is Told.NOTHING:
+                self.ledger.confess(error)
+            self.world.note(self.name, f"ends with {type(error).__name__}: {error}")
+        self.die(code)
+
+    async def _work(self) -> int:
+        plan, world = self.world.plan, self.world
+        queue = world.open(self.worker_name)
+        place = handlers.Place(world.record(), self.owner, self.machine, self.die, plan.timeout)
+        self.worker = worker = SimulatedWorker(
+            self.machine, queue, handlers.shaped(plan.shape, place),
+            concurrency=plan.concurrency, prefetch=plan.prefetch, max_runtime=plan.max_runtime,
+            drain_deadline=plan.drain_deadline, signals=False, ledger=self.ledger, burst=world.burst,
+            max_tasks=plan.max_tasks, lifespan=handlers.lifespan if plan.shape == "with state" else None,
+        )  # fmt: skip
+        self.ledger.sign(queue.worker)
+
+        def ending(end: str) -> None:
+            worker.ending = None
+            self.ledger.tell(TOLD[end])
+
+        worker.ending = ending
+        world.ran(self)
+        if self.stopped_at is not None:
+            worker.stop()
+        try:
+            await worker.run()
+        finally:
+            await queue.close()
+        return exit_codes.DONE
+
+    def obey(self, order: Order) -> None:
+        """Hear an order of the supervisor."""
+        if self.owner.alive:
+            if self.stopped_at is None:
+                self.stopped_at = self.world.loop.time()
+            if self.worker is not None:
+                self._context.run(self.worker.stop, now=order is Order.NOW)
+
+    def die(self, code: int) -> None:
+        """End at this moment: nothing of it goes on, and the system closes its connections."""
+        if self.owner.alive:
+            self.owner.alive = False
+            self.world.note(self.name, f"exits with {code}")
+            self.world.network.hang_up(self.owner)
+            contextvars.Context().run(self.world.loop.call_soon, self._over, code)
+
+    def _over(self, code: int) -> None:
+        self.machine.end()
+        self._at_exit(self, code)
+
+
+class Supervisor:
+    """The parent of the worker processes."""
+
+    def __init__(self, world: World, name: str, first_pid: int) -> None:
+        self._world = world
+        self.name = name
+        self._pids = first_pid
+        plan, now = world.plan, world.loop.time()
+        self.roster = Roster(plan.processes, plan.drain_deadline, now)
+        self.children: dict[int, Process] = {}
+        self.over = asyncio.Event()
+        self._reports: set[asyncio.Task[None]] = set()
+        self._look = asyncio.Event()
+
+    @property
+    def code(self) -> int:
+        """Its exit code."""
+        return self.roster.code
+
+    async def run(self) -> None:
+        """Do as the roster says, until it is over."""
+        roster, loop = self.roster, self._world.loop
+        while not roster.is_over:
+            self._look.clear()
+            while roster.is_due(loop.time()):
+                self._start()
+            told = {pid for pid, child in self.children.items() if child.ledger.has_told}
+            for pid in roster.overdue(loop.time(), told):
+                self._world.broke(f"{self.children[pid].name} does not end, and is killed by its supervisor")
+                self.children[pid].die(-9)
+            try:
+                async with asyncio.timeout(max(0.001, roster.next_look(loop.time()) - loop.time())):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+        if self._reports:
+            await asyncio.wait(self._reports)
+        self._world.note(self.name, f"ends with {self.code} {roster.words}")
+        self.over.set()
+
+    def _start(self) -> None:
+        self._pids += 1
+        taken = {child.name for child in self.children.values()}
+        name = next(name for i in range(100) if (name := f"p{i}") not in taken)
+        child = Process(self._world, self._pids, name, self._ended)
+        self.children[child.pid] = child
+        self.roster.started(child.pid, self._world.loop.time())
+        child.start()
+
+    def signal(self, number: int) -> None:
+        """Hear a signal."""
+        order = self.roster.heard(number, self._world.loop.time())
+        if order is not None:
+            self._order(order)
+        self._look.set()
+
+    def stop(self) -> None:
+        self._world.note(self.name, "SIGTERM")
+        self.signal(signal.SIGTERM)
+
+    def _order(self, order: Order) -> None:
+        for child in self.children.values():
+            child.obey(order)
+
+    def _ended(self, child: Process, code: int) -> None:
+        del self.children[child.pid]
+        told, words = child.ledger.told()
+        now = self._world.loop.time()
+        ending = self.roster.ending(child.pid, told, code, now)
+        order = self.roster.ended(ending, words, now)
+        if order is not None:
+            self._order(order)
+        self._reports.add(asyncio.get_running_loop().create_task(self._report(child, blame=ending.blames)))
+        self._look.set()
+
+    async def _report(self, child: Process, *, blame: bool) -> None:
+        started, held = child.ledger.read()
+        child.ledger.close()
+        if not started and not held:
+            return
+        queue = self._world.open(f"sim:1:{child.pid:08x}")
+        try:
+            back = held if blame else started + held
+            if back:
+                await queue.release(back)
+            if blame and started:
+                calls = queue.operations.crash(started, "its worker process died while it ran")
+                await queue.run(sending.answers(queue.talk, calls))
+            await queue.run(sending.answer(queue.talk, queue.operations.beat(child.worker_name, None)))
+        except TimeoutqError as error:
+            self._world.note(self.name, f"the leases of {child.name} run out: {error}")
+        finally:
+            await queue.close()

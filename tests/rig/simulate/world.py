@@ -1,0 +1,367 @@
+"""Runs a plan: first the storm, in which things go wrong; then all must end well; then calm, and a clean stop.
+
+Everything that happens is written into the transcript, with its virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import hashlib
+import logging
+import random
+import sys
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.rig.simulate import clock as virtual
+from tests.rig.simulate.clock import Owner, Stuck, VirtualClock, VirtualLoop, owner_of
+from tests.rig.simulate.judge import Judge
+from tests.rig.simulate.machine import Over
+from tests.rig.simulate.network import Network
+from tests.rig.simulate.plan import Plan, PlannedTask
+from tests.rig.simulate.processes import Process, Supervisor
+from tests.rig.simulate.server import SimulatedServer
+from timeoutq import AsyncQueue, Lease, Politeness
+from timeoutq.endings import Order
+from timeoutq.errors import TimeoutqError
+
+QUEUE = "sim"
+URL = "redis://127.0.0.1:6379/0"
+MOST_FAILURES = 4
+RETRY = [0.2, 0.5, 1.0]
+SETTLE = 12.0
+"""Seconds after the storm until every wake-up comes at once: so long a stroke of the bell may have been lost."""
+COLLECT_EVERY = 5
+"""After one seed in so many, the garbage is collected: while a seed runs, it is not."""
+LONGEST = 75.0
+"""Seconds after the storm in which all tasks must have ended."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of a handler."""
+
+    task: str
+    who: str
+    what: str
+    began: float
+    how: str = ""
+    """How it ended, as its last deed; empty while it goes on, or if its process died."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a plan."""
+
+    plan: Plan
+    violation: str = ""
+    transcript: list[str] = field(default_factory=list)
+    calls: int = 0
+    ran: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the transcript."""
+        return hashlib.sha256("\n".join(self.transcript).encode()).hexdigest()
+
+
+class Violation(Exception):
+    """Something that must never be so."""
+
+
+class Simulation:
+    """The world of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.clock = VirtualClock()
+        self.loop = VirtualLoop(self.clock)
+        self.server = SimulatedServer(self.clock, self.loop.call_later)
+        self.network = Network(self.loop, self.server, plan.seed, self.note)
+        self.network.weather.slow_part = plan.slow_part
+        self.network.weather.rate = plan.rate
+        self.transcript: list[str] = []
+        self.violations: list[str] = []
+        self.burst = False
+        self.runs: dict[str, list[Run]] = defaultdict(list)
+        self.planned: dict[str, PlannedTask] = {}
+        self.accepted: set[str] = set()
+        self.working: dict[tuple[str, str], Run] = {}
+        self.is_calm = False
+        self.processes: list[Process] = []
+        self.judge = Judge(self)
+        self._supervisors: list[Supervisor] = []
+        self._chance = random.Random(f"world {plan.seed}")
+        self._pids = 1
+        self._producer: AsyncQueue | None = None
+        self._producing = contextvars.Context()
+        self._producing.run(owner_of.set, Owner("producer"))
+
+    # ---- what others ask of it
+
+    def note(self, who: str, what: str) -> None:
+        """Write a line into the transcript."""
+        self.transcript.append(f"{self.clock.passed:9.4f} {who:8} {what}")
+
+    def broke(self, what: str) -> None:
+        """Note a violation."""
+        self.note("JUDGE", what)
+        self.violations.append(what)
+
+    def record(self) -> Simulation:
+        return self
+
+    def open(self, worker: str) -> AsyncQueue:
+        """Make a client of the queue."""
+        plan = self.plan
+        queue = AsyncQueue(QUEUE, URL, timeout=plan.timeout, deadline=plan.deadline, retry=RETRY, max_runtime=None)
+        queue.worker = worker
+        return queue
+
+    def ran(self, process: Process) -> None:
+        self.processes.append(process)
+
+    def began(self, lease: Lease, who: str) -> tuple[str, float]:
+        """Write down that a handler begins; say what it does."""
+        task = self.planned.get(lease.task)
+        runs = self.runs[lease.task]
+        at = len(runs)
+        what = task.runs[at] if task is not None and at < len(task.runs) else "ok"
+        if at > 12 or (self.is_calm and not lease.task.startswith("c")):
+            what = "ok"
+        run = Run(lease.task, who, what, self.loop.time())
+        runs.append(run)
+        self.working[lease.task, lease.token] = run
+        self.note(who, f"handler begins {lease.task}: {what} (attempt {lease.attempt}, crashes {lease.crashes})")
+        return what, 0.0 if task is None else task.takes
+
+    def ended(self, lease: Lease, how: str) -> None:
+        run = self.working.pop((lease.task, lease.token), None)
+        if run is not None:
+            run.how = how
+            self.note(run.who, f"handler ends {lease.task}: {how}")
+
+    def children(self, lease: Lease, n: int) -> list[str]:
+        return [f"{lease.task}.{len(self.runs[lease.task])}{'ab'[i]}" for i in range(n)]
+
+    # ---- the run
+
+    async def play(self) -> None:
+        """Play the whole plan."""
+        plan, loop = self.plan, self.loop
+        watching = loop.create_task(self.judge.watch())
+        await self._configure()
+        self._start()
+        producing = [loop.create_task(self._put(task), context=self._producing.copy()) for task in plan.tasks]
+        begin = loop.time()
+        for fault in plan.faults:
+            await asyncio.sleep(max(0.0, begin + fault.at - loop.time()))
+            await self._strike(fault)
+        await asyncio.sleep(max(0.0, begin + plan.storm - loop.time()))
+        self.note("WORLD", "the storm is over")
+        self.network.heal()
+        if producing:
+            await asyncio.wait(producing)
+        await self._wait_until_all_have_ended()
+        await asyncio.sleep(max(0.0, begin + plan.storm + SETTLE - loop.time()))
+        await self._calm()
+        await self._stop_all()
+        watching.cancel()
+        self.judge.at_the_end()
+
+    async def _configure(self) -> None:
+        if self.plan.polite:
+            queue = self.open("sim:1:0000000a")
+            slow, self.network.weather.slow_part = self.network.weather.slow_part, 0.0
+            await queue.configure(politeness=Politeness(delay=0.05, per_host=2))
+            self.network.weather.slow_part = slow
+            await queue.close()
+
+    def _start(self) -> None:
+        self._pids += 100
+        supervisor = Supervisor(self, f"s{len(self._supervisors)}", self._pids)
+        self._supervisors.append(supervisor)
+        self.loop.create_task(supervisor.run(), name=supervisor.name)
+
+    async def _put(self, task: PlannedTask) -> None:
+        """Put a task, again and again until the server has answered."""
+        await asyncio.sleep(task.at)
+        self.planned[task.name] = task
+        self._producer = queue = self._producer or self.open("sim:2:0000000b")
+        group = f"h{len(self.planned) % 2}.example" if self.plan.polite else None
+        while True:
+            try:
+                if task.delay:
+                    outcome = await queue.schedule(task.name, after=task.delay, group=group)
+                else:
+                    outcome = await queue.put(task.name, group=group)
+            except TimeoutqError as error:
+                self.note("producer", f"{task.name} is not put yet: {type(error).__name__}")
+                await asyncio.sleep(self._chance.uniform(0, 0.5))
+            else:
+                break
+        self.note("producer", f"{task.name} is accepted: {outcome[0].name}")
+        self.accepted.add(task.name)
+        self.judge.accepted(task)
+
+    async def _strike(self, fault: Any) -> None:
+        self.note("WORLD", f"{fault.kind} {fault.who} {fault.seconds:g}")
+        network = self.network
+        match fault.kind:
+            case "cut" | "deaf":
+                network.cut(fault.who, deaf=fault.kind == "deaf")
+            case "silence":
+                network.silence(fault.who, fault.seconds)
+            case "down":
+                network.down = True
+                network.cut("*", deaf=True)
+                self.server.execute([b"SCRIPT", b"FLUSH"])
+                self.loop.call_later(fault.seconds, self._come_back)
+            case "flush":
+                self.server.execute([b"SCRIPT", b"FLUSH"])
+            case "kill":
+                for child in self._children(fault.who):
+                    child.die(-9)
+            case "stop":
+                for supervisor in self._supervisors:
+                    for child in supervisor.children.values():
+                        if fault.who in ("*", child.name):
+                            child.obey(Order.DRAIN)
+            case "deploy":
+                old = self._supervisors[-1]
+                old.stop()
+                await self._await_end(old)
+                self._start()
+            case _:
+                self.clock.sleep(min(fault.seconds, 0.25 * self.plan.timeout))
+
+    def _come_back(self) -> None:
+        self.network.down = False
+        self.note("WORLD", "the server is back")
+
+    def _children(self, who: str) -> list[Process]:
+        found = [child for one in self._supervisors for child in one.children.values()]
+        return [child for child in found if who in ("*", child.name)]
+
+    async def _wait_until_all_have_ended(self) -> None:
+        until = self.loop.time() + LONGEST
+        while (left := self.judge.unfinished()) and not self.violations:
+            if self.loop.time() > until:
+                self.broke(f"{LONGEST:g} s after the storm these tasks have not ended: {left}")
+                return
+            supervisor = self._supervisors[-1]
+            if supervisor.over.is_set():
+                self.broke(f"the supervisor ended with {supervisor.code}, and these tasks have not ended: {left}")
+                return
+            await asyncio.sleep(0.25)
+
+    async def _calm(self) -> None:
+        if self.violations:
+            return
+        self.note("WORLD", "calm")
+        self.network.weather.rate = 0.0
+        self.is_calm = True
+        tasks = [self.loop.create_task(self._put(task), context=self._producing.copy()) for task in self.plan.calm]
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._wait_until_all_have_ended()
+        self.is_calm = False
+
+    async def _stop_all(self) -> None:
+        if not self.violations:
+            supervisor = self._supervisors[-1]
+            supervisor.stop()
+            await self._await_end(supervisor)
+
+    async def _await_end(self, supervisor: Supervisor) -> None:
+        began, longest = self.loop.time(), self.plan.drain_deadline + 40.0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(longest):
+                await supervisor.over.wait()
+        if not supervisor.over.is_set():
+            self.broke(f"{supervisor.name} has not ended {self.loop.time() - began:.1f} s after SIGTERM")
+
+
+class _Ear(logging.Handler):
+    """Writes the lines that timeoutq logs into the transcript."""
+
+    def __init__(self, world: Simulation) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and isinstance(record.exc_info[1], Over):
+            return  # the thread of a process that has ended
+        owner = owner_of.get()
+        said = record.getMessage()
+        self._world.note("" if owner is None else owner.name, f"{record.levelname.lower()}: {said}")
+        self._world.judge.heard(record, said)
+
+
+def play(plan: Plan) -> Outcome:
+    """Run a plan; give what became of it, with the transcript."""
+    with warnings.catch_warnings():
+        # processes that are killed leave coroutines behind
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        return _play(plan)
+
+
+def _play(plan: Plan) -> Outcome:
+    world = Simulation(plan)
+    loop, log = world.loop, logging.getLogger("timeoutq")
+    ear, level, propagates = _Ear(world), log.level, log.propagate
+    log.addHandler(ear)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    loop.set_exception_handler(lambda _, what: world.judge.loop_complains(what))
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with virtual.running(world.clock, plan.seed):
+            try:
+                loop.run_until_complete(world.play())
+            except Stuck as error:
+                world.broke(str(error))
+            finally:
+                _tear_down(world)
+    finally:
+        log.removeHandler(ear)
+        log.setLevel(level)
+        log.propagate = propagates
+        if collects:
+            gc.enable()
+    outcome = Outcome(plan, world.violations[0] if world.violations else "", world.transcript, world.server.calls)
+    for runs in world.runs.values():
+        outcome.ran.update(run.what for run in runs)
+    return outcome
+
+
+def _tear_down(world: Simulation) -> None:
+    """End what was left: nothing of it counts any more."""
+    transcript, world.transcript = list(world.transcript), []
+    violations = list(world.violations)
+    hook: Callable[[Any], object] = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
+    try:
+        for process in world.processes:
+            process.owner.alive = False
+            process.machine.end()
+        for task in world.loop.tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is not in the stubs
+        world.loop.set_exception_handler(lambda _, what: None)
+        world.loop.tasks.clear()
+        for process in world.processes:
+            process.owner.tasks.clear()
+        world.loop.close()
+        if world.plan.seed % COLLECT_EVERY == 0:
+            gc.collect()
+    finally:
+        sys.unraisablehook = hook
+    world.transcript = transcript
+    world.violations = violations
