@@ -304,6 +304,26 @@ async def test_the_parts_that_a_handler_cancels_are_started_again(
         assert (await ended(working)).acked == 2
 
 
+async def test_who_hears_the_alarm_is_started_again_when_a_handler_cancels_it(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(lease: Lease) -> None:
+        if lease.task == "cancels":
+            cancel_tasks("alarm-")
+
+    async with AsyncQueue(queue.name, url) as mine:
+        worker = Worker(mine, handler, signals=False)
+        working = asyncio.create_task(worker.run())
+        await asyncio.sleep(0.3)  # the cleaner has looked, and sleeps until the alarm sounds, or ten seconds
+        queue.put("cancels")
+        await until(lambda: "who hears its alarm was cancelled by somebody else" in caplog.text)
+        await asyncio.sleep(0.3)
+        queue.schedule("due", after=0.1)
+        await until(lambda: queue.stats().done == 2, 4.0)
+        worker.stop()
+        assert (await ended(working)).acked == 2
+
+
 async def test_a_handler_that_cancels_the_pump_ends_the_worker_with_what_happened(url: str, queue: Queue) -> None:
     async def handler(lease: Lease) -> None:
         cancel_tasks("pump-")

@@ -124,8 +124,7 @@ class Judge:
     def _free(self) -> bool:
         busy = Counter(run.who for run in self._world.working.values())
         return any(
-            process.owner.alive and process.stopped_at is None and busy[process.name] < self._world.plan.concurrency
-            for process in self._world.processes
+            process.claims and busy[process.name] < self._world.plan.concurrency for process in self._world.processes
         )
 
     def _is_roomy(self) -> bool:
@@ -140,8 +139,7 @@ class Judge:
         idle = [
             process
             for process in world.processes
-            if process.owner.alive and process.stopped_at is None and process.worker is not None
-            and not process.worker.held and process.worker._ran
+            if process.claims and process.worker is not None and not process.worker.held
         ]  # fmt: skip
         if not (ready and idle):
             self._idle_since.clear()

@@ -74,6 +74,14 @@ class Process:
         """The name under which its worker is known to the queue."""
         return f"sim:{self.pid}:{self.pid:08x}"
 
+    @property
+    def claims(self) -> bool:
+        """Whether its worker lives, and claims tasks: it was not told to stop, and does not end by itself."""
+        worker, most = self.worker, self.world.plan.max_tasks
+        if not self.owner.alive or worker is None or not worker._ran or worker._stopping.level:
+            return False
+        return most is None or worker._desk.runs + len(worker.held) < most
+
     def start(self) -> None:
         self.world.note(self.name, "starts")
         self.world.loop.create_task(self._live(), name=self.name, context=self._context)
