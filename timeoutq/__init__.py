@@ -22,8 +22,8 @@ begins with what it is for.
     a verb       scripts calls replies operations rights
     the server   address troubles deadlines patience names connection link embedded
     a call       sending flows reads methods repairs why rooms hosts client directory
-    the worker   handlers found lifespan signals unending forks heartbeat loopwatch cleaner refusals worker
-    processes    endings ledger process supervisor
+    the worker   machine handlers found lifespan signals unending forks heartbeat loopwatch cleaner refusals worker
+    processes    endings roster ledger process supervisor
     on top       watch testing transfer bench logs cli
 """
 
