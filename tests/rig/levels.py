@@ -40,6 +40,7 @@ LEVELS: Mapping[str, Level] = {
     "clocks": Level(["test_clocks.py"], ["gcc", "redis-server"]),
     "hostile text": Level(["test_hostile_text.py"]),
     "soak": Level(["test_soak.py"]),
+    "simulation": Level(["test_simulation.py"]),
 }
 
 BOTH_SERVERS = (
