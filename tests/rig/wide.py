@@ -41,7 +41,7 @@ ORDER: Mapping[str, Sequence[str]] = {
         "worker_processes",
     ],
     "processes": [
-        "endings ledger logs serving",
+        "endings roster ledger logs serving",
         "supervisor systemd worker_processes",
         "cli worker worker_life worker_records worker_losses",
     ],
