@@ -356,12 +356,14 @@ def test_a_claim_that_is_sent_again_finds_its_tasks_among_many_leases_a_part_at_
     queue: Queue, raw: Any, before: int
 ) -> None:
     queue.put([f"mine{n}" for n in range(300)], ["fresh"])
+    began = time.monotonic()
     call = queue.operations.claim(b"w#1", 200, 60_000)
     first = queue.run(sending.answer(queue.talk, call))
     assert first.rest is None
     deadline = first.leases[0].deadline * 1000
     crowd(raw, queue.name, 25_000, deadline - before / 500)
-    parts = [call.read(binary(raw, call.command(200)))]
+    age_ms = 200 + int((time.monotonic() - began) * 1000)
+    parts = [call.read(binary(raw, call.command(age_ms)))]
     while parts[-1].rest is not None:
         parts.append(call.read(binary(raw, parts[-1].rest.command())))
     assert len(parts) == 3, "ten thousand leases are looked through at a time"

@@ -24,7 +24,6 @@ from timeoutq import (
     Payload,
     Queue,
     State,
-    Task,
     Unavailable,
     Worker,
     arguments,
@@ -500,8 +499,9 @@ def test_a_generator_of_links_is_listed_as_a_list_of_them_is() -> None:
 
 
 def test_a_mapping_of_any_kind_is_listed_as_a_dict_is() -> None:
-    given: dict[str | bytes | Task, Payload] = {"a": None, b"b": {"n": 1}, "c": "x" * 5000}
-    kept = found.listed_here(Ack(put=OrderedDict(given)), bool).put
+    given: dict[str | bytes, Payload] = {"a": None, b"b": {"n": 1}, "c": "x" * 5000}
+    ordered: OrderedDict[str | bytes, Payload] = OrderedDict(given)
+    kept = found.listed_here(Ack(put=ordered), bool).put
     plain = found.listed_here(Ack(put=given), bool).put
     assert kept.ids == plain.ids
     assert [(at, pack(body)) for at, body in kept.payloads.items()] == [

@@ -214,7 +214,7 @@ class AsyncQueue(AsyncDriver):
         """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""
         return await self.run(answers(self.talk, self.operations.forget(tasks)))
 
-    async def inspect(self, task: TaskId) -> TaskInfo:
+    async def inspect(self, task: TaskId | Task) -> TaskInfo:
         """Tell all that is known of one task; `state` is None when no state holds the task."""
         return await self.run(answer(self.talk, self.operations.inspect(task)))
 
@@ -298,7 +298,7 @@ class AsyncQueue(AsyncDriver):
         """Wait until the queue is drained (see `drained`), for `timeout` seconds at most; say whether it is."""
         return await self.run(methods.wait_drained(self.talk, timeout, before))
 
-    async def why(self, task: TaskId) -> Reason:
+    async def why(self, task: TaskId | Task) -> Reason:
         """Say why a task is not being worked on now, or who works on it."""
         return await self.run(why.explain(self.talk, task))
 

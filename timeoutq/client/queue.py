@@ -214,7 +214,7 @@ class Queue(Driver):
         """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""
         return self.run(answers(self.talk, self.operations.forget(tasks)))
 
-    def inspect(self, task: TaskId) -> TaskInfo:
+    def inspect(self, task: TaskId | Task) -> TaskInfo:
         """Tell all that is known of one task; `state` is None when no state holds the task."""
         return self.run(answer(self.talk, self.operations.inspect(task)))
 
@@ -297,7 +297,7 @@ class Queue(Driver):
         """Wait until the queue is drained (see `drained`), for `timeout` seconds at most; say whether it is."""
         return self.run(methods.wait_drained(self.talk, timeout, before))
 
-    def why(self, task: TaskId) -> Reason:
+    def why(self, task: TaskId | Task) -> Reason:
         """Say why a task is not being worked on now, or who works on it."""
         return self.run(why.explain(self.talk, task))
 
