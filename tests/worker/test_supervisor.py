@@ -488,7 +488,7 @@ def test_processes_whose_parent_is_killed_do_not_wait_for_each_other(queue: Queu
 
 
 def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed(queue: Queue, run: Processes) -> None:
-    code = "from timeoutq import supervisor; supervisor.PATIENCE = 1.0;from timeoutq.cli import main; main()"
+    code = "from timeoutq import roster; roster.PATIENCE = 1.0;from timeoutq.cli import main; main()"
     queue.put("hangs")
     worker = run.start_code(
         code, "worker", queue.name, f"{HANDLERS}:block_the_loop", "--drain-deadline", "0.5s", WORK="100"
@@ -503,7 +503,7 @@ def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed(queue: Queue,
 
 
 def test_a_handler_has_the_time_that_the_drain_deadline_gives(queue: Queue, run: Processes) -> None:
-    code = "from timeoutq import supervisor; supervisor.PATIENCE = 1.0;from timeoutq.cli import main; main()"
+    code = "from timeoutq import roster; roster.PATIENCE = 1.0;from timeoutq.cli import main; main()"
     queue.put("slow")
     worker = run.start_code(code, "worker", queue.name, f"{HANDLERS}:work", "--drain-deadline", "30s", WORK="3")
     wait_until(lambda: at_work(run))
@@ -560,7 +560,7 @@ def test_ctrl_c_on_the_way_out_of_a_child_never_runs_what_is_its_parents(queue: 
     assert "Traceback" not in log
 
 
-HURRIED = "from timeoutq import endings, supervisor; endings.PATIENCE = supervisor.PATIENCE = 1.0;"
+HURRIED = "from timeoutq import endings, roster; endings.PATIENCE = roster.PATIENCE = 1.0;"
 
 
 @pytest.mark.parametrize(
