@@ -458,9 +458,9 @@ class Stats:
     @property
     def politeness(self) -> Politeness | None:
         """How hosts are treated; None for a queue that is not polite."""
-        if "politeness" not in self.settings:
+        if "politeness" not in self.settings.get("uses", "").split():
             return None
-        words = re.fullmatch(r"([0-9]{1,15}) ([0-9]{1,15})( off)?", self.settings["politeness"])
+        words = re.fullmatch(r"([0-9]{1,15}) ([0-9]{1,15})( off)?", self.settings.get("politeness", ""))
         if words is None or int(words[1]) > MAX_TIME_MS or int(words[2]) < 1:
             return Politeness()  # it cannot be read, or lets nobody visit: the scripts take the usual one, too
         return None if words[3] else Politeness(int(words[1]) / 1000, int(words[2]))

@@ -18,7 +18,7 @@ WORDS = {
     "noted": "of tasks in no state, which go if that is still so in a minute",
     "locked": "known by a lock only, which is no lease",
     "turnless": "without a turn, known by a record only",
-    "impolite": "waiting for hosts on a queue that is not polite",
+    "unserved": "waiting for hosts on a queue that is not polite",
 }
 """What is wrong with a task, by the word that the script uses."""
 
@@ -28,7 +28,7 @@ NOUNS = {"turnless": "host", "leftover": "record", "noted": "record"}
 ODD = "odd "
 """What stands before the key and the field of a value that cannot be read; such a value counts as absent."""
 
-UNMENDED = ("impolite",)
+UNMENDED = ("unserved",)
 """What no walk mends: a person has to decide."""
 
 NOTED = "noted"

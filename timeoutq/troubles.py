@@ -43,7 +43,7 @@ NETWORK_ERRORS = (redis.ConnectionError, redis.TimeoutError, OSError, asyncio.Ti
 LINK_ERRORS = (*NETWORK_ERRORS, RedisError)
 """Errors of the network, and refusals of the server: for waits that are simply repeated later."""
 
-SCHEMA = 2
+SCHEMA = 3
 """The layout of the keys that this timeoutq knows, as the scripts note it in `meta` (`lua/parts/open.lua`)."""
 
 _TRANSIENT = (

@@ -392,11 +392,11 @@ def test_an_eviction_policy_that_loses_tasks_is_refused(kind: Any, policy: str) 
 def test_a_queue_from_a_newer_schema_is_left_alone(face: Any, raw: redis.Redis) -> None:
     face.put("a")
     key = f"timeoutq:{{{face.name}}}:meta"
-    raw.hset(key, "schema", "3")
+    raw.hset(key, "schema", "4")
     for act in (lambda: face.put("b"), face.claim, face.stats, lambda: face.schedule("c", after=1)):
-        with pytest.raises(SchemaMismatch, match="the queue has schema 3, and this timeoutq knows schema 2: upgrade"):
+        with pytest.raises(SchemaMismatch, match="the queue has schema 4, and this timeoutq knows schema 3: upgrade"):
             act()
-    raw.hset(key, "schema", "2")
+    raw.hset(key, "schema", "3")
     assert face.stats().known == 1
 
 

@@ -165,4 +165,4 @@ def test_the_settings_and_the_schema_can_be_read(face: Any, cli: Cli, raw: redis
     face.pause()
     words = cli("HGETALL", f"timeoutq:{{{face.name}}}:meta")
     meta = dict(zip(words[::2], words[1::2], strict=True))
-    assert (meta["schema"], meta["keep_done"], meta["max_crashes"], meta["paused"]) == ("2", "n100", "7", "1")
+    assert (meta["schema"], meta["keep_done"], meta["max_crashes"], meta["paused"]) == ("3", "n100", "7", "1")

@@ -232,7 +232,7 @@ def test_why_calls_an_orphan_what_it_is(url: str, name: str, raw: redis.Redis) -
         found = queue.why("held")
         assert (found.code, found.info.state) == ("crooked", None)
         assert "removed it from in_progress" in found.message
-        client.hdel(key("meta"), "politeness")
+        client.hdel(key("meta"), "uses", "politeness")
         assert "the queue is not polite" in queue.why(f"{A}2").message
         assert not queue.drained()
         queue.configure(politeness="off")

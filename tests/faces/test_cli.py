@@ -419,11 +419,11 @@ def test_servers_that_cannot_serve_end_with_three(say: Say) -> None:
 
 def test_a_queue_of_a_newer_schema_ends_with_three(say: Say, queue: Queue, raw: redis.Redis) -> None:
     queue.put("a")
-    raw.hset(f"timeoutq:{{{queue.name}}}:meta", "schema", "3")
+    raw.hset(f"timeoutq:{{{queue.name}}}:meta", "schema", "4")
     done = say("put", queue.name, "a")
     assert (done.code, len(done.err.splitlines())) == (3, 1)
-    assert "the queue has schema 3" in done.err
-    raw.hset(f"timeoutq:{{{queue.name}}}:meta", "schema", "2")
+    assert "the queue has schema 4" in done.err
+    raw.hset(f"timeoutq:{{{queue.name}}}:meta", "schema", "3")
 
 
 def test_a_stream_that_ends_early_says_how_far_it_came(say: Say, queue: Queue) -> None:

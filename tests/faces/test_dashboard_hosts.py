@@ -50,7 +50,10 @@ HOSTS = [
 
 def polite(hosts: list[HostInfo] | None = None, **given: Any) -> Snapshot:
     counted = stats(
-        waiting=1_234_700, hosts=len(hosts or HOSTS), settings={"politeness": "1000 1"}, next_turn=NOW + 0.4
+        waiting=1_234_700,
+        hosts=len(hosts or HOSTS),
+        settings={"uses": "politeness", "politeness": "1000 1"},
+        next_turn=NOW + 0.4,
     )
     return hand_made(
         stats=counted, hosts=HOSTS if hosts is None else hosts, host_rates={"busy.example": 1.25}, leases=[], due=[],

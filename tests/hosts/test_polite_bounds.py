@@ -269,6 +269,6 @@ def test_a_thousand_leases_of_one_host_have_their_places_as_politeness_begins(ur
 def test_a_queue_of_the_former_layout_is_refused_with_the_cure(url: str, name: str, raw: Any) -> None:
     with Queue(name, url) as queue:
         raw.hset(f"timeoutq:{{{name}}}:meta", "schema", "1")
-        with pytest.raises(SchemaMismatch, match="schema 1, and this timeoutq knows schema 2: export it with the time"):
+        with pytest.raises(SchemaMismatch, match="schema 1, and this timeoutq knows schema 3: export it with the time"):
             queue.put("x")
         raw.delete(f"timeoutq:{{{name}}}:meta")

@@ -165,7 +165,7 @@ def hosts_in_lua() -> Callable[[str], str | bool]:
     """Make what the scripts find hosts with, without a server."""
     part = (Path(timeoutq.__file__).parent / "lua" / "parts" / "hostname.lua").read_text("utf-8")
     runtime: Any = import_module("lupa.lua51").LuaRuntime(encoding="latin-1")
-    found: Callable[[str], str | bool] = runtime.execute(f"local politeness = '0 1'\n{part}\nreturn host_of")
+    found: Callable[[str], str | bool] = runtime.execute(f"local polite = true\n{part}\nreturn host_of")
     return found
 
 
@@ -214,7 +214,7 @@ def test_the_longest_name_is_put_into_punycode_once_a_script_and_with_bounded_wo
     runtime: Any = import_module("lupa.lua51").LuaRuntime(encoding="latin-1")
     part = (Path(timeoutq.__file__).parent / "lua" / "parts" / "hostname.lua").read_text("utf-8")
     steps: Callable[[str], int] = runtime.execute(
-        f"local politeness = '0 1'\n{part}\n"
+        f"local polite = true\n{part}\n"
         "return function(id) local n = 0 debug.sethook(function() n = n + 1 end, '', 100) host_of(id) debug.sethook() "
         "return n * 100 end"
     )

@@ -131,14 +131,21 @@ def test_they_compile_in_lua_5_1_and_5_4(version: str) -> None:
 def test_every_key_that_a_script_or_a_part_uses_is_declared(name: str) -> None:
     found = script(name)
     text = re.sub(r"--.*", "", found.text)
-    # a key is one that the header declares, or begins with what the declared key of meta begins with
-    used = set(re.findall(r"call\('[A-Z]+', ([a-z_]+)\b(?! *\.\.)", text)) - {"string"}
-    assert {"meta"} <= set(found.keys)
+    assert {"meta", "lock"} <= set(found.keys), "a slot that moves would tear a script that does not declare `lock`"
+    # a key is one that the header declares, or a local name for one that key() or locks_of() has made
+    used = set(re.findall(r"call\('[A-Z]+', ([a-z_]+)\b(?!\()", text)) - {"unpack"}
     own = set(re.findall(r"(?:function \w+\(|local |for )([\w, ]+?)(?: =|\)|\n| in )", text))
     locals_ = {word.strip() for group in own for word in group.split(",")}
     assert used <= set(found.keys) | locals_, used - set(found.keys) - locals_
-    begins = set(re.findall(r"call\('[A-Z]+', ([a-z_.]+)[^,)]* \.\. ", text))
-    assert begins <= {"prefix", "lane", "lock", "durations"}, begins
+    assert set(re.findall(r"call\('[A-Z]+', ([a-z_.]+)\(", text)) <= {"key", "locks_of", "unpack"}
+    assert re.findall(r"call\('[A-Z]+', [^,()]* \.\. ", text) == []
+
+
+def test_only_two_functions_make_the_names_of_keys() -> None:
+    texts = {path.stem: re.sub(r"--.*", "", path.read_text("utf-8")) for path in LUA.glob("**/*.lua")}
+    assert {stem: text.count("prefix") for stem, text in texts.items() if "prefix" in text} == {"open": 2}
+    assert {stem for stem, text in texts.items() if re.search(r"\block\b(?!['=:])", text)} == {"locks"}
+    assert {stem for stem, text in texts.items() if "KEYS" in text} == {"purge"}  # it removes all that it declares
 
 
 def test_nothing_that_reads_a_whole_state_and_nothing_that_some_servers_lack() -> None:
@@ -156,8 +163,8 @@ def test_nothing_that_reads_a_whole_state_and_nothing_that_some_servers_lack() -
             "SUNION",
         ):
             assert word not in text, (path.name, word)
-        for command, key in re.findall(r"'(HGETALL|HKEYS|LRANGE)', (\w+)", text):
-            assert key in ("stats", "meta", "durations"), (path.name, command, key)
+        for command, key in re.findall(r"'(HGETALL|HKEYS|LRANGE)', (\w+(?:\('\w+'\))?)", text):
+            assert key in ("stats", "meta", "key('durations0')", "key('durations1')"), (path.name, command, key)
     package = Path(timeoutq.__file__).parent
     for path in package.glob("*.py"):
         assert "SMEMBERS" not in path.read_text("utf-8").replace("never SMEMBERS", ""), path.name

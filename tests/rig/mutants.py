@@ -63,8 +63,8 @@ MUTANTS = [
     Mutant(
         "an ack needs no token",
         "lua/ack.lua",
-        "  if yes[i] then\n",
-        "  if true then\n",
+        "  ended = finish(in_progress, ids, yes)\n",
+        "  for i = 1, #ids do yes[i] = true end\n  ended = finish(in_progress, ids, yes)\n",
         [_test("test_core_on_fakeredis", "while_another_holds"), PROPERTIES],
     ),
     Mutant("a release needs no token", "lua/release.lua", "if yes[i] and held[i]", "if held[i]"),
@@ -96,19 +96,19 @@ MUTANTS = [
         "a batch is judged by its first token", "lua/parts/items.lua", "held[i] == tokens[i]", "held[1] == tokens[1]"
     ),
     # ---- states
-    Mutant("put does not look at in_progress", "lua/parts/add.lua", "  mark(in_progress, 'p')\n", "", [FOUND]),
-    Mutant("put does not look at done", "lua/parts/add.lua", "  mark(done, 'd')\n", "", [FOUND]),
-    Mutant("put does not look at failed", "lua/parts/add.lua", "  mark(failed, 'f')\n", "", [FOUND]),
+    Mutant("put does not look at in_progress", "lua/parts/find.lua", "  mark('p', in_progress)\n", "", [FOUND]),
+    Mutant("put does not look at done", "lua/parts/find.lua", "  mark('d')\n", "", [FOUND]),
+    Mutant("put does not look at failed", "lua/parts/find.lua", "  mark('f', failed)\n", "", [FOUND]),
     Mutant(
         "a put of one does not look at failed",
-        "lua/parts/add.lua",
+        "lua/parts/find.lua",
         "redis.call('SISMEMBER', failed, id) == 1 and 'f'",
         "false",
         [FOUND],
     ),
     Mutant(
         "put does not look at scheduled",
-        "lua/parts/add.lua",
+        "lua/parts/find.lua",
         "if not many or redis.call('EXISTS', scheduled) == 1 then",
         "if false then",
         [FOUND],
@@ -136,17 +136,17 @@ MUTANTS = [
     ),
     Mutant(
         "a pulled task stays ready",
-        "lua/pull.lua",
-        "'SMOVE', todos, done",
-        "'SADD', done",
+        "lua/parts/done.lua",
+        "call('SMOVE', from, done, ids[i])",
+        "call('SADD', done, ids[i])",
         [_test("test_core", "pull_takes"), PROPERTIES],
     ),
     # ---- leases as others see them
     Mutant(
         "locks never end",
         "lua/claim.lua",
-        "redis.call('PSETEX', lock .. picks[i], lease_ms, token)",
-        "redis.call('SET', lock .. picks[i], token)",
+        "redis.call('PSETEX', locks[i], lease_ms, token)",
+        "redis.call('SET', locks[i], token)",
     ),
     Mutant(
         "the cleaner deletes the lock of a live lease",
@@ -158,16 +158,15 @@ MUTANTS = [
     Mutant(
         "an extension does not renew the lock",
         "lua/extend.lua",
-        "redis.call('PEXPIRE', lock .. ids[i], left) == 0",
-        "redis.call('EXISTS', lock .. ids[i]) == 0",
+        "redis.call('PEXPIRE', locks[i], left) == 0",
+        "redis.call('EXISTS', locks[i]) == 0",
     ),
     Mutant(
         "a full server leases without a lock",
         "lua/claim.lua",
         "  for i = 1, #picks do\n    if redis.call('SMOVE', todos, in_progress, picks[i]) == 1 then\n"
-        "      ids[#ids + 1] = picks[i]\n"
-        "      redis.call('PSETEX', lock .. picks[i], lease_ms, token)\n    end\n",
-        "  for i = 1, #picks do\n    redis.pcall('PSETEX', lock .. picks[i], lease_ms, token)\n"
+        "      ids[#ids + 1] = picks[i]\n      redis.call('PSETEX', locks[i], lease_ms, token)\n    end\n",
+        "  for i = 1, #picks do\n    redis.pcall('PSETEX', locks[i], lease_ms, token)\n"
         "    if redis.call('SMOVE', todos, in_progress, picks[i]) == 1 then\n      ids[#ids + 1] = picks[i]\n    end\n",
         [_test("test_core_servers", "a_full_server")],
     ),
@@ -319,7 +318,11 @@ MUTANTS = [
     ),
     # ---- who wakes whom
     Mutant(
-        "a task that is put rings no bell", "lua/parts/add.lua", "  ring()\n  return count\n", "  return count\n", WOKEN
+        "a task that is put rings no bell",
+        "lua/parts/ready.lua",
+        "  ring()\n  return count\n",
+        "  return count\n",
+        WOKEN,
     ),
     Mutant(
         "a claim that leaves tasks rings no bell", "lua/claim.lua", "    if ready > #ids then ring() end\n", "", WOKEN
@@ -329,11 +332,19 @@ MUTANTS = [
     Mutant("nobody looks when the next visit is due", "lua/ack.lua", "    rouse(now + again_ms)\n", "", WOKEN),
     Mutant("nobody looks when the next attempt is due", "lua/fail.lua", "      rouse(now + retry)\n", "", WOKEN),
     Mutant("nobody looks when a released task is due", "lua/release.lua", "    rouse(soonest)\n", "", WOKEN),
-    Mutant("a released task rings no bell", "lua/release.lua", "  if #back > 0 then ring() end\n", "", WOKEN),
+    Mutant("a released task rings no bell", "lua/release.lua", "  arrive(back, back_names)\n", "", WOKEN),
     Mutant("nobody looks when a scheduled task is due", "lua/parts/add.lua", "      rouse(due)\n", "", WOKEN),
-    Mutant("a due task rings no bell", "lua/promote_due.lua", "    ring()\n", "", WOKEN),
-    Mutant("a retried task rings no bell", "lua/retry_failed.lua", "  ring()\n", "", WOKEN),
-    Mutant("a task that is taken back rings no bell", "lua/parts/crashed.lua", "    ring()\n", "", WOKEN),
+    Mutant(
+        "a due task rings no bell",
+        "lua/promote_due.lua",
+        "  ready(ids)\n",
+        "  redis.call('SADD', todos, unpack(ids))\n",
+        WOKEN,
+    ),
+    Mutant("a retried task rings no bell", "lua/retry_failed.lua", "  arrive(moved, moved_names)\n", "", WOKEN),
+    Mutant(
+        "a task that is taken back rings no bell", "lua/parts/crashed.lua", "  arrive(again, again_names)\n", "", WOKEN
+    ),
     Mutant(
         "a resumed queue rings no bell",
         "lua/configure.lua",
@@ -346,7 +357,7 @@ MUTANTS = [
     Mutant(
         "one stroke of the bell is not enough", "lua/parts/wake.lua", "redis.call('EXISTS', bell) == 0", "true", WOKEN
     ),
-    Mutant("a put wakes nobody", "lua/parts/add.lua", "  ring()\n", "", [_test("test_core", "stroke_of_the_bell")]),
+    Mutant("a put wakes nobody", "lua/parts/ready.lua", "  ring()\n", "", [_test("test_core", "stroke_of_the_bell")]),
     Mutant(
         "a lease is extended by nobody while its handler works",
         "heartbeat.py",
@@ -379,14 +390,14 @@ MUTANTS = [
     Mutant(
         "a release keeps the place of its host",
         "lua/release.lua",
-        "    depart(ended, ended_names, 0, 0)\n",
+        "  depart(ended, ended_names, 0, 0)\n",
         "",
         [_test("test_polite", "end_of_the_last")],
     ),
     Mutant(
         "a lease that ran out keeps the place of its host",
         "lua/parts/crashed.lua",
-        "    depart(gone, names, 0, 1)\n",
+        "  depart(gone, names, 0, 1)\n",
         "",
         [_test("test_polite", "after_a_lease_ran_out")],
     ),
@@ -470,8 +481,8 @@ MUTANTS = [
     Mutant(
         "drained overlooks those who wait for their host",
         "lua/drained.lua",
-        "if polite then busy = busy",
-        "if false then busy = busy",
+        " or turn_before(ARGV[3])",
+        "",
         [_test("test_polite", "drained_counts")],
     ),
     Mutant(
@@ -492,9 +503,9 @@ MUTANTS = [
     ),
     Mutant(
         "politeness that began halfway stays so",
-        "lua/configure.lua",
-        "if redis.call('HEXISTS', meta, 'converting') == 1 then reply = 2 end",
-        "",
+        "lua/parts/switch.lua",
+        "redis.call('HEXISTS', meta, 'converting') == 1 end",
+        "false end",
         [_test("test_polite", "whose_client_died")],
     ),
 ]

@@ -1,6 +1,6 @@
 -- ack: end leases as done, or for a time, and in the same step put the tasks that they found.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm calls
--- PARTS open sections items drop calls replay wake log hostname polite add
+-- PARTS open sections items drop replay ready done add
 -- SOUND stats leases calls; payload attempts crashes errors releases groups; done_at runtime traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
 -- SECTIONS  again=1 ms after which the tasks are ready again   and for one lease: payload=1 the payload that its task has then
@@ -37,21 +37,17 @@ if given.put or again_ms >= 0 then
     end
   end
 end
-for i = 1, #ids do
-  codes[i] = 'L'
-  if yes[i] then
-    local moved
-    if keep_done == 'no' or again_ms >= 0 then
-      moved = redis.call('SREM', in_progress, ids[i])
-    else
-      moved = redis.call('SMOVE', in_progress, done, ids[i])
-    end
-    if moved == 1 then
-      codes[i] = 'O'
-      ended[#ended + 1] = ids[i]
-    end
+if again_ms < 0 then
+  ended = finish(in_progress, ids, yes)
+else
+  for i = 1, #ids do
+    yes[i] = yes[i] and redis.call('SREM', in_progress, ids[i]) == 1
+    if yes[i] then ended[#ended + 1] = ids[i] end
   end
-  if codes[i] == 'L' then lost = lost + 1 end
+end
+for i = 1, #ids do
+  codes[i] = yes[i] and 'O' or 'L'
+  if not yes[i] then lost = lost + 1 end
 end
 if #ended > 0 then
   if not itself then drop(ended, not limited) end
@@ -60,19 +56,9 @@ if #ended > 0 then
     clear(ended)
   end
   count_up(stats, 'acked', #ended)
-  if again_ms >= 0 then
-    count_up(stats, 'again', #ended)
-  elseif keep_done ~= 'forever' and keep_done ~= 'no' then
-    local times = {}
-    for i = 1, #ended do
-      times[2 * i - 1], times[2 * i] = now, ended[i]
-    end
-    redis.call('ZADD', done_at, unpack(times))
-  end
-  if polite then
-    depart(ended, hosts_of(ended), 1, 0)
-    turn()
-  end
+  if again_ms >= 0 then count_up(stats, 'again', #ended) end
+  depart(ended, hosts_of(ended), 1, 0)
+  turn()
   if recorded and again_ms < 0 then ungroup(ended) end
   if itself then
     add(found, given, false, false)

@@ -1,5 +1,5 @@
 -- beat: a worker gives a sign of life; workers that have given none for five minutes are struck off.
--- KEYS  workers worker_info meta calls
+-- KEYS  workers worker_info lock meta calls
 -- PARTS open sections calls
 -- SOUND workers worker_info; calls durations0 durations1
 -- ARGV  1 call id   2 age of the call, ms   3 worker   4 what the worker says of itself, JSON, or empty when it leaves
@@ -19,8 +19,8 @@ else
 end
 if given.durations and not was_called(ARGV[1]) then
   -- two spans of ten minutes are kept: this one, and the one before it
-  local span, durations = math.floor(now / 600000), prefix .. 'durations'
-  local this, other = durations .. string.format('%d', span % 2), durations .. string.format('%d', (span + 1) % 2)
+  local span = math.floor(now / 600000)
+  local this, other = key('durations' .. string.format('%d', span % 2)), key('durations' .. string.format('%d', (span + 1) % 2))
   if redis.call('HGET', this, 'span') ~= string.format('%.0f', span) then
     redis.call('DEL', this)
     redis.call('HSET', this, 'span', string.format('%.0f', span))

@@ -1,6 +1,6 @@
 -- claim: lease ready tasks to a token. Sent again with the same token, it gives the leases that the first call took.
 -- KEYS  todos in_progress scheduled leases owners lock payload attempts crashes runtime meta stats bell alarm
--- PARTS open sections wake pick server turns
+-- PARTS open sections wake pick locks server turns
 -- SOUND stats leases owners; payload attempts crashes
 -- ARGV  1 token   2 age of the call, ms (0 when first sent)   3 how many   4 timeout, ms
 --       5 not after: server time, ms, past which the client has given up; 0 for never   6.. sections
@@ -83,10 +83,11 @@ if #ids == 0 and not paused then
     end
     picks = {unpack(picks, 1, fit)}
   end
+  local locks = locks_of(picks)
   for i = 1, #picks do
     if redis.call('SMOVE', todos, in_progress, picks[i]) == 1 then
       ids[#ids + 1] = picks[i]
-      redis.call('PSETEX', lock .. picks[i], lease_ms, token)
+      redis.call('PSETEX', locks[i], lease_ms, token)
     end
   end
   if #ids > 0 then
@@ -112,10 +113,8 @@ if #ids == 0 then
   local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
   local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
   local a, b = moment(lease[2]) or 0, moment(due[2]) or 0
-  if politeness then
-    local turn = next_turn()
-    if turn and (b == 0 or turn < b) then b = turn end
-  end
+  local turn = next_turn()
+  if turn and (b == 0 or turn < b) then b = turn end
   local at = (a > 0 and b > 0) and math.min(a, b) or math.max(a, b)
   -- a clock that stepped back made leases longer than anybody asked for: they are cut at once
   local last = a > 0 and redis.call('ZRANGE', leases, -1, -1, 'WITHSCORES')

@@ -1,6 +1,6 @@
 -- convert: bring what is in the queue already in line with its politeness, a part a call.
--- KEYS  todos in_progress meta stats bell alarm
--- PARTS open wake log hostname polite
+-- KEYS  todos in_progress lock meta stats bell alarm
+-- PARTS open switch ready
 -- SOUND stats alarm todos in_progress
 -- ARGV  1 call id   2 age of the call, ms   3 at most
 -- Reply where it goes on, or 'end'
@@ -13,9 +13,9 @@ if not polite then
   if on then redis.call('HDEL', meta, 'converting') end
   return 'end'
 end
-if not on and string.sub(polite, -3) ~= 'off' then return 'end' end
+if not on and string.sub(rules, -3) ~= 'off' then return 'end' end
 sound()
-if string.sub(polite, -3) == 'off' then
+if string.sub(rules, -3) == 'off' then
   local ids = redis.call('SRANDMEMBER', waiting, ARGV[3])
   local names = #ids > 0 and hosts_of(ids)
   for i = 1, #ids do
@@ -28,6 +28,7 @@ if string.sub(polite, -3) == 'off' then
   end
   dissolve()
   redis.call('HDEL', meta, 'politeness', 'converting')
+  use('politeness', false)
   return 'end'
 end
 local state, cursor = string.match(on, '^([ptqh])(%d+)$')
@@ -37,7 +38,7 @@ even_when_full()
 local ids, some, some_names = {}, {}, {}
 local page
 if state == 'h' then
-  page = redis.call('ZSCAN', prefix .. 'hosts', cursor, 'COUNT', ARGV[3])
+  page = redis.call('ZSCAN', key('hosts'), cursor, 'COUNT', ARGV[3])
   for i = 1, #page[2], 2 do
     local one = load_hosts({page[2][i]})[page[2][i]]
     if crowded(one) then recall(one) end

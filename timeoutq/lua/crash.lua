@@ -1,6 +1,6 @@
 -- crash: a supervisor saw the process die that ran these leases; it says so without waiting for their end.
--- KEYS  todos in_progress failed leases owners lock crashes runtime meta stats bell alarm
--- PARTS open items drop wake log hostname polite crashed
+-- KEYS  todos in_progress failed leases owners done done_at lock crashes runtime meta stats bell alarm
+-- PARTS open items crashed
 -- SOUND stats leases owners alarm in_progress todos failed; crashes runtime errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 reason   4.. count, runs of (token, length, id * length)
 -- Reply letters, one a lease: O taken back; f that was a crash too many, and the task is in failed; L is not this token's

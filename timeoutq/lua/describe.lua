@@ -1,6 +1,6 @@
 -- describe: what an export says of tasks. It ends early when their payloads are many bytes: ask for the rest again.
--- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm
--- PARTS open wake log hostname polite add
+-- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm
+-- PARTS open find ages
 -- ARGV  1 call id   2 age of the call, ms   3 bytes of payloads after which it ends   4.. id *
 -- Reply {state letters, one an id, u it is in none; times in ms: due of s, acked of d; failures, crashes, errors, payloads,
 --       groups or {}}
@@ -17,8 +17,8 @@ if redis.call('EXISTS', payload) == 1 then
   end
   ids = {unpack(ids, 1, #bodies)}
 end
-local where, letters, times, groups = find(ids), {}, {}, prefix .. 'groups'
-local due, acked = redis.call('ZMSCORE', scheduled, unpack(ids)), redis.call('ZMSCORE', done_at, unpack(ids))
+local where, letters, times, groups = find(ids), {}, {}, key('groups')
+local due, acked = redis.call('ZMSCORE', scheduled, unpack(ids)), done_times(ids)
 for i = 1, #ids do
   letters[i] = where[i] or 'u'
   times[i] = due[i] or acked[i]

@@ -1,6 +1,6 @@
 -- extend: let leases run on from now; also those that ran out but were not taken back. Never past max_runtime.
 -- KEYS  in_progress leases owners lock runtime meta alarm bell
--- PARTS open items wake
+-- PARTS open items wake locks
 -- SOUND leases alarm
 -- ARGV  1 call id   2 age of the call, ms   3 timeout, ms   4.. count, runs of (token, length, id * length)
 -- Reply {now ms, the earliest deadline of those extended, ms, letters}: O extended; X has reached its max_runtime; L is not this token's
@@ -8,7 +8,7 @@ local lease_ms = tonumber(ARGV[3])
 local ids, tokens = read_leases(4)
 local yes, codes, scores = mine(ids, tokens), {}, {}
 local ends = redis.call('EXISTS', runtime) == 1 and redis.call('HMGET', runtime, unpack(ids)) or {}
-local first = now + lease_ms
+local first, locks = now + lease_ms, locks_of(ids)
 sound()
 for i = 1, #ids do
   local left = lease_ms
@@ -23,8 +23,8 @@ for i = 1, #ids do
   else
     codes[i] = 'O'
     -- PEXPIRE goes first: a full server allows it, and all that follows it in this script
-    if redis.call('PEXPIRE', lock .. ids[i], left) == 0 then
-      redis.call('PSETEX', lock .. ids[i], left, tokens[i])
+    if redis.call('PEXPIRE', locks[i], left) == 0 then
+      redis.call('PSETEX', locks[i], left, tokens[i])
     end
     scores[#scores + 1] = now + left
     scores[#scores + 1] = ids[i]

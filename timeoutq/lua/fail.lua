@@ -1,6 +1,6 @@
 -- fail: a handler failed. The task is scheduled for another attempt, or moved to failed when there is none left.
 -- KEYS  todos in_progress failed scheduled leases owners lock attempts runtime meta stats bell alarm calls
--- PARTS open sections items drop calls replay wake log hostname polite
+-- PARTS open sections items drop replay log ready
 -- SOUND stats leases calls alarm failed scheduled; runtime errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length)
 --       then for each lease: retry in ms, or -1 to give up; error text; then sections
@@ -42,14 +42,12 @@ if #ended > 0 then
   drop(ended)
   if given.texts then trim_traces() end
   count_up(stats, 'failed', #ended)
-  if polite then
-    local names = hosts_of(ended)
-    depart(ended, names, 1, 1)
-    for i, until_ms in pairs(blocks) do
-      if names[i] then block(names[i], until_ms, string.match(tokens[1], '^[^#]*')) end
-    end
-    turn()
+  local names = hosts_of(ended)
+  depart(ended, names, 1, 1)
+  for i, until_ms in pairs(blocks) do
+    if names[i] then block(names[i], until_ms, string.match(tokens[1], '^[^#]*')) end
   end
+  turn()
   if gave_up > 0 then count_up(stats, 'gave_up', gave_up) end
 end
 return settle(call_id, codes, lost, #ended)

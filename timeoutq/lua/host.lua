@@ -1,6 +1,6 @@
 -- host: what is known of a host of a polite queue; set its rules, block it, ban it.
--- KEYS  todos meta stats bell alarm
--- PARTS open wake log hostname polite
+-- KEYS  todos lock meta stats bell alarm
+-- PARTS open ready
 -- SOUND stats alarm todos
 -- ARGV  1 call id   2 age of the call, ms   3 host
 --       4.. (rule, value) *: delay ms, per_host n, budget n, or '' for the queue's own; block ms from now, or '@' and the

@@ -1,6 +1,6 @@
 -- inspect: all that is known of one task.
--- KEYS  todos in_progress done failed scheduled leases owners payload attempts crashes errors meta stats bell alarm
--- PARTS open wake log hostname polite about
+-- KEYS  todos in_progress done failed scheduled leases owners payload attempts crashes errors done_at lock meta stats bell alarm
+-- PARTS open about
 -- ARGV  1 call id   2 age of the call, ms   3 id
 -- Reply {now ms, state letter or u, due ms, deadline ms, token, failures, crashes, error, payload, host, traceback,
 --       releases}; nil where unknown

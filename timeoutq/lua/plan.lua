@@ -1,5 +1,5 @@
 -- plan: a cleaner asks how long it may sleep, and promises to look again by then.
--- KEYS  in_progress scheduled leases meta stats history
+-- KEYS  in_progress scheduled leases lock meta stats history
 -- PARTS open server grace turns
 -- SOUND stats; history
 -- ARGV  1 call id   2 age of the call, ms   3 longest sleep, ms
@@ -20,9 +20,7 @@ if deadline then
   if longest > 0 and (moment(last[2]) or math.huge) > now + longest + 1000 then at = now end
 end
 at = math.min(at, moment(due[2]) or at)
-if politeness then
-  at = math.min(at, next_turn() or at)
-end
+at = math.min(at, next_turn() or at)
 if wake_at < at or wake_at > now + 60000 then
   redis.call('HDEL', meta, 'wake_at') -- also makes a full server allow what follows, as even_when_full() does
   redis.call('HSET', meta, 'wake_at', at)

@@ -1,6 +1,6 @@
 -- probe: which commands may this user not run on a key of the queue? Each is tried on a key that does not exist, and that is
 -- deleted at once if the command makes it.
--- KEYS  probe meta
+-- KEYS  probe lock meta
 -- PARTS open
 -- ARGV  1 call id   2 age of the call, ms
 --       3.. the number of commands that make no key, then for each of them: number of words, word *; KEY stands for the key

@@ -1,6 +1,6 @@
 -- put: add tasks that no state knows; say for each what was found.
--- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm calls
--- PARTS open sections wake calls log hostname polite add answered
+-- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm calls
+-- PARTS open sections calls add answered
 -- SOUND stats calls
 -- ARGV  1 call id   2 age of the call, ms (0 when first sent)   3.. count, id * count; sections
 -- SECTIONS  again=0 done and failed tasks, too   group=1 the host of all tasks   payloads=pairs (position, payload) *

@@ -1,7 +1,7 @@
 -- release: give leases back without blame, to todos at once or to scheduled after a delay. The releases of a task by its handler
 -- are counted: with each one the task waits longer, and in the end it goes to failed. Those that block the host are counted apart.
 -- KEYS  todos in_progress failed scheduled leases owners lock runtime meta stats bell alarm calls
--- PARTS open sections items drop calls replay wake log hostname polite
+-- PARTS open sections items drop replay log ready
 -- SOUND stats leases calls alarm todos scheduled failed; runtime releases errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
 -- SECTIONS  delay=1 ms after which the tasks are ready   block=1 ms for which their hosts are blocked
@@ -13,17 +13,17 @@ local ids, tokens, at = read_leases(3)
 local given, refused = sections(at, ' delay=1 block=1 most=1')
 if refused then return refused end
 local delay, block_ms, most = tonumber(given.delay or 0), tonumber(given.block or 0), tonumber(given.most or 0)
-local names = polite and hosts_of(ids)
+local names = hosts_of(ids)
 local yes, codes, ended, ended_names, lost = mine(ids, tokens), {}, {}, {}, 0
 local held, seen = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}
-local counts = (most > 0 or block_ms > 0) and redis.call('HMGET', prefix .. 'releases', unpack(ids))
+local counts = (most > 0 or block_ms > 0) and redis.call('HMGET', key('releases'), unpack(ids))
 local into, back, back_names, dues, soonest, counted, spent = {}, {}, {}, {}, math.huge, {}, {}
 for i = 1, #ids do
   codes[i] = 'L'
   if yes[i] and held[i] == 1 and not seen[ids[i]] then
     local id, count, wait = ids[i], 0, delay
     -- a block bounds how often its host's tasks run; where no host can be blocked, the release is counted like any other
-    local bound = block_ms > 0 and names and names[i]
+    local bound = block_ms > 0 and names[i]
     if bound or most > 0 then
       local own, blocking = released(counts[i])
       if bound then
@@ -37,14 +37,13 @@ for i = 1, #ids do
     -- the first release costs no wait, the second 50 ms, and each further release twice as long as the one before, up to a minute
     if count > 1 then wait = math.max(wait, math.min(60000, math.floor(50 * 2 ^ math.min(count - 2, 11)))) end
     seen[id], codes[i], ended[#ended + 1] = true, 'O', id
-    if names then ended_names[#ended] = names[i] end
+    ended_names[#ended] = names[i]
     if count > 0 and count >= most then
       codes[i], into[#ended], spent[#spent + 1] = 'f', failed, {id, count}
     elseif wait > 0 then
       dues[#dues + 1], dues[#dues + 2], soonest = now + wait, id, math.min(soonest, now + wait)
     else
-      into[#ended], back[#back + 1] = names and names[i] and waiting or todos, id
-      if names then back_names[#back] = names[i] end
+      into[#ended], back[#back + 1], back_names[#back + 1] = entry(names[i]), id, names[i]
     end
   end
   if codes[i] == 'L' then lost = lost + 1 end
@@ -53,7 +52,7 @@ if #ended > 0 then
   sound()
   even_when_full()
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
-  if #counted > 0 then redis.call('HSET', prefix .. 'releases', unpack(counted)) end
+  if #counted > 0 then redis.call('HSET', key('releases'), unpack(counted)) end
   for i = 1, #spent do
     log_error(spent[i][1], 'released ' .. spent[i][2] .. ' times by its handler; let it return Retry or GiveUp, or allow '
       .. 'more with max_releases')
@@ -72,16 +71,13 @@ if #ended > 0 then
   drop(ended)
   count_up(stats, 'released', #ended)
   if #spent > 0 then count_up(stats, 'gave_up', #spent) end
-  if names then
-    depart(ended, ended_names, 0, 0)
-    arrive(back, back_names)
-    if block_ms > 0 then
-      for i = 1, #ended do
-        if ended_names[i] then block(ended_names[i], now + block_ms, string.match(tokens[1], '^[^#]*')) end
-      end
+  depart(ended, ended_names, 0, 0)
+  arrive(back, back_names)
+  if block_ms > 0 then
+    for i = 1, #ended do
+      if ended_names[i] then block(ended_names[i], now + block_ms, string.match(tokens[1], '^[^#]*')) end
     end
-    turn()
   end
-  if #back > 0 then ring() end
+  turn()
 end
 return settle(call_id, codes, lost, #ended)

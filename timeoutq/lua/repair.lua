@@ -1,7 +1,7 @@
 -- repair: walk through the queue, one part per call. Mend what a foreign hand has deleted or added, and what is left of a
 -- script that was refused half-way. A task in two states keeps the state that loses nothing; a task in no state comes back.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime workers worker_info meta stats bell alarm
--- PARTS open wake log hostname polite where walk
+-- PARTS open log locks where walk
 -- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at leftovers; durations0 durations1 resting policies host_failures history error_log
 -- ARGV  1 call id   2 age of the call, ms   3 how many ids to look at, at most   4 where the walk goes on: '' at first; + to go
 --       on where the last call of any client ended   5 mend: 1, or 0 to count only
@@ -19,16 +19,16 @@
 --       noted      such a record that was seen for the first time, or less than a minute ago
 --       locked     a lock of an id that nothing else knows, and that is no lease's
 --       turnless   a host that has no turn, and is known by a record only
---       impolite   a task that waits for a host on a queue that is not polite: this is not mended; from a lane it goes to waiting
+--       unserved   a task that waits for a host on a queue without turns: this is not mended; from a lane it goes to waiting
 --       odd KEY, odd KEY FIELD   a value that is none of this key's: it is removed, for it counts as absent; a task with such a
---                  due time becomes due, a lease with such a deadline ends, the politeness becomes the usual one, and of a
---                  host's rules the others stay
+--                  due time becomes due, a lease with such a deadline ends, rules for all hosts become the usual ones, and of
+--                  a host's rules the others stay
 local n, cursor, mends, shared = tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1', false
 if cursor == '+' then
   shared, cursor = true, redis.call('HGET', meta, 'walk') or ''
 end
 sound()
--- while the politeness of the queue changes, what stands in todos has no place yet
+-- while the queue begins or ends to give turns, what stands in todos has no place yet
 local placed = redis.call('HEXISTS', meta, 'converting') == 0
 local found, looked, changed = {}, 0, false
 local function wrong(what)
@@ -39,14 +39,14 @@ local function wrong(what)
   end
   return mends
 end
-local leftovers = prefix .. 'leftovers'
+local leftovers = key('leftovers')
 
 -- settle: make sure that each id is in one state, and that its lease, its place and its lane agree with this state. `missing` is
 -- the state to which an id in no state comes back; with false, such an id stays in no state, and its lease is removed
 local function settle(ids, missing, lane)
   local states, deadlines, held = where_all(ids)
-  local names = polite and hosts_of(ids) or {}
-  if polite then load_hosts(names) end
+  local names, locks = hosts_of(ids), locks_of(ids)
+  if waiting then load_hosts(names) end
   local waits, wait_names, free = {}, {}, {}
   for i = 1, #ids do
     local id, state, deadline = ids[i], states[i], moment(deadlines[i])
@@ -68,19 +68,19 @@ local function settle(ids, missing, lane)
         if wrong('unleased') then
           -- the lease gets the time that the lock has left. Without a lock, the task gets a lease that nobody owns, of a minute
           -- at most (the longest lease that the queue ever gave may be days), and comes back when this lease runs out
-          local left = redis.call('PTTL', lock .. id)
+          local left = redis.call('PTTL', locks[i])
           deadline = now + (left > 0 and left or math.min(longest_lease or 30000, 60000))
           redis.call('ZADD', leases, deadline, id)
           count_up(stats, 'adopted', 1)
           rouse(deadline)
         end
       end
-      local token = redis.pcall('GET', lock .. id)
+      local token = redis.pcall('GET', locks[i])
       if not held[i] and (not deadlines[i] or wrong('unleased')) and mends then
         redis.call('HSET', owners, id, type(token) == 'string' and token or '?')
       elseif held[i] and held[i] ~= '?' and token ~= held[i] and deadlines[i] and deadline > now + 100 then
         -- the lock only shows the lease to other clients; it may end a moment before the lease
-        if wrong('unlocked') then redis.call('PSETEX', lock .. id, deadline - now, held[i]) end
+        if wrong('unlocked') then redis.call('PSETEX', locks[i], deadline - now, held[i]) end
       end
       if placed and name and not holds(name, id) and wrong('placeless') then
         occupy(name, id)
@@ -89,30 +89,30 @@ local function settle(ids, missing, lane)
       end
     elseif deadline or held[i] then
       if wrong('stale') then
-        redis.call('DEL', lock .. id)
+        redis.call('DEL', locks[i])
         redis.call('ZREM', leases, id)
         redis.call('HDEL', owners, id)
         redis.call('HDEL', runtime, id)
       end
     end
-    if state ~= 'p' then free[#free + 1] = lock .. id end
+    if state ~= 'p' then free[#free + 1] = locks[i] end
     if placed and state == 't' and name and not holds(name, id) and wrong('placeless') then
       redis.call('SMOVE', todos, waiting, id)
       waits[#waits + 1], wait_names[#waits + 1] = id, name
     elseif placed and state == 't' and name and overrun(name) then
       if wrong('overrun') then recall(load_hosts({name})[name]) end
-    elseif state == 'w' and not polite then
-      wrong('impolite')
+    elseif state == 'w' and not waiting then
+      wrong('unserved')
     elseif state == 'w' and not name then
       if wrong('unqueued') then redis.call('SMOVE', waiting, todos, id) end
     elseif state == 'w' then
-      local turn_at = redis.call('ZSCORE', prefix .. 'hosts', name)
-      if not turn_at or not redis.call('ZSCORE', prefix .. 'host:' .. name, id) or late(name, turn_at) then
+      local turn_at = redis.call('ZSCORE', key('hosts'), name)
+      if not turn_at or not redis.call('ZSCORE', key('host:' .. name), id) or late(name, turn_at) then
         if wrong('unqueued') then waits[#waits + 1], wait_names[#waits + 1] = id, name end
       end
     end
     if lane and (state ~= 'w' or name ~= lane) and wrong('unqueued') then
-      redis.call('ZREM', prefix .. 'host:' .. lane, id)
+      redis.call('ZREM', key('host:' .. lane), id)
     end
     states[i] = state
   end
@@ -131,9 +131,9 @@ local function odd(name, ids, values, reads, named)
       if name == 'policies' then
         write_policy(load_hosts(ids)[ids[i]]) -- what can be read of them stays
       else
-        redis.call('HDEL', prefix .. name, ids[i])
+        redis.call('HDEL', key(name), ids[i])
       end
-      if name == 'meta' and ids[i] == 'politeness' then redis.call('HSET', meta, 'politeness', polite) end
+      if name == 'meta' and rules_of[ids[i]] then rules_of[ids[i]].mend(values[i]) end
     end
   end
 end
@@ -146,8 +146,8 @@ local of_meta = {
   keep_done = function(text)
     return text == 'forever' or text == 'no' or string.find(text, '^[nt]%d+$') and number(string.sub(text, 2))
   end,
-  politeness = function(text) return text == polite end,
 }
+for name, rule in pairs(rules_of) do of_meta[name] = rule.sound end
 local function of_fields(name, reads, named)
   return function(ids, _, values) odd(name, ids, values, reads, named) end
 end
@@ -155,12 +155,12 @@ end
 -- dated: give times to what has a score that is no time
 local function dated(name, ids, scores, at)
   for i = 1, #ids do
-    if scores and not moment(scores[i]) and redis.call('ZSCORE', prefix .. name, ids[i]) and wrong('odd ' .. name) then
+    if scores and not moment(scores[i]) and redis.call('ZSCORE', key(name), ids[i]) and wrong('odd ' .. name) then
       if at then
-        redis.call('ZADD', prefix .. name, at, ids[i])
+        redis.call('ZADD', key(name), at, ids[i])
         rouse(at)
       else
-        redis.call('ZREM', prefix .. name, ids[i])
+        redis.call('ZREM', key(name), ids[i])
       end
     end
   end
@@ -178,8 +178,8 @@ local function of_scheduled(ids, _, scores)
 end
 local function of_owners(ids) settle(ids, todos) end
 local function of_lane(ids, name)
-  if not polite then return end
-  local given, named, bare = hosts_of(ids), redis.call('HMGET', prefix .. 'groups', unpack(ids)), {}
+  if not waiting then return end
+  local given, named, bare = hosts_of(ids), redis.call('HMGET', key('groups'), unpack(ids)), {}
   local states = where_all(ids)
   for i = 1, #ids do
     -- only the lane still knows with which host the task was put
@@ -216,7 +216,7 @@ local function of_leftovers(ids, _, scores)
   end
   if #past > 0 then redis.call('ZREM', leftovers, unpack(past)) end
 end
-local function of_records(key, kept_in, forget, numbers, form)
+local function of_records(hash, kept_in, forget, numbers, form)
   return function(ids, _, values)
     if numbers then odd(numbers, ids, values, form or whole) end
     local states, old = where_all(ids), {}
@@ -232,13 +232,13 @@ local function of_records(key, kept_in, forget, numbers, form)
       if #old == 0 then return end
     end
     if forget then return forget(old) end
-    redis.call('HDEL', key, unpack(old))
+    redis.call('HDEL', hash, unpack(old))
   end
 end
 local function of_times(ids)
-  local kept = redis.call('SMISMEMBER', done, unpack(ids))
+  local kept = done_among(ids)
   for i = 1, #ids do
-    if kept[i] == 0 and wrong('leftover') then redis.call('ZREM', done_at, ids[i]) end
+    if kept[i] ~= 1 and wrong('leftover') then undate({ids[i]}) end
   end
 end
 local function of_workers(ids)
@@ -248,9 +248,9 @@ local function of_workers(ids)
   end
 end
 local function of_slots(names, _, values)
-  if not polite then return end
+  if not waiting then return end
   odd('slots', names, values, like('^%d+ '))
-  local turns = redis.call('ZMSCORE', prefix .. 'hosts', unpack(names))
+  local turns = redis.call('ZMSCORE', key('hosts'), unpack(names))
   for i = 1, #names do
     if not turns[i] then wrong('turnless') end
   end
@@ -262,7 +262,7 @@ local function of_slots(names, _, values)
   if #ids > 0 then haunts(ids, owners_of, wrong) end
 end
 local function of_places(words)
-  if not polite then return end
+  if not waiting then return end
   local ids, names = {}, {}
   for i = 1, #words do
     local size, rest = string.match(words[i], '^(%d+):(.*)$')
@@ -278,46 +278,46 @@ local function of_keys(words)
     local what, whose = string.match(words[i], '^(%w+):(.+)$')
     if what == 'host' then names[#names + 1] = whose elseif what == 'lock' then ids[#ids + 1] = whose end
   end
-  local turns, cut_off = #names > 0 and redis.call('ZMSCORE', prefix .. 'hosts', unpack(names)), {}
+  local turns, cut_off = #names > 0 and redis.call('ZMSCORE', key('hosts'), unpack(names)), {}
   for i = 1, #names do
-    local waits = (not polite or not turns[i]) and redis.pcall('ZCARD', prefix .. 'host:' .. names[i])
+    local waits = (not waiting or not turns[i]) and redis.pcall('ZCARD', key('host:' .. names[i]))
     if type(waits) == 'number' and waits > 0 then
-      local what = polite and 'unqueued' or 'impolite'
+      local what = waiting and 'unqueued' or 'unserved'
       wrong(what)
       found[what] = found[what] + waits - 1
       cut_off[#cut_off + 1] = names[i]
     end
   end
-  if polite and mends then
+  if waiting and mends then
     load_hosts(cut_off)
   elseif mends then
-    -- nobody hands over from lanes now: their tasks wait where a person finds them, who lets them go or makes the queue polite
+    -- nobody hands over from lanes now: their tasks wait where a person finds them, who lets them go or gives turns again
     local left = n
     for i = 1, #cut_off do
-      local some = left > 0 and redis.call('ZRANGE', prefix .. 'host:' .. cut_off[i], 0, left - 1) or {}
+      local some = left > 0 and redis.call('ZRANGE', key('host:' .. cut_off[i]), 0, left - 1) or {}
       left = left - #some
       if #some > 0 then
         local states = where_all(some)
         for j = 1, #some do
-          if states[j] == '' then redis.call('SADD', prefix .. 'waiting', some[j]) end
+          if states[j] == '' then redis.call('SADD', key('waiting'), some[j]) end
         end
         regroup(some, cut_off[i])
-        redis.call('ZREM', prefix .. 'host:' .. cut_off[i], unpack(some))
+        redis.call('ZREM', key('host:' .. cut_off[i]), unpack(some))
       end
     end
     if left <= 0 then return true end
   end
   if #ids == 0 then return end
   local states, deadlines, held = where_all(ids)
-  local known = {}
+  local known, locks = {}, locks_of(ids)
   for i = 1, #ids do
     if states[i] == '' and not deadlines[i] and not held[i] then
       -- what the scripts write has an end, and names a client and its call: then a worker holds the task
-      local token = redis.pcall('GET', lock .. ids[i])
-      if type(token) == 'string' and string.find(token, '#', 1, true) and redis.call('PTTL', lock .. ids[i]) > 0 then
+      local token = redis.pcall('GET', locks[i])
+      if type(token) == 'string' and string.find(token, '#', 1, true) and redis.call('PTTL', locks[i]) > 0 then
         known[#known + 1] = ids[i]
       elseif wrong('locked') then
-        redis.call('DEL', lock .. ids[i])
+        redis.call('DEL', locks[i])
       end
     elseif states[i] ~= 'p' then
       known[#known + 1] = ids[i]
@@ -330,32 +330,32 @@ local function of_beats(ids, _, scores) dated('workers', ids, scores) end
 
 -- lines: remove the lines of a list that cannot be read
 local function lines(name, read)
-  local key, good, bad = prefix .. name, {}, false
+  local list, good, bad = key(name), {}, false
   for i = 0, 119 do
-    local text = redis.call('LINDEX', key, i)
+    local text = redis.call('LINDEX', list, i)
     if not text then break end
     if not read(text) and wrong('odd ' .. name) then bad = true else good[#good + 1] = text end
   end
   if not bad then return end
-  redis.call('DEL', key)
-  for i = #good, 1, -1 do redis.call('LPUSH', key, good[i]) end
+  redis.call('DEL', list)
+  for i = #good, 1, -1 do redis.call('LPUSH', list, good[i]) end
 end
 
 local stages = {
-  {'NAMES', prefix, of_keys}, {'SSCAN', in_progress, of_states}, {'LANES', prefix .. 'hosts', of_lane}, {'SSCAN', prefix .. 'waiting', of_states},
+  {'NAMES', '', of_keys}, {'SSCAN', in_progress, of_states}, {'LANES', key('hosts'), of_lane}, {'SSCAN', key('waiting'), of_states},
   {'SSCAN', todos, of_states}, {'ZSCAN', scheduled, of_scheduled}, {'SSCAN', failed, of_states}, {'ZSCAN', leases, of_leases},
-  {'HSCAN', owners, of_owners}, {'HSCAN', runtime, of_records(runtime, 'p', nil, 'runtime')}, {'HSCAN', prefix .. 'slots', of_slots},
-  {'ZSCAN', prefix .. 'places', of_places}, {'HSCAN', prefix .. 'groups', of_records(prefix .. 'groups')},
+  {'HSCAN', owners, of_owners}, {'HSCAN', runtime, of_records(runtime, 'p', nil, 'runtime')}, {'HSCAN', key('slots'), of_slots},
+  {'ZSCAN', key('places'), of_places}, {'HSCAN', key('groups'), of_records(key('groups'))},
   {'FIELDS', payload, of_records(payload)}, {'HSCAN', attempts, of_records(attempts, nil, clear, 'attempts')},
   {'HSCAN', crashes, of_records(crashes, nil, clear, 'crashes')}, {'FIELDS', errors, of_records(errors, nil, clear)},
-  {'HSCAN', prefix .. 'releases', of_records('releases', nil, clear, 'releases', like('^%-?%d+ ?%d*$'))},
-  {'HSCAN', prefix .. 'traces', of_records('traces', nil, untrace)}, {'ZSCAN', done_at, of_times},
+  {'HSCAN', key('releases'), of_records('releases', nil, clear, 'releases', like('^%-?%d+ ?%d*$'))},
+  {'HSCAN', key('traces'), of_records('traces', nil, untrace)}, {'ZSCAN', done_at, of_times},
   {'HSCAN', worker_info, of_workers}, {'HSCAN', meta, of_fields('meta', of_meta, true)},
-  {'HSCAN', stats, of_fields('stats', whole, true)}, {'HSCAN', prefix .. 'durations0', of_fields('durations0', whole, true)},
-  {'HSCAN', prefix .. 'durations1', of_fields('durations1', whole, true)},
-  {'HSCAN', prefix .. 'trace_uses', of_fields('trace_uses', whole)}, {'HSCAN', prefix .. 'resting', of_fields('resting', whole)},
-  {'HSCAN', prefix .. 'host_failures', of_fields('host_failures', whole)},
-  {'HSCAN', prefix .. 'policies', of_fields('policies', polite and function(text)
+  {'HSCAN', stats, of_fields('stats', whole, true)}, {'HSCAN', key('durations0'), of_fields('durations0', whole, true)},
+  {'HSCAN', key('durations1'), of_fields('durations1', whole, true)},
+  {'HSCAN', key('trace_uses'), of_fields('trace_uses', whole)}, {'HSCAN', key('resting'), of_fields('resting', whole)},
+  {'HSCAN', key('host_failures'), of_fields('host_failures', whole)},
+  {'HSCAN', key('policies'), of_fields('policies', waiting and function(text)
     return select(7, policy_of(text))
   end)},
   {'ZSCAN', workers, of_beats}, {'ZSCAN', leftovers, of_leftovers},
@@ -377,9 +377,9 @@ local kept = shared and stage == 1 and redis.call('HGET', meta, 'scan') or nil
 local scan = kept
 if kept and at == '0' and string.find(kept, '^%d+$') and #kept < 20 then at = kept end
 while looked < n and stage <= #stages do
-  local how, key, see = unpack(stages[stage])
+  local how, set, see = unpack(stages[stage])
   local from, most, ids, lane, values, weight = at, n - looked, nil, nil, nil, nil
-  ids, at, lane, values, weight = page_of(how, key, from, most)
+  ids, at, lane, values, weight = page_of(how, set, from, most)
   -- a look that finds nothing costs time, too; and each small lane costs as much as a few tasks
   looked = looked + math.max(1, #ids) + (how == 'LANES' and 3 or 0) + (weight or 0)
   local more = #ids > 0 and see(ids, lane, values)
@@ -395,7 +395,7 @@ while looked < n and stage <= #stages do
 end
 local on = stage <= #stages and stage .. ' ' .. at or ''
 if mends then
-  if polite and changed then turn() end
+  if waiting and changed then turn() end
   if not paused and redis.call('EXISTS', todos) == 1 then ring() end
 end
 if scan ~= kept then

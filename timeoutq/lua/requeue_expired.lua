@@ -1,6 +1,6 @@
 -- requeue_expired: take back tasks whose lease ran out. Costs what has expired, never what is in flight.
--- KEYS  todos in_progress failed leases owners lock crashes runtime meta stats bell alarm
--- PARTS open drop wake log hostname polite crashed server grace
+-- KEYS  todos in_progress failed leases owners done done_at lock crashes runtime meta stats bell alarm
+-- PARTS open crashed server grace
 -- SOUND stats leases owners alarm in_progress todos failed; crashes runtime errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 at most   4 the server time that the client expects, ms, or 0
 -- Reply {now ms, taken back, gone to failed, 1 if there may be more, the ids of up to ten that went to failed...}

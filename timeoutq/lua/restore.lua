@@ -1,6 +1,6 @@
 -- restore: bring tasks of an export in as they were; skip those that a state knows, so that it may run again.
--- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm calls
--- PARTS open sections wake calls log hostname polite add
+-- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm calls
+-- PARTS open sections calls add ages
 -- SOUND stats calls alarm; payload done_at attempts crashes errors groups
 -- ARGV  1 call id   2 age of the call, ms (0 when first sent)
 --       3.. count, id * count, the letters of their states, t s d f, as one word; sections
@@ -44,8 +44,8 @@ for i = 1, #ids do
         local value, fields = record[2][i], record[3]
         if value then fields[#fields + 1], fields[#fields + 2] = id, value end
       end
-    elseif keep_done ~= 'forever' and keep_done ~= 'no' then
-      acked[#acked + 1], acked[#acked + 2] = time or now, id
+    else
+      acked[#acked + 1] = time or false
     end
   end
 end
@@ -54,13 +54,12 @@ for _, record in ipairs(records) do
   if #record[3] > 0 then redis.call('HSET', record[1], unpack(record[3])) end
 end
 if #sets.t > 0 then ready(sets.t) end
-if #sets.d > 0 then redis.call('SADD', done, unpack(sets.d)) end
+if #sets.d > 0 then keep(sets.d, acked) end
 if #sets.f > 0 then redis.call('SADD', failed, unpack(sets.f)) end
 if earliest then
   redis.call('ZADD', scheduled, unpack(dues))
   rouse(earliest)
 end
-if #acked > 0 then redis.call('ZADD', done_at, unpack(acked)) end
 if count > 0 then put_new(count) end
 note_call(call_id)
 return table.concat(codes)

@@ -1,6 +1,6 @@
 -- retry_failed: failed tasks become ready again, with a clean record.
--- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm
--- PARTS open wake log hostname polite add
+-- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm
+-- PARTS open find log
 -- SOUND stats alarm; attempts crashes errors releases traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 at most, when no ids are named   4.. id *
 -- Reply how many moved, when no ids are named; else letters, one an id: O it is ready again; t w p d s the state it is in; u it
@@ -10,21 +10,17 @@ if #ids == 0 then
   ids = redis.call('SRANDMEMBER', failed, ARGV[3])
 end
 sound()
-local names, moved_names = polite and #ids > 0 and hosts_of(ids), {}
+local names, moved_names = #ids > 0 and hosts_of(ids) or {}, {}
 for i = 1, #ids do
-  if redis.call('SMOVE', failed, names and names[i] and waiting or todos, ids[i]) == 1 then
-    moved[#moved + 1], is_moved[i] = ids[i], true
-    if names then moved_names[#moved] = names[i] end
+  if redis.call('SMOVE', failed, entry(names[i]), ids[i]) == 1 then
+    moved[#moved + 1], moved_names[#moved + 1], is_moved[i] = ids[i], names[i], true
   end
 end
 if #moved > 0 then
   clear(moved)
   count_up(stats, 'retried', #moved)
-  if names then
-    arrive(moved, moved_names)
-    turn()
-  end
-  ring()
+  arrive(moved, moved_names)
+  turn()
 end
 if not ARGV[4] then return #moved end
 local codes = {}

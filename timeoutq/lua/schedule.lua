@@ -1,6 +1,6 @@
 -- schedule: add tasks that become ready at a time; move the time of those already scheduled, earlier or later.
--- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors meta stats bell alarm calls
--- PARTS open sections wake calls log hostname polite add answered
+-- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm calls
+-- PARTS open sections calls add answered
 -- SOUND stats calls alarm
 -- ARGV  1 call id   2 age of the call, ms (0 when first sent)   3 due time, ms since 1970, or +delay, ms from now
 --       4.. count, id * count; sections

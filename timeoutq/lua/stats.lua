@@ -1,21 +1,17 @@
 -- stats: the sizes of all states, the counters and the settings, at one moment.
--- KEYS  todos in_progress done failed scheduled leases workers meta stats
--- PARTS open turns
+-- KEYS  todos in_progress done failed scheduled leases workers done_at lock meta stats
+-- PARTS open turns done ages
 -- ARGV  1 call id   2 age of the call, ms
 -- Reply {now ms, todos, scheduled, in_progress, done, failed, next due ms, next deadline ms, workers, counters, settings,
 --       waiting, hosts, next turn of a host ms, how long handlers ran: two of (field, value) *}
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
 local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
-local durations = prefix .. 'durations'
--- also on a queue that is not polite: a foreign hand may have deleted its settings, and nothing that waits may be hidden
-local waiting, hosts, turn = redis.call('SCARD', prefix .. 'waiting'), 0, false
-if politeness then
-  hosts, turn = redis.call('ZCARD', prefix .. 'hosts'), next_turn()
-end
+local waiting, hosts = turn_counts()
+local turn = next_turn()
 return {
   now, redis.call('SCARD', todos), redis.call('ZCARD', scheduled), redis.call('SCARD', in_progress),
-  redis.call('SCARD', done), redis.call('SCARD', failed), due[2] or false, lease[2] or false,
+  done_count(), redis.call('SCARD', failed), due[2] or false, lease[2] or false,
   redis.call('ZCOUNT', workers, now - 60000, '+inf'), redis.call('HGETALL', stats), redis.call('HGETALL', meta),
   waiting, hosts, turn and string.format('%.0f', turn) or false,
-  {redis.call('HGETALL', durations .. '0'), redis.call('HGETALL', durations .. '1')},
+  {redis.call('HGETALL', key('durations0')), redis.call('HGETALL', key('durations1'))},
 }

@@ -1,59 +1,12 @@
--- find_one: where an id is now, as a letter, or nil
-local function find_one(id)
-  return redis.call('SISMEMBER', todos, id) == 1 and 't' or redis.call('SISMEMBER', in_progress, id) == 1 and 'p'
-    or redis.call('SISMEMBER', done, id) == 1 and 'd' or redis.call('SISMEMBER', failed, id) == 1 and 'f'
-    or polite and redis.call('SISMEMBER', waiting, id) == 1 and 'w' or redis.call('ZSCORE', scheduled, id) and 's' or nil
-end
-
--- find: the same of many; and how many are anywhere
-local function find(ids)
-  if #ids == 1 then
-    local state = find_one(ids[1])
-    return {state}, state and 1 or 0
-  end
-  local where, known = {}, 0
-  -- to ask for a few is as cheap as to ask whether the set is there at all
-  local many = #ids > 8
-  local function mark(key, letter)
-    if many and redis.call('EXISTS', key) == 0 then return end
-    local hits = redis.call('SMISMEMBER', key, unpack(ids))
-    for i = 1, #ids do
-      if hits[i] == 1 then where[i], known = letter, known + 1 end
-    end
-  end
-  mark(todos, 't')
-  mark(in_progress, 'p')
-  mark(done, 'd')
-  mark(failed, 'f')
-  if polite then mark(waiting, 'w') end
-  if not many or redis.call('EXISTS', scheduled) == 1 then
-    local due = redis.call('ZMSCORE', scheduled, unpack(ids))
-    for i = 1, #ids do
-      if due[i] then where[i], known = 's', known + 1 end
-    end
-  end
-  return where, known
-end
-
--- ready: new ids become ready; gives how many they are
-local function ready(ids, group)
-  if polite then return enter(ids, group) end
-  regroup(ids, group)
-  local count = redis.call('SADD', todos, unpack(ids))
-  if redis.call('SCARD', todos) == count then
-    redis.call('HSET', stats, 'todos_since', now)
-  end
-  ring()
-  return count
-end
-
--- revive: make done and failed tasks ready, each task in one step
-local function revive(ids, from, group)
-  local names, count = polite and hosts_of(ids, group), 0
+-- add: how tasks come into the queue
+-- PARTS find log
+-- bring_back: done and failed tasks become ready, each task in one step
+local function bring_back(ids, from, group)
+  local names, count = hosts_of(ids, group), 0
   for i = 1, #ids do
-    local waits = names and names[i]
-    redis.call('SMOVE', from[i] == 'd' and done or failed, waits and waiting or todos, ids[i])
-    if not waits then count = count + 1 end
+    local into = entry(names[i])
+    if from[i] == 'd' then revive(ids[i], into) else redis.call('SMOVE', failed, into, ids[i]) end
+    if into == todos then count = count + 1 end
   end
   if count > 0 and redis.call('SCARD', todos) == count then
     redis.call('HSET', stats, 'todos_since', now)
@@ -63,7 +16,7 @@ end
 -- put_new: count what was put
 local function put_new(count)
   count_up(stats, 'put', count)
-  if not schema then redis.call('HSET', meta, 'schema', '2') end
+  if not schema then redis.call('HSET', meta, 'schema', '3') end
 end
 
 -- fresh_ones: the usual case, in which no state knows any of the ids, costs no table
@@ -115,17 +68,17 @@ local function add(ids, given, again, due)
     end
   end
   if #bodies > 0 then redis.call('HLEN', payload) end
-  if group ~= '' or #own > 0 then redis.call('HLEN', prefix .. 'groups') end
+  if group ~= '' or #own > 0 then redis.call('HLEN', key('groups')) end
   if #back > 0 then
     may_clear()
-    redis.call('ZREM', done_at, unpack(back)) -- also makes a full server allow what follows, as even_when_full() does
+    undate(back) -- goes first: it also makes a full server allow what follows, as even_when_full() does
     clear(back)
   end
   if #bodies > 0 then redis.call('HSET', payload, unpack(bodies)) end
   if #own > 0 then
     -- the group of a task goes before the group of all
     regroup(names, group)
-    redis.call('HSET', prefix .. 'groups', unpack(own))
+    redis.call('HSET', key('groups'), unpack(own))
     group = ''
   end
   if due then
@@ -141,15 +94,15 @@ local function add(ids, given, again, due)
       rouse(due)
     end
     if #back > 0 then
-      redis.call('SREM', done, unpack(back))
+      undo(back)
       redis.call('SREM', failed, unpack(back))
     end
   elseif #names > 0 then
-    if #back > 0 then revive(back, from, group) end
+    if #back > 0 then bring_back(back, from, group) end
     ready(names, group)
   end
   if #names > 0 then put_new(#names) end
-  if polite and twice then
+  if waiting and twice then
     where = find(ids)
     for i = 1, #ids do codes[i] = codes[i] == 'A' and 'A' or where[i] end
   end

@@ -1,16 +1,18 @@
+-- crashed: what becomes of tasks whose leases ended without an answer
+-- PARTS drop log ready done
 -- nowhere: is a task, which a foreign hand has taken out of in_progress, in no other state?
 local function nowhere(id)
-  for _, state in ipairs({'todos', 'waiting', 'done', 'failed'}) do
-    if redis.call('SISMEMBER', prefix .. state, id) == 1 then return false end
+  for _, set in ipairs({todos, failed, key('waiting')}) do
+    if redis.call('SISMEMBER', set, id) == 1 then return false end
   end
-  return not redis.call('ZSCORE', prefix .. 'scheduled', id)
+  return not is_done(id) and not redis.call('ZSCORE', key('scheduled'), id)
 end
 
 -- crash: leases on `ids` ran out (`was` their owners). Back to todos, or to failed for those that did it too often. Returns
 -- how many went back, how many to failed, and the ids of those that went to failed.
 local function crash(ids, was, reason)
-    local counts = redis.call('HMGET', crashes, unpack(ids))
-  local names = polite and hosts_of(ids)
+  local counts = redis.call('HMGET', crashes, unpack(ids))
+  local names = hosts_of(ids)
   local again, again_names = {}, {}
   local gone, back, given_up, spent = {}, 0, 0, {}
   local fields, lines = {}, {}
@@ -19,7 +21,7 @@ local function crash(ids, was, reason)
     local id = ids[i]
     local count = number(counts[i], 0) + 1
     gone[#gone + 1] = id
-    local into = count >= max_crashes and failed or names and names[i] and waiting or todos
+    local into = count >= max_crashes and failed or entry(names[i])
     local moved = redis.call('SMOVE', in_progress, into, id)
     if moved == 0 and nowhere(id) then moved = redis.call('SADD', into, id) end
     if moved == 1 then
@@ -32,17 +34,15 @@ local function crash(ids, was, reason)
         line = 'gave up: ' .. line
       else
         back = back + 1
-        again[back], again_names[back] = id, names and names[i]
+        again[back], again_names[back] = id, names[i]
       end
       lines[#lines + 1] = {id, line}
     end
   end
   drop(gone)
-  if names then
-    depart(gone, names, 0, 1)
-    arrive(again, again_names)
-    turn()
-  end
+  depart(gone, names, 0, 1)
+  arrive(again, again_names)
+  turn()
   if #fields > 0 then
     redis.call('HSET', crashes, unpack(fields))
     for i = 1, #lines do
@@ -51,9 +51,6 @@ local function crash(ids, was, reason)
   end
   if given_up > 0 then
     count_up(stats, 'gave_up', given_up)
-  end
-  if back > 0 then
-    ring()
   end
   return back, given_up, spent
 end

@@ -1,11 +1,8 @@
 -- drop: forget the leases on the ids: lock keys, deadlines, owners, limits; `endless`: it is known that there are no limits
+-- PARTS locks
 local function drop(ids, endless)
   if #ids == 0 then return end
-  local locks = {}
-  for i = 1, #ids do
-    locks[i] = lock .. ids[i]
-  end
-  redis.call('DEL', unpack(locks))
+  redis.call('DEL', unpack(locks_of(ids)))
   redis.call('ZREM', leases, unpack(ids))
   redis.call('HDEL', owners, unpack(ids))
   if not endless and redis.call('EXISTS', runtime) == 1 then

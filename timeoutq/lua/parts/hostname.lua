@@ -2,7 +2,7 @@
 -- the bytes of its id: a name of over 255 bytes, or with over 96 bytes or 8 labels that are not ASCII, and a label of over 63
 -- characters, stay as they are
 local host_of
-if politeness then
+if polite then
   local byte, find, match, sub = string.byte, string.find, string.match, string.sub
   -- capitals: first, last, step, and how far their small letters are; small: the small letters of those met so far
   local capitals = {

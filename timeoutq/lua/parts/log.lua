@@ -7,21 +7,21 @@ local traced
 
 -- untrace: forget the tracebacks of these tasks; a text that no task has any more is deleted
 local function untrace(ids)
-  if traced == nil then traced = redis.call('EXISTS', prefix .. 'traces') == 1 end
+  if traced == nil then traced = redis.call('EXISTS', key('traces')) == 1 end
   if not traced then return end
-  local held, uses, seen = redis.call('HMGET', prefix .. 'traces', unpack(ids)), {}, {}
+  local held, uses, seen = redis.call('HMGET', key('traces'), unpack(ids)), {}, {}
   for i = 1, #ids do
     if held[i] and not seen[ids[i]] then
       seen[ids[i]], uses[held[i]] = true, (uses[held[i]] or 0) + 1
     end
   end
   if not next(uses) then return end
-  redis.call('HDEL', prefix .. 'traces', unpack(ids))
+  redis.call('HDEL', key('traces'), unpack(ids))
   for digest, count in pairs(uses) do
-    if count_up(prefix .. 'trace_uses', digest, -count) <= 0 then
-      redis.call('HDEL', prefix .. 'trace_uses', digest)
-      redis.call('HDEL', prefix .. 'trace_texts', digest)
-      redis.call('ZREM', prefix .. 'trace_at', digest)
+    if count_up(key('trace_uses'), digest, -count) <= 0 then
+      redis.call('HDEL', key('trace_uses'), digest)
+      redis.call('HDEL', key('trace_texts'), digest)
+      redis.call('ZREM', key('trace_at'), digest)
     end
   end
 end
@@ -36,15 +36,15 @@ end
 local function log_error(id, message, digest, texts)
   local line = now .. ' ' .. message
   untrace({id})
-  redis.call('HSET', prefix .. 'errors', id, line)
-  redis.call('LPUSH', prefix .. 'error_log', #id .. ' ' .. id .. line)
-  redis.call('LTRIM', prefix .. 'error_log', 0, 49)
+  redis.call('HSET', key('errors'), id, line)
+  redis.call('LPUSH', key('error_log'), #id .. ' ' .. id .. line)
+  redis.call('LTRIM', key('error_log'), 0, 49)
   if digest and digest ~= '' then
-    count_up(prefix .. 'trace_uses', digest, 1)
-    redis.call('HSET', prefix .. 'traces', id, digest)
-    redis.call('ZADD', prefix .. 'trace_at', now, digest)
+    count_up(key('trace_uses'), digest, 1)
+    redis.call('HSET', key('traces'), id, digest)
+    redis.call('ZADD', key('trace_at'), now, digest)
     if texts[digest] then
-      redis.call('HSETNX', prefix .. 'trace_texts', digest, texts[digest])
+      redis.call('HSETNX', key('trace_texts'), digest, texts[digest])
       texts[digest] = nil
     end
   end
@@ -52,29 +52,29 @@ end
 
 -- trim_traces: keep only the texts of the newest 200 tracebacks
 local function trim_traces()
-  local over = redis.call('ZCARD', prefix .. 'trace_at') - 200
+  local over = redis.call('ZCARD', key('trace_at')) - 200
   if over > 0 then
-    local old = redis.call('ZRANGE', prefix .. 'trace_at', 0, math.min(over, 500) - 1)
-    redis.call('ZREM', prefix .. 'trace_at', unpack(old))
-    redis.call('HDEL', prefix .. 'trace_texts', unpack(old))
+    local old = redis.call('ZRANGE', key('trace_at'), 0, math.min(over, 500) - 1)
+    redis.call('ZREM', key('trace_at'), unpack(old))
+    redis.call('HDEL', key('trace_texts'), unpack(old))
   end
 end
 
 -- may_clear: fail on keys of a foreign type before anything is written; other scripts do this by the line SOUND in their headers
 local function may_clear()
   for _, name in ipairs({'attempts', 'crashes', 'errors', 'releases', 'traces', 'trace_uses', 'trace_texts'}) do
-    redis.call('HLEN', prefix .. name)
+    redis.call('HLEN', key(name))
   end
-  redis.call('ZCARD', prefix .. 'trace_at')
+  redis.call('ZCARD', key('trace_at'))
 end
 
 -- clear: let these tasks begin anew: forget their attempts, crashes, errors, tracebacks and releases
 local function clear(ids)
-  local kept = redis.call('EXISTS', prefix .. 'attempts', prefix .. 'crashes', prefix .. 'errors', prefix .. 'releases')
+  local kept = redis.call('EXISTS', key('attempts'), key('crashes'), key('errors'), key('releases'))
   if kept == 0 then return end
-  redis.call('HDEL', prefix .. 'attempts', unpack(ids))
-  redis.call('HDEL', prefix .. 'crashes', unpack(ids))
-  redis.call('HDEL', prefix .. 'errors', unpack(ids))
-  redis.call('HDEL', prefix .. 'releases', unpack(ids))
+  redis.call('HDEL', key('attempts'), unpack(ids))
+  redis.call('HDEL', key('crashes'), unpack(ids))
+  redis.call('HDEL', key('errors'), unpack(ids))
+  redis.call('HDEL', key('releases'), unpack(ids))
   untrace(ids)
 end

@@ -30,15 +30,26 @@ end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local schema, paused, longest_lease, wake_at, keep_done, max_crashes, politeness = unpack(redis.call('HMGET', meta,
-  'schema', 'paused', 'lease_ms', 'wake_at', 'keep_done', 'max_crashes', 'politeness'))
-if schema and schema ~= '2' then
+local schema, uses, paused, longest_lease, wake_at, keep_done, max_crashes = unpack(redis.call('HMGET', meta,
+  'schema', 'uses', 'paused', 'lease_ms', 'wake_at', 'keep_done', 'max_crashes'))
+if schema and schema ~= '3' then
   return {err = 'SCHEMA the queue has schema ' .. schema}
 end
 paused, keep_done, max_crashes = paused == '1', keep_done or 'forever', number(max_crashes, 5)
 longest_lease = number(longest_lease) -- ms; nil while nobody has claimed
 wake_at = number(wake_at or 0, math.huge) -- one that cannot be read wakes the cleaners too often, not too rarely
 local prefix = string.sub(meta, 1, -5) -- what the names of all keys of this queue begin with
+
+-- key: the name of a key of this queue that is not among KEYS. No other place makes such a name
+local function key(name)
+  return prefix .. name
+end
+
+-- has: does the queue use this capability? `uses` is the one field of meta that says so: words with blanks between them, or
+-- nothing. Each capability reads its own settings, so that a queue without the capability pays nothing for them
+local function has(capability)
+  return uses and string.find(' ' .. uses .. ' ', ' ' .. capability .. ' ', 1, true) and true or false
+end
 
 -- even_when_full: a server that has no memory left refuses a script at its first command that may need memory, but no script
 -- that has already written. So a script that must go through on a full server, because it ends or moves something, first

@@ -1,4 +1,6 @@
--- polite: on a polite queue, the ready tasks of a host wait in the host's own set (its lane) until it is the host's turn
+-- polite: on a polite queue, the ready tasks of a host wait in the host's own set (its lane) until it is the host's turn. This is
+-- what then stands behind the names of the door `ready`, and what the verbs for hosts need besides
+-- PARTS log hostname
 -- waiting   all tasks that wait
 -- host:NAME the lane: the waiting tasks of one host, by the time at which they became ready; the longest wait is next
 -- hosts     when each host has its turn; inf for a host that waits for no time: full, used up, banned, or nothing waits
@@ -9,29 +11,14 @@
 -- host_failures  how many of a host's visits have failed
 -- policies  'delay per_host budget until flag reason'; - stands for the queue's own politeness; flag: b blocked, x banned, or -
 -- groups    the hosts of tasks that were put with group=; a queue that is not polite keeps them too, for politeness that begins later
--- A script calls arrive() for tasks that begin to wait and depart() for tasks that leave todos or in_progress, then turn() once.
 -- Turns, recalls and bans move at most `left` tasks between the states in one script, so that no script holds up the server. A
 -- host with more tasks to move has its turn at once, and the next script goes on.
-local polite = politeness
-local waiting, hosts_of, load_hosts, arrive, depart, abandon, enter, turn, regroup, ungroup, recall, block
-local write_policy, policy_of, host_row, holds, occupy, crowded, overrun, late, dissolve
-
--- regroup: keep the host with which tasks were put; ungroup: forget this host
-function regroup(ids, group)
-  if not group or group == '' then return end
-  local pairs = {}
-  for i = 1, #ids do pairs[2 * i - 1], pairs[2 * i] = ids[i], group end
-  redis.call('HSET', prefix .. 'groups', unpack(pairs))
-end
-
-function ungroup(ids)
-  redis.call('HDEL', prefix .. 'groups', unpack(ids))
-end
+local rules, load_hosts, abandon, recall, write_policy, policy_of, host_row, holds, occupy, crowded, overrun, late, dissolve
 
 if polite then
-  local hosts, slots, resting = prefix .. 'hosts', prefix .. 'slots', prefix .. 'resting'
-  local groups, policies, lane = prefix .. 'groups', prefix .. 'policies', prefix .. 'host:'
-  local host_failures = prefix .. 'host_failures'
+  local hosts, slots, resting = key('hosts'), key('slots'), key('resting')
+  local groups, policies = key('groups'), key('policies')
+  local host_failures = key('host_failures')
   local call, find, sub, match, inf = redis.call, string.find, string.sub, string.match, math.huge
   local last_ms = 253402300799000 -- the end of the year 9999, the last that a client can show
 
@@ -41,15 +28,16 @@ if polite then
     if found and found >= low and found <= (high or 9007199254740992) then return found end
   end
 
-  local usual_delay, usual_per_host, off = match(polite, '^(%d+) (%d+)(.*)$')
+  rules = call('HGET', meta, 'politeness') or ''
+  local usual_delay, usual_per_host, off = match(rules, '^(%d+) (%d+)(.*)$')
   usual_delay, usual_per_host = rule(usual_delay, 0, last_ms), rule(usual_per_host, 1)
   -- a politeness that cannot be read, or lets nobody visit, counts as the usual one: 1 s and one visit; no host is hurt, and
   -- nothing stops
   if not (usual_delay and usual_per_host and (off == '' or off == ' off')) then
-    polite, usual_delay, usual_per_host = '1000 1', 1000, 1
+    rules, usual_delay, usual_per_host = '1000 1', 1000, 1
   end
-  local known, order, left, places = {}, {}, 500, prefix .. 'places'
-  waiting = prefix .. 'waiting'
+  local known, order, left, places = {}, {}, 500, key('places')
+  waiting = key('waiting')
 
   function hosts_of(ids, group)
     local names = {}
@@ -70,10 +58,10 @@ if polite then
 
   -- many_of: prepare a host with several places: the text before each id in `places`, and the end of the host's range there
   local function many_of(one)
-    local key = #one.name .. ':' .. one.name
-    local cut = #key
-    while string.byte(key, cut) == 255 do cut = cut - 1 end
-    one.key, one.last = key, '(' .. sub(key, 1, cut - 1) .. string.char(string.byte(key, cut) + 1)
+    local begins = #one.name .. ':' .. one.name
+    local cut = #begins
+    while string.byte(begins, cut) == 255 do cut = cut - 1 end
+    one.key, one.last = begins, '(' .. sub(begins, 1, cut - 1) .. string.char(string.byte(begins, cut) + 1)
   end
 
   -- policy_of: delay, per_host, budget, until, flag and reason of a line of `policies`, and whether all of it can be read: an odd
@@ -102,7 +90,7 @@ if polite then
     if #fresh == 0 then return known end
     local held = call('HMGET', slots, unpack(fresh))
     local rests = call('EXISTS', resting) == 1 and call('HMGET', resting, unpack(fresh))
-    local rules = call('EXISTS', policies) == 1 and call('HMGET', policies, unpack(fresh))
+    local own = call('EXISTS', policies) == 1 and call('HMGET', policies, unpack(fresh))
     for i = 1, #fresh do
       local name = fresh[i]
       local one, text = {name = name, held = false, visits = 0}, held[i]
@@ -124,10 +112,10 @@ if polite then
           one.held = sub(text, gap + 1)
         end
       end
-      if rules then
+      if own then
         one.until_ms, one.flag, one.reason = 0, '-', ''
-        if rules[i] then
-          one.own_delay, one.own_per_host, one.budget, one.until_ms, one.flag, one.reason = policy_of(rules[i])
+        if own[i] then
+          one.own_delay, one.own_per_host, one.budget, one.until_ms, one.flag, one.reason = policy_of(own[i])
           one.delay, one.per_host = one.own_delay, one.own_per_host
         end
       end
@@ -204,10 +192,14 @@ if polite then
     return at > math.max(one.next_ms or 0, one.until_ms or 0)
   end
 
+  function entry(name)
+    return name and waiting or todos
+  end
+
   -- arrive: enter tasks that are in `waiting` already into the lanes of their hosts
   function arrive(ids, names)
     load_hosts(names)
-    local by_host, met = {}, {}
+    local by_host, met, free = {}, {}, false
     for i = 1, #ids do
       local name = names[i]
       if name then
@@ -218,10 +210,13 @@ if polite then
           by_host[name] = {now, ids[i]}
           met[#met + 1] = name
         end
+      else
+        free = true
       end
     end
+    if free then ring() end
     for i = 1, #met do
-      call('ZADD', lane .. met[i], 'NX', unpack(by_host[met[i]]))
+      call('ZADD', key('host:' .. met[i]), 'NX', unpack(by_host[met[i]]))
     end
   end
 
@@ -271,7 +266,7 @@ if polite then
     end
     if #back == 0 then return end
     call('SADD', waiting, unpack(back))
-    call('ZADD', lane .. one.name, unpack(rows))
+    call('ZADD', key('host:' .. one.name), unpack(rows))
     call('SREM', todos, unpack(back))
     leave(one, back)
   end
@@ -281,7 +276,7 @@ if polite then
     if one.many then
       one.recall, one.moved = '', true
     elseif one.held and call('SMOVE', todos, waiting, one.held) == 1 then
-      call('ZADD', lane .. one.name, now, one.held)
+      call('ZADD', key('host:' .. one.name), now, one.held)
       one.held, one.moved = false, true
     end
   end
@@ -299,7 +294,7 @@ if polite then
   -- abandon: remove a waiting task from its host's lane
   function abandon(id, name)
     if not name then return end
-    call('ZREM', lane .. name, id)
+    call('ZREM', key('host:' .. name), id)
     load_hosts({name})
   end
 
@@ -308,8 +303,23 @@ if polite then
     call('UNLINK', hosts, slots, places, resting, host_failures, policies)
   end
 
-  -- enter: make ids ready, at once or when it is their host's turn; gives how many of them are new
-  function enter(ids, group)
+  -- withdraw: waiting tasks leave their lanes, the others their places
+  function withdraw(ids, where)
+    local names, left, left_names = hosts_of(ids), {}, {}
+    call('SREM', waiting, unpack(ids))
+    for i = 1, #ids do
+      if where[i] == 't' or where[i] == 'p' then
+        left[#left + 1], left_names[#left + 1] = ids[i], names[i]
+      elseif where[i] == 'w' then
+        abandon(ids[i], names[i])
+      end
+    end
+    depart(left, left_names, 0, 0)
+    turn()
+  end
+
+  -- ready: make ids ready, at once or when it is their host's turn; gives how many of them are new
+  function ready(ids, group)
     local names, free, bound, bound_names = hosts_of(ids, group), {}, {}, {}
     local count = 0
     for i = 1, #ids do
@@ -319,13 +329,7 @@ if polite then
         free[#free + 1] = ids[i]
       end
     end
-    if #free > 0 then
-      count = call('SADD', todos, unpack(free))
-      if call('SCARD', todos) == count then
-        call('HSET', stats, 'todos_since', now)
-      end
-      ring()
-    end
+    if #free > 0 then count = at_once(free) end
     if #bound > 0 then
       regroup(bound, group)
       count = count + call('SADD', waiting, unpack(bound))
@@ -337,15 +341,15 @@ if polite then
 
   -- more: the next turn of a host when this call may move no more tasks: now, if the host has more
   local function more(one)
-    return call('EXISTS', lane .. one.name) == 1 and now or inf
+    return call('EXISTS', key('host:' .. one.name)) == 1 and now or inf
   end
 
   -- refuse: move the tasks that wait for a banned host to failed
   local function refuse(one)
-    local ids = left > 0 and call('ZPOPMIN', lane .. one.name, left) or {}
+    local ids = left > 0 and call('ZPOPMIN', key('host:' .. one.name), left) or {}
     for i = 1, #ids, 2 do
       left = left - 1
-      if call('SMOVE', waiting, prefix .. 'failed', ids[i]) == 1 then
+      if call('SMOVE', waiting, key('failed'), ids[i]) == 1 then
         log_error(ids[i], 'gave up: host ' .. one.name .. ' is banned: ' .. one.reason)
         count_up(stats, 'gave_up', 1)
       end
@@ -355,7 +359,7 @@ if polite then
 
   -- hand_over: give a host's free places to its waiting tasks; `out` collects these tasks, so that all move in one step
   local function hand_over(one, free, out)
-    local popped, ids = call('ZPOPMIN', lane .. one.name, free), {}
+    local popped, ids = call('ZPOPMIN', key('host:' .. one.name), free), {}
     for j = 1, #popped, 2 do
       ids[#ids + 1], out[#out + 1] = popped[j], popped[j]
     end
@@ -382,7 +386,7 @@ if polite then
       elseif one.flag == 'x' then
         score = refuse(one)
       elseif free > 0 and at > now then
-        if call('EXISTS', lane .. one.name) == 1 then score = at end
+        if call('EXISTS', key('host:' .. one.name)) == 1 then score = at end
       elseif free > 0 then
         if left > 0 then free = free - hand_over(one, math.min(free, left), out) end
         if left == 0 and free > 0 then score = more(one) end
@@ -441,7 +445,7 @@ if polite then
       ids = call('ZRANGEBYLEX', places, '[' .. one.key, one.last, 'LIMIT', 0, 20)
       for j = 1, #ids do ids[j] = sub(ids[j], #one.key + 1) end
     end
-    return {name, call('ZCARD', lane .. name), ids, call('ZSCORE', hosts, name),
+    return {name, call('ZCARD', key('host:' .. name)), ids, call('ZSCORE', hosts, name),
       one.delay or usual_delay, one.per_host or usual_per_host, one.budget or -1, one.visits, number(call('HGET', host_failures, name), 0),
       string.format('%.0f', math.min(one.next_ms or 0, last_ms)), string.format('%.0f', one.until_ms or 0), one.flag or '-', one.reason or '',
       busy(one), one.recall and 1 or 0}

@@ -1,5 +1,6 @@
 -- replay: a call whose reply was lost is sent again under the same id and must not run twice. `calls` keeps the ids of
 -- the calls of the last minute: one member a call that succeeded whole, `id:n` for each part of one that did not.
+-- PARTS calls
 local function judge(call_id, codes, lost)
   if lost > 0 then
     local whole = was_called(call_id)

@@ -1,0 +1,141 @@
+"""A script touches only keys that it declares, or whose names one of two functions has made, for clusters and ACLs.
+
+Each script runs with a watch on all of its commands. `key()` makes the name of a key that begins as the declared key of
+the settings begins, `locks_of()` the names of locks, which begin with the declared key `lock`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import timeoutq
+from tests.rig.waiting import wait_until
+from timeoutq import Politeness, Queue, scripts, sending
+from timeoutq.calls import Call
+from timeoutq.durations import Delta
+from timeoutq.model import Record, State
+from timeoutq.scripts import Script, script
+from timeoutq.watch import doctor
+
+NAMES = {path.stem for path in (Path(timeoutq.__file__).parent / "lua").glob("*.lua")}
+
+FIRST = """
+    GET HDEL HEXISTS HGET HGETALL HINCRBY HLEN HMGET HSCAN HSET HSETNX LINDEX LLEN LPUSH LTRIM PEXPIRE PSETEX PTTL RPUSH
+    SADD SCARD SISMEMBER SMISMEMBER SRANDMEMBER SREM SSCAN XADD XLEN ZADD ZCARD ZCOUNT ZLEXCOUNT ZMSCORE ZPOPMIN ZRANGE
+    ZRANGEBYLEX ZRANGEBYSCORE ZRANK ZREM ZSCAN ZSCORE
+"""
+"""Commands whose first argument is their only key."""
+
+PLACES = {
+    **dict.fromkeys(FIRST.split(), 1), **dict.fromkeys(("DEL", "EXISTS", "UNLINK"), 9999),
+    "SMOVE": 2, "SCAN": 0, "TIME": 0, "INFO": 0,
+}  # fmt: skip
+"""How many of the first arguments of each command are keys."""
+
+WATCH = """
+local server, made, places = redis, {}, {PLACES}
+for i = 1, #KEYS do made[KEYS[i]] = true end
+local function watched(send)
+  return function(command, ...)
+    local words = {...}
+    if not places[command] then error('UNDECLARED ' .. command .. ' is not known to the test') end
+    for i = 1, math.min(places[command], #words) do
+      if not made[words[i]] then error('UNDECLARED ' .. command .. ' ' .. words[i]) end
+    end
+    if command == 'SCAN' and not made[words[3]] then error('UNDECLARED pattern ' .. words[3]) end
+    return send(command, ...)
+  end
+end
+local redis = {call = watched(server.call), pcall = watched(server.pcall)}
+""".replace("PLACES", ", ".join(f"{command} = {count}" for command, count in PLACES.items()))
+
+
+def watched(found: Script) -> Script:
+    """Give a script that ends with an error at the first key that is neither declared nor made by one of the two."""
+    text = found.text.replace("  return prefix .. name\n", "  made[prefix .. name] = true return prefix .. name\n")
+    text = text.replace("locks[i] = lock .. ids[i]\n", "locks[i] = lock .. ids[i]\nmade[locks[i]] = true\n")
+    text = WATCH + text
+    return Script(found.name, found.keys, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def trouble() -> BaseException:
+    """Give an error with a traceback."""
+    try:
+        raise ValueError("no")
+    except ValueError as error:
+        return error
+
+
+def live(queue: Queue) -> None:
+    """Call each verb, so that each part of a script has work to do."""
+
+    def once(call: Call[Any]) -> Any:
+        return queue.run(sending.answer(queue.talk, call))
+
+    ops = queue.operations
+    queue.put({f"http://{h}.example/{i}": i for h in "abc" for i in range(12)}, ["free", "x", "y"])
+    queue.put("grouped", "x", group="g.example")
+    queue.schedule({"http://a.example/later": 1}, "now", after=0, group="g.example")
+    once(ops.promote_due())
+    done, failing, given_up, crashing, given_back, again = queue.claim(6, max_runtime=50)
+    queue.extend([done, failing])
+    queue.ack(done, put={"new": 1, "http://b.example/new": None})
+    queue.fail(failing, trouble(), retry_in=5)
+    queue.fail(given_up, trouble(), give_up=True)
+    once(ops.crash([crashing], "died")[0])
+    queue.release(given_back, delay=1, block_host=1)
+    queue.ack(again, again_in=1)
+    queue.release(queue.claim(1))
+    queue.retry_failed(all=True)
+    queue.put(done.task, again=True)
+    queue.pull(2)
+    queue.extend(queue.claim(1), timeout=0.01)
+    wait_until(lambda: queue.requeue_expired() == 1, 20)
+    queue.claim(2)
+    queue.forget("x", "free", "http://c.example/3")
+    once(ops.beat("w", {"pid": 1}, Delta(1, {0: 1})))
+    once(ops.plan(1000))
+    once(ops.describe([b"new", b"y"]))
+    once(ops.restore([Record(b"r", State.DONE), Record(b"s", State.TODOS), Record(b"f", State.FAILED)], lambda: b"m"))
+    queue.states("r", "s")
+    queue.configure(keep_done=1)
+    queue.pause()
+    queue.resume()
+
+
+@pytest.mark.parametrize("rules", [None, Politeness(0.001, 2)], ids=["plain", "polite"])
+def test_no_script_touches_a_key_that_is_not_declared_or_made(
+    url: str, name: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, rules: Politeness | None
+) -> None:
+    run: set[str] = set()
+
+    def given(name: str) -> Script:
+        run.add(name)
+        return watched(script(name))
+
+    monkeypatch.setattr(scripts, "script", given)
+    with Queue(name, url, timeout=60, keep_done=1000, politeness=rules) as queue:
+        live(queue)
+        if rules is not None:
+            queue.hosts.block("a.example", for_=50, reason="me")
+        for key in ("leases", "hosts", "owners", "slots"):
+            raw.delete(queue.operations.key(key))
+            for task in ("http://a.example/1", "gone"):
+                queue.why(task)
+                queue.inspect(task)
+            queue.drained()
+            queue.prune()
+            doctor.repair(queue)
+        queue.stats()
+        queue.configure(politeness=Politeness(1))
+        queue.hosts.set("a.example", delay=5)
+        queue.hosts.list()
+        queue.configure(politeness="off")
+        assert not queue.drained()
+        queue.purge()
+    assert run >= NAMES - {"probe"}, NAMES - run
