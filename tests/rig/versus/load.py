@@ -77,10 +77,17 @@ def calls(meter: Meter, url: str, name: str, politeness: Politeness | None) -> N
             for first in range(SINGLE, SINGLE + MANY, 1_000):
                 queue.put(ids(first, 1_000))
 
+        def failed() -> None:
+            for first in range(0, SINGLE, 500):
+                queue.put(ids(first, 500), again=True)
+                while leases := queue.claim(50):
+                    queue.fail(leases, "no answer")
+
         meter.part(f"put one by one, {kind}", SINGLE, ones)
         meter.part(f"claim and ack one by one, {kind}", SINGLE, lambda: worked(1))
         meter.part(f"put in thousands, {kind}", MANY, bulk)
         meter.part(f"claim and ack in hundreds, {kind}", MANY, lambda: worked(100))
+        meter.part(f"put again, claim and fail in fifties, {kind}", SINGLE, failed)
 
 
 def put_async(meter: Meter, url: str) -> None:

@@ -30,8 +30,8 @@ end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local schema, uses, paused, longest_lease, wake_at, keep_done, max_crashes = unpack(redis.call('HMGET', meta,
-  'schema', 'uses', 'paused', 'lease_ms', 'wake_at', 'keep_done', 'max_crashes'))
+local schema, uses, paused, longest_lease, wake_at, keep_done, max_crashes, politeness = unpack(redis.call('HMGET', meta,
+  'schema', 'uses', 'paused', 'lease_ms', 'wake_at', 'keep_done', 'max_crashes', 'politeness'))
 if schema and schema ~= '3' then
   return {err = 'SCHEMA the queue has schema ' .. schema}
 end
@@ -46,7 +46,7 @@ local function key(name)
 end
 
 -- has: does the queue use this capability? `uses` is the one field of meta that says so: words with blanks between them, or
--- nothing. Each capability reads its own settings, so that a queue without the capability pays nothing for them
+-- nothing. Settings of a capability count only where the queue uses the capability
 local function has(capability)
   return uses and string.find(' ' .. uses .. ' ', ' ' .. capability .. ' ', 1, true) and true or false
 end

@@ -28,7 +28,7 @@ if polite then
     if found and found >= low and found <= (high or 9007199254740992) then return found end
   end
 
-  rules = call('HGET', meta, 'politeness') or ''
+  rules = politeness or ''
   local usual_delay, usual_per_host, off = match(rules, '^(%d+) (%d+)(.*)$')
   usual_delay, usual_per_host = rule(usual_delay, 0, last_ms), rule(usual_per_host, 1)
   -- a politeness that cannot be read, or lets nobody visit, counts as the usual one: 1 s and one visit; no host is hurt, and

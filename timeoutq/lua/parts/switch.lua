@@ -15,7 +15,7 @@ end
 -- called, because what is in the queue already has to follow. Any other setting is written as it is
 local function switch(name, value)
   if name ~= 'politeness' then return value, false end
-  local was = has('politeness') and (redis.call('HGET', meta, 'politeness') or '')
+  local was = has('politeness') and (politeness or '')
   -- rules that change keep everything where it is; who has just begun, or ended, waits for the conversion
   -- where a foreign hand has deleted the settings of a polite queue, `off` lets its waiting tasks go
   if value == 'off' and not was and redis.call('EXISTS', key('waiting')) == 0 then return nil, false end
