@@ -148,6 +148,18 @@ def test_only_two_functions_make_the_names_of_keys() -> None:
     assert {stem for stem, text in texts.items() if "KEYS" in text} == {"purge"}  # it removes all that it declares
 
 
+def test_tasks_become_ready_and_done_through_their_doors() -> None:
+    texts = {path: re.sub(r"--.*", "", path.read_text("utf-8")) for path in LUA.glob("**/*.lua")}
+    polite = {path.stem for path, text in texts.items() if "polite" in text and path.parent == LUA}
+    assert polite == {"convert", "host", "hosts"}, "these are verbs of the room itself"
+    assert {path.stem for path, text in texts.items() if re.search(r"call\('\w+', done(_at)?\b", text)} == {
+        "done",
+        "ages",
+    }
+    moved = {path.stem for path, text in texts.items() if re.search(r"call\('SMOVE', \w+, done\b", text)}
+    assert moved == {"done"}
+
+
 def test_nothing_that_reads_a_whole_state_and_nothing_that_some_servers_lack() -> None:
     for path in [*LUA.glob("**/*.lua")]:
         text = re.sub(r"--.*", "", path.read_text("utf-8"))
