@@ -1,4 +1,4 @@
-"""A handler may fork its process; the copy of a worker must not go on as a second worker. This module finds copies out.
+"""A handler may fork its process; the copy of a worker must not go on as a second worker. This module finds the copies.
 
 The worker uses it. A copy has the sockets, the ledger and the leases of its parent. So a copy runs what its handler
 does in it, and then leaves: no second worker, no second ack. `multiprocessing` forks in the same way.

@@ -1,4 +1,4 @@
-"""Parsers for redis-py that limit how long a link waits for the rest of a reply when its beginning has come.
+"""Parsers for redis-py that limit how long a link waits for the rest of a reply that has begun.
 
 The first bytes of a reply must come within the patience of an attempt. For the rest of the reply, the link waits once
 more for the patience, plus the time that the bytes of the reply need on a link of `SLOWEST`; and for the next bytes it

@@ -1,4 +1,4 @@
-"""How often in a row handlers have put the tasks of a host back to block the host, and when to warn. No I/O.
+"""How often in a row handlers have released tasks of a host to block the host, and when to warn. No I/O.
 
 Such releases do not count against `max_releases`, so a host that refuses every visit would be visited for ever without
 a word. The worker counts them here; while no host is blocked like this, the worker asks nothing.

@@ -1,4 +1,4 @@
-"""Log lines that must not do harm: all lines of the package, and those that name tasks, ten at most.
+"""Writes the package's log lines, so that none can end a worker; of lines that name tasks, ten at most.
 
 Every module logs through this module, except `logs.py`. A handler of the log may raise, and so may an error of a
 handler when it is asked for its text; neither may end a worker.

@@ -1,4 +1,4 @@
-"""Leaves asyncio tasks behind that do not end though they were cancelled, so that the end of the loop need not wait.
+"""Leaves behind asyncio tasks that were cancelled and do not end, so that the event loop can end without them.
 
 The worker uses this module for handlers that swallow their cancellation, or wait without end in `finally`.
 `asyncio.run` would wait for such a task for ever. A task that is left behind goes on while its event loop runs.

@@ -1,4 +1,4 @@
-"""Why a task is not being worked on now, in one sentence: what the server tells of it, read as an operator would.
+"""Says in one sentence why a task is not being worked on now, from what the server tells of the task.
 
 The faces call it for `Queue.why`, and so for `timeoutq why`.
 """

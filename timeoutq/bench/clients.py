@@ -1,4 +1,4 @@
-"""What a program gets that puts, claims and acks through `Queue` and `AsyncQueue`, and what the tasks cost the server.
+"""How fast a program puts, claims and acks through `Queue` and `AsyncQueue`, and how much memory tasks take.
 
 `report.py` takes these measurements; each stands beside the bare client's from `limits.py`, or beside its own smallest
 size.

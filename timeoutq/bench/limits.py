@@ -1,4 +1,4 @@
-"""The raw limits of the server: what a bare client gets out of it in the same run, with nothing of timeoutq between.
+"""The raw limits of the server: how fast a bare client is in the same run, without timeoutq.
 
 `report.py` takes them with the figures, and sets each figure beside its own. The scripts do what the layout cannot do
 without (move, lock, deadline, owner), pick by SRANDMEMBER, and check only the owner.

@@ -1,4 +1,4 @@
-"""The longest script of each verb on a queue of a million tasks: for so long everybody else waits for the server.
+"""The longest script of each verb on a queue of a million tasks: while it runs, everybody else waits.
 
 `report.py` takes this measurement. The queue is polite and has one huge host of ten thousand places, a hundred thousand
 small hosts, and three hundred thousand leases; another client claims and acks meanwhile. What counts is the CPU time of

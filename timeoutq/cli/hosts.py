@@ -236,7 +236,7 @@ def _advised(found: Reason, queue: str) -> str:
 
 @app.command(rich_help_panel="Looking")
 def why(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
-    """Say why a task is not being worked on now, or who works on it; exit 1 when no state holds it."""
+    """Say why a task is not being worked on now, or who works on it; exit 1 when the task is in no state."""
     with known_queue(queue, url, url_file) as opened:
         found = opened.why(task)
     sink = Sink(as_json)

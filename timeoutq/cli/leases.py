@@ -44,7 +44,7 @@ def claim(
     timeout: Annotated[
         float, typer.Option(parser=seconds, metavar="TIME", help="Length of the lease.")
     ] = "30s",  # type: ignore[assignment]  # typer parses the default
-    max_runtime: Annotated[float | None, duration("The longest that a task may be held in all.")] = None,
+    max_runtime: Annotated[float | None, duration("The longest that a task may be held, with all extensions.")] = None,
     wait: Annotated[
         float, typer.Option(parser=seconds, metavar="TIME", help="Time to wait for the first task.")
     ] = "0",  # type: ignore[assignment]  # same
@@ -169,7 +169,7 @@ def release(
     ] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Give leases back without blame, at once or after a delay."""
+    """Give leases back; no attempt is counted, and the tasks are ready again at once or after a delay."""
     leases = _leases(given_ids(tasks), token)
     with open_queue(queue, url, url_file) as opened:
         _ended(opened, leases, opened.release(leases, delay or 0.0, block_host=block_host or 0.0), as_json)

@@ -1,4 +1,4 @@
-"""What the dashboard shows, as lines of tabs for programs that read a pipe: the first word says what the line is about.
+"""What the dashboard shows, as lines with tabs for programs: the first word of a line says what the line is about.
 
 `looking.py` prints them where there is no terminal: `timeoutq status crawl | grep ^worker`.
 """

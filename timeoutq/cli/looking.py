@@ -158,10 +158,10 @@ def list_state(
         int, typer.Option("-n", "--limit", min=1, max=1000, help="The most entries per page.")
     ] = 100,
     everything: Annotated[bool, typer.Option("--all", help="Print all pages.")] = False,
-    traceback: Annotated[bool, typer.Option("--traceback", help="Of failed tasks, print the tracebacks, too.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Also print the tracebacks of failed tasks.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """List the tasks in a state: by deadline, by due time, or in no order.
+    """List the tasks in a state: leases by deadline, scheduled tasks by due time, other tasks in no order.
 
     The columns on a pipe: task, at, holder, error. "at" is the due time, the end
     of the lease, or the time of the last error. With --json also: releases,
@@ -241,7 +241,7 @@ def states(
     count: Annotated[bool, typer.Option("--count", help="Only count the tasks in each state.")] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Say in which states any number of tasks are; exit 1 when all of them are in no state."""
+    """Say for each task in which state it is; exit 1 when none of the tasks is in a state."""
     from timeoutq import transfer
 
     if bool(tasks) == (file is not None):
@@ -275,7 +275,7 @@ def drained(
     ] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Say whether nothing is ready, held, scheduled, or waiting for its host's turn: exit 0 for yes, 1 for no."""
+    """Say whether no task is ready, in progress, scheduled, or waiting for its host's turn. Exit 0: yes; 1: no."""
     with known_queue(queue, url, url_file) as opened:
         found = opened.drained(before) if wait is None else opened.wait_drained(wait, before)
     Sink(as_json).document({"drained": found}) if as_json else typer.echo("yes" if found else "no")

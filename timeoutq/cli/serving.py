@@ -42,9 +42,9 @@ SIGNALS = (
     "On SIGTERM, to this command or to all its processes at once, the workers claim no more tasks, let running "
     "handlers finish until the drain deadline, and give the other tasks back. On SIGINT, or a second SIGTERM, they "
     "give everything back at once.\n\n"
-    "A worker process that dies is replaced, and each task that it was running counts a crash. A process has died when "
-    "it ends, by a signal or with any exit code, though it was not asked to end, its queue is not drained (--burst) "
-    "and it has not reached --max-tasks."
+    "A worker process that dies is replaced, and one crash is counted for each task that the process was running. A "
+    "process has died when it ends, by a signal or with any exit code, though nobody asked it to end, its queue is not "
+    "drained (--burst) and it has not reached --max-tasks."
 )
 
 
@@ -75,8 +75,8 @@ Retry = Annotated[
     str | None,
     typer.Option(
         metavar="TIME,TIME,…", show_default=False,
-        help="Delays before new attempts, like 10,30,60 or 500ms,10s,5m,2h,1d: those three delays are four attempts, "
-        "then the task fails. Not with --max-attempts.",
+        help="Delays before new attempts, like 10,30,60 or 500ms,10s,5m,2h,1d. With three delays, a task fails after "
+        "four attempts. Not with --max-attempts.",
     ),
 ]  # fmt: skip
 MaxAttempts = Annotated[

@@ -140,7 +140,7 @@ def _membership(
 
 @app.command(
     rich_help_panel=PANEL,
-    help=f"Print the ids that are in the first side and not in the second. {SIDES} Exit 1: no such id.",
+    help=f"Print the ids that are in the first side and not in the second. {SIDES} Exit 1 when there is no such id.",
 )
 def diff(
     first: First, second: Second, count: Count = False, null: Null = False,
@@ -150,7 +150,9 @@ def diff(
     _compare(first, second, False, count, null, url, url_file, as_json)
 
 
-@app.command(rich_help_panel=PANEL, help=f"Print the ids that are in both sides. {SIDES} Exit 1: no such id.")
+@app.command(
+    rich_help_panel=PANEL, help=f"Print the ids that are in both sides. {SIDES} Exit 1 when there is no such id."
+)
 def intersect(
     first: First, second: Second, count: Count = False, null: Null = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,

@@ -1,4 +1,4 @@
-"""Exchanges with the queue: ends of leases go, a claim brings new ones. What the server has not answered goes again.
+"""Exchanges with the queue: each sends ends of leases and claims new ones. What is not answered is sent again.
 
 The pump decides when an exchange begins, and what it claims. While the server is away one exchange waits, and then
 tries again; nothing is lost meanwhile, because each errand is kept until it was answered.

@@ -1,4 +1,4 @@
-"""Asks why leases were lost, and tells of each: in tasks of its own, so that nothing else waits for the answers."""
+"""Asks why leases were lost, and logs the answers: in asyncio tasks of its own, so that nothing else waits."""
 
 from __future__ import annotations
 

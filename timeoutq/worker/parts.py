@@ -1,4 +1,4 @@
-"""The asyncio tasks that run beside the pump as long as the worker: its cleaner and its watches.
+"""The asyncio tasks that run beside the pump while the worker runs: its cleaner and its watches.
 
 A handler may cancel tasks that it did not start. A part that was cancelled like this is started again, with a warning.
 """

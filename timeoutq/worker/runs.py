@@ -1,4 +1,4 @@
-"""A handler at work, and the time that it has at most. No I/O.
+"""One run of a handler, and the longest time that the run may take. No I/O.
 
 Crews make a `Run` for each call of a handler; the desk keeps the runs, by the fence of their leases.
 """

@@ -1,4 +1,4 @@
-"""One queue, as the pump sees it: whether tasks are to be had there, how many may still come, and at which pace.
+"""One queue, as the pump sees it: whether it has ready tasks, how many may still come, and at which pace.
 
 While a source is idle nothing is claimed from it; the bell of the queue ends that.
 """

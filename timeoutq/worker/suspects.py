@@ -1,4 +1,4 @@
-"""Tasks that may kill this process: each runs alone, and no other lease is held that could go down with it. No I/O.
+"""Tasks that may kill this process: each runs alone, so that no other lease can be lost with the process. No I/O.
 
 A task is a suspect when processes have died twice while they worked on it. The pump asks what a suspect may do.
 """
