@@ -75,8 +75,8 @@ Retry = Annotated[
     str | None,
     typer.Option(
         metavar="TIME,TIME,…", show_default=False,
-        help="Delays before new attempts, like 10,30,60 or 500ms,10s,5m,2h,1d. With three delays, a task fails after "
-        "four attempts. Not with --max-attempts.",
+        help="Delays before new attempts, like 10,30,60 or 500ms,10s,5m,2h,1d (three delays: four attempts, then the "
+        "task fails). Not with --max-attempts.",
     ),
 ]  # fmt: skip
 MaxAttempts = Annotated[
