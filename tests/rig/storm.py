@@ -66,7 +66,11 @@ class Bug:
 
 
 BUGS = {
-    "anybody-acks": Bug("ack", "  if yes[i] then\n", "  if true then\n"),
+    "anybody-acks": Bug(
+        "ack",
+        "  ended = finish(in_progress, ids, yes)\n",
+        "  for i = 1, #ids do yes[i] = true end\n  ended = finish(in_progress, ids, yes)\n",
+    ),
     "anybody-extends": Bug("extend", "if not yes[i] then\n", "if false then\n"),
     "anybody-releases": Bug("release", "  if yes[i] and held[i] == 1", "  if held[i] == 1"),
     "early-requeue": Bug("requeue_expired", "'-inf', now, 'LIMIT'", "'-inf', now + 600, 'LIMIT'"),
