@@ -1,7 +1,11 @@
-"""What methods of the faces do: each function checks at once what the caller passed, and gives the flow that does it.
+"""What the methods of the faces do: each function checks what the caller passed, and gives the flow that does the work.
 
-`Queue` and `AsyncQueue` call these functions, one for each method that needs more than one operation without arguments
-to check. `InvalidInput` is raised here, before anything is sent.
+`Queue` and `AsyncQueue` call these functions. A method has no function here if it passes its arguments as they are to
+one operation, or to one function of `flows.py`, `reads.py` or `why.py`.
+
+Nearly all functions check at once, and raise `InvalidInput` before the client connects. Only `requeue_expired`,
+`promote_due` and `prune` check when their flow starts: the first call of a client connects before that, but the flow
+itself has not sent anything yet.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from timeoutq.model import Answer, Lease, Outcome, Payload, Task, Tasks
 from timeoutq.sending import Flow, Send, Talk
 
 CONVERTS = 20
-"""How many parts of a conversion that was left unfinished one prune does: 250 tasks each."""
+"""How many parts of an unfinished conversion one prune does; a part is 250 tasks."""
 
 
 # ---- tasks in
@@ -51,7 +55,7 @@ def _replicas(durable: object) -> int:
 
 
 class Claim:
-    """A claim of a client that may be interrupted: what the claim took can be given back."""
+    """A claim that Ctrl-C or a cancel may interrupt: what the claim took can then be given back."""
 
     def __init__(self, talk: Talk, n: int, timeout: float | None, max_runtime: float | None, wait: float) -> None:
         """Check what the caller passed."""
@@ -84,6 +88,7 @@ class Claim:
         Asks the server only once. Leases that cannot be given back run out by themselves.
         """
         talk = self._talk
+        # the same token once more, for no new tasks: the reply holds the leases that the last call took
         call = talk.operations.claim(self._token, 0, self._timeout_ms, self._max_runtime_ms)
         reply = yield Send([call.command(int(talk.deadline * 1000))])
         if not isinstance(reply, list) or isinstance(reply[0], BaseException):
@@ -107,7 +112,7 @@ def extend(talk: Talk, lease: Lease | Iterable[Lease], timeout: float | None) ->
 def ack(
     talk: Talk, lease: Lease | Iterable[Lease], put: Tasks | None, again_in: float | None, payload: Payload
 ) -> Flow[Answer | Outcome]:
-    """Ack one lease, with what it found, or many."""
+    """Ack many leases, or one; one lease may be acked together with tasks that it found."""
     leases = arguments.leases(lease)
     again_ms, body = arguments.again(again_in, payload, leases[0].task if leases else "")
     if put is None and body is None:
@@ -142,7 +147,7 @@ def fail(
 def _retries(
     talk: Talk, leases: Sequence[Lease], error: BaseException | str, retry_in: float | None, give_up: bool
 ) -> list[int]:
-    """Give for each lease the ms until the next attempt; -1 for none."""
+    """Give for each lease the ms until the next attempt; -1 if there is to be none."""
     give_up = bool(arguments.flag(give_up, "give_up"))
     if give_up and retry_in is not None:
         raise InvalidInput("fail() takes retry_in= or give_up=True, not both")
@@ -155,7 +160,7 @@ def _retries(
 
 
 def _end(talk: Talk, given: object, leases: Sequence[Lease], calls: Sequence[Call[Outcome]]) -> Flow[Answer | Outcome]:
-    # for one lease there is one answer, or `LeaseLost`; for many there is an answer for each
+    # a `Lease` gets one answer, or raises `LeaseLost`; an iterable of leases gets one answer for each lease
     if isinstance(given, Lease):
         return flows.end_one(talk, leases[0], calls)
     return sending.answers(talk, calls)
@@ -179,7 +184,7 @@ def requeue_expired(talk: Talk, n: int) -> Flow[int]:
 
 
 def promote_due(talk: Talk, n: int) -> Flow[int]:
-    """Make scheduled tasks ready whose time has come."""
+    """Make those scheduled tasks ready that are due."""
     asked = time.monotonic()
     swept = yield from sending.answer(talk, talk.operations.promote_due(arguments.count(n, high=BATCH)))
     talk.clock.seen(swept.now_ms, asked)
@@ -187,7 +192,7 @@ def promote_due(talk: Talk, n: int) -> Flow[int]:
 
 
 def prune(talk: Talk, n: int) -> Flow[int]:
-    """Drop done tasks, go on with a conversion that nobody has ended, and do a part of the repair."""
+    """Drop done tasks, go on with a conversion that was left unfinished, and do a part of the repair."""
     found = yield from sending.answer(talk, talk.operations.prune(arguments.count(n, high=BATCH)))
     if found.converting:
         yield from flows.convert(talk, calls=CONVERTS)

@@ -1,4 +1,4 @@
-"""Runs one worker in this process: its event loop, the orders of its parent, and why it ended.
+"""Runs one worker in this process: starts its event loop, passes orders on to it, and tells why the worker ended.
 
 `supervisor.py` calls `run_worker` in each child after the fork; `timeoutq worker --no-supervise` calls it directly.
 """
@@ -31,7 +31,7 @@ from timeoutq.worker import Worker
 log = logging.getLogger(__name__)
 
 TOLD = {"drained": Told.DRAINED, "stopped": Told.STOPPED, "max_tasks": Told.MAX_TASKS}
-"""What a process tells the supervisor, by the `end` of its worker's tally."""
+"""What a process tells the supervisor, for each `end` that the tally of its worker may have."""
 
 
 def run_worker(
@@ -41,16 +41,16 @@ def run_worker(
     *,
     alone: bool = False,
 ) -> int:
-    """Run the worker that `make` gives until it ends, `tell` why it ended, and give the exit code of the process.
+    """Run the worker that `make` builds until the worker ends, and give the exit code of the process.
 
-    The code is 1 if the worker ended on purpose and its lifespan raised an error when it was left; the error is logged.
+    The code is 1 if the worker ended on purpose, but its lifespan raised an error on the way out; this error is logged.
 
-    `make` is called before the event loop runs, because modules that it imports may use `asyncio.run` themselves.
-    `tell` is called when all work has ended, before the lifespan is left and the event loop closes: from then on the
-    process may be ended at any moment. `alone` is for a command that has no supervisor: if something still runs
-    `PATIENCE` seconds after all work has ended, the whole process is ended. So a caller that has other things to do
-    afterwards must not set `alone`. Raises what `Worker.run` raises, and `WorkerBroken` when something that a handler
-    or the lifespan started ended the event loop, or stopped it.
+    `make` is called before the event loop runs, because modules that `make` imports may use `asyncio.run` themselves.
+    `tell` is called with the reason of the end when all work has ended, but before the worker leaves its lifespan and
+    the event loop closes: from then on, the process may be ended at any moment. `alone` is for a command that has no
+    supervisor: if something still runs `PATIENCE` seconds after all work has ended, the whole process is ended. So a
+    caller that has other things to do afterwards must not set `alone`. Raises what `Worker.run` raises, and
+    `WorkerBroken` if something that a handler or the lifespan started has ended or stopped the event loop.
     """
     worker = make()
     escaped: BaseException | None = None
@@ -81,7 +81,7 @@ def run_worker(
             _tell_left_badly(worker, error)
         finally:
             await worker.queue.close()
-        if worker.ending is not None:  # the worker met an error on its way out
+        if worker.ending is not None:  # an error on its way out kept the worker from calling `ending`
             ending(worker.tally.end)
         if orders is not None:
             orders.let_go()
@@ -90,37 +90,38 @@ def run_worker(
     with limit, _runner() as runner:
         try:
             return runner.run(body())
-        except asyncio.CancelledError:  # no caller can have cancelled it: nobody else has this event loop
+        except asyncio.CancelledError:  # not by a caller: only this function has this event loop
             raise WorkerBroken(
                 f"worker {worker.queue.worker} was cancelled though nobody asked it to stop: does a handler cancel "
                 "asyncio tasks that it did not start, such as all of them?"
             ) from None
         except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
-            # an error of the worker itself ends the main task; when that task goes on, somebody has called loop.stop()
+            # the worker's own error ends the main task; else another asyncio task raised the error, or stopped the loop
             running = worker.running
             if not mains or mains[0].done() or (not running and isinstance(error, KeyboardInterrupt)):
                 raise
             escaped = error
             _end_after(runner.get_loop(), worker, mains[0], error)
-            raise WorkerBroken(_told_of(worker, error, running)) from error
+            raise WorkerBroken(_broken_words(worker, error, running)) from error
 
 
-def _told_of(worker: Worker, error: BaseException, running: list[Lease]) -> str:
+def _broken_words(worker: Worker, error: BaseException, running: list[Lease]) -> str:
     names = ", ".join(f"{lease.task!a:.80}" for lease in running[:5])
     more = f" and {len(running) - 5} more" if len(running) > 5 else ""
     tasks = f"these tasks were running: {names}{more}" if running else "no task was running"
     if isinstance(error, RuntimeError):
         return f"worker {worker.queue.worker}: its event loop was stopped; does a handler call loop.stop()? {tasks}"
     whose = "an asyncio task that a handler started" if running else "an asyncio task that is not the worker's"
-    return f"worker {worker.queue.worker}: {class_name(error)} in {whose} ended the event loop; {tasks}"
+    return f"worker {worker.queue.worker}: {whose} raised {class_name(error)}, which ended the event loop; {tasks}"
 
 
 def _end_after(loop: asyncio.AbstractEventLoop, worker: Worker, main: asyncio.Task[int], error: BaseException) -> None:
-    """End a worker whose event loop was left by an exception.
+    """End a worker after an exception, or a call of `loop.stop()`, has ended its event loop.
 
-    An asyncio task raised the exception. If a handler awaits that task, the handler gets the exception, and its attempt
-    fails. If no handler awaits it, each task of the queue that was running counts a crash, as when a process dies. It
-    is the same with a handler that has stopped the loop: it ends by itself soon, or nobody knows which one it was.
+    An asyncio task raised the exception. If a handler awaits this asyncio task, the handler gets the exception, and the
+    handler's attempt fails. A handler that stopped the loop soon ends by itself, too. But if none of the handlers that
+    were running ends within 0.05 s, nobody knows which handler is to blame: then each task of the queue that was
+    running counts a crash, as when a process dies.
     """
     before = {lease.fence for lease in worker.running}
     with suppress(SystemExit, KeyboardInterrupt, RuntimeError):
@@ -150,9 +151,9 @@ def _count_crashes(worker: Worker, leases: list[Lease], reason: str) -> None:
 
 
 class _Limit:
-    """Ends the process, if something in it does not end: a lifespan that is being left, or a thread.
+    """A limit of time for the way out: ends the process if a lifespan that is being left, or a thread, does not end.
 
-    The limit starts when the worker tells why it ends, and is called off when the event loop has closed.
+    The time starts when the worker says why it ends. The limit is called off when the event loop has closed.
     """
 
     def __init__(self) -> None:
@@ -161,7 +162,7 @@ class _Limit:
     def start(self, end: str) -> None:
         timer = threading.Timer(endings.PATIENCE, _leave_at_once, (end,))
         timer.daemon = True
-        with suppress(RuntimeError):  # no more threads can be started
+        with suppress(RuntimeError):  # the system starts no more threads: then there is no limit
             timer.start()
             self._timer = timer
 
@@ -199,10 +200,10 @@ def _runner() -> asyncio.Runner:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that looks up names in threads of its own.
+    """An event loop with threads of its own for looking up the names of hosts.
 
-    Handlers may hang in `asyncio.to_thread` until the loop has no free thread left. Other handlers must be able to look
-    up the names of their hosts even then; the worker itself has a thread for the name of its server (`names.py`).
+    Handlers that hang in `asyncio.to_thread` may occupy all usual threads of the loop. Even then, other handlers must
+    be able to look up names. The worker itself looks up the name of its server in another thread (`names.py`).
     """
 
     def __init__(self) -> None:
@@ -221,17 +222,18 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class Orders:
-    """The orders that a worker process gets: from its supervisor on the lifeline, and by its own signals.
+    """Passes orders on to the worker of a process: those of the supervisor, which come on the lifeline, and signals.
 
     SIGTERM and SIGINT mean "drain" here, however often they come. When a whole process group gets a signal, the
-    supervisor gets it too, and only the supervisor knows whether the signal is the second one. So only an order of the
-    supervisor means "now". The lifeline closes when the supervisor is gone; then the worker drains, so that no process
-    outlives its supervisor for long.
+    supervisor gets the signal too, and only the supervisor knows whether the signal is the second one. So only the
+    supervisor orders a worker to stop "now". The lifeline closes when the supervisor is gone; then the worker drains,
+    so that no process outlives its supervisor for long.
     """
 
     def __init__(self, lifeline: int) -> None:
-        """Take the reading end of the lifeline, and hear signals from now on: call it in the main thread."""
+        """Take the reading end of the lifeline, and hear signals from now on; call this in the main thread."""
         self.asked = False
+        """Whether the worker was asked to stop. Before there is an event loop: whether a signal has come."""
         self._lifeline = lifeline
         self._worker: Worker | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -249,7 +251,7 @@ class Orders:
             loop.call_soon(self._drain)
 
     def let_go(self) -> None:
-        """Let signals end the process at once: no signal raises an exception between here and the end."""
+        """Let a signal end the process at once from now on; a signal then no longer raises an exception."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

@@ -219,7 +219,7 @@ def test_a_task_of_the_lifespan_that_leaves_the_program_ends_the_worker_with_an_
         await leaving
 
     with pytest.raises(
-        WorkerBroken, match=r"SystemExit in an asyncio task .* ended the event loop; no task was running"
+        WorkerBroken, match=r"an asyncio task .* raised SystemExit, which ended the event loop; no task was running"
     ):
         process.run_worker(lambda: Worker(fake_async_queue(), fetch, signals=False, lifespan=lifespan))
 

@@ -232,7 +232,7 @@ def test_a_task_of_a_handler_that_exits_ends_the_worker_with_1_and_counts(
     queue.put(task)
     assert worker.wait(20) == 1
     said = run.log(worker)
-    assert "SystemExit in an asyncio task that a handler started ended the event loop" in said
+    assert "an asyncio task that a handler started raised SystemExit, which ended the event loop" in said
     assert f"'beside', '{task}'" in said
     assert getattr(queue.inspect(task), counted) == 1
     assert queue.inspect("beside").failures == 0

@@ -1,7 +1,8 @@
 """The ground of a measurement: the server, a bare client, and the queues and processes that the benchmark makes.
 
-`report.py` opens one for a whole run and every measurement is given it. Whatever is made here is noted before it is
-made, and taken away when it was measured, after an error and after Ctrl-C; nothing else on the server is touched.
+`report.py` opens one ground for a whole run, and passes the ground to every measurement. Each queue and each process is
+noted before it is made, and goes when its measurement has ended, also by an error or by Ctrl-C. Nothing else on the
+server is touched.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from timeoutq.troubles import LINK_ERRORS
 T = TypeVar("T")
 
 PATIENCE = 60.0
-"""How long a worker of the benchmark may take for what takes it a moment, seconds."""
+"""How long a worker of the benchmark may take for what usually takes a moment, seconds."""
 
-# `timeoutq …` as a user starts it, only that it ends when we do
+# runs `timeoutq …` as a user does; only, the import makes the process end when the benchmark ends
 _START = f"import {handlers.__name__}; from timeoutq.cli import main; main()"
 
 _FILL = """
@@ -60,13 +61,13 @@ end
 
 
 class Ground:
-    """Where a run takes place; `with Ground(url, sizes) as ground`."""
+    """The place of a run; `with Ground(url, sizes) as ground`."""
 
     def __init__(self, url: str | None, sizes: Sizes) -> None:
-        """Describe it: the server at `url`, or with None an embedded one."""
+        """Prepare: the server is the one at `url`, or for None an embedded one."""
         self.sizes = sizes
         self.tell: Callable[[str], None] = lambda words: None
-        """Shows what a measurement that takes minutes is at."""
+        """Shows how far a measurement that takes minutes has come."""
         self._given = url
         self._embedded: EmbeddedServer | None = None
         self._made: list[str] = []
@@ -84,7 +85,7 @@ class Ground:
                 self.url = self._given
             self.server = Server(self.url, None, 5.0)
             self.bare: Any = self.server.client(asynchronous=False, read_timeout=PATIENCE)
-            # the usual client says best what is wrong with a server
+            # if something is wrong with the server, a `Queue` says so best
             with Queue("bench", self.url, deadline=2) as first:
                 first.server()
         except BaseException:
@@ -122,12 +123,12 @@ class Ground:
 
     @contextmanager
     def queue(self, *, timeout: float = 30.0, politeness: Politeness | None = None) -> Iterator[Queue]:
-        """Make a queue under a new name; it is gone afterwards."""
+        """Make a queue under a new name; the queue is removed when the block ends."""
         name = f"bench-{secrets.token_hex(6)}"
         self._made.append(name)
         with Queue(name, self.url, timeout=timeout, politeness=politeness) as opened:
             yield opened
-        # after an error, the processes that are at work on it are ended first: see __exit__
+        # only without an error: after one, `__exit__` first ends the processes that work on the queue
         self._remove(name)
 
     def _remove(self, name: str) -> None:
@@ -139,11 +140,11 @@ class Ground:
                     self._made.remove(name)
                     self._settle()
                     return
-                time.sleep(0.1)  # a last word of a process that has just ended
+                time.sleep(0.1)  # a process that has just ended may have written something more
         raise TimeoutqError(f"queue {name} of the benchmark could not be removed: `timeoutq purge {name}` does it")
 
     def _settle(self) -> None:
-        # another thread of the server frees what was removed, and would disturb what is measured next
+        # another thread of the server frees the removed keys: wait for this thread, or it disturbs the next measurement
         until = time.monotonic() + 10
         while int(self.info("memory").get("lazyfree_pending_objects", 0)) and time.monotonic() < until:
             time.sleep(0.01)
@@ -162,13 +163,13 @@ class Ground:
     # ---- the bare client
 
     def load(self, text: str) -> str:
-        """Give a script to the server; give its digest."""
+        """Load a script into the server; give the digest of the script."""
         if text not in self._scripts:
             self._scripts[text] = self.bare.execute_command("SCRIPT", "LOAD", text).decode()
         return self._scripts[text]
 
     def evalsha(self, text: str, keys: Sequence[str], *args: Argument) -> tuple[Argument, ...]:
-        """Give the words of a script's call."""
+        """Give the words of the command that calls a script."""
         return ("EVALSHA", self.load(text), len(keys), *keys, *args)
 
     def info(self, section: str) -> dict[str, Any]:
@@ -181,7 +182,7 @@ class Ground:
         return int(found["calls"]), int(found["usec"])
 
     def clock_offset_ms(self) -> float:
-        """Give what has to be added to our monotonic clock, ms, to have the server's time, ms."""
+        """Give by how many ms the server's time is ahead of our monotonic clock."""
         best = (float("inf"), 0.0)
         for _ in range(20):
             asked = time.monotonic_ns()
@@ -197,7 +198,7 @@ class Ground:
     def worker(
         self, queue: Queue, handler: str, *words: str, url: str | None = None, environment: dict[str, str] | None = None
     ) -> Iterator[Crew]:
-        """Run `timeoutq worker` on a queue, and wait until all its processes have said that they live."""
+        """Run `timeoutq worker` on a queue, and wait until all its processes have given a sign of life."""
         before = self.workers(queue)
         count = int(words[words.index("-p") + 1]) if "-p" in words else 1
         path = f"{handlers.__name__}:{handler}"
@@ -219,11 +220,11 @@ class Ground:
         self._crews.remove(crew)
 
     def workers(self, queue: Queue) -> int:
-        """Give how many workers of a queue have said that they live."""
+        """Give how many workers of a queue have given a sign of life."""
         return int(self.bare.execute_command("ZCARD", queue.operations.key("workers")))
 
     def explain(self, error: BaseException) -> TimeoutqError:
-        """Make one of our errors of one that the bare client raised."""
+        """Turn an error that the bare client raised into one of ours."""
         return self.server.explain(error)
 
 
@@ -237,7 +238,7 @@ def ids(count: int, first: int = 0) -> list[str]:
 
 
 class Crew:
-    """A process of the benchmark's, with those that it starts itself."""
+    """A process that the benchmark starts, with the processes that this process starts itself."""
 
     def __init__(self, path: Path, words: Sequence[str], url: str, environment: dict[str, str]) -> None:
         self._log = path.with_suffix(".log")
@@ -247,7 +248,7 @@ class Crew:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; the address goes by the environment, so that a password stands in no argument list."""
+        """Start the process; the address goes into its environment, so that no argument list shows a password."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603  # our own command
                 [sys.executable, "-c", _START, *self._words],
@@ -255,7 +256,7 @@ class Crew:
             )  # fmt: skip
 
     def pids(self) -> list[int]:
-        """Give its process and, where the system tells, their children."""
+        """Give the id of the process and, where the system tells them, those of its children."""
         if self._process is None or self._process.poll() is not None:
             return []
         found = [self._process.pid]
@@ -265,22 +266,25 @@ class Crew:
         return found
 
     def until(self, predicate: Callable[[], T | None], what: str, seconds: float = PATIENCE) -> T:
-        """Ask until the answer is true and give it; raises what the process said when it ended or takes too long."""
-        until = time.monotonic() + seconds
+        """Ask `predicate` until its answer is true; give the answer.
+
+        Raises `TimeoutqError` with the last words of the process if the process ends, or takes more than `seconds`.
+        """
+        latest = time.monotonic() + seconds
         while True:
             found = predicate()
             if found:
                 return found
             assert self._process is not None
             code = self._process.poll()
-            if code is not None or time.monotonic() > until:
+            if code is not None or time.monotonic() > latest:
                 how = f"ended with status {code}" if code is not None else f"did not {what} in {seconds:g} s"
                 said = self._log.read_text("utf-8", "replace").strip()[-500:]
                 raise TimeoutqError(f"`timeoutq {self._words[0]}` of the benchmark {how}; it said: {said or 'nothing'}")
             time.sleep(0.01)
 
     def notes(self) -> dict[str, list[int]]:
-        """Give what its handlers noted: by task, when each attempt began (ns of the monotonic clock)."""
+        """Give what the handlers noted: for each task, when each attempt began (ns of the monotonic clock)."""
         found: dict[str, list[int]] = {}
         with suppress(FileNotFoundError):
             for line in self._notes.read_bytes().splitlines(keepends=True):
@@ -290,12 +294,12 @@ class Crew:
         return found
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """End the process as a crash would."""
         if self._process is not None:
             self._process.kill()
 
     def end(self) -> None:
-        """End it and those that it started: it gives back what it holds."""
+        """End the process and those that it started; workers first give their leases back."""
         process = self._process
         if process is None:
             return
@@ -317,22 +321,22 @@ class Crew:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A measurement, which gives one figure or several that are read together."""
+    """A measurement: it gives one figure, or several figures that are read together."""
 
     name: str
     figures: Sequence[Figure]
     take: Callable[[Ground], Readings]
     once: bool = False
-    """What does not vary from round to round, or takes too long to: it is taken in the first round only."""
+    """Taken in the first round only: the figures are the same in each round, or take too long."""
     heavy: bool = False
-    """It takes minutes or gigabytes: not with --quick."""
+    """Takes minutes or gigabytes: left out with --quick."""
     asked: bool = False
-    """Only when it is asked for by name."""
+    """Taken only when the user asks for it by name."""
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    # a second Ctrl-C must not leave behind what the first one began to take away
+    # a second Ctrl-C must not stop the removal that the first one has started
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -346,7 +350,7 @@ def _undisturbed() -> Iterator[None]:
 
 @contextmanager
 def told(ground: Ground) -> Iterator[None]:
-    """Raise what the bare client and the server say as errors of ours."""
+    """Raise errors of the bare client and of the server as errors of ours."""
     try:
         yield
     except LINK_ERRORS as error:

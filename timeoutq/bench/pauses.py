@@ -1,9 +1,9 @@
-"""The longest script of each verb on a queue of a million tasks: while it runs, everybody else waits.
+"""Measures the longest script of each verb on a queue of a million tasks. During a script, all other clients wait.
 
-`report.py` takes this measurement. The queue is polite and has one huge host of ten thousand places, a hundred thousand
-small hosts, and three hundred thousand leases; another client claims and acks meanwhile. What counts is the CPU time of
-the server's main thread, since a machine that is shared takes its time from any script; and of three tries of all that
-is done with a verb the one with the least longest script.
+`report.py` takes this measurement. The queue is polite. It has one huge host that ten thousand tasks may visit at once,
+a hundred thousand small hosts, and three hundred thousand leases; another client claims and acks meanwhile. What counts
+is the CPU time of the server's main thread, because on a shared machine any script may have to wait for a CPU. Each act
+is tried three times, and its best try counts: the one whose longest script is the shortest.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from timeoutq.scripts import script
 
 HOUR_MS = 3_600_000
 REPLAY = "claim-again"
-"""A claim that is sent again, and looks for its leases among all."""
+"""The name of a claim that is sent again: it looks for its leases among all leases."""
 TRIES = 3
 LONGEST = 50.0
-"""The most that a script may take, ms."""
+"""The longest time that a script may take, ms."""
 
 VERBS = sorted(path.name[:-4] for path in (files("timeoutq") / "lua").iterdir() if path.name.endswith(".lua"))
 
 
 class Scene:
-    """A queue of that size, and what is done on it."""
+    """The queue that is measured, and the acts that use its verbs."""
 
     def __init__(self, ground: Ground, queue: Queue) -> None:
         self.ground = ground
@@ -51,20 +51,20 @@ class Scene:
         self._numbers = count()
         self.ops = queue.operations
         self.longest: dict[str, float] = {}
-        """Of each verb, what its longest script took, ms of the server's CPU."""
+        """For each verb, how long its longest script took, ms of the server's CPU."""
 
-    # ---- what it is made of
+    # ---- the queue and its tasks
 
     def urls(self, n: int) -> list[str]:
-        """Give new URLs of the huge host."""
+        """Give `n` new URLs of the huge host."""
         return [f"https://big.example.com/articles/2026/{next(self._numbers):09d}.html" for _ in range(n)]
 
     def strangers(self, n: int) -> list[str]:
-        """Give new URLs, each of a host of its own."""
+        """Give `n` new URLs, each of another small host."""
         return [f"https://small{next(self._numbers)}.example.com/articles/2026.html" for _ in range(n)]
 
     def run(self, *calls: Call[Any]) -> Any:
-        """Run scripts one by one, note what each took, and give what the last one gave."""
+        """Run calls one by one, note how long each script took, and give the result of the last call."""
         found = None
         for call in calls:
             pipe = self.ground.bare.pipeline(transaction=False)
@@ -78,7 +78,7 @@ class Scene:
         return found
 
     def promote(self, most: int) -> None:
-        """Let hosts have their turns, in so many rounds at most."""
+        """Let hosts have their turns, in `most` rounds at most."""
         for _ in range(most):
             if not self.run(self.queue.operations.promote_due()).moved:
                 break
@@ -90,7 +90,7 @@ class Scene:
             host = self.run(operations.host(self.ops, "big.example.com", [("recall", "")]))
 
     def claim(self, n: int) -> list[Lease]:
-        """Claim so many, or as many as there are."""
+        """Claim `n` tasks, or all if there are fewer."""
         found: list[Lease] = []
         while len(found) < n:
             some = self.queue.claim(min(BATCH, n - len(found)))
@@ -100,7 +100,7 @@ class Scene:
         return found
 
     def build(self, tell: Callable[[str], None]) -> None:
-        """Make the queue: leases first, so that they are of tasks without a host."""
+        """Make the queue. Leases come first: so they are leases of tasks without a host."""
         queue, chunk = self.queue, 10_000
         for at in range(0, self.leased, chunk):
             tell(f"{at:,} of {self.leased:,} leases")
@@ -119,23 +119,23 @@ class Scene:
         queue.put(self.urls(BATCH), again=True)
 
     def fly(self) -> None:
-        """Hold as many tasks of hosts as the size says."""
+        """Claim until `flying` tasks of hosts are held, in three rounds at most."""
         for _ in range(3):
             if len(self.flown) >= self.flying:
                 break
             self.flown += self.claim(self.flying - len(self.flown))
             self.promote(20)
 
-    # ---- what is done, three times each
+    # ---- the acts; each is tried three times
 
     def acts(self) -> Iterator[Callable[[], object]]:
-        """Give what is done, in order."""
+        """Give the acts in order, all but `purge`."""
         yield from (self.put, self.schedule, self.claims, self.replay, self.extend, self.ack, self.fail, self.release)
         yield from (self.crash, self.pull, self.forget, self.clean, self.prune, self.repair, self.look, self.transfer)
         yield from (self.rules, self.block, self.ban, self.end_politeness, self.begin_politeness)
 
     def put(self) -> None:
-        """Put tasks of one host, of many, and of none; then the same again."""
+        """Put tasks of one host, tasks of many hosts, and tasks without a host; put each of them twice."""
         for some in (self.urls(BATCH), self.strangers(BATCH), [f"x{next(self._numbers)}" for _ in range(BATCH)]):
             for _ in range(2):
                 self.run(*self.ops.put((some,), self.queue.talk.nonce))
@@ -148,13 +148,13 @@ class Scene:
         self.promote(5)
 
     def claims(self) -> None:
-        """Claim, and put tasks in the place of those."""
+        """Claim tasks, and put new ones in their place."""
         for _ in range(4):
             self.flown += self.run(self.ops.claim(self.queue.token(), BATCH, HOUR_MS)).leases
             self.run(*self.ops.put((self.strangers(BATCH),), self.queue.talk.nonce))
 
     def replay(self) -> None:
-        """Claim; then send the claim again, after a time in which all leases were given."""
+        """Claim, then send the claim again as one from before all leases: it looks for its leases among all leases."""
         call = self.ops.claim(self.queue.token(), BATCH, HOUR_MS)
         self.flown += self.queue.run(sending.answer(self.queue.talk, call)).leases
         found = self.run(_Aged(call))
@@ -167,16 +167,17 @@ class Scene:
             self.run(*self.ops.extend(leases[-BATCH:], HOUR_MS))
 
     def ack(self) -> None:
-        """Ack tasks of hosts and of none, for good and for a time, and some with what they found."""
+        """Ack tasks with a host and without: for good, for an hour, and some together with tasks that they found."""
         for leases in (self.flown, self.held):
             self.run(*self.ops.ack(_taken(leases, BATCH)))
             self.run(*self.ops.ack(_taken(leases, BATCH), HOUR_MS))
             for lease in _taken(leases, 2):
-                for some in (self.urls(BATCH - 1), self.strangers(BATCH - 1))[leases is self.held :]:
-                    self.run(self.ops.ack_put(lease, arguments.tasks((some,))))
+                if leases is self.flown:
+                    self.run(self.ops.ack_put(lease, arguments.tasks((self.urls(BATCH - 1),))))
+                self.run(self.ops.ack_put(lease, arguments.tasks((self.strangers(BATCH - 1),))))
 
     def fail(self) -> None:
-        """Fail tasks, each with a traceback of its own, for another attempt and for good, and try them again."""
+        """Fail tasks, each with its own traceback: some for another attempt, some for good; then retry failed ones."""
         for leases in (self.flown, self.held):
             for retry_ms in (0, -1):
                 some = _taken(leases, BATCH)
@@ -187,30 +188,30 @@ class Scene:
         self.promote(5)
 
     def release(self) -> None:
-        """Release tasks, at once, for later, and with a block of their hosts."""
+        """Release tasks: to be ready now, to be ready in an hour, and with a block of their hosts."""
         self.run(*self.ops.release(_taken(self.flown, BATCH)))
         self.run(*self.ops.release(_taken(self.held, BATCH), HOUR_MS))
         self.run(*self.ops.release(_taken(self.flown, BATCH), 0, 20))
         self.promote(30)
 
     def crash(self) -> None:
-        """Say that the process of tasks is dead."""
+        """Say that the process that worked on tasks has died."""
         for leases in (self.flown, self.held):
             self.run(*self.ops.crash(_taken(leases, BATCH), "it died"))
 
     def pull(self) -> None:
-        """Take tasks for good."""
+        """Pull tasks: take them without a lease."""
         self.run(*[self.ops.pull(BATCH) for _ in range(3)])
 
     def forget(self) -> None:
-        """Forget tasks that are held, and that wait."""
+        """Forget tasks that wait, and tasks that are held."""
         some = self.urls(BATCH)
         self.run(*self.ops.put((some,), self.queue.talk.nonce))
         for tasks in (some, *([lease.task for lease in _taken(leases, BATCH)] for leases in (self.flown, self.held))):
             self.run(*self.ops.forget((tasks,)))
 
     def clean(self) -> None:
-        """Do what a cleaner does, with leases that ran out."""
+        """Do what a cleaner does, after leases ran out."""
         for _ in range(3):
             self.run(self.ops.claim(self.queue.token(), BATCH, 10))
         time.sleep(0.02)
@@ -219,7 +220,7 @@ class Scene:
         self.run(self.ops.beat("bench", {"pid": 1}))
 
     def prune(self) -> None:
-        """Drop done tasks by number, and look for tasks without a lease."""
+        """Prune with two settings: all done tasks but the newest hundred are dropped, then none is dropped."""
         for keep in (b"n100", b"forever"):
             self.run(self.ops.configure({"keep_done": keep}))
             cursor = b"0"
@@ -235,7 +236,7 @@ class Scene:
                     cursor = self.run(self.ops.repair(cursor=cursor)).cursor
 
     def look(self) -> None:
-        """Ask about tasks, hosts and the whole."""
+        """Ask about tasks, about hosts and about the whole queue."""
         task = self.urls(1)[0]
         self.run(self.ops.stats(), self.ops.drained(), self.ops.inspect(task), self.ops.why(task))
         self.run(operations.host(self.ops, "big.example.com"))
@@ -257,25 +258,25 @@ class Scene:
             self.promote(25)
 
     def block(self) -> None:
-        """Block the huge host, and end that."""
+        """Block the huge host, then end the block."""
         self.rule(("block", HOUR_MS), ("by", "bench"))
         self.rule(("unblock", ""))
         self.promote(25)
 
     def ban(self) -> None:
-        """Ban the huge host for a moment, so that a part of what waits fails."""
+        """Ban the huge host for a moment: a part of its waiting tasks goes to failed."""
         self.rule(("ban", "they asked"))
         self.promote(10)
         self.rule(("unblock", ""))
 
     def end_politeness(self) -> None:
-        """Let politeness end for a part of the tasks."""
+        """End the politeness of the queue, and convert a part of the tasks."""
         self.run(self.ops.configure({"politeness": b"off"}))
         for lease in _taken(self.flown, 100):
             self.run(self.ops.convert(), *self.ops.ack([lease]))
 
     def begin_politeness(self) -> None:
-        """Let politeness begin again, a part of each of its four walks."""
+        """Begin politeness again, and do a part of each of the four walks of its conversion."""
         self.run(self.ops.configure({"politeness": b"0 1"}))
         for state in (b"p", b"t", b"q", b"h"):
             cursor = state + b"0"
@@ -285,12 +286,12 @@ class Scene:
                     cursor = self.run(self.ops.convert())
 
     def purge(self) -> None:
-        """Remove a part of it."""
+        """Remove a part of the queue."""
         self.run(*[self.ops.purge() for _ in range(300)])
 
 
 class _Aged(Call[Any]):
-    """A call that is sent again, after ten minutes."""
+    """A call that says that it was sent before, ten minutes ago."""
 
     def __init__(self, call: Call[Any]) -> None:
         super().__init__(REPLAY, call.head, call.id, call.args, call.read, dated=call.dated)
@@ -333,7 +334,7 @@ def busy(ground: Ground, queue: Queue) -> Iterator[None]:
 
 
 def measured(ground: Ground, tell: Callable[[str], None]) -> dict[str, float]:
-    """Do all of it on one server; give the longest script of each verb, ms."""
+    """Build the queue on one server and try all acts; give the longest script of each verb, ms."""
     found: dict[str, float] = {}
     for verb in VERBS:
         ground.bare.script_load(script(verb).text)
@@ -365,7 +366,7 @@ def measured(ground: Ground, tell: Callable[[str], None]) -> dict[str, float]:
 
 
 OTHER = "redis-server"
-"""The second server, where there is one on PATH."""
+"""The second server to measure, if PATH has it."""
 
 
 def _pauses(ground: Ground) -> Readings:

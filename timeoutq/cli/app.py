@@ -1,6 +1,6 @@
 """The command itself: the typer app, the options that commands share, its exit codes, and `main`.
 
-The other modules of this folder hang their commands into `app`; `timeoutq` and `python -m timeoutq` call `main`.
+The other modules of this folder add their commands to `app`; `timeoutq` and `python -m timeoutq` call `main`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def stop(code: int, message: str = "") -> NoReturn:
 
 @contextmanager
 def saying_how_far(far: Callable[[], tuple[int, str]]) -> Iterator[None]:
-    """When Ctrl-C or an error ends a long command, say how far the command got, as a number and in words."""
+    """When Ctrl-C or an error ends a long command, say how far it got; `far` tells this as a number and in words."""
     try:
         yield
     except (KeyboardInterrupt, TimeoutqError) as error:
@@ -103,7 +103,7 @@ def saying_how_far(far: Callable[[], tuple[int, str]]) -> Iterator[None]:
 
 
 def server_address(url: str | None, url_file: Path | None) -> str | None:
-    """Give the URL of --url or --url-file; None: where the environment says."""
+    """Give the URL from --url or --url-file; None if neither is given: then the environment names the server."""
     from timeoutq.address import redact
 
     if url is not None and url_file is not None:
@@ -135,7 +135,7 @@ def open_queue(name: str, url: str | None, url_file: Path | None, **settings: An
 
 @contextmanager
 def known_queue(name: str, url: str | None, url_file: Path | None) -> Iterator[Queue]:
-    """Open a queue that must be there; end the command with 1 when nothing was ever put to it."""
+    """Open a queue that must exist; end the command with exit code 1 when nothing was ever put to the queue."""
     with open_queue(name, url, url_file) as opened:
         if not opened.exists():
             unknown(opened)
@@ -157,7 +157,7 @@ def unknown_words(queue: Queue) -> str:
 
 
 def new_words(queue: Queue) -> str:
-    """Say that a queue is new, and which queue may have been meant; empty if it is not new, or if no name is alike."""
+    """Say that a queue is new, and which queue may have been meant; '' if it is not new, or if no name is alike."""
     from timeoutq import directory
 
     if queue.exists():
@@ -177,12 +177,13 @@ def sure(question: str, yes: bool) -> None:
 
 
 def main() -> None:
-    """Run the command; errors are one line, Ctrl-C and a closed pipe are quiet."""
-    if sys.stdout is None:  # the caller has closed stdout: nobody wants to read, and this is no error
+    """Run the command. An error prints one line; Ctrl-C and a closed pipe print nothing."""
+    if sys.stdout is None:  # the caller has closed stdout: throw the output away, and go on
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a character that the terminal lacks is no reason to end
+            # a character that the terminal lacks is shown as \uXXXX; without this, the command would end
+            stream.reconfigure(errors="backslashreplace")
     code = _run()
     try:
         sys.stdout.flush()
@@ -205,25 +206,25 @@ def _run() -> int:
     except (KeyboardInterrupt, EOFError):
         code = INTERRUPTED
     except BrokenPipeError:
-        # the reader of our output has gone: end, without a second complaint at the flush
+        # the reader of our output has gone: throw the rest away, so that the flush in `main` does not fail too
         _discard(sys.stdout)
-        code = 0
+        code = DONE
     except OSError as error:
         _discard(sys.stdout)
         _complain(f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror or error}")
         code = USAGE
     except Exception as error:
-        shown = getattr(error, "show", None)
-        if shown is None or not hasattr(error, "exit_code"):
-            if type(error).__name__ != "Abort":
-                if "_TIMEOUTQ_COMPLETE" in os.environ:  # a completion never prints an error
-                    return NOTHING
-                raise
-            code = INTERRUPTED
-        else:
-            error.__dict__["message"] = safe(str(getattr(error, "message", "")))  # it quotes what was typed
-            _written(shown)
+        show = getattr(error, "show", None)
+        if show is not None and hasattr(error, "exit_code"):  # an error of typer: wrong usage
+            error.__dict__["message"] = safe(str(getattr(error, "message", "")))  # it quotes what the user typed
+            _written(show)
             code = USAGE
+        elif type(error).__name__ == "Abort":  # Ctrl-C at a question
+            code = INTERRUPTED
+        elif "_TIMEOUTQ_COMPLETE" in os.environ:  # a completion never prints an error
+            code = NOTHING
+        else:
+            raise
     return code
 
 
@@ -232,7 +233,7 @@ def _complain(message: str) -> None:
 
 
 def _written(write: Callable[[], object]) -> None:
-    """Write to stderr. If this fails, because a disk is full, the exit code stays the same."""
+    """Write to stderr. If this fails, for example because a disk is full, the exit code stays the same."""
     try:
         write()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Carries out the steps of flows: for code that blocks, and for asyncio. The drivers are the only caller of the links.
+"""Carries out the steps of flows: for code that blocks, and for asyncio. Only the drivers call the links.
 
 `Queue` is a `Driver` with methods, `AsyncQueue` an `AsyncDriver` with the same methods.
 """
@@ -29,10 +29,10 @@ class Driver(Face):
 
     def _prepare(self) -> None:
         self._opened = False
-        self._held: tuple[int, Link] | None = None  # the process that uses the link, and the link
+        self._held: tuple[int, Link] | None = None  # the id of the process that uses the link, and the link
 
     def run(self, flow: Flow[T]) -> T:
-        """Carry out a flow; the first one also meets the server."""
+        """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
         if not self._opened:
             self._drive(flows.opening(self.talk, self._settings, self.allow_eviction))
             self._opened = True
@@ -92,16 +92,17 @@ class Driver(Face):
 
 
 class AsyncDriver(Face):
-    """Carries out flows, for asyncio. Each event loop that uses it has connections of its own."""
+    """Carries out flows, for asyncio. Each event loop that uses the driver has connections of its own."""
 
     def _prepare(self) -> None:
         self._opened = False
-        self._held: tuple[asyncio.AbstractEventLoop, AsyncLink] | None = None  # the loop that was here last
+        # the event loop that used the driver last, and its link
+        self._held: tuple[asyncio.AbstractEventLoop, AsyncLink] | None = None
         self._links: dict[asyncio.AbstractEventLoop, AsyncLink] = {}
-        self._background: set[asyncio.Future[None]] = set()  # claims that are given back
+        self._background: set[asyncio.Future[None]] = set()  # asyncio tasks that give claims back
 
     async def run(self, flow: Flow[T]) -> T:
-        """Carry out a flow; the first one also meets the server."""
+        """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
         if not self._opened:
             await self._drive(flows.opening(self.talk, self._settings, self.allow_eviction))
             self._opened = True
@@ -131,7 +132,7 @@ class AsyncDriver(Face):
     def _link(self) -> AsyncLink:
         loop = asyncio.get_running_loop()
         if self._held is None or self._held[0] is not loop:
-            # connections live and die with their loop: those of one that has ended are left to it
+            # connections belong to their event loop: forget those of event loops that are closed
             self._links = {known: link for known, link in self._links.items() if not known.is_closed()}
             if loop not in self._links:
                 self._links[loop] = AsyncLink(self.server_at, BELL_WAIT)
@@ -142,7 +143,7 @@ class AsyncDriver(Face):
         try:
             return await self.run(claim.flow())
         except asyncio.CancelledError:
-            if claim.sent:  # so it may have run
+            if claim.sent:  # a call of the claim may have run
                 task = asyncio.ensure_future(self._drive(claim.give_back()))
                 self._background.add(task)
                 task.add_done_callback(self._background.discard)

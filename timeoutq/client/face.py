@@ -22,7 +22,7 @@ from timeoutq.sending import ServerClock, Talk, Terms
 
 
 class Face:
-    """A client of a queue, as both faces hold it."""
+    """What `Queue` and `AsyncQueue` have in common."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Face:
         self.talk = Talk(self.operations, self.server_at, ServerClock(), deadline, self.token, terms)
 
     def __repr__(self) -> str:
-        # also of one whose constructor has raised, which a debugger or a traceback may show
+        # if the constructor has raised, a traceback or a debugger shows a client without these attributes
         name, url = getattr(self, "name", None), getattr(self, "url", None)
         return f"{type(self).__name__}({name!r}, url={url!r})"
 
@@ -101,7 +101,7 @@ class Face:
         return self.talk.terms.retry
 
     def _prepare(self) -> None:
-        """Prepare what the driver needs besides."""
+        """Prepare what the driver needs besides the settings."""
 
     def _identify(self) -> None:
         self._pid = os.getpid()
@@ -110,7 +110,7 @@ class Face:
         self._numbers = count(1)
 
     def token(self) -> bytes:
-        """Make a new token: this client's name and a number; another name in a forked process."""
+        """Make a new token: this client's name and a number. In a forked process, the client first takes a new name."""
         if os.getpid() != self._pid:
             self._identify()
         return b"%s#%x" % (self.worker.encode(), next(self._numbers))

@@ -1,10 +1,10 @@
 """The hosts of a polite queue: their rules, blocks and bans. `queue.hosts` is the face of this room.
 
-`client/` gives `Hosts` to `Queue` and `AsyncHosts` to `AsyncQueue`. When a host has its turn is decided by the scripts
+`client/` gives `Hosts` to `Queue` and `AsyncHosts` to `AsyncQueue`. The scripts decide when a host has its turn
 (`lua/parts/polite.lua`). The files of this room:
 
     operations   the calls: one script each
-    flows        what takes several exchanges
+    flows        one for each method: checks the arguments, sends the calls
     face         what users call
 """
 

@@ -1,4 +1,4 @@
-"""`queue.hosts`, the face of this room, twice: the twins have the same names, signatures and docstrings.
+"""`queue.hosts`, the face of this room, in two classes: both have the same names, signatures and docstrings.
 
 `Queue.hosts` gives `Hosts`, and `AsyncQueue.hosts` gives `AsyncHosts`.
 """
@@ -19,7 +19,7 @@ class Hosts(Room):
     """The hosts of a polite queue. Every method raises `InvalidInput` on a queue that is not polite."""
 
     def list(self, cursor: str | None = None, n: int = 100) -> HostPage:
-        """Read a page of the hosts that the queue has met; the host with the next turn comes first."""
+        """Read a page of the hosts that the queue has met; the host whose turn is next comes first."""
         return self._queue.run(flows.page(self._queue.talk, cursor, n))
 
     def each(self) -> Iterator[HostInfo]:
@@ -30,7 +30,7 @@ class Hosts(Room):
             yield from found
 
     def inspect(self, host: str) -> HostInfo:
-        """Tell all about one host (`example.com`, `example.com:8080`, a URL of it, or a group)."""
+        """Tell all about one host (`example.com`, `example.com:8080`, a URL of the host, or a group)."""
         return self._queue.run(flows.inspect(self._queue.talk, host))
 
     def set(
@@ -43,8 +43,9 @@ class Hosts(Room):
     ) -> HostInfo:
         """Give a host rules of its own; a rule that is None stays as it is.
 
-        `delay` (seconds) and `per_host` replace those of the queue, `"usual"` brings the queue's back. `budget` is the
-        most visits in all, acked or failed; when the budget is used up, the host's tasks wait until you raise it.
+        `delay` (seconds) and `per_host` replace those of the queue; `"usual"` brings those of the queue back. `budget`
+        is how many visits the host may have in all, acked or failed; `"none"` removes this limit. When the budget is
+        used up, the host's tasks wait until you raise the budget.
         """
         return self._queue.run(flows.set_rules(self._queue.talk, host, delay, per_host, budget))
 
@@ -76,7 +77,7 @@ class AsyncHosts(AsyncRoom):
     """The hosts of a polite queue, for asyncio. Every method raises `InvalidInput` on a queue that is not polite."""
 
     async def list(self, cursor: str | None = None, n: int = 100) -> HostPage:
-        """Read a page of the hosts that the queue has met; the host with the next turn comes first."""
+        """Read a page of the hosts that the queue has met; the host whose turn is next comes first."""
         return await self._queue.run(flows.page(self._queue.talk, cursor, n))
 
     async def each(self) -> AsyncIterator[HostInfo]:
@@ -88,7 +89,7 @@ class AsyncHosts(AsyncRoom):
                 yield info
 
     async def inspect(self, host: str) -> HostInfo:
-        """Tell all about one host (`example.com`, `example.com:8080`, a URL of it, or a group)."""
+        """Tell all about one host (`example.com`, `example.com:8080`, a URL of the host, or a group)."""
         return await self._queue.run(flows.inspect(self._queue.talk, host))
 
     async def set(
@@ -101,8 +102,9 @@ class AsyncHosts(AsyncRoom):
     ) -> HostInfo:
         """Give a host rules of its own; a rule that is None stays as it is.
 
-        `delay` (seconds) and `per_host` replace those of the queue, `"usual"` brings the queue's back. `budget` is the
-        most visits in all, acked or failed; when the budget is used up, the host's tasks wait until you raise it.
+        `delay` (seconds) and `per_host` replace those of the queue; `"usual"` brings those of the queue back. `budget`
+        is how many visits the host may have in all, acked or failed; `"none"` removes this limit. When the budget is
+        used up, the host's tasks wait until you raise the budget.
         """
         return await self._queue.run(flows.set_rules(self._queue.talk, host, delay, per_host, budget))
 

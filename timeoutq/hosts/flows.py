@@ -1,6 +1,8 @@
-"""What `queue.hosts` does: checks what the caller passed, then gives the flow that does it. No I/O.
+"""What `queue.hosts` does: each function checks what the caller passed, and gives the flow that does the work. No I/O.
 
-Each flow raises `InvalidInput` on a queue that is not polite.
+Rules, times and reasons are checked at once. The name of a host, and what `page` is given, are checked when the flow
+starts: the first call of a client connects before that, but the flow itself has not sent anything yet. Each flow raises
+`InvalidInput` on a queue that is not polite.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def page(talk: Talk, cursor: str | None, n: int) -> Flow[HostPage]:
 
 
 def some(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
-    """Read some hosts in no order; no host is missed though turns move meanwhile."""
+    """Read some hosts in no order; no host is missed, even if the turns of hosts move meanwhile."""
     (reply,) = yield from ask(talk, [("ZSCAN", talk.operations.key("hosts"), cursor, "COUNT", 100)])
     following, found = reply
     rows: list[HostInfo] = []
@@ -44,11 +46,11 @@ def some(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
 
 def inspect(talk: Talk, host: str) -> Flow[HostInfo]:
     """Tell all about one host."""
-    return _told(talk, host)
+    return _ask_host(talk, host)
 
 
-def _told(talk: Talk, host: str, *rules: Rule) -> Flow[HostInfo]:
-    # sets the rules, if any
+def _ask_host(talk: Talk, host: str, *rules: Rule) -> Flow[HostInfo]:
+    # sets the rules, if there are any, and tells all about the host
     found = yield from answer(talk, operations.host(talk.operations, host, rules))
     while found is not None and found.recalling and rules:
         # if the host has many ready tasks, one step takes back only a part of them
@@ -74,27 +76,27 @@ def set_rules(
         rules.append(("per_host", most))
     if budget is not None:
         rules.append(("budget", "" if arguments.is_word(budget, "none") else arguments.count(budget, "budget", low=0)))
-    return _told(talk, host, *rules)
+    return _ask_host(talk, host, *rules)
 
 
 def block(
     talk: Talk, host: str, until: float | datetime | None, for_: float | None, reason: str | None, by: str
 ) -> Flow[HostInfo]:
-    """Block a host until a time, or for a number of seconds; without a reason, `by` says who has done it."""
+    """Block a host until a time, or for a number of seconds; without a `reason`, `by` (who does it) is the reason."""
     if (until is None) == (for_ is None):
         raise InvalidInput("say for how long: either until= (Unix seconds or an aware datetime) or for_= (seconds)")
     end: Argument = b"@" + arguments.due(until, None) if for_ is None else arguments.delay_ms(for_, "for_")
-    return _told(talk, host, ("block", end), ("by", arguments.reason(by if reason is None else reason)))
+    return _ask_host(talk, host, ("block", end), ("by", arguments.reason(by if reason is None else reason)))
 
 
 def unblock(talk: Talk, host: str) -> Flow[HostInfo]:
     """End a block or a ban."""
-    return _told(talk, host, ("unblock", ""))
+    return _ask_host(talk, host, ("unblock", ""))
 
 
 def ban(talk: Talk, host: str, reason: str) -> Flow[HostInfo]:
     """Ban a host, and move its ready tasks to failed."""
-    return _told(talk, host, ("ban", arguments.reason(reason)))
+    return _ask_host(talk, host, ("ban", arguments.reason(reason)))
 
 
 def _impolite(talk: Talk) -> InvalidInput:

@@ -17,13 +17,13 @@ Rule = tuple[str, Argument]
 
 
 def host(operations: Operations, name: object, rules: Sequence[Rule] = ()) -> Call[HostInfo | None]:
-    """Build the call that sets rules of a host, if any, and tells all about it; None on a queue that is not polite."""
+    """Build the call that sets rules of a host, if any, and tells all about the host; None without politeness."""
     words = [word for rule in rules for word in rule]
     return operations.call("host", [arguments.host(name), *words], lambda reply: reply and replies.host(reply))
 
 
 def page(operations: Operations, start: int, n: int) -> Call[list[HostInfo] | None]:
-    """Build the call that reads a page of hosts; None on a queue that is not polite."""
+    """Build the call that reads a page of hosts; None without politeness."""
     return operations.call(
         "hosts", [start, n], lambda reply: None if reply is None else [replies.host(row) for row in reply]
     )

@@ -1,7 +1,7 @@
-"""The desk of a worker: the leases that it holds. A lease comes by `took`, and every end of a lease goes through here.
+"""The desk of a worker holds its leases: `took` brings a lease to the desk, and every end of a lease goes through it.
 
-The pump brings leases and takes ends away, crews say what handlers gave, and whoever interrupts a handler says why.
-All of it happens in the event loop, but for `running`, which threads write to when they begin.
+The pump brings leases and takes their ends away. Crews say what handlers returned or raised, and whoever interrupts a
+handler says why. All this happens in the event loop, with one exception: threads write to `running` when they begin.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """By what a desk decides how leases end."""
+    """The settings by which a desk decides how leases end."""
 
     handler: str
     """The name of the handler, for messages."""
@@ -63,7 +63,7 @@ class Rules:
 
 
 class Desk:
-    """What one worker holds."""
+    """The leases of one worker, and how each of them ends."""
 
     def __init__(self, queue: AsyncQueue, rules: Rules, voice: Voice, ledger: Ledger | None) -> None:
         self.queue = queue
@@ -104,14 +104,17 @@ class Desk:
     # ---- handlers end
 
     def done(self, lease: Lease) -> None:
-        """Ack the lease of a handler that gave nothing and was not being stopped: the usual case, as `finished`."""
+        """Ack the lease of a handler that returned None and was not being stopped: the usual case, made quick.
+
+        `finished` does the same for such a handler.
+        """
         self.running.pop(lease.fence, None)
         self.runs += 1
         self.ends.acks.append(lease)
         self.wake()
 
     def finished(self, run: Run, result: Any, problem: BaseException | None) -> None:
-        """End the lease by what its handler returned or raised; whatever it was, this does not raise."""
+        """End the lease by what its handler returned or raised; never raises, whatever the handler gave."""
         if run.left:
             return
         lease = run.lease
@@ -133,7 +136,7 @@ class Desk:
         self.wake()
 
     def _finish(self, lease: Lease, came: Any, *, raised: bool) -> None:
-        """End the lease as the handler says: the same for what it returned and what it raised."""
+        """End the lease as the handler says; `came` is what the handler returned, or with `raised` its exception."""
         if raised:
             came = handlers.released(came)
         if isinstance(came, Ack):
@@ -171,7 +174,7 @@ class Desk:
         if row is not None:
             self.voice.say(
                 logging.WARNING, "queue %s: handlers have put tasks back %d times in a row to block host %a, the last "
-                "time %a, for %g s; releases that block a host do not count against max_releases: its visits go on",
+                "time task %a, for %g s; such releases do not count against max_releases, so visits to this host go on",
                 self.voice.queue, row[1], row[0], lease.task, block_ms / 1000,
                 lease=lease, more={"host": row[0], "times": row[1]},
             )  # fmt: skip
@@ -179,21 +182,21 @@ class Desk:
     # ---- leases end otherwise
 
     def failed(self, lease: Lease, error: BaseException) -> None:
-        """End the lease as a failed attempt; whatever the error and the retry policy do, this does not raise."""
+        """End the lease as a failed attempt; never raises, whatever the error and the retry policy do."""
         self.ends.fails.append(self.rules.failures.judge(lease, error))
 
     def interrupted(self, run: Run) -> None:
-        """End the lease of a handler that was stopped, by why it was stopped."""
+        """End the lease of a handler that was stopped; `run.end` says why the handler was stopped."""
         if run.end == "shutdown":
             self.ends.releases.append(run.lease)
         elif run.end == "max_runtime":
-            # the task had its time: this is a failure of the task, not of the process
+            # the task has used up its time: this counts as a failed attempt, not as a crash of the process
             self.failed(run.lease, self.rules.runtime.error())
         else:
             self.lost(run.lease)
 
     def abandon(self, run: Run) -> None:
-        """End the lease of a handler that was stopped, though the handler may go on."""
+        """End the lease of a handler that was stopped, even if the handler still runs."""
         self.running.pop(run.lease.fence, None)
         self.runs += 1
         if not run.settled:
@@ -201,11 +204,11 @@ class Desk:
             self.interrupted(run)
 
     def given_back(self, leases: Iterable[Lease]) -> None:
-        """Release leases because the worker says so: these releases are not counted."""
+        """Release leases because the worker says so: such releases do not count against `max_releases`."""
         self.ends.releases.extend(leases)
 
     def lost(self, lease: Lease) -> None:
-        """Let go of a lease that the queue has given to somebody else, and tell of it."""
+        """Let go of a lease that this worker has lost, and warn of the loss."""
         self._let_go([lease])
         self.tally.lost += 1
         self._losses.tell_soon(lease)
@@ -235,7 +238,7 @@ class Desk:
     # ---- the queue answers
 
     async def settled(self, errand: Errand, outcome: Outcome) -> None:
-        """Let go of the leases of an errand that the queue has answered."""
+        """Let go of the leases of an errand that the queue has answered, and count the answers."""
         leases, good = errand.leases, outcome.ok
         self._let_go(leases)
         if self._refusals.rows and errand.verb != "release":
@@ -261,14 +264,14 @@ class Desk:
         self.voice.say(logging.WARNING, what, self.voice.queue, lease.task, error, lease=lease, error=error)
 
     async def end_losses(self) -> None:
-        """Wait until it is known of all lost leases why they were lost, for as long as one call may take."""
+        """Wait until the reason of each loss is known, but no longer than one call may take."""
         await self._losses.end()
 
     # ---- what is where
 
     @property
     def unattended(self) -> set[int]:
-        """The fences of held leases on which no handler works, and which nothing ends."""
+        """The fences of held leases that no handler works on, and that no end is under way for."""
         attended = {fence for fence, run in list(self.running.items()) if run.lives}
         attended.update(lease.fence for lease in self.ends.leases)
         for errands in self.sent.values():

@@ -1,6 +1,7 @@
-"""The asyncio tasks that run beside the pump while the worker runs: its cleaner and its watches.
+"""Keeps the parts of a worker running beside the pump: its cleaner and its watches. Each part is an asyncio task.
 
-A handler may cancel tasks that it did not start. A part that was cancelled like this is started again, with a warning.
+A handler may cancel asyncio tasks that it did not start. A part that was cancelled in this way is started again, with a
+warning.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Parts:
         """Set when the worker ends: from then on no part is started again."""
 
     def keep(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start a part, and start it again when somebody has cancelled it."""
+        """Start a part, and start it again whenever somebody other than the worker cancels it."""
         task = asyncio.create_task(run(), name=f"{name}-{self._voice.queue}")
         self._tasks[name] = task
 
@@ -41,22 +42,22 @@ class Parts:
         task.add_done_callback(start_again)
 
     def check(self, name: str) -> None:
-        """Raise the error that has ended this part."""
+        """Raise the error that has ended this part, if an error has ended it."""
         task = self._tasks[name]
         if task.done() and not task.cancelled():
             task.result()
 
     def tell_cancelled(self) -> None:
-        """Tell which parts were cancelled together with the worker."""
+        """Warn which parts were cancelled together with the worker."""
         parts = [name for name, task in self._tasks.items() if task.cancelling()]
-        if parts:  # a part that was started again has been told of
+        if parts:  # for a part that was started again, `keep` has logged its own warning
             self._voice.say(
                 logging.WARNING, "worker %s was cancelled together with its %s: does a handler cancel tasks that it "
                 "did not start?", self._voice.worker, ", ".join(parts),
             )  # fmt: skip
 
     def cancel(self) -> set[asyncio.Task[None]]:
-        """Cancel all parts; give their tasks."""
+        """Cancel all parts; give their asyncio tasks."""
         for task in self._tasks.values():
             task.cancel()
         return set(self._tasks.values())

@@ -1,10 +1,12 @@
--- hostname: the host of a URL, on a polite queue. `arguments.host` does the same in Python. A host costs no more than a pass over
--- the bytes of its id: a name of over 255 bytes, or with over 96 bytes or 8 labels that are not ASCII, and a label of over 63
--- characters, stay as they are
+-- hostname: gives the host of a URL, on a polite queue. `arguments.host` does the same in Python. Three limits keep the work for
+-- one id at about one pass over the bytes of the id. A name of over 255 bytes is only made lower case, from A to Z. A name with
+-- over 96 bytes or over 8 labels that are not ASCII gets no punycode. A label of over 63 characters gets no punycode either
 local host_of
 if polite then
   local byte, find, match, sub = string.byte, string.find, string.match, string.sub
-  -- capitals: first, last, step, and how far their small letters are; small: the small letters of those met so far
+  -- capitals: one row per range of capital letters: the first, the last, the step from one to the next, and what to add to a
+  -- capital to get its small letter. small: the small letter of each character that this script has looked up. met: the ASCII
+  -- form of each name that this script has looked up
   local capitals = {
     {192, 214, 1, 32}, {216, 222, 1, 32}, {256, 302, 2, 1}, {306, 310, 2, 1}, {313, 327, 2, 1}, {330, 374, 2, 1},
     {376, 376, 1, -121}, {377, 381, 2, 1}, {416, 420, 2, 1}, {431, 431, 1, 1}, {902, 902, 1, 38}, {904, 906, 1, 37},
@@ -30,7 +32,8 @@ if polite then
     return found
   end
 
-  -- points_of: the characters of a label, or nil if it is too long, or not UTF-8
+  -- points_of: the characters of a label as numbers, capitals made small, and how many there are; nil for a label that is too
+  -- long or is not UTF-8. The large constants take away the marker bits of all bytes: 12416 is 192 * 64 + 128
   local function points_of(label)
     local points, count, at, last, bytes = {}, 0, 1, #label, {byte(label, 1, -1)}
     while at <= last do
@@ -60,15 +63,16 @@ if polite then
     return points, count
   end
 
-  -- punycode: the bytes of a label in RFC 3492's form. Whole numbers are halved and parted without math.floor, and digits are read
-  -- from a table: a call of a function costs as much as all else that is done for a digit
+  -- punycode: a label as RFC 3492 encodes it, with 'xn--' in front; a label that `points_of` refuses stays as it is. To be quick,
+  -- it divides whole numbers without math.floor and reads digits from a table: one call of a function would cost as much as all
+  -- other work on a digit. delta, bias, n, q, k and t have their names from the RFC
   local digits = {}
   for i = 0, 35 do digits[i] = string.char(i < 26 and i + 97 or i + 22) end
 
   local function punycode(label)
     local points, last = points_of(label)
     if not points then return label end
-    -- order: the characters that are not ASCII, the smallest first, each with its place
+    -- order: the characters that are not ASCII, the smallest first; each entry is the character * 64 + its place in the label
     local out, size, order, foreign = {'xn--'}, 1, {}, 0
     for i = 1, last do
       local point = points[i]
@@ -82,24 +86,26 @@ if polite then
     end
     table.sort(order)
     local basic, delta, bias, n = size - 1, 0, 72, 128
-    local handled, from, at = basic, 0, 1
+    -- handled: how many characters are encoded; counted: the place in the label up to which delta has counted
+    local handled, counted, at = basic, 0, 1
     if basic > 0 then size, out[size + 1] = size + 1, '-' end
     while at <= foreign do
       local place = order[at] % 64
       local point = (order[at] - place) / 64
       if point > n then
-        -- to the end of the label, and on to the next character that occurs
-        if from > 0 then
-          for i = from + 1, last do
+        -- a larger character is next: delta counts to the end of the label, then skips to this character
+        if counted > 0 then
+          for i = counted + 1, last do
             if points[i] < n then delta = delta + 1 end
           end
-          delta, n, from = delta + 1, n + 1, 0
+          delta, n, counted = delta + 1, n + 1, 0
         end
         delta, n = delta + (point - n) * (handled + 1), point
       end
-      for i = from + 1, place - 1 do
+      for i = counted + 1, place - 1 do
         if points[i] < n then delta = delta + 1 end
       end
+      -- write delta in digits
       local q, k = delta, 36 - bias
       while true do
         local t = k <= 1 and 1 or k >= 26 and 26 or k
@@ -111,6 +117,7 @@ if polite then
       end
       size = size + 1
       out[size] = digits[q]
+      -- adapt the bias for the next character
       if handled == basic then delta = (delta - delta % 700) / 700 else delta = (delta - delta % 2) / 2 end
       handled = handled + 1
       delta, k = delta + (delta - delta % handled) / handled, 0
@@ -118,12 +125,12 @@ if polite then
         delta, k = (delta - delta % 35) / 35, k + 36
       end
       bias, delta = k + (36 * delta - 36 * delta % (delta + 38)) / (delta + 38), 0
-      from, at = place, at + 1
+      counted, at = place, at + 1
     end
     return table.concat(out, '', 1, size)
   end
 
-  -- ascii: a name with its labels in punycode; the same name costs this only once a script
+  -- ascii: a name in which each label that is not ASCII is in punycode; a script works this out once for each name
   local function ascii(name)
     local found = met[name]
     if not found then
@@ -139,8 +146,8 @@ if polite then
     return found
   end
 
-  -- bare: a URL as those who fetch it read it (WHATWG's URL standard): without blanks and control bytes at its ends, and without
-  -- tabs and line ends anywhere
+  -- bare: a URL as programs that fetch it read it (the URL standard of WHATWG): without blanks and control bytes at its ends, and
+  -- without tabs and line ends anywhere
   local function bare(id)
     local first, last = 1, #id
     while first <= last and byte(id, first) <= 32 do first = first + 1 end
@@ -149,10 +156,11 @@ if polite then
     return find(id, '[\t\n\r]') and string.gsub(id, '[\t\n\r]', '') or id
   end
 
-  -- host_of: the host of a URL as RFC 3986 has it: lower case, port kept unless it is the scheme's own; false for others.
-  -- No pattern here is tried again from the next byte: an optional part at its end lets it match, or an anchor ends it
+  -- host_of: the host of a URL by RFC 3986: in lower case, with its port unless the port is the usual one of the scheme; false for
+  -- an id that is no URL or names no host. No pattern here reads the same bytes again and again: an anchor allows it only one
+  -- start, or it begins with a colon, or an optional part at its end makes the first try match
   function host_of(id)
-    -- nearly all are of this form, and have nothing to be made like others
+    -- nearly all URLs have this form, and their hosts need no change
     local plain, ends = match(id, '^https?://([a-z0-9.-]*)([/?#]?)')
     if ends and ends ~= '' and plain ~= '' and byte(plain, -1) ~= 46 then return plain end
     id = bare(id)
@@ -170,6 +178,7 @@ if polite then
       if port == '' or (port == '80' and scheme == 'http') or (port == '443' and scheme == 'https') then
         name = sub(name, 1, -2 - #port)
       end
+      -- dots go where a port follows: example.com.:8080 is example.com:8080
       name = string.gsub(name, '(%.+)(:?)', function(_, colon) return colon ~= '' and colon or nil end)
     end
     local last = #name
