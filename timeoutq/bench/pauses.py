@@ -171,10 +171,9 @@ class Scene:
         for leases in (self.flown, self.held):
             self.run(*self.ops.ack(_taken(leases, BATCH)))
             self.run(*self.ops.ack(_taken(leases, BATCH), HOUR_MS))
+        for leases, found in ((self.flown, self.urls), (self.flown, self.strangers), (self.held, self.strangers)):
             for lease in _taken(leases, 2):
-                if leases is self.flown:
-                    self.run(self.ops.ack_put(lease, arguments.tasks((self.urls(BATCH - 1),))))
-                self.run(self.ops.ack_put(lease, arguments.tasks((self.strangers(BATCH - 1),))))
+                self.run(self.ops.ack_put(lease, arguments.tasks((found(BATCH - 1),))))
 
     def fail(self) -> None:
         """Fail tasks, each with its own traceback: some for another attempt, some for good; then retry failed ones."""
