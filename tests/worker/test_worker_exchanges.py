@@ -75,7 +75,7 @@ async def test_stop_gives_back_what_two_claims_under_way_bring(url: str, queue: 
     know_the_scripts(queue)
     queue.put([f"t{i}" for i in range(1000)])
     with Proxy(url) as proxy:
-        async with AsyncQueue(queue.name, proxy.url, timeout=20, deadline=5) as mine:
+        async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=10) as mine:
             worker = Worker(mine, handler, concurrency=600, prefetch=0, signals=False)
             proxy.arm(Fault.SWALLOW, sha("claim"), times=2)
             running = asyncio.create_task(worker.run())
