@@ -180,7 +180,8 @@ def queue(url: str, name: str) -> Iterator[Queue]:
         check(url, name)
         opened.purge()
         with redis.Redis.from_url(url) as client:
-            assert list(client.scan_iter(f"timeoutq:{{{name}}}:*")) == []
+            left = list(client.scan_iter(f"timeoutq:{{{name}}}:*"))
+            assert left == [], f"a purge left keys; purge.lua must remove them: {left}"
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -192,4 +193,5 @@ def face(request: pytest.FixtureRequest, url: str, name: str) -> Iterator[Any]:
         check(url, name)
         opened.purge()
         with redis.Redis.from_url(url) as client:
-            assert list(client.scan_iter(f"timeoutq:{{{name}}}:*")) == []
+            left = list(client.scan_iter(f"timeoutq:{{{name}}}:*"))
+            assert left == [], f"a purge left keys; purge.lua must remove them: {left}"

@@ -67,7 +67,7 @@ def calls() -> dict[str, Call[Any]]:
 
 
 def test_every_file_is_an_operation_and_none_is_left_out() -> None:
-    assert set(calls()) == set(NAMES)
+    assert set(calls()) == set(NAMES), "calls() of this file and the scripts in lua/ differ"
 
 
 @pytest.mark.parametrize("name", NAMES)
