@@ -262,6 +262,19 @@ def tasks(given: tuple[Tasks, ...]) -> TaskList:
     return found
 
 
+def ids(given: tuple[Tasks, ...]) -> list[bytes]:
+    """Check ids as `tasks` does; of a `Task` only the id counts."""
+
+    def bare(item: Any) -> Any:
+        return item.task if isinstance(item, Task) else item
+
+    def each_bare(item: Any) -> Any:
+        many = isinstance(item, Iterable) and not isinstance(item, str | bytes | bytearray | memoryview | Mapping)
+        return map(bare, cast("Iterable[Any]", item)) if many else bare(item)
+
+    return tasks(tuple(map(each_bare, given))).ids
+
+
 def leases(given: Lease | Iterable[Lease]) -> list[Lease]:
     """Give one lease or many as a list."""
     if isinstance(given, Lease):

@@ -358,5 +358,5 @@ def _one_id(task: TaskId | Task) -> bytes:
 
 
 def _only_ids(tasks: tuple[Tasks, ...]) -> Iterator[list[bytes]]:
-    ids = arguments.tasks(tasks).ids
+    ids = arguments.ids(tasks)
     return (ids[at : at + BATCH] for at in range(0, len(ids), BATCH))

@@ -35,6 +35,17 @@ def test_tasks_are_scheduled(face: Any) -> None:
     assert payloads(face) == {"plain": None, "one": b"\0body", "t0": 0, "t1": 1, "t2": 2}
 
 
+def test_a_task_whose_payload_and_group_cannot_be_used_is_found_by_its_id(face: Any) -> None:
+    face.put("a", "b")
+    odd = Task("a", payload=object(), group="")
+    assert face.states(odd, [odd, "b"], "c")["a"] == "todos"
+    assert face.states(iter((odd, "b", b"c"))).tasks == [b"a", b"b", b"c"]
+    assert face.forget(odd, (Task("b", object()),))["b"] == "todos"
+    assert face.states("a", "b")["b"] == "unknown"
+    with pytest.raises(InvalidInput, match="a task id is str or bytes"):
+        face.states([3])
+
+
 def test_an_ack_puts_tasks(face: Any) -> None:
     face.put("a")
     (lease,) = face.claim()
@@ -157,7 +168,7 @@ REFUSED: list[tuple[Callable[[Queue], object], str]] = [
     (lambda q: q.put("fine", Task("a", group="")), "the group of task 'a': a host is a name like"),
     (lambda q: q.put("fine", [Task("a", group=5)]), "the group of task 'a': a host is a name"),  # type: ignore[arg-type]
     (lambda q: q.schedule("fine", Task("a", group="."), after=1), "the group of task 'a': '.' names no host"),
-    (lambda q: q.forget("fine", Task("a", group="")), "the group of task 'a'"),
+    (lambda q: q.forget("fine", Task("")), "a task id must not be empty"),
 ]
 
 
