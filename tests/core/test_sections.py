@@ -96,6 +96,21 @@ def test_sections_that_cannot_be_read_are_refused(words: tuple[str | int, ...], 
         assert queue.stats().known == 0
 
 
+@pytest.mark.parametrize("moment", ["1.5", "-1", "soon", "", "1e3", "0x10", "9" * 16])
+@pytest.mark.parametrize(("verb", "section"), [("ack", "again"), ("release", "delay"), ("claim", "max_runtime")])
+def test_a_section_that_is_no_number_of_milliseconds_is_refused_and_nothing_is_written(
+    queue: Queue, raw: redis.Redis, verb: str, section: str, moment: str
+) -> None:
+    call = VERBS[verb](queue, lease_of(queue))
+    at = list(call.args).index(section) + 2
+    before = keys(raw)
+    with pytest.raises(ServerError, match=f"SECTION {section} is cut short, or is not {section}=ms"):
+        queue.run(sending.answer(queue.talk, replace(call, args=[*call.args[:at], moment, *call.args[at + 1 :]])))
+    assert keys(raw) == before
+    queue.run(sending.answer(queue.talk, call))
+    assert keys(raw) != before
+
+
 def test_sections_stand_in_any_order(queue: Queue, raw: Any) -> None:
     sections: list[tuple[str | int, ...]] = [
         ("again", 0), ("group", 1, "g"), ("payloads", 4, 2, '"two"', 1, '"one"'), ("groups", 2, 2, "h")

@@ -3,12 +3,12 @@
 -- PARTS open sections items drop replay ready done add
 -- SOUND stats leases calls; payload attempts crashes errors releases groups; done_at runtime traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
--- SECTIONS  again=1 ms after which the tasks are ready again   and for one lease: payload=1 the payload that its task has then
+-- SECTIONS  again=ms after which the tasks are ready again   and for one lease: payload=1 the payload that its task has then
 --       put=n the ids that it found   payloads=pairs (position in put, payload) *   groups=pairs (position in put, host) *
 -- Reply letters, one a lease: O acked; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
-local given, refused = sections(at, ' again=1 payload=1 put=n payloads=pairs groups=pairs')
+local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs')
 if refused then return refused end
 local again_ms = tonumber(given.again or -1)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0

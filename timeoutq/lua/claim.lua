@@ -4,14 +4,14 @@
 -- SOUND stats leases owners; payload attempts crashes
 -- ARGV  1 token   2 age of the call, ms (0 when first sent)   3 how many   4 timeout, ms
 --       5 not after: server time, ms, past which the client has given up; 0 for never   6.. sections
--- SECTIONS  max_runtime=1 ms   share=1 how many workers there are; no worker takes more than its part of a short queue
+-- SECTIONS  max_runtime=ms   share=1 how many workers there are; no worker takes more than its part of a short queue
 --       from=1 where a call that was sent again goes on to look for its leases, as its part before replied
 -- Reply {now ms, deadline ms, first fence, ids, failures, crashes, payloads}; the last three {} where no task has any
 --       {now ms, next event ms or 0, paused: 0 or 1} when there is nothing to lease
 --       both with one more word, where to go on, when the call was sent again and has looked through only a part of the leases
 local token, age, n = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local lease_ms, not_after = tonumber(ARGV[4]), tonumber(ARGV[5])
-local given, refused = sections(6, ' max_runtime=1 share=1 from=1')
+local given, refused = sections(6, ' max_runtime=ms share=1 from=1')
 if refused then return refused end
 local runtime_ms = tonumber(given.max_runtime or 0)
 if not_after > 0 and now > not_after then

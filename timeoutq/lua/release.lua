@@ -4,13 +4,13 @@
 -- PARTS open sections items drop replay log ready
 -- SOUND stats leases calls alarm todos scheduled failed; runtime releases errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
--- SECTIONS  delay=1 ms after which the tasks are ready   block=1 ms for which their hosts are blocked
+-- SECTIONS  delay=ms after which the tasks are ready   block=ms for which their hosts are blocked
 --       most=1 the release at which a task goes to failed; without it releases are not counted, and one that blocks a host never is
 -- Reply letters, one per lease: O released; f that was the last release, and the task is in failed; R this very call was carried
 --       out before; L the lease is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
-local given, refused = sections(at, ' delay=1 block=1 most=1')
+local given, refused = sections(at, ' delay=ms block=ms most=1')
 if refused then return refused end
 local delay, block_ms, most = tonumber(given.delay or 0), tonumber(given.block or 0), tonumber(given.most or 0)
 local names = hosts_of(ids)

@@ -5,7 +5,8 @@
 --   ack   1 w#1 1 a    again 1 60000   put 1 b              a is ready again in a minute; b is put
 -- The header of a verb names its sections behind SECTIONS, and the form of each:
 --   again=0            no words                                  given.again is true
---   again=1            one word                                  given.again is this word
+--   payload=1          one word                                  given.payload is this word
+--   again=ms           one whole number of milliseconds          given.again is the word of this number
 --   put=n              any number of words                       given.put is the list of these words
 --   payloads=pairs     pairs, each of a position and a word      given.payloads[i] is the word for the task or lease i of the call
 -- sections(at, takes) reads the sections that begin at ARGV[at]; `takes` are those that the verb takes. If a section is unknown or
@@ -20,7 +21,8 @@ local function sections(at, takes)
     elseif given[name] then
       return given, {err = 'SECTION ' .. name .. ' stands twice'}
     elseif not count or count < 0 or at + 1 + count > #ARGV or count % (form == 'pairs' and 2 or 1) ~= 0
-      or tonumber(form) and count ~= tonumber(form) then
+      or tonumber(form) and count ~= tonumber(form)
+      or form == 'ms' and (count ~= 1 or not string.find(ARGV[at + 2], '^%d+$') or #ARGV[at + 2] > 15) then
       return given, {err = 'SECTION ' .. name .. ' is cut short, or is not ' .. name .. '=' .. form}
     end
     if form == 'n' then
