@@ -340,11 +340,10 @@ def ack_put(
     Tasks beyond 499, or beyond 1 MiB of payloads, are put before the ack, never after it. After a crash between the two
     steps, these tasks are in the queue and the lease is not acked: the handler runs again, and nothing is lost.
     """
-    fits, count = fitting(found.ids, found.payloads), len(found.ids)
-    if fits < count:
-        yield from answers(talk, talk.operations.put_checked(found.part(fits, count), talk.nonce))
-        found = found.part(0, fits)
-    call = talk.operations.ack_put(lease, found, again_ms, payload)
+    fits = fitting(found.ids, found.payloads)
+    puts, call = talk.operations.ack_in_parts(lease, found, fits, talk.nonce, again_ms, payload)
+    if puts:
+        yield from answers(talk, puts)
     return (yield from end_one(talk, lease, [call]))
 
 

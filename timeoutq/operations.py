@@ -177,6 +177,16 @@ class Operations:
         weight = len(payload or b"") + sum(map(len, found.payloads.values()))
         return self.call("ack", [*words, *options], replies.outcome(mine), id=digest_of(b"a", words), weight=weight)
 
+    def ack_in_parts(
+        self, lease: Lease, found: TaskList, fits: int, nonce: Callable[[], bytes], again_ms: int, payload: bytes | None
+    ) -> tuple[list[Call[Outcome]], Call[Outcome]]:
+        """Build the puts that go before an ack, and the ack, which puts the first `fits` tasks (see `fitting`)."""
+        puts: list[Call[Outcome]] = []
+        if fits < len(found.ids):
+            puts = self.put_checked(found.part(fits, len(found.ids)), nonce)
+            found = found.part(0, fits)
+        return puts, self.ack_put(lease, found, again_ms, payload)
+
     def release(
         self, leases: Sequence[Lease], delay_ms: int = 0, block_ms: int = 0, most: int = 0
     ) -> list[Call[Outcome]]:

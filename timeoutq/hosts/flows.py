@@ -16,7 +16,7 @@ from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.hosts import operations
 from timeoutq.hosts.operations import Rule
 from timeoutq.model import HostInfo, HostPage
-from timeoutq.sending import Flow, Talk, answer, ask, settle
+from timeoutq.sending import CALLS, Flow, Talk, answer, ask, settle
 
 
 def page(talk: Talk, cursor: str | None, n: int) -> Flow[HostPage]:
@@ -34,8 +34,10 @@ def some(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
     following, found = reply
     rows: list[HostInfo] = []
     names = [name for name, _ in reads.pairs_of(found)]
-    for at in range(0, len(names), 16):
-        for row in (yield from settle(talk, [operations.host(talk.operations, name) for name in names[at : at + 16]])):
+    for at in range(0, len(names), CALLS):
+        for row in (
+            yield from settle(talk, [operations.host(talk.operations, name) for name in names[at : at + CALLS]])
+        ):
             if isinstance(row, TimeoutqError):
                 raise row
             if row is None:

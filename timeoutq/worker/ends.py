@@ -53,11 +53,8 @@ class AckOfFound:
 
     def calls(self, operations: Operations, nonce: Callable[[], bytes]) -> tuple[deque[Call[Outcome]], Call[Outcome]]:
         """Build the puts that go before the ack, and the ack, which puts the first tasks itself."""
-        found, before = self._found, deque[Call[Outcome]]()
-        if self.is_long:
-            before.extend(operations.put_checked(found.part(self._fits, len(found.ids)), nonce))
-            found = found.part(0, self._fits)
-        return before, operations.ack_put(self.lease, found, self._again_ms, self._payload)
+        puts, ack = operations.ack_in_parts(self.lease, self._found, self._fits, nonce, self._again_ms, self._payload)
+        return deque(puts), ack
 
 
 class Ends:
