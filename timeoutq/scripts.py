@@ -44,7 +44,7 @@ def script(name: str) -> Script:
         first = 2 if checked else 1
         parts[first:first] = ["return (function()\n"]
         body += "\nend)()\n"
-    whole = prelude + _needed("".join(parts), body) + body
+    whole = prelude + _needed(parts, body) + body
     return Script(name, keys, whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -54,33 +54,53 @@ def _part(name: str) -> str:
 
 
 def _with_theirs(names: Sequence[str]) -> list[str]:
-    # each part once, behind the parts that its own PARTS line names, and before the rooms that its ROOMS line names
-    found: list[str] = []
+    found: dict[str, None] = {}
     for name in names:
-        text = _part(name)
-        for part in [
-            *_with_theirs(_header(text, "PARTS").split()),
-            name,
-            *_with_theirs(_header(text, "ROOMS").split()),
-        ]:
-            if part not in found:
-                found.append(part)
-    return found
+        found.update(dict.fromkeys(_around(name)))
+    return list(found)
+
+
+@cache
+def _around(name: str) -> tuple[str, ...]:
+    # a part behind the parts that its own PARTS line names, and before the rooms that its ROOMS line names
+    text = _part(name)
+    needs, rooms = _header(text, "PARTS").split(), _header(text, "ROOMS").split()
+    return (*_with_theirs(needs), name, *_with_theirs(rooms))
 
 
 _FUNCTION = re.compile(
-    r"^(?:--[^\n]*\n)*local function (\w+)\((?:[^\n]*\bend\n|[^\n]*\n(?:(?!end\n)[^\n]*\n)*end\n)", re.MULTILINE
+    r"((?:^--[^\n]*\n)*^local function (\w+)\((?:[^\n]*\bend\n|[^\n]*\n(?:(?!end\n)[^\n]*\n)*end\n))", re.MULTILINE
 )
 
 
-def _needed(parts: str, body: str) -> str:
+@cache
+def _pieces(part: str) -> tuple[tuple[str, str], ...]:
+    # text and name of each function, with the comment above it; what stands between functions has no name
+    between, *others = _FUNCTION.split(part)
+    found = [(between, "")]
+    for function, name, behind in zip(*[iter(others)] * 3, strict=True):
+        found += [(function, name), (behind, "")]
+    return tuple(found)
+
+
+@cache
+def _words(text: str) -> Counter[str]:
+    return Counter(re.findall(r"\w+", re.sub(r"(^|\s)--.*", "", text)))
+
+
+def _needed(parts: Sequence[str], body: str) -> str:
     # a server makes all functions of a script anew with each call, which costs some 0.1 µs each: those of the parts
     # that nothing calls are left out
-    words = Counter(re.findall(r"\w+", re.sub(r"(^|\s)--.*", "", parts + body)))
-    idle = {name for name in _FUNCTION.findall(parts) if words[name] == 1}
-    if not idle:
-        return parts
-    return _needed(_FUNCTION.sub(lambda found: "" if found[1] in idle else found[0], parts), body)
+    pieces = [piece for part in parts for piece in _pieces(part)]
+    words = Counter[str]()
+    for text in (*parts, body):
+        words.update(_words(text))
+    while idle := {name for _, name in pieces if words[name] == 1}:
+        for text, name in pieces:
+            if name in idle:
+                words.subtract(_words(text))
+        pieces = [(text, name) for text, name in pieces if name not in idle]
+    return "".join(text for text, _ in pieces)
 
 
 SIZES = {
