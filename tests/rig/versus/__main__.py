@@ -11,12 +11,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 LOAD = Path(__file__).with_name("load.py")
+TURNS = 3
+"""How often each tree runs a part in a round; the median counts."""
 LEAST = 0.95
 """No row may be worse than this, beyond what the A/A comparison strays by itself."""
 
@@ -24,28 +27,60 @@ Series = dict[str, list[float]]
 """By row: microseconds per task, one for each round."""
 
 
-def once(tree: Path) -> dict[str, float]:
-    """Run one round in a tree; give each row's microseconds per task."""
-    done = subprocess.run(
-        [sys.executable, "-P", str(LOAD)], env={**os.environ, "PYTHONPATH": str(tree)}, cwd=tree,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"the load failed in {tree}:\n{done.stderr}")
-    costs: dict[str, tuple[float, float]] = json.loads(done.stdout)
-    return {f"{part}: {side}": cost[i] for part, cost in costs.items() for i, side in enumerate(("server", "client"))}
+class Side:
+    """The load in one tree: a process with a server of its own, idle while the others run."""
+
+    def __init__(self, tree: Path) -> None:
+        """Start it; it has run each part once when it names them."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(LOAD)], env={**os.environ, "PYTHONPATH": str(tree)}, cwd=tree,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._tree = tree
+        self.parts: list[str] = self._answer()
+        self.costs: Series = defaultdict(list)
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the load failed in {self._tree}")
+        return json.loads(line)
+
+    def once(self, part: int) -> list[float]:
+        """Run a part; give the microseconds per task of the server and of the client."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{part}\n")
+        self._process.stdin.flush()
+        return [float(cost) for cost in self._answer()]
+
+    def close(self) -> None:
+        """End the process, and with it its server."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
 
 
 def rounds(old: Path, new: Path, count: int) -> list[Series]:
-    """Run the rounds: OLD, OLD again and NEW in each, in an order that alternates."""
-    series: list[Series] = [defaultdict(list) for _ in range(3)]
-    trees = list(enumerate((old, old, new)))
-    for number in track(range(count), "rounds", console=Console(stderr=True)):
-        shift = number % 3
-        for which, tree in trees[shift:] + trees[:shift]:
-            for row, cost in once(tree).items():
-                series[which][row].append(cost)
-    return series
+    """Run the rounds: OLD, OLD again and NEW, in turns of a fraction of a second and in an order that alternates."""
+    sides: list[Side] = []
+    try:
+        sides += [Side(tree) for tree in (old, old, new)]
+        names = sides[0].parts
+        for number in track(range(count), "rounds", console=Console(stderr=True)):
+            for part, name in enumerate(names):
+                turns: list[list[list[float]]] = [[] for _ in sides]
+                for turn in range(TURNS):
+                    shift = (number + turn) % 3
+                    for which in (*range(shift, 3), *range(shift)):
+                        turns[which].append(sides[which].once(part))
+                for side, costs in zip(sides, turns, strict=True):
+                    for row, of_row in zip(("server", "client"), zip(*costs, strict=True), strict=True):
+                        side.costs[f"{name}: {row}"].append(median(of_row))
+    finally:
+        for side in sides:
+            side.close()
+    return [side.costs for side in sides]
 
 
 def ratio(before: Sequence[float], after: Sequence[float]) -> float:

@@ -1,6 +1,7 @@
-"""One round in one tree: each part of the load, its processor time per task as JSON. Runs with that tree on its path.
+"""The load in one tree: runs the part that a line on stdin names, and answers with its processor time per task as JSON.
 
-Both trees run this file, so it calls only what both have.
+Runs with that tree on its path; all trees run this file, so it calls only what all of them have. Parts prepare what
+they need before the measurement begins, and run once before the first one: no figure holds what only a start costs.
 """
 
 from __future__ import annotations
@@ -11,115 +12,130 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 
 import redis
 
 from timeoutq import AsyncQueue, Lease, Politeness, Queue, Worker
 from timeoutq.embedded import EmbeddedServer
 
-SINGLE = 3_000
+SINGLE = 2_000
 """Tasks of a part that makes one call per task."""
-MANY = 30_000
+MANY = 20_000
 """Tasks of a part that makes calls of 100 or more."""
-PICKED = 400
+PICKED = 200
 """Tasks of the part that waits for each pick-up."""
 HOSTS = 500
 
-Costs = dict[str, tuple[float, float]]
-"""By part: microseconds of the server and of the client per task."""
+_numbers = count()
 
 
-class Meter:
-    """Reads the processor time of the server and of this process around a part."""
-
-    def __init__(self, url: str) -> None:
-        """Connect to the server at `url`."""
-        self._server = redis.Redis.from_url(url)
-        self.costs: Costs = {}
-
-    def _now(self) -> tuple[float, float]:
-        cpu = self._server.info("cpu")
-        assert isinstance(cpu, dict)
-        mine = resource.getrusage(resource.RUSAGE_SELF)
-        return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"]), mine.ru_utime + mine.ru_stime
-
-    def part(self, name: str, tasks: int, run: Callable[[], object]) -> None:
-        """Run a part, and note what each of its tasks costs."""
-        server, client = self._now()
-        run()
-        server_after, client_after = self._now()
-        self.costs[name] = (server_after - server) * 1e6 / tasks, (client_after - client) * 1e6 / tasks
+def ids(n: int) -> list[str]:
+    """Give ids of pages that were not given before, spread over `HOSTS` hosts."""
+    return [f"https://h{i % HOSTS}.example/page/{i}" for i in (next(_numbers) for _ in range(n))]
 
 
-def ids(first: int, count: int) -> list[str]:
-    """Give ids of pages, spread over `HOSTS` hosts."""
-    return [f"https://h{i % HOSTS}.example/page/{i}" for i in range(first, first + count)]
+def put_all(queue: Queue, tasks: list[str], *, again: bool = False) -> None:
+    """Put tasks in thousands."""
+    for first in range(0, len(tasks), 1_000):
+        queue.put(tasks[first : first + 1_000], again=again)
 
 
-def calls(meter: Meter, url: str, name: str, politeness: Politeness | None) -> None:
-    """Put, claim and ack by `Queue`."""
-    words = {} if politeness is None else {"politeness": politeness}
-    kind = "plain" if politeness is None else "polite"
-    with Queue(name, url, **words) as queue:  # type: ignore[arg-type]
+def worked(queue: Queue, at_once: int) -> None:
+    """Claim and ack until nothing is left."""
+    while leases := queue.claim(at_once):
+        queue.ack(leases)
+
+
+Part = tuple[str, int, Callable[[], Callable[[], object]]]
+"""Its name, how many tasks it has, and what prepares it, which gives what is measured."""
+
+
+def by_queue(url: str, kind: str, politeness: Politeness | None) -> Iterator[Part]:
+    """Put, claim, ack and fail by `Queue`."""
+
+    def anew(count: int, *, put: bool) -> tuple[Queue, list[str]]:
+        Queue(kind, url).purge()  # this forgets the settings, too
+        queue = Queue(kind, url) if politeness is None else Queue(kind, url, politeness=politeness)
+        tasks = ids(count)
         queue.put("warm")
         queue.ack(queue.claim(1))
+        if put:
+            put_all(queue, tasks)
+        return queue, tasks
 
-        def ones() -> None:
-            for task in ids(0, SINGLE):
-                queue.put(task)
+    def ones() -> Callable[[], object]:
+        queue, tasks = anew(SINGLE, put=False)
+        return lambda: [queue.put(task) for task in tasks]
 
-        def worked(at_once: int) -> None:
-            while leases := queue.claim(at_once):
-                queue.ack(leases)
+    def thousands() -> Callable[[], object]:
+        queue, tasks = anew(MANY, put=False)
+        return lambda: put_all(queue, tasks)
 
-        def bulk() -> None:
-            for first in range(SINGLE, SINGLE + MANY, 1_000):
-                queue.put(ids(first, 1_000))
+    def claims(count: int, at_once: int) -> Callable[[], object]:
+        queue, _ = anew(count, put=True)
+        return lambda: worked(queue, at_once)
 
-        def failed() -> None:
-            for first in range(0, SINGLE, 500):
-                queue.put(ids(first, 500), again=True)
-                while leases := queue.claim(50):
-                    queue.fail(leases, "no answer")
+    def fails() -> Callable[[], object]:
+        queue, tasks = anew(SINGLE, put=True)
 
-        meter.part(f"put one by one, {kind}", SINGLE, ones)
-        meter.part(f"claim and ack one by one, {kind}", SINGLE, lambda: worked(1))
-        meter.part(f"put in thousands, {kind}", MANY, bulk)
-        meter.part(f"claim and ack in hundreds, {kind}", MANY, lambda: worked(100))
-        meter.part(f"put again, claim and fail in fifties, {kind}", SINGLE, failed)
+        def run() -> None:
+            while leases := queue.claim(50):
+                queue.fail(leases, "no answer")
+            put_all(queue, tasks, again=True)
+
+        return run
+
+    yield f"put one by one, {kind}", SINGLE, ones
+    yield f"claim and ack one by one, {kind}", SINGLE, lambda: claims(SINGLE, 1)
+    yield f"put in thousands, {kind}", MANY, thousands
+    yield f"claim and ack in hundreds, {kind}", MANY, lambda: claims(MANY, 100)
+    yield f"claim and fail in fifties, put again, {kind}", SINGLE, fails
 
 
-def put_async(meter: Meter, url: str) -> None:
+def by_async_queue(url: str) -> Iterator[Part]:
     """Put one by one by `AsyncQueue`."""
 
-    async def run() -> None:
-        async with AsyncQueue("async", url) as queue:
-            for task in ids(0, SINGLE):
-                await queue.put(task)
+    def prepare() -> Callable[[], object]:
+        tasks = ids(SINGLE)
+        with Queue("async", url) as queue:
+            queue.purge()
 
-    meter.part("AsyncQueue: put one by one", SINGLE, lambda: asyncio.run(run()))
+        async def run() -> None:
+            async with AsyncQueue("async", url) as queue:
+                for task in tasks:
+                    await queue.put(task)
+
+        return lambda: asyncio.run(run())
+
+    yield "AsyncQueue: put one by one", SINGLE, prepare
 
 
-def pick_up(meter: Meter, url: str) -> None:
+def picked_up(url: str) -> Iterator[Part]:
     """Wait for tasks that are put one at a time: what a pick-up by an idle claimer costs both sides."""
-    with Queue("picked", url) as queue:
+    queue = Queue("picked", url)
 
-        def claim() -> None:
-            for _ in range(PICKED):
-                while not (leases := queue.claim(1, wait=10)):
-                    pass
-                queue.ack(leases)
+    def claim() -> None:
+        for _ in range(PICKED):
+            while not (leases := queue.claim(1, wait=10)):
+                pass
+            queue.ack(leases)
+
+    def prepare() -> Callable[[], object]:
+        tasks = ids(PICKED)
 
         def run() -> None:
             claimer = threading.Thread(target=claim)
             claimer.start()
-            for task in ids(0, PICKED):
+            for task in tasks:
                 queue.put(task)
                 time.sleep(0.002)  # the claimer is idle again
             claimer.join()
 
-        meter.part("pick-up of a put task by a waiting claim", PICKED, run)
+        return run
+
+    yield "pick-up of a put task by a waiting claim", PICKED, prepare
 
 
 async def _async_nothing(lease: Lease) -> None:
@@ -130,34 +146,52 @@ def _nothing(lease: Lease) -> None:
     pass
 
 
-def work(meter: Meter, url: str, name: str, politeness: Politeness | None) -> None:
+def by_worker(url: str, kind: str, politeness: Politeness | None) -> Iterator[Part]:
     """Drain a queue by a worker whose handler does nothing."""
     words = {} if politeness is None else {"politeness": politeness}
-    kind = "plain" if politeness is None else "polite"
-    for shape, handler, count in (("async", _async_nothing, MANY), ("thread", _nothing, MANY // 3)):
+    for shape, handler in (("async", _async_nothing), ("thread", _nothing)):
+        name = f"{kind}-{shape}"
 
-        async def run(handler: object = handler, shape: str = shape) -> None:
-            async with AsyncQueue(f"{name}-{shape}", url, **words) as queue:  # type: ignore[arg-type]
-                await Worker(queue, handler, burst=True, signals=False).run()  # type: ignore[arg-type]
+        def prepare(name: str = name, handler: object = handler) -> Callable[[], object]:
+            with Queue(name, url) as queue:
+                queue.purge()  # this forgets the settings, too
+            with Queue(name, url, **words) as queue:  # type: ignore[arg-type]  # politeness, or nothing
+                put_all(queue, ids(MANY))
 
-        with Queue(f"{name}-{shape}", url, **words) as queue:  # type: ignore[arg-type]
-            for first in range(0, count, 1_000):
-                queue.put(ids(first, min(1_000, count - first)))
-        meter.part(f"worker, {shape} handler, {kind}", count, lambda: asyncio.run(run()))
+            async def run() -> None:
+                async with AsyncQueue(name, url, **words) as queue:  # type: ignore[arg-type]  # politeness, or nothing
+                    await Worker(queue, handler, burst=True, signals=False).run()  # type: ignore[arg-type]  # of two shapes
+
+            return lambda: asyncio.run(run())
+
+        yield f"worker, {shape} handler, {kind}", MANY, prepare
 
 
 def main() -> None:
-    """Run all parts on a server of our own."""
+    """Name the parts, then run those that are asked for."""
     polite = Politeness(delay=0, per_host=1_000)
     with EmbeddedServer() as server:
-        meter = Meter(server.url)
-        calls(meter, server.url, "calls", None)
-        calls(meter, server.url, "calls-polite", polite)
-        put_async(meter, server.url)
-        pick_up(meter, server.url)
-        work(meter, server.url, "work", None)
-        work(meter, server.url, "work-polite", polite)
-    json.dump(meter.costs, sys.stdout)
+        bare = redis.Redis.from_url(server.url)
+
+        def now() -> tuple[float, float]:
+            cpu = bare.info("cpu")
+            assert isinstance(cpu, dict)
+            mine = resource.getrusage(resource.RUSAGE_SELF)
+            return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"]), mine.ru_utime + mine.ru_stime
+
+        parts = [
+            *by_queue(server.url, "plain", None), *by_queue(server.url, "polite", polite), *by_async_queue(server.url),
+            *picked_up(server.url), *by_worker(server.url, "plain", None), *by_worker(server.url, "polite", polite),
+        ]  # fmt: skip
+        for _, _, prepare in parts:
+            prepare()()
+        print(json.dumps([name for name, _, _ in parts]), flush=True)
+        for line in sys.stdin:
+            _, tasks, prepare = parts[int(line)]
+            run = prepare()
+            before = now()
+            run()
+            print(json.dumps([(b - a) * 1e6 / tasks for a, b in zip(before, now(), strict=True)]), flush=True)
 
 
 if __name__ == "__main__":
