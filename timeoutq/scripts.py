@@ -107,18 +107,21 @@ SIZES = {
     "SCARD": "todos in_progress done failed waiting",
     "ZCARD": "scheduled leases done_at calls workers hosts places trace_at leftovers",
     "HLEN": "owners payload attempts crashes errors runtime stats worker_info "
-    "traces trace_uses trace_texts releases durations0 durations1 slots resting policies groups host_failures",
+    "traces trace_uses trace_texts releases durations0 durations1 slots resting policies groups host_failures "
+    "priorities rerun",
     "LLEN": "bell error_log history",
     "XLEN": "alarm",
 }
 """Which command tells the size of each key, in constant time, and is refused where the key is of a foreign type."""
 
-ROOMS = {"polite": "politeness"}
+ROOMS = {"polite": "politeness", "priority": "priority", "rerun": "rerun"}
 """The parts that serve a queue in place of others, and for each the capability whose name in `uses` says so."""
 
 ALSO_WRITTEN = {
     "politeness": "waiting hosts slots alarm todos failed; places resting policies groups host_failures; "
     "errors error_log traces trace_uses trace_texts trace_at",
+    "priority": "priorities",
+    "rerun": "rerun; payload",
 }
 """The keys that a script with a room may write besides, on a queue that uses the room's capability."""
 

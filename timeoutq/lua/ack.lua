@@ -1,22 +1,24 @@
 -- ack: end leases as done, or for a time, and in the same step put the tasks that they found.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm calls
--- PARTS open sections items drop replay ready done add
+-- PARTS open sections items drop replay ready done add rerun
 -- SOUND stats leases calls; payload attempts crashes errors releases groups; done_at runtime traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
 -- SECTIONS  again=ms after which the tasks are ready again   and for one lease: payload=1 the payload that its task has then
 --       put=n the ids that it found   payloads=pairs (position in put, payload) *   groups=pairs (position in put, host) *
+--       priority=1 priorities=pairs improve=n as of put
 -- Reply letters, one a lease: O acked; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
-local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs')
-if refused then return refused end
+local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priority=1 priorities=pairs improve=n')
+local levels, unfit = levels_of(given.put or {}, given)
+if refused or unfit then return refused or unfit end
 local again_ms = tonumber(given.again or -1)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
 local recorded, limited = sound()
-local found, itself = {}, false
+local found, itself, held, anew, anew_names, over = {}, false, nil, {}, {}, {}
 if given.put or again_ms >= 0 then
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
-  local held = redis.call('SMISMEMBER', in_progress, unpack(ids))
+  held = redis.call('SMISMEMBER', in_progress, unpack(ids))
   redis.call('ZCARD', scheduled)
   redis.call('XLEN', alarm)
   even_when_full()
@@ -24,17 +26,18 @@ if given.put or again_ms >= 0 then
   -- a handler may put its own task again: if done tasks are not kept, this is possible only after the task has ended; until then
   -- the lease keeps the task alive
   for i = 1, #found do itself = itself or keep_done == 'no' and again_ms < 0 and found[i] == ids[1] end
-  if #found > 0 and not itself then add(found, given, false, false) end
-  if again_ms >= 0 then
-    local dues = {}
-    for i = 1, #ids do
-      if yes[i] and held[i] == 1 then dues[#dues + 1], dues[#dues + 2] = now + again_ms, ids[i] end
-    end
-    if #dues > 0 then
-      if given.payload then redis.call('HSET', payload, dues[2], given.payload) end
-      redis.call('ZADD', scheduled, unpack(dues))
-      rouse(now + again_ms)
-    end
+  if #found > 0 and not itself then add(found, given, false, false, levels) end
+end
+if run_again then anew, anew_names = run_again(ids, yes, over) end
+if again_ms >= 0 then
+  local dues = {}
+  for i = 1, #ids do
+    if yes[i] and held[i] == 1 then dues[#dues + 1], dues[#dues + 2] = now + again_ms, ids[i] end
+  end
+  if #dues > 0 then
+    if given.payload then redis.call('HSET', payload, dues[2], given.payload) end
+    redis.call('ZADD', scheduled, unpack(dues))
+    rouse(now + again_ms)
   end
 end
 if again_ms < 0 then
@@ -46,8 +49,16 @@ else
   end
 end
 for i = 1, #ids do
-  codes[i] = yes[i] and 'O' or 'L'
-  if not yes[i] then lost = lost + 1 end
+  codes[i] = (yes[i] or over[i]) and 'O' or 'L'
+  if codes[i] == 'L' then lost = lost + 1 end
+end
+if #anew > 0 then
+  -- they leave todos or in_progress like the others, and become ready in the same step
+  drop(anew, not limited)
+  count_up(stats, 'acked', #anew)
+  depart(anew, anew_names, 1, 0)
+  arrive(anew, anew_names)
+  if #ended == 0 then turn() end
 end
 if #ended > 0 then
   if not itself then drop(ended, not limited) end
@@ -61,8 +72,8 @@ if #ended > 0 then
   turn()
   if recorded and again_ms < 0 then ungroup(ended) end
   if itself then
-    add(found, given, false, false)
+    add(found, given, false, false, levels)
     drop(ended, not limited)
   end
 end
-return settle(call_id, codes, lost, #ended)
+return settle(call_id, codes, lost, #ended + #anew)

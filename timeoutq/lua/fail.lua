@@ -1,6 +1,6 @@
 -- fail: a handler failed. The task is scheduled for another attempt, or moved to failed when there is none left.
 -- KEYS  todos in_progress failed scheduled leases owners lock attempts runtime meta stats bell alarm calls
--- PARTS open sections items drop replay log ready
+-- PARTS open sections items drop replay log ready rerun
 -- SOUND stats leases calls alarm failed scheduled; runtime errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length)
 --       then for each lease: retry in ms, or -1 to give up; error text; then sections
@@ -16,6 +16,7 @@ local blocked, traces, words, texts = given.blocks or {}, given.traces or {}, gi
 for i = 1, #words, 2 do texts[words[i]] = words[i + 1] end
 local counts = redis.call('HMGET', attempts, unpack(ids))
 local held, seen, blocks = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}, {}
+local marks, anew = run_again and marks_of(ids) or {}, {}
 sound()
 even_when_full()
 for i = 1, #ids do
@@ -27,7 +28,9 @@ for i = 1, #ids do
     if blocked[i] then blocks[#ended] = now + tonumber(blocked[i]) end
     redis.call('HSET', attempts, ids[i], number(counts[i], 0) + 1)
     log_error(ids[i], message, traces[i], texts)
-    if retry < 0 then
+    if marks[i] then
+      anew[#anew + 1] = ids[i]
+    elseif retry < 0 then
       gave_up = gave_up + 1
       redis.call('SMOVE', in_progress, failed, ids[i])
     else
@@ -38,6 +41,9 @@ for i = 1, #ids do
   end
   if codes[i] == 'L' then lost = lost + 1 end
 end
+local is_held, over, anew_names = {}, {}, nil
+for i = 1, #anew do is_held[i] = true end
+if #anew > 0 then anew, anew_names = run_again(anew, is_held, over) end
 if #ended > 0 then
   drop(ended)
   if given.texts then trim_traces() end
@@ -47,6 +53,7 @@ if #ended > 0 then
   for i, until_ms in pairs(blocks) do
     if names[i] then block(names[i], until_ms, string.match(tokens[1], '^[^#]*')) end
   end
+  if #anew > 0 then arrive(anew, anew_names) end
   turn()
   if gave_up > 0 then count_up(stats, 'gave_up', gave_up) end
 end

@@ -12,6 +12,7 @@ local old = outdated(n)
 if #old > 0 then
   undo(old)
   undate(old)
+  unrank(old)
   count_up(stats, 'pruned', #old)
 end
 local early = far_turns(n)

@@ -4,15 +4,19 @@
 -- SOUND stats calls
 -- ARGV  1 call id   2 age of the call, ms (0 when first sent)   3.. count, id * count; sections
 -- SECTIONS  again=0 done and failed tasks, too   group=1 the host of all tasks   payloads=pairs (position, payload) *
---       groups=pairs (position, host) *: tasks with a host of their own
--- Reply letters, one an id: A added; t w p d f s the state it already is in
+--       groups=pairs (position, host) *: tasks with a host of their own   priority=1 the priority of all tasks
+--       priorities=pairs (position, priority) *   improve=n positions, none for all: with a higher priority than before, a done task
+--       comes back, and one in progress runs once more
+-- Reply letters, one an id: A added; r raised: the task was there and has this priority from now on; t w p d f s the state it
+--       already is in
 local call_id = ARGV[1]
 local ids, at = read_ids(3)
-local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs')
-if refused then return refused end
+local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs priority=1 priorities=pairs improve=n')
+local levels, unfit = levels_of(ids, given)
+if refused or unfit then return refused or unfit end
 sound()
 local before = answered_before(call_id, ids)
 if before then return before end
-local codes = add(ids, given, given.again, false)
+local codes = add(ids, given, given.again, false, levels)
 note_call(call_id)
 return codes

@@ -1,7 +1,7 @@
 -- release: give leases back without blame, to todos at once or to scheduled after a delay. The releases of a task by its handler
 -- are counted: with each one the task waits longer, and in the end it goes to failed. Those that block the host are counted apart.
 -- KEYS  todos in_progress failed scheduled leases owners lock runtime meta stats bell alarm calls
--- PARTS open sections items drop replay log ready
+-- PARTS open sections items drop replay log ready rerun
 -- SOUND stats leases calls alarm todos scheduled failed; runtime releases errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
 -- SECTIONS  delay=ms after which the tasks are ready   block=ms for which their hosts are blocked
@@ -51,6 +51,7 @@ end
 if #ended > 0 then
   sound()
   even_when_full()
+  if renew then renew(ended, marks_of(ended)) end -- the run that is given back goes on with what was put meanwhile
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
   if #counted > 0 then redis.call('HSET', key('releases'), unpack(counted)) end
   for i = 1, #spent do

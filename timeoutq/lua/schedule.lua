@@ -5,12 +5,15 @@
 -- ARGV  1 call id   2 age of the call, ms (0 when first sent)   3 due time, ms since 1970, or +delay, ms from now
 --       4.. count, id * count; sections
 -- SECTIONS  again=0 done and failed tasks, too   group=1 the host of all tasks   payloads=pairs (position, payload) *
---       groups=pairs (position, host) *: tasks with a host of their own
--- Reply letters, one an id: A added; s was scheduled and has the new time; t w p d f the state it already is in
+--       groups=pairs (position, host) *: tasks with a host of their own   priority=1 the priority of all tasks
+--       priorities=pairs (position, priority) *   improve=n positions, none for all: with a higher priority than before, a done task
+--       comes back, and one in progress runs once more
+-- Reply letters, one an id: A added; r raised, as by put; s was scheduled and has the new time; t w p d f the state it already is in
 local call_id = ARGV[1]
 local ids, at = read_ids(4)
-local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs')
-if refused then return refused end
+local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs priority=1 priorities=pairs improve=n')
+local levels, unfit = levels_of(ids, given)
+if refused or unfit then return refused or unfit end
 sound()
 local before = answered_before(call_id, ids)
 if before then return before end
@@ -18,6 +21,6 @@ local due = tonumber(ARGV[3])
 if string.sub(ARGV[3], 1, 1) == '+' then
   due = now + tonumber(string.sub(ARGV[3], 2))
 end
-local codes = add(ids, given, given.again, due)
+local codes = add(ids, given, given.again, due, levels)
 note_call(call_id)
 return codes

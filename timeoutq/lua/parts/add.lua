@@ -1,5 +1,5 @@
 -- add: how tasks come into the queue
--- PARTS find log
+-- PARTS find log raise
 -- bring_back: done and failed tasks become ready, each task in one step
 local function bring_back(ids, from, group)
   local names, count = hosts_of(ids, group), 0
@@ -33,23 +33,29 @@ local function fresh_ones(ids, group)
 end
 
 -- add: put the ids that no state knows into todos, or into scheduled when `due` is given; `again` brings done and
--- failed ones back. `given` are the sections of the call: of them, `group`, `payloads` and `groups` are read. An id that is named
--- twice has the payload and the group of the first time. Answers a letter an id.
-local function add(ids, given, again, due)
+-- failed ones back. `given` are the sections of the call: of them, `group`, `payloads`, `groups`, `improve` and, by `levels`, the
+-- priorities are read. An id that is named twice has the payload and the group of the first time, or of the time with the highest
+-- priority. Answers a letter an id.
+local function add(ids, given, again, due, levels)
   local where, known = find(ids)
   local group = given.group or ''
-  if known == 0 and not due and not given.payloads and not given.groups then return fresh_ones(ids, group) end
+  if known == 0 and not due and not given.payloads and not given.groups and not levels and not has('priority') then
+    return fresh_ones(ids, group)
+  end
   local payloads, groups = given.payloads or {}, given.groups or {}
   local fresh, codes, seen, twice = {}, {}, {}, false
+  local chosen, up, had = levels and chosen_of(ids, levels) or seen, {}, nil
+  if levels and known > 0 then up, had = raised_by(ids, where, levels, chosen, given.improve) end
   for i = 1, #ids do
     local id, state = ids[i], where[i]
-    if not state and not seen[id] then
-      seen[id], fresh[#fresh + 1], codes[i] = true, i, 'A'
-    elseif again and not seen[id] and (state == 'd' or state == 'f') then
-      seen[id], fresh[#fresh + 1], codes[i] = true, i, 'A'
+    local first = (chosen[id] or i) == i
+    if first and (not state or again and (state == 'd' or state == 'f') or up[i] == 'back') then
+      seen[id], fresh[#fresh + 1], codes[i] = i, i, 'A'
+    elseif up[i] then
+      seen[id], codes[i] = i, 'r'
     else
       codes[i] = state and not seen[id] and state or (due and 's' or 't')
-      twice = twice or seen[id]
+      twice = twice or not first
     end
   end
   local names, dues, back, from, bodies, own = {}, {}, {}, {}, {}, {}
@@ -67,7 +73,7 @@ local function add(ids, given, again, due)
       own[#own + 1] = groups[i]
     end
   end
-  if #bodies > 0 then redis.call('HLEN', payload) end
+  if #bodies > 0 or next(up) then redis.call('HLEN', payload) end
   if group ~= '' or #own > 0 then redis.call('HLEN', key('groups')) end
   if #back > 0 then
     may_clear()
@@ -75,6 +81,8 @@ local function add(ids, given, again, due)
     clear(back)
   end
   if #bodies > 0 then redis.call('HSET', payload, unpack(bodies)) end
+  if next(up) then raise(ids, where, levels, up, had, payloads) end
+  if grade and (levels or has('priority')) then grade(ids, fresh, where, levels) end
   if #own > 0 then
     -- the group of a task goes before the group of all
     regroup(names, group)
@@ -83,7 +91,7 @@ local function add(ids, given, again, due)
   end
   if due then
     for i = 1, #ids do
-      if codes[i] == 'A' or codes[i] == 's' then
+      if codes[i] == 'A' or codes[i] == 's' or codes[i] == 'r' and where[i] == 's' then
         dues[#dues + 1] = due
         dues[#dues + 1] = ids[i]
       end
@@ -104,7 +112,7 @@ local function add(ids, given, again, due)
   if #names > 0 then put_new(#names) end
   if waiting and twice then
     where = find(ids)
-    for i = 1, #ids do codes[i] = codes[i] == 'A' and 'A' or where[i] end
+    for i = 1, #ids do codes[i] = (codes[i] == 'A' or codes[i] == 'r') and codes[i] or where[i] end
   end
   return table.concat(codes)
 end

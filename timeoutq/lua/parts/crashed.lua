@@ -1,5 +1,5 @@
 -- crashed: what becomes of tasks whose leases ended without an answer
--- PARTS drop log ready done
+-- PARTS drop log ready done rerun
 -- nowhere: is a task, which a foreign hand has taken out of in_progress, in no other state?
 local function nowhere(id)
   for _, set in ipairs({todos, failed, key('waiting')}) do
@@ -17,6 +17,7 @@ local function crash(ids, was, reason)
   local gone, back, given_up, spent = {}, 0, 0, {}
   local fields, lines = {}, {}
   sound()
+  if renew then renew(ids, marks_of(ids)) end -- the next run has what was put meanwhile
   for i = 1, #ids do
     local id = ids[i]
     local count = number(counts[i], 0) + 1

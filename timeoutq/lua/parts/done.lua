@@ -1,5 +1,6 @@
 -- done: the door to the tasks that are done. Only this part and `ages` read or write the set `done`, and `done_at`: when each
 -- task was done, which is kept only where keep_done speaks of times or of a number of tasks
+-- PARTS priority
 local dates_done = keep_done ~= 'forever' and keep_done ~= 'no'
 
 -- is_done: is this task done?
@@ -26,6 +27,7 @@ local function finish(from, ids, which)
       end
     end
   end
+  if not keeps and #ended > 0 then unrank(ended) end
   if dates_done and #ended > 0 then
     local times = {}
     for i = 1, #ended do

@@ -1,8 +1,9 @@
 -- polite: on a polite queue, the ready tasks of a host wait in the host's own set (its lane) until it is the host's turn. This is
 -- what then stands behind the names of the door `ready`, and what the verbs for hosts need besides
--- PARTS log hostname
+-- PARTS log hostname priority
 -- waiting   all tasks that wait
--- host:NAME the lane: the waiting tasks of one host, by the time at which they became ready; the longest wait is next
+-- host:NAME the lane: the waiting tasks of one host, by the time at which they became ready, less what `priority` says; the lowest
+--           score is next
 -- hosts     when each host has its turn; inf for a host that waits for no time: full, used up, banned, or nothing waits
 -- slots     of each host: how many visits have ended, a space, and its tasks in todos or in_progress: nothing, one id, or NUL
 --           when `places` has them; after the NUL, while a recall is under way, 'r' and the last id that the recall looked at
@@ -199,15 +200,15 @@ if polite then
   -- arrive: enter tasks that are in `waiting` already into the lanes of their hosts
   function arrive(ids, names)
     load_hosts(names)
-    local by_host, met, free = {}, {}, false
+    local by_host, met, free, ahead = {}, {}, false, ahead_of(ids)
     for i = 1, #ids do
       local name = names[i]
       if name then
-        local some = by_host[name]
+        local some, at = by_host[name], ahead and string.format('%.0f', now - ahead[i]) or now
         if some then
-          some[#some + 1], some[#some + 2] = now, ids[i]
+          some[#some + 1], some[#some + 2] = at, ids[i]
         else
-          by_host[name] = {now, ids[i]}
+          by_host[name] = {at, ids[i]}
           met[#met + 1] = name
         end
       else
@@ -258,10 +259,11 @@ if polite then
     one.recall, one.moved = #ids == left and ids[#ids] or nil, true
     left = left - #ids
     local ready = #ids > 0 and call('SMISMEMBER', todos, unpack(ids))
+    local ahead = #ids > 0 and ahead_of(ids)
     for j = 1, #ids do
       if ready[j] == 1 then
         back[#back + 1] = ids[j]
-        rows[#rows + 1], rows[#rows + 2] = now, ids[j]
+        rows[#rows + 1], rows[#rows + 2] = string.format('%.0f', now - (ahead and ahead[j] or 0)), ids[j]
       end
     end
     if #back == 0 then return end
@@ -276,7 +278,8 @@ if polite then
     if one.many then
       one.recall, one.moved = '', true
     elseif one.held and call('SMOVE', todos, waiting, one.held) == 1 then
-      call('ZADD', key('host:' .. one.name), now, one.held)
+      local ahead = ahead_of({one.held})
+      call('ZADD', key('host:' .. one.name), string.format('%.0f', now - (ahead and ahead[1] or 0)), one.held)
       one.held, one.moved = false, true
     end
   end

@@ -1,0 +1,25 @@
+-- priority: on a polite queue, the task with the highest priority is the next of its host. A queue uses this as soon as a put has
+-- given a priority; tasks without one have 0
+-- priorities  the priority of each task that has one, a whole number from -1000 to 1000; kept also while the task is done
+-- A task stands in its lane at the time at which it became ready, in ms, less 2^41 for each point of its priority: so a higher
+-- priority goes first, and among equals the longest wait
+local point = 2199023255552
+
+-- rank: the priority that a word says; nil for one that is none
+local function rank(word)
+  local found = word and string.find(word, '^%-?%d%d?%d?%d?$') and tonumber(word)
+  if found and found >= -1000 and found <= 1000 then return found end
+end
+
+-- ahead_of: by how many ms each of these tasks goes before its time; nil on a queue without priorities
+local function ahead_of(ids)
+  if not has('priority') then return nil end
+  local ahead = redis.call('HMGET', key('priorities'), unpack(ids))
+  for i = 1, #ids do ahead[i] = (rank(ahead[i]) or 0) * point end
+  return ahead
+end
+
+-- unrank: forget the priorities of these tasks
+local function unrank(ids)
+  if has('priority') then redis.call('HDEL', key('priorities'), unpack(ids)) end
+end

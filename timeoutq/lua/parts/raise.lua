@@ -1,0 +1,101 @@
+-- raise: a put that gives a priority also raises tasks that are there already with a lower one
+-- PARTS switch priority ready
+local chosen_of, raised_by, raise, grade
+
+-- levels_of: the priorities that a put gives, each at the place of its task, false where it gives none; nil when it gives none at
+-- all. If they cannot be used, the second value is an error: the verb replies with it and writes nothing
+local function levels_of(ids, given)
+  if #ids == 0 or not given.priority and not given.priorities then return nil end
+  if not polite then
+    return nil, {err = 'PRIORITY this queue is not polite, and ready tasks of a queue that is not polite have no order: make it '
+      .. 'polite (politeness=Politeness(delay=0, per_host=1000) keeps nobody waiting), or use one queue for each priority'}
+  end
+  redis.call('HLEN', key('priorities'))
+  redis.call('HLEN', key('rerun'))
+  local levels, own = {}, given.priorities or {}
+  local names, groups = hosts_of(ids, given.group), given.groups or {}
+  for i = 1, #ids do
+    local word = own[i] or given.priority
+    levels[i] = rank(word) or false
+    if word and not levels[i] then
+      return nil, {err = 'PRIORITY a priority is a whole number from -1000 to 1000, not ' .. string.gsub(string.sub(word, 1, 20), '%c', '?')}
+    elseif word and not (groups[i] or names[i]) then
+      local id = string.gsub(string.sub(ids[i], 1, 80), '%c', '?')
+      return nil, {err = 'PRIORITY task ' .. id .. ' belongs to no host, so it does not wait for a turn, and a priority would '
+        .. 'mean nothing: put it with group=, or without a priority'}
+    end
+  end
+  return levels
+end
+
+if polite then
+  -- chosen_of: of an id that is named several times, which place counts: the one with the highest priority
+  function chosen_of(ids, levels)
+    local chosen = {}
+    for i = 1, #ids do
+      local before = chosen[ids[i]]
+      if not before or levels[i] and levels[i] > (levels[before] or 0) then chosen[ids[i]] = i end
+    end
+    return chosen
+  end
+
+  -- raised_by: what a put does to the tasks that are there: by place, up where it raises one that has not been claimed; marked for
+  -- one in progress that is to run once more; back for one that is done. The last two only where the put says `improve`
+  function raised_by(ids, where, levels, chosen, improve)
+    local found, all = {}, improve and #improve == 0
+    local had, improves = redis.call('HMGET', key('priorities'), unpack(ids)), {}
+    for _, at in ipairs(improve or {}) do improves[tonumber(at)] = true end
+    for i = 1, #ids do
+      local state, level = where[i], levels[i]
+      if state and level and chosen[ids[i]] == i then
+        local more = level > (rank(had[i]) or 0)
+        if state == 't' or state == 'w' or state == 's' then
+          found[i] = more and 'up' or nil
+        elseif more and (all or improves[i]) and state == 'p' then
+          local mark = redis.call('HGET', key('rerun'), ids[i])
+          if not mark or level > (rank(string.match(mark, '^%S+')) or 0) then found[i] = 'marked' end
+        elseif more and (all or improves[i]) and state == 'd' then
+          found[i] = 'back'
+        end
+      end
+    end
+    return found, had
+  end
+
+  -- raise: write what raised_by() has found, but for what comes back
+  function raise(ids, where, levels, found, had, bodies)
+    local names
+    for i = 1, #ids do
+      if found[i] == 'up' and not has('priority') then use('priority', true) end
+      if found[i] == 'marked' then
+        if not has('rerun') then use('rerun', true) end
+        redis.call('HSET', key('rerun'), ids[i], levels[i] .. ' ' .. (bodies[i] and '1' .. bodies[i] or '0'))
+      elseif found[i] == 'up' then
+        if bodies[i] then redis.call('HSET', payload, ids[i], bodies[i]) end
+        redis.call('HSET', key('priorities'), ids[i], levels[i])
+        if where[i] == 'w' then
+          names = names or hosts_of(ids)
+          local less = ((rank(had[i]) or 0) - levels[i]) * point
+          if names[i] then redis.call('ZADD', key('host:' .. names[i]), 'XX', 'INCR', string.format('%.0f', less), ids[i]) end
+        end
+      end
+    end
+  end
+
+  -- grade: keep the priorities of new tasks; one that comes back without a priority keeps the one that it had
+  function grade(ids, fresh, where, levels)
+    local rows, none = {}, {}
+    for n = 1, #fresh do
+      local i = fresh[n]
+      local level = levels and levels[i]
+      if level and level ~= 0 then
+        rows[#rows + 1], rows[#rows + 2] = ids[i], level
+      elseif level or not where[i] then
+        none[#none + 1] = ids[i]
+      end
+    end
+    if #rows > 0 and not has('priority') then use('priority', true) end
+    if #rows > 0 then redis.call('HSET', key('priorities'), unpack(rows)) end
+    if #none > 0 then unrank(none) end
+  end
+end

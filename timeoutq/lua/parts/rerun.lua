@@ -1,0 +1,55 @@
+-- rerun: a task in progress that a put wants to run once more is marked; when its run ends, the task is ready again. A queue uses
+-- this as soon as a task has been marked
+-- rerun  of each marked task: the priority of its next run, a blank, then 1 and its next payload, or 0 to keep the payload
+-- PARTS log
+local marks_of, renew, run_again, unmark
+
+if has('rerun') then
+  -- marks_of: the marks of these tasks, each at the place of its task
+  function marks_of(ids)
+    return redis.call('HMGET', key('rerun'), unpack(ids))
+  end
+
+  -- renew: the marked ones of these tasks have from now on what their marks say, and are marked no longer
+  function renew(ids, marks)
+    local gone = {}
+    for i = 1, #ids do
+      local level, with, body = string.match(marks[i] or '', '^(%-?%d+) ([01])(.*)$')
+      if level then
+        if with == '1' then redis.call('HSET', key('payload'), ids[i], body) end
+        if has('priority') then redis.call('HSET', key('priorities'), ids[i], level) end
+      end
+      if marks[i] then gone[#gone + 1] = ids[i] end
+    end
+    if #gone > 0 then redis.call('HDEL', key('rerun'), unpack(gone)) end
+  end
+
+  -- run_again: the runs of those tasks in progress end that `which` says true for: the marked ones are ready again, with a clean
+  -- record; gives them and their hosts. From now on `which` says false for them, and `over` true
+  function run_again(ids, which, over)
+    local marks, anew, kept = marks_of(ids), {}, {}
+    for i = 1, #ids do
+      if marks[i] and which[i] then anew[#anew + 1], kept[#kept + 1] = ids[i], marks[i] end
+    end
+    if #anew == 0 then return anew, anew end
+    local names, moved, moved_names = hosts_of(anew), {}, {}
+    renew(anew, kept)
+    clear(anew)
+    local n = 0
+    for i = 1, #ids do
+      if marks[i] and which[i] then
+        n, which[i] = n + 1, false
+        if redis.call('SMOVE', in_progress, entry(names[n]), ids[i]) == 1 then
+          moved[#moved + 1], moved_names[#moved + 1], over[i] = ids[i], names[n], true
+        end
+      end
+    end
+    if #moved > 0 then count_up(stats, 'reruns', #moved) end
+    return moved, moved_names
+  end
+
+  -- unmark: these tasks are marked no longer
+  function unmark(ids)
+    redis.call('HDEL', key('rerun'), unpack(ids))
+  end
+end
