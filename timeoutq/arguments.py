@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
 
 from timeoutq.errors import InvalidInput
-from timeoutq.model import MAX_TIME_MS, Lease, Payload, Politeness, State, Task, TaskId, Tasks
+from timeoutq.model import MAX_TIME_MS, Lease, Payload, Politeness, State, Task, TaskId, Tasks, text
 
 T = TypeVar("T")
 
@@ -190,14 +190,16 @@ class TaskList:
     ids: list[bytes] = field(default_factory=list[bytes])
     payloads: dict[int, bytes | Body] = field(default_factory=dict[int, bytes | Body])
     groups: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    priorities: dict[int, int] = field(default_factory=dict[int, int])
+    improved: list[int] = field(default_factory=list[int])
+    """The positions of the tasks that `improve` counts for."""
     _packed: int = field(default=0, compare=False)
 
     def add(self, task: object) -> None:
         """Add an id or a `Task`."""
         if isinstance(task, Task):
             self._carry(task.task, task.payload)
-            if task.group is not None:
-                self.groups[len(self.ids)] = self._group(task)
+            self._place(task)
             task = task.task
         self.ids.append(task_id(task))
 
@@ -228,7 +230,19 @@ class TaskList:
         def within(found: dict[int, T]) -> dict[int, T]:
             return {i - start: found[i] for i in range(start, stop) if i in found} if found else {}
 
-        return TaskList(self.ids[start:stop], within(self.payloads), within(self.groups))
+        improved = [at - start for at in self.improved if start <= at < stop] if self.improved else []
+        return TaskList(
+            self.ids[start:stop], within(self.payloads), within(self.groups), within(self.priorities), improved
+        )
+
+    def group_by(self, group: Callable[[str], object]) -> None:
+        """Give each task that has no group of its own the one that a function says for its id, unless that is None."""
+        for at, id in enumerate(self.ids):
+            if at not in self.groups:
+                name = text(id)
+                found = group(name)
+                if found is not None:
+                    self.groups[at] = self._group(name, found)
 
     def _carry(self, task: TaskId, payload: Payload) -> None:
         data = pack(payload, task)
@@ -240,16 +254,50 @@ class TaskList:
             self._packed += len(data)
             self.payloads[len(self.ids)] = data
 
-    def _group(self, task: Task) -> bytes:
+    def _place(self, task: Task) -> None:
+        at = len(self.ids)
+        if task.group is not None:
+            self.groups[at] = self._group(task.task, task.group)
+        if task.priority is not None:
+            self.priorities[at] = priority(task.priority, f"the priority of task {shown(task.task)}")
+        if flag(task.improve, "improve"):
+            if task.priority is None:
+                raise InvalidInput(f"task {shown(task.task)}: {NO_PRIORITY}")
+            self.improved.append(at)
+
+    def _group(self, task: object, group: object) -> bytes:
         try:
-            return host(task.group)
+            return host(group)
         except InvalidInput as error:
-            raise InvalidInput(f"the group of task {shown(task.task)}: {error}") from error
+            raise InvalidInput(f"the group of task {shown(task)}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How tasks are put: the options that `put` and `schedule` have for all of their tasks, not checked yet."""
+
+    again: object = False
+    group: object = None
+    priority: object = None
+    improve: object = False
+
+
+AS_IT_IS = How()
+"""Tasks are put as they are, without any option."""
+
+NO_PRIORITY = "improve=True compares priorities: add priority=, in a crawl for example minus the depth of the page"
+PRIORITY = 1000
+"""The highest priority; the lowest is as far below 0."""
+
+
+def priority(value: object, name: str = "priority") -> int:
+    """Check a priority: a whole number from -1000 to 1000."""
+    return count(value, name, -PRIORITY, PRIORITY)
 
 
 def tasks(given: tuple[Tasks, ...]) -> TaskList:
     """Check ids, `Task`s, mappings of ids to payloads, and iterables of ids and `Task`s, and make one list of them."""
-    found = TaskList([], {}, {})
+    found = TaskList([], {}, {}, {}, [])
     for item in given:
         if isinstance(item, str | bytes | Task):
             found.add(item)

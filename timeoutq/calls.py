@@ -143,12 +143,15 @@ def by_position(name: str, found: Mapping[int, Argument | Body]) -> Words:
 def task_words(tasks: TaskList) -> Words:
     """Give the ids, and the options that say what goes with them."""
     words: Words = [len(tasks.ids), *tasks.ids]
-    return words + carried(tasks) if tasks.payloads or tasks.groups else words
+    bare = not (tasks.payloads or tasks.groups or tasks.priorities or tasks.improved)
+    return words if bare else words + carried(tasks)
 
 
 def carried(tasks: TaskList) -> Words:
     """Give the options that say what goes with the ids of tasks."""
-    return by_position("payloads", tasks.payloads) + by_position("groups", tasks.groups)
+    words = by_position("payloads", tasks.payloads) + by_position("groups", tasks.groups)
+    words += by_position("priorities", tasks.priorities)
+    return words + section("improve", *(at + 1 for at in tasks.improved)) if tasks.improved else words
 
 
 def record_words(records: Sequence[Record]) -> Words:
@@ -176,6 +179,7 @@ def record_words(records: Sequence[Record]) -> Words:
         *by_position("errors", errors),
         *by_position("payloads", payloads),
         *by_position("groups", groups),
+        *by_position("priorities", {at: record.priority for at, record in enumerate(records) if record.priority}),
     ]
 
 

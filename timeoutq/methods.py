@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from timeoutq import arguments, flows, sending, tracebacks
+from timeoutq.arguments import How
 from timeoutq.calls import BATCH, Call
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import Answer, Lease, Outcome, Payload, Task, Tasks
@@ -27,23 +28,22 @@ CONVERTS = 20
 # ---- tasks in
 
 
-def put(talk: Talk, tasks: tuple[Tasks, ...], again: bool, group: str | None, durable: int) -> Flow[Outcome]:
+def put(talk: Talk, tasks: tuple[Tasks, ...], how: How, durable: int) -> Flow[Outcome]:
     """Put tasks."""
-    calls = talk.operations.put(tasks, talk.nonce, again=again, group=group)
+    calls = talk.operations.put(tasks, talk.nonce, how)
     return sending.answers(talk, calls, _replicas(durable))
 
 
-def schedule(
+def later(
     talk: Talk,
     tasks: tuple[Tasks, ...],
     at: float | datetime | None,
     after: float | None,
-    again: bool,
-    group: str | None,
+    how: How,
     durable: int,
 ) -> Flow[Outcome]:
     """Schedule tasks."""
-    calls = talk.operations.schedule(tasks, talk.nonce, at=at, after=after, again=again, group=group)
+    calls = talk.operations.schedule(tasks, talk.nonce, at=at, after=after, how=how)
     return sending.answers(talk, calls, _replicas(durable))
 
 

@@ -7,7 +7,7 @@ surrogate escapes and go back to Redis as the bytes they were.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast, overload
@@ -23,7 +23,7 @@ Payload = Any
 class Task:
     """A task: its id, and what goes with the id. A `Task` may stand wherever an id may, and `pull` gives such tasks.
 
-    The payload and the group count where the task is put; elsewhere only the id counts.
+    All but the id count where the task is put; elsewhere only the id counts.
     """
 
     task: str
@@ -32,13 +32,31 @@ class Task:
     group: str | None = None
     """On a polite queue, the host that the task counts for. None stands for the `group` of the call, or the host of the
     task's URL."""
+    priority: int | None = None
+    """On a polite queue, -1000 to 1000: of the tasks that wait for one host, the one with the highest priority is next.
+    None stands for the `priority` of the call, or 0."""
+    improve: bool = False
+    """As `improve=` of `put`, for this task."""
 
-    def __init__(self, task: TaskId, payload: Payload = None, group: str | None = None) -> None:
+    def __init__(
+        self,
+        task: TaskId,
+        payload: Payload = None,
+        group: str | None = None,
+        priority: int | None = None,
+        improve: bool = False,
+    ) -> None:
         """Name a task; nothing is checked before the task is used."""
         object.__setattr__(self, "task", text(task) if isinstance(task, bytes) else task)
         object.__setattr__(self, "payload", payload)
         object.__setattr__(self, "group", group)
+        object.__setattr__(self, "priority", priority)
+        object.__setattr__(self, "improve", improve)
 
+
+Group = str | Callable[[str], str | None]
+"""The host that tasks count for on a polite queue, or a function that gives it for each id, such as
+`timeoutq.urls.domain`; where the function gives None, the host is that of the task's URL."""
 
 Tasks = TaskId | Task | Mapping[TaskId, Payload] | Iterable[TaskId | Task]
 """One id or `Task`, a mapping of ids to payloads, or any iterable of ids and `Task`s."""
@@ -60,6 +78,9 @@ class Answer(StrEnum):
     """What became of one id in a batch."""
 
     ADDED = "added"
+    RAISED = "raised"
+    """The task was there with a lower priority, and has the new priority, and the new payload, from now on; a task in
+    progress has them in the run that follows this one."""
     TODOS = "todos"
     WAITING = "waiting"
     SCHEDULED = "scheduled"
@@ -251,6 +272,7 @@ class Outcome(Sequence[Answer]):
 
 ANSWERS: dict[int, Answer] = {
     ord("A"): Answer.ADDED,
+    ord("r"): Answer.RAISED,
     ord("t"): Answer.TODOS,
     ord("w"): Answer.WAITING,
     ord("s"): Answer.SCHEDULED,
@@ -293,6 +315,9 @@ class TaskInfo:
     """On a polite queue, the host that the task counts for."""
     host_releases: int = 0
     """How often a release of the task blocked its host; such releases do not count against `max_releases`."""
+    priority: int = 0
+    again: bool = False
+    """Whether a task in progress runs once more after this run, because it was put meanwhile with `improve=True`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +337,7 @@ class Record:
     payload: Payload = None
     group: str | None = None
     """The group with which the task was put: its host on a polite queue."""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

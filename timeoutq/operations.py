@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from timeoutq import arguments, replies, scripts
-from timeoutq.arguments import Body, TaskList
+from timeoutq.arguments import AS_IT_IS, Body, How, TaskList
 from timeoutq.calls import (
     BATCH,
     Argument,
@@ -92,12 +92,10 @@ class Operations:
 
     # ---- tasks in
 
-    def put(
-        self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes], *, again: bool = False, group: object = None
-    ) -> list[Call[Outcome]]:
+    def put(self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes], how: How = AS_IT_IS) -> list[Call[Outcome]]:
         """Build the calls that put tasks: one for each 500, or each MiB of payloads."""
         found = arguments.tasks(tasks)
-        return self.put_checked(found, nonce, _how(again, group))
+        return self.put_checked(found, nonce, _how(found, how))
 
     def put_checked(
         self, tasks: TaskList, nonce: Callable[[], bytes], options: Sequence[Argument | Body] = ()
@@ -115,17 +113,16 @@ class Operations:
         *,
         at: object = None,
         after: object = None,
-        again: bool = False,
-        group: object = None,
+        how: How = AS_IT_IS,
     ) -> list[Call[Outcome]]:
         """Build the calls that schedule tasks."""
-        options = _how(again, group)
-        due = arguments.due(at, after)
+        due, found = arguments.due(at, after), arguments.tasks(tasks)
+        options = _how(found, how)
         return [
             self.call(
                 "schedule", [due, *task_words(part), *options], replies.outcome(part.ids), id=nonce(), weight=weight
             )
-            for part, weight in batches(arguments.tasks(tasks))
+            for part, weight in batches(found)
         ]
 
     # ---- leases
@@ -357,10 +354,21 @@ class Operations:
         return self.call("convert", [BATCH // 2], bytes)
 
 
-def _how(again: bool, group: object) -> Words:
+def _how(found: TaskList, how: How) -> Words:
     # the options that put and schedule have for all of their tasks
-    options = section("again") if arguments.flag(again, "again") else []
-    return options if group is None else [*options, *section("group", arguments.host(group))]
+    words: Words = section("again") if arguments.flag(how.again, "again") else []
+    if callable(how.group):
+        found.group_by(how.group)
+    elif how.group is not None:
+        words += section("group", arguments.host(how.group))
+    if how.priority is not None:
+        words += section("priority", arguments.priority(how.priority))
+    if arguments.flag(how.improve, "improve"):
+        if how.priority is None and len(found.priorities) < len(found.ids):
+            raise InvalidInput(arguments.NO_PRIORITY)
+        found.improved.clear()  # for the call says it of all tasks
+        words += section("improve")
+    return words
 
 
 def _one_id(task: TaskId | Task) -> bytes:

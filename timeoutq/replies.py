@@ -194,7 +194,7 @@ def _releases(value: bytes | None) -> tuple[int, int]:
 
 
 def info(task: str, reply: Any) -> TaskInfo:
-    now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases = reply
+    now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases, level, again = reply
     error_at, message = _error(error)
     ends = when(deadline)
     return TaskInfo(
@@ -213,6 +213,8 @@ def info(task: str, reply: Any) -> TaskInfo:
         traceback=read_traceback(trace, message),
         host=text(host) if host else None,
         host_releases=_releases(releases)[1],
+        priority=whole(level),
+        again=bool(again),
     )
 
 
@@ -248,7 +250,7 @@ def host(row: Any) -> HostInfo:
 
 
 def described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
-    letters, times, failures, crashes, errors, bodies, groups = reply
+    letters, times, failures, crashes, errors, bodies, groups, levels = reply
     records: list[Record] = []
     for i, letter in enumerate(letters):
         state = STATES.get(bytes((letter,)))
@@ -267,6 +269,7 @@ def described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
                     error_at=error_at,
                     payload=arguments.unpack(bodies[i]) if bodies else None,
                     group=text(groups[i]) if groups and groups[i] else None,
+                    priority=whole(levels[i]) if levels else 0,
                 )
             )
     return len(letters), records

@@ -21,6 +21,7 @@ from tests.rig.invariants import check
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, State, Unavailable, flows, sending
+from timeoutq.arguments import How
 from timeoutq.calls import Call
 from timeoutq.embedded import EmbeddedServer
 
@@ -75,7 +76,7 @@ def test_a_put_again_whose_reply_was_lost_does_not_bring_a_task_back_twice(
 ) -> None:
     through.put("a")
     through.ack(through.claim()[0])
-    call: Call[Any] = through.operations.put(("a",), through.token, again=True)[0]
+    call: Call[Any] = through.operations.put(("a",), through.token, How(again=True))[0]
     with redis.Redis.from_url(url) as client:
         raw: Any = client
         assert raw.execute_command(*call.command()) == b"A"

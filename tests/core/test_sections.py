@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from timeoutq import Queue, ServerError, sending
+from timeoutq.arguments import How
 from timeoutq.calls import Call
 from timeoutq.durations import Delta
 from timeoutq.model import Lease, Record, State
@@ -17,7 +18,7 @@ from timeoutq.testing import fake_queue
 
 Build = Callable[[Queue, Lease], Call[Any]]
 VERBS: dict[str, Build] = {
-    "put": lambda queue, _: queue.operations.put(("new", "done"), queue.token, again=True)[0],
+    "put": lambda queue, _: queue.operations.put(("new", "done"), queue.token, How(again=True))[0],
     "schedule": lambda queue, _: queue.operations.schedule(("new", "done"), queue.token, after=5)[0],
     "claim": lambda queue, _: queue.operations.claim(queue.token(), 5, 5000, 6000),
     "ack": lambda queue, lease: queue.operations.ack([lease], 5000)[0],

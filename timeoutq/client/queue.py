@@ -11,12 +11,14 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, overload
 
 from timeoutq import flows, methods, reads, why
+from timeoutq.arguments import How
 from timeoutq.client.driving import Driver
 from timeoutq.hosts import Hosts
 from timeoutq.model import (
     Answer,
     Entry,
     Failure,
+    Group,
     Lease,
     Outcome,
     Page,
@@ -54,19 +56,32 @@ class Queue(Driver):
 
     # ---- tasks in
 
-    def put(self, *tasks: Tasks, again: bool = False, group: str | None = None, durable: int = 0) -> Outcome:
+    def put(
+        self,
+        *tasks: Tasks,
+        again: bool = False,
+        group: Group | None = None,
+        priority: int | None = None,
+        improve: bool = False,
+        durable: int = 0,
+    ) -> Outcome:
         """Put tasks: ids, `Task`s, mappings of ids to payloads, or iterables of ids and `Task`s, any number.
 
         Gives for each id, in order, `ADDED` or the state that holds the id already; `again=True` puts done and failed
         tasks back with a clean record. Each 500 ids (or each MiB of payloads) are one atomic step. If one of the ids is
         bad, nothing is put.
-        On a polite queue, `group` is the host that the tasks count for, instead of the host of their URL; a `Task` may
-        have a group of its own. A queue that is not polite keeps groups for later. With `durable`, the call returns
-        when that many replicas have confirmed the tasks (WAIT), so that a failover to one of them does not lose the
-        tasks.
+        On a polite queue, `group` is the host that the tasks count for, instead of the host of their URL; it may be a
+        function that gives the host for each id, and a `Task` may have a group of its own. A queue that is not polite
+        keeps groups for later. Also on a polite queue, `priority` (-1000 to 1000, 0 if omitted) says which of the tasks
+        that wait for one host is next: the one with the highest priority, then the longest wait. A task that is there
+        already with a lower priority, and is not claimed yet, gets this priority and this payload, and the answer is
+        `RAISED`. With `improve=True` a task in progress is raised, too: it runs once more after this run; and a task
+        that was done at a lower priority is put back. Without `priority`, nothing is raised.
+        With `durable`, the call returns when that many replicas have confirmed the tasks (WAIT), so that a failover to
+        one of them does not lose the tasks.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
-        return self.run(methods.put(self.talk, tasks, again, group, durable))
+        return self.run(methods.put(self.talk, tasks, How(again, group, priority, improve), durable))
 
     def schedule(
         self,
@@ -74,16 +89,18 @@ class Queue(Driver):
         at: float | datetime | None = None,
         after: float | None = None,
         again: bool = False,
-        group: str | None = None,
+        group: Group | None = None,
+        priority: int | None = None,
+        improve: bool = False,
         durable: int = 0,
     ) -> Outcome:
         """Schedule tasks `at` a time (Unix seconds or an aware datetime), or `after` a number of seconds.
 
         A task that is scheduled already gets the new time, earlier or later, and the answer `SCHEDULED`. `after` counts
-        by the server's clock. `group` and `durable` are as for `put`. Raises `InvalidInput`, `ServerFull`,
-        `Unavailable`, `NotReplicated`.
+        by the server's clock. `group`, `priority`, `improve` and `durable` are as for `put`. Raises `InvalidInput`,
+        `ServerFull`, `Unavailable`, `NotReplicated`.
         """
-        return self.run(methods.schedule(self.talk, tasks, at, after, again, group, durable))
+        return self.run(methods.later(self.talk, tasks, at, after, How(again, group, priority, improve), durable))
 
     # ---- leases
 

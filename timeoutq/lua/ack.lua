@@ -5,13 +5,14 @@
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
 -- SECTIONS  again=ms after which the tasks are ready again   and for one lease: payload=1 the payload that its task has then
 --       put=n the ids that it found   payloads=pairs (position in put, payload) *   groups=pairs (position in put, host) *
---       priority=1 priorities=pairs improve=n as of put
+--       priorities=pairs improve=n as of put
 -- Reply letters, one a lease: O acked; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
-local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priority=1 priorities=pairs improve=n')
+local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n')
+if refused then return refused end
 local levels, unfit = levels_of(given.put or {}, given)
-if refused or unfit then return refused or unfit end
+if unfit then return unfit end
 local again_ms = tonumber(given.again or -1)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
 local recorded, limited = sound()

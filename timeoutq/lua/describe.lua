@@ -3,7 +3,7 @@
 -- PARTS open find ages
 -- ARGV  1 call id   2 age of the call, ms   3 bytes of payloads after which it ends   4.. id *
 -- Reply {state letters, one an id, u it is in none; times in ms: due of s, acked of d; failures, crashes, errors, payloads,
---       groups or {}}
+--       groups or {}, priorities or {}}
 local ids, most = {unpack(ARGV, 4)}, tonumber(ARGV[3])
 local bodies, bytes = {}, 0
 if redis.call('EXISTS', payload) == 1 then
@@ -27,4 +27,5 @@ return {
   table.concat(letters), times, redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', crashes, unpack(ids)),
   redis.call('HMGET', errors, unpack(ids)), bodies,
   redis.call('EXISTS', groups) == 1 and redis.call('HMGET', groups, unpack(ids)) or {},
+  has('priority') and redis.call('HMGET', key('priorities'), unpack(ids)) or {},
 }

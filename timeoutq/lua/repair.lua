@@ -222,17 +222,24 @@ local function of_records(hash, kept_in, forget, numbers, form)
     local states, old = where_all(ids), {}
     for i = 1, #ids do
       if not string.find(states[i], kept_in or '[ptwsf]') then
-        if kept_in or not mends then wrong('leftover') end
+        if kept_in == 'p' or not mends then wrong('leftover') end
         old[#old + 1] = ids[i]
       end
     end
     if #old == 0 or not mends then return end
-    if not kept_in then
+    if kept_in ~= 'p' then
       old = aged(old)
       if #old == 0 then return end
     end
     if forget then return forget(old) end
     redis.call('HDEL', hash, unpack(old))
+  end
+end
+-- used_by: a foreign hand that has damaged `uses` has hidden what a capability keeps
+local function used_by(capability, see)
+  return function(ids, ...)
+    if #ids > 0 and not has(capability) and wrong('odd meta uses') then use(capability, true) end
+    return see(ids, ...)
   end
 end
 local function of_times(ids)
@@ -346,6 +353,8 @@ local stages = {
   {'SSCAN', todos, of_states}, {'ZSCAN', scheduled, of_scheduled}, {'SSCAN', failed, of_states}, {'ZSCAN', leases, of_leases},
   {'HSCAN', owners, of_owners}, {'HSCAN', runtime, of_records(runtime, 'p', nil, 'runtime')}, {'HSCAN', key('slots'), of_slots},
   {'ZSCAN', key('places'), of_places}, {'HSCAN', key('groups'), of_records(key('groups'))},
+  {'HSCAN', key('priorities'), used_by('priority', of_records(key('priorities'), '[ptwsfd]', nil, 'priorities', rank))},
+  {'FIELDS', key('rerun'), used_by('rerun', of_records(key('rerun'), 'p'))},
   {'FIELDS', payload, of_records(payload)}, {'HSCAN', attempts, of_records(attempts, nil, clear, 'attempts')},
   {'HSCAN', crashes, of_records(crashes, nil, clear, 'crashes')}, {'FIELDS', errors, of_records(errors, nil, clear)},
   {'HSCAN', key('releases'), of_records('releases', nil, clear, 'releases', like('^%-?%d+ ?%d*$'))},

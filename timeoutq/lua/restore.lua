@@ -5,11 +5,11 @@
 -- ARGV  1 call id   2 age of the call, ms (0 when first sent)
 --       3.. count, id * count, the letters of their states, t s d f, as one word; sections
 -- SECTIONS  of (position, value) *: times=pairs ms, due of s, acked of d   failures=pairs   crashes=pairs
---       errors=pairs the last one, its time before it   payloads=pairs   groups=pairs
+--       errors=pairs the last one, its time before it   payloads=pairs   groups=pairs   priorities=pairs
 -- Reply letters, one an id: A it is restored; t w p d f s the state it already is in
 local call_id = ARGV[1]
 local ids, at = read_ids(3)
-local given, refused = sections(at + 1, ' times=pairs failures=pairs crashes=pairs errors=pairs payloads=pairs groups=pairs')
+local given, refused = sections(at + 1, ' times=pairs failures=pairs crashes=pairs errors=pairs payloads=pairs groups=pairs priorities=pairs')
 if refused then return refused end
 local letters, times, groups = ARGV[at], given.times or {}, given.groups or {}
 local where, codes = find(ids), {}
@@ -21,7 +21,8 @@ if tonumber(ARGV[2]) > 0 and was_called(call_id) then
   return table.concat(codes)
 end
 local sets, dues, acked = {t = {}, d = {}, f = {}}, {}, {}
-local earliest, count, seen = nil, 0, {}
+local earliest, count, seen, ranked, levels = nil, 0, {}, {}, given.priorities or {}
+if given.priorities then redis.call('HLEN', key('priorities')) end
 -- of each record: its key, its values by position, and what is to be written
 local records = {
   {attempts, given.failures or {}, {}}, {crashes, given.crashes or {}, {}},
@@ -32,6 +33,8 @@ for i = 1, #ids do
   codes[i] = where[i] or seen[id] or 'A'
   if codes[i] == 'A' then
     seen[id], count = letter, count + 1
+    local level = rank(levels[i])
+    if level then ranked[#ranked + 1], ranked[#ranked + 2] = id, level end
     if letter ~= 'd' then regroup({id}, groups[i]) end
     if letter == 's' then
       dues[#dues + 1], dues[#dues + 2] = time, id
@@ -52,6 +55,10 @@ end
 -- what is known of a task is written before the task: a script that is refused half-way leaves no task without it
 for _, record in ipairs(records) do
   if #record[3] > 0 then redis.call('HSET', record[1], unpack(record[3])) end
+end
+if #ranked > 0 then
+  if not has('priority') then use('priority', true) end
+  redis.call('HSET', key('priorities'), unpack(ranked))
 end
 if #sets.t > 0 then ready(sets.t) end
 if #sets.d > 0 then keep(sets.d, acked) end

@@ -12,8 +12,9 @@
 local call_id = ARGV[1]
 local ids, at = read_ids(4)
 local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs priority=1 priorities=pairs improve=n')
+if refused then return refused end
 local levels, unfit = levels_of(ids, given)
-if refused or unfit then return refused or unfit end
+if unfit then return unfit end
 sound()
 local before = answered_before(call_id, ids)
 if before then return before end

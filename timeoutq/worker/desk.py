@@ -257,6 +257,12 @@ class Desk:
                 elif answer is Answer.FAILED:
                     self._give_up(lease)
 
+    def refused(self, errand: Errand, error: Exception) -> None:
+        """Fail the tasks whose ack the queue refuses, as it would each time: what their handlers gave cannot be put."""
+        for lease in errand.leases:
+            self.failed(lease, error)
+        self.wake()
+
     def _give_up(self, lease: Lease) -> None:
         self.tally.failed += 1
         error = f"released {self.rules.most_releases} times by its handler"

@@ -18,7 +18,7 @@ from tenacity import RetryCallState, wait_random_exponential
 from timeoutq import flows, sending
 from timeoutq.calls import Call
 from timeoutq.cleaner import Cleaner
-from timeoutq.errors import TimeoutqError
+from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import Lease
 from timeoutq.replies import Claimed
 from timeoutq.worker.desk import Desk
@@ -111,7 +111,9 @@ class Exchanges:
         self._source.pace.took(time.monotonic() - sent_at)
         trouble: TimeoutqError | None = None
         for errand, result in zip(errands, results, strict=False):
-            if isinstance(result, TimeoutqError):
+            if isinstance(result, InvalidInput) and errand.verb == "ack":
+                self._desk.refused(errand, result)
+            elif isinstance(result, TimeoutqError):
                 trouble = result
                 self._desk.ends.errands.append(errand)
             else:

@@ -15,5 +15,6 @@ local function about(id)
     redis.call('HGET', attempts, id), redis.call('HGET', crashes, id), redis.call('HGET', errors, id),
     redis.call('HGET', payload, id), hosts_of({id})[1] or false,
     digest and redis.call('HGET', key('trace_texts'), digest), redis.call('HGET', key('releases'), id),
+    has('priority') and redis.call('HGET', key('priorities'), id), has('rerun') and redis.call('HEXISTS', key('rerun'), id) or 0,
   }
 end
