@@ -13,7 +13,7 @@ end
 
 -- ahead_of: by how many ms each of these tasks goes before its time; nil on a queue without priorities
 local function ahead_of(ids)
-  if not has('priority') then return nil end
+  if #ids == 0 or not has('priority') then return nil end
   local ahead = redis.call('HMGET', key('priorities'), unpack(ids))
   for i = 1, #ids do ahead[i] = (rank(ahead[i]) or 0) * point end
   return ahead

@@ -4,10 +4,10 @@
 -- PARTS log
 local marks_of, renew, run_again, unmark
 
-if has('rerun') then
+if uses then
   -- marks_of: the marks of these tasks, each at the place of its task
   function marks_of(ids)
-    return redis.call('HMGET', key('rerun'), unpack(ids))
+    return has('rerun') and redis.call('HMGET', key('rerun'), unpack(ids)) or {}
   end
 
   -- renew: the marked ones of these tasks have from now on what their marks say, and are marked no longer
@@ -50,6 +50,6 @@ if has('rerun') then
 
   -- unmark: these tasks are marked no longer
   function unmark(ids)
-    redis.call('HDEL', key('rerun'), unpack(ids))
+    if has('rerun') then redis.call('HDEL', key('rerun'), unpack(ids)) end
   end
 end
