@@ -25,8 +25,10 @@ clear(ids)
 drop(running)
 withdraw(ids, where)
 ungroup(ids)
-unrank(ids)
-if unmark then unmark(ids) end
+if uses then
+  unrank(ids)
+  unmark(ids)
+end
 if count > 0 then
   count_up(stats, 'forgotten', count)
 end

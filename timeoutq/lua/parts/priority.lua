@@ -4,6 +4,7 @@
 -- A task stands in its lane at the time at which it became ready, in ms, less 2^41 for each point of its priority: so a higher
 -- priority goes first, and among equals the longest wait
 local point = 2199023255552
+local ahead_of, unrank
 
 -- rank: the priority that a word says; nil for one that is none
 local function rank(word)
@@ -11,15 +12,17 @@ local function rank(word)
   if found and found >= -1000 and found <= 1000 then return found end
 end
 
--- ahead_of: by how many ms each of these tasks goes before its time; nil on a queue without priorities
-local function ahead_of(ids)
-  if #ids == 0 or not has('priority') then return nil end
-  local ahead = redis.call('HMGET', key('priorities'), unpack(ids))
-  for i = 1, #ids do ahead[i] = (rank(ahead[i]) or 0) * point end
-  return ahead
-end
+if uses then
+  -- ahead_of: by how many ms each of these tasks goes before its time; nil on a queue without priorities
+  function ahead_of(ids)
+    if #ids == 0 or not has('priority') then return nil end
+    local ahead = redis.call('HMGET', key('priorities'), unpack(ids))
+    for i = 1, #ids do ahead[i] = (rank(ahead[i]) or 0) * point end
+    return ahead
+  end
 
--- unrank: forget the priorities of these tasks
-local function unrank(ids)
-  if has('priority') then redis.call('HDEL', key('priorities'), unpack(ids)) end
+  -- unrank: forget the priorities of these tasks
+  function unrank(ids)
+    if has('priority') then redis.call('HDEL', key('priorities'), unpack(ids)) end
+  end
 end
