@@ -101,7 +101,7 @@ def test_keys_are_what_the_header_names_and_arguments_what_it_counts(name: str) 
 def test_sections_are_those_that_the_header_names_and_that_the_table_of_operations_writes(name: str) -> None:
     body = (LUA / f"{name}.lua").read_text("utf-8")
     header = re.search(r"-- SECTIONS +(.*?)\n-- Reply", body, re.DOTALL)
-    named = re.findall(r"(?<![\w=])[a-z_]+=(?:\d+|n|pairs|ms)(?!\w)", header.group(1)) if header else []
+    named = re.findall(r"(?<![\w=])[a-z_]+=(?:\d+|numbers|n|pairs|ms)(?!\w)", header.group(1)) if header else []
     taken = re.findall(r" sections\([^']*'( [a-z_ =\d]+)'\)\nif refused then return refused end\n", body)
     assert [takes.split() for takes in taken] == ([named] if named else [])
     # the sections of a call with all options, read from its end
@@ -112,7 +112,9 @@ def test_sections_are_those_that_the_header_names_and_that_the_table_of_operatio
         assert isinstance(count, int)
         assert count == len(words) - at - 2, words[at]
         exact = {"ms": 1, **{str(n): n for n in range(10)}}
-        assert count == exact[form] if form in exact else count % (2 if form == "pairs" else 1) == 0, words[at]
+        assert count == exact[form] if form in exact else count % (2 if form in ("pairs", "numbers") else 1) == 0, (
+            words[at]
+        )
         del words[at:]
 
 

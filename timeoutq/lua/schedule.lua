@@ -11,13 +11,12 @@ local call_id = ARGV[1]
 local ids, at = read_ids(4)
 local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs')
 if refused then return refused end
+local due = tonumber((string.match(ARGV[3], '^%+?(%d+)$')))
+if not due then return {err = 'TIME when the tasks are due is no number of milliseconds'} end
+if string.sub(ARGV[3], 1, 1) == '+' then due = now + due end
 sound()
 local before = answered_before(call_id, ids)
 if before then return before end
-local due = tonumber(ARGV[3])
-if string.sub(ARGV[3], 1, 1) == '+' then
-  due = now + tonumber(string.sub(ARGV[3], 2))
-end
 local codes = add(ids, given, given.again, due)
 note_call(call_id)
 return codes
