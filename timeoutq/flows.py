@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from timeoutq import arguments, replies, telling
+from timeoutq import replies, telling
 from timeoutq.arguments import TaskList
 from timeoutq.calls import BATCH, Call, fitting
 from timeoutq.errors import (
@@ -27,7 +27,7 @@ from timeoutq.errors import (
     TimeoutqError,
     UnsafeServer,
 )
-from timeoutq.model import Answer, Lease, Outcome, State, TaskInfo, Tasks
+from timeoutq.model import Answer, Lease, Outcome, State, TaskInfo
 from timeoutq.replies import Claimed, Swept
 from timeoutq.sending import (
     BELL_WAIT,
@@ -76,6 +76,10 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
     changed = yield from answer(talk, talk.operations.configure(settings))
     if changed == 2:
         yield from convert(talk)
+
+
+CONVERTS = 20
+"""How many parts of an unfinished conversion one prune does; a part is 250 tasks."""
 
 
 def convert(talk: Talk, calls: int = 0) -> Flow[None]:
@@ -232,6 +236,32 @@ def clean(talk: Talk) -> Flow[tuple[Swept, Swept]]:
     return requeued, promoted
 
 
+def requeue_expired(talk: Talk, n: int) -> Flow[int]:
+    """Take back up to `n` tasks whose lease ran out; give their number."""
+    asked = time.monotonic()
+    swept = yield from answer(talk, talk.operations.requeue_expired(n))
+    talk.clock.swept(swept.now_ms, asked)
+    tell_given_up(talk.operations.name, swept)
+    return swept.moved
+
+
+def promote_due(talk: Talk, n: int) -> Flow[int]:
+    """Make up to `n` scheduled tasks ready that are due; give their number."""
+    asked = time.monotonic()
+    swept = yield from answer(talk, talk.operations.promote_due(n))
+    talk.clock.seen(swept.now_ms, asked)
+    return swept.moved
+
+
+def prune(talk: Talk, n: int) -> Flow[int]:
+    """Drop up to `n` done tasks, go on with a conversion that was left unfinished, and do a part of the repair."""
+    found = yield from answer(talk, talk.operations.prune(n))
+    if found.converting:
+        yield from convert(talk, calls=CONVERTS)
+    yield from answer(talk, talk.operations.repair())
+    return found.pruned
+
+
 def tell_given_up(queue: str, swept: Swept) -> None:
     """Warn of the tasks that went to failed because their leases ran out too often."""
     if swept.failed:
@@ -347,15 +377,13 @@ def ack_put(
     return (yield from end_one(talk, lease, [call]))
 
 
-def retry_failed(talk: Talk, tasks: tuple[Tasks, ...], *, all: bool = False) -> Flow[int]:
-    """Make failed tasks ready again: those named, or all."""
-    if arguments.flag(all, "all"):
-        if tasks:
-            raise InvalidInput("retry_failed() takes tasks or all=True, not both")
-    elif not tasks:
-        raise InvalidInput("retry_failed() was given no tasks: pass all=True to retry all failed tasks")
-    else:
-        return (yield from answers(talk, talk.operations.retry_failed(tasks))).ok
+def retry_some(talk: Talk, calls: Sequence[Call[Outcome]]) -> Flow[int]:
+    """Make failed tasks ready again that were named; give their number."""
+    return (yield from answers(talk, calls)).ok
+
+
+def retry_all(talk: Talk) -> Flow[int]:
+    """Make all failed tasks ready again; give their number."""
     moved = 0
     while True:
         found = yield from answer(talk, talk.operations.retry_any())
