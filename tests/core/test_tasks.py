@@ -46,6 +46,17 @@ def test_a_task_whose_payload_and_group_cannot_be_used_is_found_by_its_id(face: 
         face.states([3])
 
 
+def test_the_answer_for_a_task_is_found_by_the_task(face: Any) -> None:
+    answers = face.put("a", Task("b", 1), Task(b"\xff"))
+    face.claim()
+    assert [answers[task] for task in ("a", Task("b", 2), Task("b"), Task(b"\xff"))] == ["added"] * 4
+    assert face.states("a", "c")[Task("c", object())] == "unknown"
+    with pytest.raises(KeyError, match=r"^'c'$"):
+        answers[Task("c")]
+    with pytest.raises(KeyError, match="0"):
+        answers[Task(0)]  # type: ignore[arg-type]  # an id that no call takes is not the place of an answer
+
+
 def test_an_ack_puts_tasks(face: Any) -> None:
     face.put("a")
     (lease,) = face.claim()
