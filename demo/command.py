@@ -381,7 +381,7 @@ def killer(work: Crawl, kills: int, until_the_end: bool, every: int) -> Callable
     def kill(done: int) -> bool:
         nonlocal at
         if until_the_end and time.monotonic() >= at:
-            at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # same
+            at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # any time will do
             return work.kill_any()
         if work.killed < kills and done >= every * (work.killed + 1):
             work.kill_one()
