@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +37,7 @@ from timeoutq.sending import (
     Send,
     Sleep,
     Talk,
+    a_moment,
     answer,
     answers,
     prove,
@@ -56,7 +56,7 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
         # a server that does not answer cannot be checked: the next call checks it
         if is_hopeless(reply) or time.monotonic() - began > talk.deadline * LAST_START:
             raise talk.server.explain(reply)
-        yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
+        yield a_moment()
     if isinstance(reply, list):
         moment, memory = cast("Any", reply)
         tell_time(talk, moment, began)
@@ -176,7 +176,7 @@ def claim(
         if isinstance(reply, BaseException):
             if isinstance(talk.server.explain(reply), AccessDenied):
                 raise talk.server.explain(reply)
-            yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
+            yield a_moment()
 
 
 def hear_bell(talk: Talk, seconds: float) -> Flow[bool]:
