@@ -32,8 +32,7 @@ local function sections(at, takes)
       given[name] = {}
       for i = at + 2, at + count, 2 do
         local place, word = tonumber(ARGV[i]), ARGV[i + 1]
-        -- NaN is not equal to itself
-        fits = fits and place and place == math.floor(place) and (not numbers or string.find(word, '^%d+$') and #word <= 15)
+        fits = fits and place and place % 1 == 0 and (not numbers or string.find(word, '^%d+$') and #word <= 15)
         if fits then given[name][place] = word end
       end
     elseif fits then
