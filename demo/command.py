@@ -372,7 +372,7 @@ def crawl(work: Crawl, first: str, kill: Callable[[int], bool], console: Console
 
 
 def killer(work: Crawl, kills: int, until_the_end: bool, every: int) -> Callable[[int], bool]:
-    """Give what kills a worker when it is time: one that holds leases each so many pages, or any each second or two.
+    """Give what kills a worker when it is time: each `every` pages one that holds leases, or each second or two any.
 
     It is called with the number of pages done, and says whether more kills may come soon.
     """

@@ -137,7 +137,7 @@ class Cleaner:
         self._prune_at = time.monotonic() + PRUNE_EVERY
 
     async def _repair(self) -> None:
-        # all cleaners of a queue share one walk, so many cleaners look no more often than one
+        # all cleaners of a queue share one walk: however many there are, they look no more often than one
         found = await self.queue.run(sending.answer(self.queue.talk, self.queue.operations.repair()))
         if found.found:
             fields = {"queue": self.queue.name}

@@ -6,7 +6,7 @@
 --       then for each lease: retry in ms, or -1 to give up; error text; then sections
 -- SECTIONS  blocks=numbers (position, ms for which its host is blocked) *   traces=pairs (position, digest of its traceback) *
 --       texts=n (digest, traceback) *
--- Reply letters, one a lease: O failed; R this very call was carried out before; L is not this token's
+-- Reply letters, one per lease: O failed; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
 local given, refused = sections(at + 2 * #ids, ' blocks=numbers traces=pairs texts=n')

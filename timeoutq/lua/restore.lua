@@ -6,7 +6,7 @@
 --       3.. count, id * count, the letters of their states, t s d f, as one word; sections
 -- SECTIONS  of (position, value) *: times=numbers ms, due of s, acked of d   failures=pairs   crashes=pairs
 --       errors=pairs the last one, its time before it   payloads=pairs   groups=pairs
--- Reply letters, one an id: A it is restored; t w p d f s the state it already is in
+-- Reply letters, one per id: A it is restored; t w p d f s the state it already is in
 local call_id = ARGV[1]
 local ids, at = read_ids(3)
 local given, refused = sections(at + 1, ' times=numbers failures=pairs crashes=pairs errors=pairs payloads=pairs groups=pairs')

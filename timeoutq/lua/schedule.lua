@@ -6,7 +6,7 @@
 --       4.. count, id * count; sections
 -- SECTIONS  again=0 done and failed tasks, too   group=1 the host of all tasks   payloads=pairs (position, payload) *
 --       groups=pairs (position, host) *: tasks with a host of their own
--- Reply letters, one an id: A added; s was scheduled and has the new time; t w p d f the state it already is in
+-- Reply letters, one per id: A added; s was scheduled and has the new time; t w p d f the state it already is in
 local call_id = ARGV[1]
 local ids, at = read_ids(4)
 local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs')

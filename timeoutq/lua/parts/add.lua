@@ -34,7 +34,7 @@ end
 
 -- add: put the ids that no state knows into todos, or into scheduled when `due` is given; `again` brings done and
 -- failed ones back. `given` are the sections of the call: of them, `group`, `payloads` and `groups` are read. An id that is named
--- twice has the payload and the group of the first time. Answers a letter an id.
+-- twice has the payload and the group of the first time. Answers a letter per id.
 local function add(ids, given, again, due)
   local where, known = find(ids)
   local group = given.group or ''
