@@ -2,7 +2,7 @@
 
 The objects of tenacity are used as data: `methods.py` and the worker ask `RetryPolicy.decide` for a number of seconds,
 and write a due time into Redis, so that the wait survives the process. A handler returns or raises `Retry` or `GiveUp`
-to decide by itself.
+to decide by itself. The cleaner and the worker ask `pause` when the server does not answer.
 """
 
 from __future__ import annotations

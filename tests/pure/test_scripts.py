@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import timeoutq
-from timeoutq import arguments
+from timeoutq import arguments, repairs
 from timeoutq.calls import Call
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as of_hosts
@@ -183,3 +183,10 @@ def test_nothing_that_reads_a_whole_state_and_nothing_that_some_servers_lack() -
     package = Path(timeoutq.__file__).parent
     for path in package.glob("*.py"):
         assert "SMEMBERS" not in path.read_text("utf-8").replace("never SMEMBERS", ""), path.name
+
+
+def test_what_repair_finds_has_its_words_and_stands_in_its_header() -> None:
+    repair, walk = (LUA / "repair.lua").read_text("utf-8"), (LUA / "parts" / "walk.lua").read_text("utf-8")
+    header = repair.partition("-- What was found:\n")[2].partition("\nlocal")[0]
+    assert set(re.findall(r"^--       ([a-z]+)  ", header, re.MULTILINE)) == set(repairs.WORDS)
+    assert set(re.findall(r"\bwrong\('([a-z]+)'\)", repair + walk)) == set(repairs.WORDS)
