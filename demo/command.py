@@ -372,7 +372,7 @@ def crawl(work: Crawl, first: str, kill: Callable[[int], bool], console: Console
 
 
 def killer(work: Crawl, kills: int, until_the_end: bool, every: int) -> Callable[[int], bool]:
-    """Give what kills a worker when it is time: one that holds leases each so many pages, or any each second or two.
+    """Give what kills a worker when it is time: each `every` pages one that holds leases, or each second or two any.
 
     It is called with the number of pages done, and says whether more kills may come soon.
     """
@@ -381,7 +381,7 @@ def killer(work: Crawl, kills: int, until_the_end: bool, every: int) -> Callable
     def kill(done: int) -> bool:
         nonlocal at
         if until_the_end and time.monotonic() >= at:
-            at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # same
+            at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # any time will do
             return work.kill_any()
         if work.killed < kills and done >= every * (work.killed + 1):
             work.kill_one()

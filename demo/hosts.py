@@ -114,7 +114,7 @@ def answer(host: Host, path: str, visit: int, port: int) -> Answer:
         return Answer(content_type="text/plain", text=f"User-agent: *\nDisallow: /secret\n{delay}")
     page = _page(host, path, port)
     # what one address answers differs from host to host, and not with each run
-    mood = random.Random(f"{host.number} {path}").random()  # noqa: S311  # same
+    mood = random.Random(f"{host.number} {path}").random()  # noqa: S311  # the same mood each time
     if host.temper == "busy" and mood < 0.3 and visit == 1:
         return Answer(429, headers={"Retry-After": str(PAUSE)}, text="later")
     if host.temper == "failing" and mood < 0.4 and visit <= 1 + (mood < 0.15):
@@ -136,7 +136,7 @@ def _page(host: Host, path: str, port: int) -> Answer:
     number = 0 if path == "/" else int(path[6:]) if path.startswith("/page/") and path[6:].isdecimal() else -1
     if not 0 <= number < host.pages or path == "/page/0":
         return Answer(404, text="not here")
-    rng = random.Random(f"{host.number} {number}")  # noqa: S311  # same
+    rng = random.Random(f"{host.number} {number}")  # noqa: S311  # the same page each time
     links = [f"/page/{j}" for j in (2 * number + 1, 2 * number + 2) if j < host.pages]
     links += [f"/page/{rng.randrange(1, host.pages)}#part" for _ in range(2)]
     if number == 0:

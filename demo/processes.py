@@ -142,7 +142,7 @@ class Crawl:
         Whoever kills again and again must not choose by what is held: when one task is left, that would be a task that
         kills each worker that touches it, and the queue gives such a task up.
         """
-        self.kill(random.choice(list(self.running)))  # noqa: S311  # same
+        self.kill(random.choice(list(self.running)))  # noqa: S311  # any of them
         return True
 
     def kill(self, pid: int) -> None:

@@ -1,6 +1,6 @@
 """What callers pass, checked and turned into bytes and whole milliseconds, before anything is sent.
 
-`operations.py` and the faces call it.
+`methods.py`, `operations.py`, the rooms and the faces call it.
 
 Each function raises `InvalidInput`, which names the argument, what is wrong with it and what would be right.
 """

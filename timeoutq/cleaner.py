@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
-from timeoutq import flows, repairs, sending, telling
+from timeoutq import flows, repairs, retry, sending, telling
 from timeoutq.client import AsyncQueue
 from timeoutq.errors import TimeoutqError
 from timeoutq.replies import Plan
@@ -46,7 +46,7 @@ def waiting_for(queue: str, mends: Callable[[BaseException], bool]) -> AsyncRetr
 
     return AsyncRetrying(
         retry=retry_if_exception(mends),
-        wait=wait_random_exponential(multiplier=0.1, max=3),
+        wait=lambda state: retry.pause(state.attempt_number),
         before_sleep=tell,
         reraise=True,
     )
@@ -137,7 +137,7 @@ class Cleaner:
         self._prune_at = time.monotonic() + PRUNE_EVERY
 
     async def _repair(self) -> None:
-        # all cleaners of a queue share one walk, so many cleaners look no more often than one
+        # all cleaners of a queue share one walk: however many there are, they look no more often than one
         found = await self.queue.run(sending.answer(self.queue.talk, self.queue.operations.repair()))
         if found.found:
             fields = {"queue": self.queue.name}
@@ -163,7 +163,6 @@ class Cleaner:
 
     async def _listen(self) -> None:
         queue, last = self.queue, b""
-        wait = wait_random_exponential(multiplier=0.1, max=3)
         failures = 0
         while True:
             try:
@@ -178,6 +177,4 @@ class Cleaner:
                 failures += 1
                 telling.say(log, logging.DEBUG, "queue %s: the alarm is not heard: %s", queue.name, error)
                 last = b""
-                state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]  # only its number is read
-                state.attempt_number = failures
-                await asyncio.sleep(wait(state))
+                await asyncio.sleep(retry.pause(failures))

@@ -180,7 +180,7 @@ class _SentinelsOverTls(_Sentinels):  # type: ignore[misc]  # redis-py gives it 
             raise
 
 
-class _AsyncSentinelsOverTls(_AsyncSentinels):  # type: ignore[misc]  # same
+class _AsyncSentinelsOverTls(_AsyncSentinels):  # type: ignore[misc]  # redis-py gives it no types
     """The same for asyncio."""
 
     async def discover_master(self, service_name: str) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 
-from timeoutq import sending
+from timeoutq import reads, sending
 from timeoutq.client import Queue
 from timeoutq.errors import TimeoutqError
 from timeoutq.model import Stats
@@ -52,7 +52,7 @@ def size(queue: Queue) -> int:
 
 def names(queue: Queue) -> Iterator[list[str]]:
     """Walk through all keys on the server of `queue`; give for each call the names that are new, often none."""
-    cursor: str | None = "0"
+    cursor = reads.START
     met: set[str] = set()
     while cursor is not None:
         cursor, found = queue.run(_scan(queue.talk, cursor))
@@ -64,9 +64,8 @@ def names(queue: Queue) -> Iterator[list[str]]:
 def _scan(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[str]]]:
     (reply,) = yield from sending.ask(talk, [("SCAN", cursor, "MATCH", _PATTERN, "COUNT", KEYS_A_CALL)])
     following, keys = reply
-    after = following.decode() if isinstance(following, bytes) else str(following)
     matches = (_META.fullmatch(key) for key in keys)
-    return None if after == "0" else after, [match[1].decode() for match in matches if match]
+    return reads.next_cursor(following), [match[1].decode() for match in matches if match]
 
 
 def look(queue: Queue, found: Iterable[str]) -> Iterator[Listed]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from timeoutq import arguments, replies, telling
+from timeoutq import replies, telling
 from timeoutq.arguments import TaskList
 from timeoutq.calls import BATCH, Call, fitting
 from timeoutq.errors import (
@@ -27,7 +26,7 @@ from timeoutq.errors import (
     TimeoutqError,
     UnsafeServer,
 )
-from timeoutq.model import Answer, Lease, Outcome, State, TaskInfo, Tasks
+from timeoutq.model import Answer, Lease, Outcome, State, TaskInfo
 from timeoutq.replies import Claimed, Swept
 from timeoutq.sending import (
     BELL_WAIT,
@@ -38,6 +37,7 @@ from timeoutq.sending import (
     Send,
     Sleep,
     Talk,
+    a_moment,
     answer,
     answers,
     prove,
@@ -56,7 +56,7 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
         # a server that does not answer cannot be checked: the next call checks it
         if is_hopeless(reply) or time.monotonic() - began > talk.deadline * LAST_START:
             raise talk.server.explain(reply)
-        yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
+        yield a_moment()
     if isinstance(reply, list):
         moment, memory = cast("Any", reply)
         tell_time(talk, moment, began)
@@ -76,6 +76,10 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
     changed = yield from answer(talk, talk.operations.configure(settings))
     if changed == 2:
         yield from convert(talk)
+
+
+CONVERTS = 20
+"""How many parts of an unfinished conversion one prune does; a part is 250 tasks."""
 
 
 def convert(talk: Talk, calls: int = 0) -> Flow[None]:
@@ -172,7 +176,7 @@ def claim(
         if isinstance(reply, BaseException):
             if isinstance(talk.server.explain(reply), AccessDenied):
                 raise talk.server.explain(reply)
-            yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
+            yield a_moment()
 
 
 def hear_bell(talk: Talk, seconds: float) -> Flow[bool]:
@@ -230,6 +234,32 @@ def clean(talk: Talk) -> Flow[tuple[Swept, Swept]]:
     talk.clock.swept(requeued.now_ms, asked)
     tell_given_up(ops.name, requeued)
     return requeued, promoted
+
+
+def requeue_expired(talk: Talk, n: int) -> Flow[int]:
+    """Take back up to `n` tasks whose lease ran out; give their number."""
+    asked = time.monotonic()
+    swept = yield from answer(talk, talk.operations.requeue_expired(n))
+    talk.clock.swept(swept.now_ms, asked)
+    tell_given_up(talk.operations.name, swept)
+    return swept.moved
+
+
+def promote_due(talk: Talk, n: int) -> Flow[int]:
+    """Make up to `n` scheduled tasks ready that are due; give their number."""
+    asked = time.monotonic()
+    swept = yield from answer(talk, talk.operations.promote_due(n))
+    talk.clock.seen(swept.now_ms, asked)
+    return swept.moved
+
+
+def prune(talk: Talk, n: int) -> Flow[int]:
+    """Drop up to `n` done tasks, go on with a conversion that was left unfinished, and do a part of the repair."""
+    found = yield from answer(talk, talk.operations.prune(n))
+    if found.converting:
+        yield from convert(talk, calls=CONVERTS)
+    yield from answer(talk, talk.operations.repair())
+    return found.pruned
 
 
 def tell_given_up(queue: str, swept: Swept) -> None:
@@ -347,15 +377,13 @@ def ack_put(
     return (yield from end_one(talk, lease, [call]))
 
 
-def retry_failed(talk: Talk, tasks: tuple[Tasks, ...], *, all: bool = False) -> Flow[int]:
-    """Make failed tasks ready again: those named, or all."""
-    if arguments.flag(all, "all"):
-        if tasks:
-            raise InvalidInput("retry_failed() takes tasks or all=True, not both")
-    elif not tasks:
-        raise InvalidInput("retry_failed() was given no tasks: pass all=True to retry all failed tasks")
-    else:
-        return (yield from answers(talk, talk.operations.retry_failed(tasks))).ok
+def retry_some(talk: Talk, calls: Sequence[Call[Outcome]]) -> Flow[int]:
+    """Make failed tasks ready again that were named; give their number."""
+    return (yield from answers(talk, calls)).ok
+
+
+def retry_all(talk: Talk) -> Flow[int]:
+    """Make all failed tasks ready again; give their number."""
     moved = 0
     while True:
         found = yield from answer(talk, talk.operations.retry_any())

@@ -24,7 +24,7 @@ MOST_BYTES = 256 * 1024 * 1024
 PLAIN = (list, tuple, dict, set, frozenset)
 """Types that are read in one go: reading them runs no code of the user."""
 TURN = 0.005
-"""After so many seconds, pause and let other asyncio tasks run."""
+"""After this many seconds, pause and let other asyncio tasks run."""
 
 
 async def listed(result: Any) -> Any:

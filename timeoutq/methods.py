@@ -3,14 +3,11 @@
 `Queue` and `AsyncQueue` call these functions. A method has no function here if it passes its arguments as they are to
 one operation, or to one function of `flows.py`, `reads.py` or `why.py`.
 
-Nearly all functions check at once, and raise `InvalidInput` before the client connects. Only `requeue_expired`,
-`promote_due` and `prune` check when their flow starts: the first call of a client connects before that, but the flow
-itself has not sent anything yet.
+The functions check at once, and raise `InvalidInput` before the client connects.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -20,10 +17,6 @@ from timeoutq.calls import BATCH, Call
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import Answer, Lease, Outcome, Payload, Task, Tasks
 from timeoutq.sending import Flow, Send, Talk
-
-CONVERTS = 20
-"""How many parts of an unfinished conversion one prune does; a part is 250 tasks."""
-
 
 # ---- tasks in
 
@@ -176,31 +169,31 @@ def pull(talk: Talk, n: int) -> Flow[list[Task]]:
 
 def requeue_expired(talk: Talk, n: int) -> Flow[int]:
     """Take back tasks whose lease ran out."""
-    asked = time.monotonic()
-    swept = yield from sending.answer(talk, talk.operations.requeue_expired(arguments.count(n, high=BATCH)))
-    talk.clock.swept(swept.now_ms, asked)
-    flows.tell_given_up(talk.operations.name, swept)
-    return swept.moved
+    return flows.requeue_expired(talk, arguments.count(n, high=BATCH))
 
 
 def promote_due(talk: Talk, n: int) -> Flow[int]:
     """Make those scheduled tasks ready that are due."""
-    asked = time.monotonic()
-    swept = yield from sending.answer(talk, talk.operations.promote_due(arguments.count(n, high=BATCH)))
-    talk.clock.seen(swept.now_ms, asked)
-    return swept.moved
+    return flows.promote_due(talk, arguments.count(n, high=BATCH))
 
 
 def prune(talk: Talk, n: int) -> Flow[int]:
-    """Drop done tasks, go on with a conversion that was left unfinished, and do a part of the repair."""
-    found = yield from sending.answer(talk, talk.operations.prune(arguments.count(n, high=BATCH)))
-    if found.converting:
-        yield from flows.convert(talk, calls=CONVERTS)
-    yield from sending.answer(talk, talk.operations.repair())
-    return found.pruned
+    """Drop done tasks that need not be kept, and do a part of what cleaners do besides."""
+    return flows.prune(talk, arguments.count(n, high=BATCH))
 
 
 # ---- the operator's
+
+
+def retry_failed(talk: Talk, tasks: tuple[Tasks, ...], all: bool) -> Flow[int]:
+    """Make failed tasks ready again: those named, or all."""
+    if arguments.flag(all, "all"):
+        if tasks:
+            raise InvalidInput("retry_failed() takes tasks or all=True, not both")
+        return flows.retry_all(talk)
+    if not tasks:
+        raise InvalidInput("retry_failed() was given no tasks: pass all=True to retry all failed tasks")
+    return flows.retry_some(talk, talk.operations.retry_failed(tasks))
 
 
 def pause(talk: Talk) -> Flow[object]:

@@ -208,7 +208,7 @@ class HostInfo:
 
 
 class Outcome(Sequence[Answer]):
-    """The answers to a batch, in the order of its ids: `outcome[i]`, or by task id, `outcome["https://example.com/"]`.
+    """The answers to a batch, in the order of its ids: `outcome[i]`, or by id or `Task`, `outcome["https://example.com/"]`.
 
     If an id was named twice, `outcome[id]` is the first answer. An id that was not named raises `KeyError`.
     """
@@ -224,18 +224,19 @@ class Outcome(Sequence[Answer]):
         return len(self.codes)
 
     @overload
-    def __getitem__(self, index: int | TaskId) -> Answer: ...
+    def __getitem__(self, index: int | TaskId | Task) -> Answer: ...
     @overload
     def __getitem__(self, index: slice) -> list[Answer]: ...
-    def __getitem__(self, index: int | slice | TaskId) -> Answer | list[Answer]:
+    def __getitem__(self, index: int | slice | TaskId | Task) -> Answer | list[Answer]:
         if isinstance(index, slice):
             return [ANSWERS[code] for code in self.codes[index]]
-        if isinstance(index, str | bytes):
+        if isinstance(index, str | bytes | Task):
             if self._places is None:
                 self._places = {task: i for i, task in reversed(list(enumerate(self.tasks)))}
-            task = index if isinstance(index, bytes) else raw(index)
+            name = index.task if isinstance(index, Task) else index
+            task: object = raw(name) if isinstance(name, str) else name
             if task not in self._places:
-                raise KeyError(index)
+                raise KeyError(name)
             index = self._places[task]
         return ANSWERS[self.codes[index]]
 

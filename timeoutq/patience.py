@@ -88,7 +88,7 @@ class PatientParser(_Parser):  # type: ignore[misc]  # redis-py names no type fo
         return found
 
 
-class AsyncPatientParser(_AsyncParser):  # type: ignore[misc]  # same
+class AsyncPatientParser(_AsyncParser):  # type: ignore[misc]  # redis-py names no type for it
     """Reads replies for a link of asyncio, whose alarm covers the whole exchange."""
 
     patience = 0.0

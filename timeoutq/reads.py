@@ -1,6 +1,7 @@
 """Reads that need no script: pages of states and walks through them, workers, the history, errors. No I/O.
 
-Each function gives a flow of plain commands (`sending.ask`). The faces call them.
+Each function gives a flow of plain commands (`sending.ask`). The faces call them. The functions check what the caller
+passed at once, and raise `InvalidInput` before the client connects.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from timeoutq.sending import Flow, Talk, ask
 
 START: str | None = "0"
 """The cursor with which a walk begins; None ends it."""
+
+_ORDERED = {State.SCHEDULED: "scheduled", State.IN_PROGRESS: "leases"}
+"""The keys of the states whose tasks have a time."""
 
 
 def exists(talk: Talk) -> Flow[bool]:
@@ -31,32 +35,34 @@ def exists(talk: Talk) -> Flow[bool]:
 
 def page(talk: Talk, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
     """Read a page of about `n` entries of a state, from where the last page ended."""
-    known, start, most = arguments.state(state), arguments.cursor(cursor), arguments.count(n, high=1000)
-    if known in (State.SCHEDULED, State.IN_PROGRESS):
-        found, following = yield from _timed(talk, known, int(start), most)
+    return _page(talk, arguments.state(state), arguments.cursor(cursor), arguments.count(n, high=1000))
+
+
+def _page(talk: Talk, state: State, start: str, n: int) -> Flow[Page]:
+    if state in _ORDERED:
+        found, following = yield from _timed(talk, state, int(start), n)
     else:
-        found, following = yield from _untimed(talk, known, start, most)
-    return Page(known, found, following)
+        found, following = yield from _untimed(talk, state, start, n)
+    return Page(state, found, following)
 
 
 def entries(talk: Talk, state: State | str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
     """Read some entries of a state in no order; an entry that stays in the state is never missed."""
     known = arguments.state(state)
-    if known not in (State.SCHEDULED, State.IN_PROGRESS):
-        return (yield from _untimed(talk, known, cursor, BATCH))
+    return (_walk if known in _ORDERED else _untimed)(talk, known, cursor, BATCH)
+
+
+def _walk(talk: Talk, state: State, cursor: str, n: int) -> Flow[tuple[list[Entry], str | None]]:
+    # of a state whose tasks have a time, in no order
     key = talk.operations.key
-    (reply,) = yield from ask(talk, [("ZSCAN", key(_ORDERED[known]), cursor, "COUNT", BATCH)])
+    (reply,) = yield from ask(talk, [("ZSCAN", key(_ORDERED[state]), cursor, "COUNT", n)])
     following, found = reply
     pairs = pairs_of(found)
     tokens: list[Any] = [None] * len(pairs)
-    if known is State.IN_PROGRESS and pairs:
+    if state is State.IN_PROGRESS and pairs:
         (tokens,) = yield from ask(talk, [("HMGET", key("owners"), *(id for id, _ in pairs))])
     read = [replies.read_entry(id, at=score, token=token) for (id, score), token in zip(pairs, tokens, strict=True)]
     return read, next_cursor(following)
-
-
-_ORDERED = {State.SCHEDULED: "scheduled", State.IN_PROGRESS: "leases"}
-"""The keys of the states whose tasks have a time."""
 
 
 def _timed(talk: Talk, state: State, start: int, n: int) -> Flow[tuple[list[Entry], str | None]]:
@@ -143,8 +149,11 @@ def history(talk: Talk) -> Flow[list[Sample]]:
 
 def errors(talk: Talk, n: int) -> Flow[list[Failure]]:
     """Read the last errors, the newest first."""
-    most = arguments.count(n, high=50)
-    (lines,) = yield from ask(talk, [("LRANGE", talk.operations.key("error_log"), 0, most - 1)])
+    return _errors(talk, arguments.count(n, high=50))
+
+
+def _errors(talk: Talk, n: int) -> Flow[list[Failure]]:
+    (lines,) = yield from ask(talk, [("LRANGE", talk.operations.key("error_log"), 0, n - 1)])
     return [replies.read_failure(line) for line in lines]
 
 

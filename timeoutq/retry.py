@@ -1,8 +1,8 @@
-"""When a failed task is tried again, and when a page is visited again. No I/O, no sleeping.
+"""When a failed task is tried again, a page visited again, and a server asked again. No I/O, no sleeping.
 
 The objects of tenacity are used as data: `methods.py` and the worker ask `RetryPolicy.decide` for a number of seconds,
 and write a due time into Redis, so that the wait survives the process. A handler returns or raises `Retry` or `GiveUp`
-to decide by itself.
+to decide by itself. The cleaner and the worker ask `pause` when the server does not answer.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tenacity import (
     wait_exponential_jitter,
     wait_fixed,
     wait_none,
+    wait_random_exponential,
 )
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
@@ -210,6 +211,16 @@ Retries = RetryPolicy | Sequence[Delay] | tuple[Wait, Stop] | Wait | stop_base |
 
 _NOBODY = Retrying(reraise=True)
 """RetryCallState needs an object that retries. Nobody retries here; the queue will."""
+
+
+_PAUSES = wait_random_exponential(multiplier=0.1, max=3)
+
+
+def pause(failures: int) -> float:
+    """Give the seconds to wait for a server after that many failures in a row: 0 to 3, so that clients disperse."""
+    state = RetryCallState(_NOBODY, None, (), {})
+    state.attempt_number = failures
+    return _PAUSES(state)
 
 
 def _usual_wait() -> Wait:

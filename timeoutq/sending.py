@@ -70,6 +70,11 @@ class Alarm:
     seconds: float
 
 
+def a_moment() -> Sleep:
+    """Give the pause before a command that failed is sent again: up to 0.2 s, so that clients disperse."""
+    return Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
+
+
 Step = Send | Sleep | Bell | Alarm
 Flow = Generator[Step, Any, T]
 
@@ -385,4 +390,4 @@ def ask(talk: Talk, commands: Sequence[Command]) -> Flow[list[Any]]:
         hopeless = is_hopeless(errors[0]) or not (isinstance(reply, BaseException) or is_transient(errors[0]))
         if hopeless or time.monotonic() - began > talk.deadline * LAST_START:
             raise talk.server.explain(errors[0])
-        yield Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
+        yield a_moment()

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-from timeoutq import arguments, sending
+from timeoutq import arguments, reads, sending
 from timeoutq.calls import BATCH
 from timeoutq.client import Queue
 from timeoutq.errors import InvalidInput
@@ -97,7 +97,7 @@ def _on_disk() -> Iterator[None]:
 
 def scan(queue: Queue, state: State, match: bytes | None = None) -> Iterator[list[bytes]]:
     """Read all ids of a state, page by page; an id that moves meanwhile may be missed, or come twice."""
-    cursor: str | None = "0"
+    cursor = reads.START
     while cursor is not None:
         cursor, ids = queue.run(_page(queue.talk, state, cursor, match))
         yield ids
@@ -109,9 +109,8 @@ def _page(talk: Talk, state: State, cursor: str, match: bytes | None) -> Flow[tu
     (reply,) = yield from sending.ask(talk, [(verb, talk.operations.key(state), cursor, *matching, "COUNT", PAGE)])
     following, found = reply
     if state in ORDERED:
-        found = [pair[0] for pair in found] if found and isinstance(found[0], list | tuple) else found[::2]
-    after = following.decode() if isinstance(following, bytes) else str(following)
-    return None if after == "0" else after, list(found)
+        found = [id for id, _ in reads.pairs_of(found)]
+    return reads.next_cursor(following), list(found)
 
 
 def within(queue: Queue, state: State, ids: Sequence[bytes]) -> list[bool]:

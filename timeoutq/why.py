@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from timeoutq import sending
+from timeoutq.calls import Call
 from timeoutq.model import HostInfo, State, Task, TaskId, TaskInfo
 from timeoutq.replies import Why
 from timeoutq.sending import Flow, Talk
@@ -40,7 +41,11 @@ class Reason:
 
 def explain(talk: Talk, task: TaskId | Task) -> Flow[Reason]:
     """Ask for all facts about a task, and give the one reason."""
-    found = yield from sending.answer(talk, talk.operations.why(task))
+    return _explain(talk, talk.operations.why(task))
+
+
+def _explain(talk: Talk, call: Call[Why]) -> Flow[Reason]:
+    found = yield from sending.answer(talk, call)
     said = crooked(found)
     if said is not None:
         return _reason(found, "crooked", said)

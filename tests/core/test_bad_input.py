@@ -34,63 +34,83 @@ from timeoutq.worker import load_handler
 FACES: list[Any] = [Queue, Blocking]
 
 
-@pytest.mark.parametrize(
-    ("act", "message"),
-    [
-        (lambda q: q.put(""), "a task id must not be empty"),
-        (lambda q: q.put(b""), "a task id must not be empty"),
-        (lambda q: q.put("x" * 1025), "has 1,025 bytes; the limit is 1,024"),
-        (lambda q: q.put("é" * 513), "has 1,026 bytes; the limit is 1,024"),
-        (lambda q: q.put(5), "a task id is str or bytes, not int"),
-        (lambda q: q.put(None), "a task id is str or bytes, not NoneType"),
-        (lambda q: q.put(["a", 5]), "a task id is str or bytes, not int"),
-        (lambda q: q.put("\ud800"), "lone surrogate"),
-        (lambda q: q.put({"a": b"x" * ((1 << 20) + 1)}), "has 1,048,577 bytes; the limit is 1,048,576"),
-        (lambda q: q.put({"a": object()}), "neither bytes nor JSON"),
-        (lambda q: q.put({"a": math.nan}), "neither bytes nor JSON"),
-        (lambda q: q.schedule("a"), "say when"),
-        (lambda q: q.schedule("a", at=1, after=1), "say when"),
-        (lambda q: q.schedule("a", after=-1), "after must be a finite number of seconds"),
-        (lambda q: q.schedule("a", after=math.inf), "after must be a finite number of seconds"),
-        (lambda q: q.schedule("a", at=math.nan), "at must be a finite number of seconds"),
-        (lambda q: q.schedule("a", at=-5), "at must be a finite number of seconds"),
-        (lambda q: q.schedule("a", at=1e15), "past the year 9999"),
-        (lambda q: q.schedule("a", at="tomorrow"), "at must be a finite number of seconds"),
-        (lambda q: q.schedule("a", at=datetime(2030, 1, 1)), "has no time zone"),  # noqa: DTZ001  # that is the case
-        (lambda q: q.claim(0), "n must be a whole number from 1 to 500"),
-        (lambda q: q.claim(501), "n must be a whole number from 1 to 500"),
-        (lambda q: q.claim(1.5), "n must be a whole number"),
-        (lambda q: q.claim(timeout=0), "timeout=0 is out of range: 0.01 s to 7 days"),
-        (lambda q: q.claim(timeout=8 * 86400), "is out of range: 0.01 s to 7 days"),
-        (lambda q: q.claim(timeout=-1), "timeout must be a finite number"),
-        (lambda q: q.claim(max_runtime=0), "max_runtime=0 is out of range"),
-        (lambda q: q.claim(wait=-1), "wait must be a finite number"),
-        (lambda q: q.ack("a"), "this takes leases that claim"),
-        (lambda q: q.ack(["a"]), "this takes leases that claim"),
-        (lambda q: q.list("nowhere"), "'nowhere' is not a state: one of todos, "),
-        (lambda q: q.list("todos", "x"), "is not a cursor"),
-        (lambda q: q.configure(keep_done="long"), "keep_done must be"),
-        (lambda q: q.configure(max_crashes=0), "max_crashes must be a whole number"),
-        (lambda q: q.inspect(""), "a task id must not be empty"),
-        (lambda q: q.put(bytearray(b"a")), "a task id is str or bytes, not bytearray"),
-        (lambda q: q.put({"a": "x" * (1 << 20)}), "has 1,048,578 bytes; the limit is 1,048,576"),
-        (lambda q: q.claim(timeout=10**400), "is out of range: 0.01 s to 7 days"),
-        (lambda q: q.claim(timeout=True), "timeout must be a finite number"),
-        (lambda q: q.schedule("a", after=10**400), "past the year 9999"),
-        (lambda q: q.extend([], timeout=math.nan), "timeout must be a finite number"),
-        (lambda q: q.release([], delay=-1), "delay must be a finite number"),
-        (lambda q: q.fail([], "x", retry_in=math.inf), "retry_in must be a finite number"),
-        (lambda q: q.fail([], "x", retry_in=1, give_up=True), "not both"),
-        (lambda q: q.list("done", "²"), "is not a cursor"),
-        (lambda q: q.list("scheduled", "9" * 30), "is not a cursor"),
-        (lambda q: q.list("scheduled", 5), "is not a cursor"),
-        (lambda q: q.list("done", n=0), "n must be a whole number"),
-        (lambda q: q.pull(501), "n must be a whole number from 1 to 500"),
-        (lambda q: q.drained(before="x"), "at must be a finite number"),
-        (lambda q: q.forget("a", ""), "a task id must not be empty"),
-        (lambda q: q.retry_failed(5), "a task id is str or bytes, not int"),
-    ],
-)
+BAD: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda q: q.put(""), "a task id must not be empty"),
+    (lambda q: q.put(b""), "a task id must not be empty"),
+    (lambda q: q.put("x" * 1025), "has 1,025 bytes; the limit is 1,024"),
+    (lambda q: q.put("é" * 513), "has 1,026 bytes; the limit is 1,024"),
+    (lambda q: q.put(5), "a task id is str or bytes, not int"),
+    (lambda q: q.put(None), "a task id is str or bytes, not NoneType"),
+    (lambda q: q.put(["a", 5]), "a task id is str or bytes, not int"),
+    (lambda q: q.put("\ud800"), "lone surrogate"),
+    (lambda q: q.put({"a": b"x" * ((1 << 20) + 1)}), "has 1,048,577 bytes; the limit is 1,048,576"),
+    (lambda q: q.put({"a": object()}), "neither bytes nor JSON"),
+    (lambda q: q.put({"a": math.nan}), "neither bytes nor JSON"),
+    (lambda q: q.schedule("a"), "say when"),
+    (lambda q: q.schedule("a", at=1, after=1), "say when"),
+    (lambda q: q.schedule("a", after=-1), "after must be a finite number of seconds"),
+    (lambda q: q.schedule("a", after=math.inf), "after must be a finite number of seconds"),
+    (lambda q: q.schedule("a", at=math.nan), "at must be a finite number of seconds"),
+    (lambda q: q.schedule("a", at=-5), "at must be a finite number of seconds"),
+    (lambda q: q.schedule("a", at=1e15), "past the year 9999"),
+    (lambda q: q.schedule("a", at="tomorrow"), "at must be a finite number of seconds"),
+    (lambda q: q.schedule("a", at=datetime(2030, 1, 1)), "has no time zone"),  # noqa: DTZ001  # that is the case
+    (lambda q: q.claim(0), "n must be a whole number from 1 to 500"),
+    (lambda q: q.claim(501), "n must be a whole number from 1 to 500"),
+    (lambda q: q.claim(1.5), "n must be a whole number"),
+    (lambda q: q.claim(timeout=0), "timeout=0 is out of range: 0.01 s to 7 days"),
+    (lambda q: q.claim(timeout=8 * 86400), "is out of range: 0.01 s to 7 days"),
+    (lambda q: q.claim(timeout=-1), "timeout must be a finite number"),
+    (lambda q: q.claim(max_runtime=0), "max_runtime=0 is out of range"),
+    (lambda q: q.claim(wait=-1), "wait must be a finite number"),
+    (lambda q: q.ack("a"), "this takes leases that claim"),
+    (lambda q: q.ack(["a"]), "this takes leases that claim"),
+    (lambda q: q.list("nowhere"), "'nowhere' is not a state: one of todos, "),
+    (lambda q: q.list("todos", "x"), "is not a cursor"),
+    (lambda q: q.configure(keep_done="long"), "keep_done must be"),
+    (lambda q: q.configure(max_crashes=0), "max_crashes must be a whole number"),
+    (lambda q: q.inspect(""), "a task id must not be empty"),
+    (lambda q: q.put(bytearray(b"a")), "a task id is str or bytes, not bytearray"),
+    (lambda q: q.put({"a": "x" * (1 << 20)}), "has 1,048,578 bytes; the limit is 1,048,576"),
+    (lambda q: q.claim(timeout=10**400), "is out of range: 0.01 s to 7 days"),
+    (lambda q: q.claim(timeout=True), "timeout must be a finite number"),
+    (lambda q: q.schedule("a", after=10**400), "past the year 9999"),
+    (lambda q: q.extend([], timeout=math.nan), "timeout must be a finite number"),
+    (lambda q: q.release([], delay=-1), "delay must be a finite number"),
+    (lambda q: q.fail([], "x", retry_in=math.inf), "retry_in must be a finite number"),
+    (lambda q: q.fail([], "x", retry_in=1, give_up=True), "not both"),
+    (lambda q: q.list("done", "²"), "is not a cursor"),
+    (lambda q: q.list("scheduled", "9" * 30), "is not a cursor"),
+    (lambda q: q.list("scheduled", 5), "is not a cursor"),
+    (lambda q: q.list("done", n=0), "n must be a whole number"),
+    (lambda q: q.pull(501), "n must be a whole number from 1 to 500"),
+    (lambda q: q.drained(before="x"), "at must be a finite number"),
+    (lambda q: q.forget("a", ""), "a task id must not be empty"),
+    (lambda q: q.retry_failed(5), "a task id is str or bytes, not int"),
+    (lambda q: q.retry_failed(), "was given no tasks"),
+    (lambda q: q.retry_failed("a", all=True), "not both"),
+    (lambda q: q.retry_failed(all="yes"), "all must be True or False"),
+    (lambda q: q.why(""), "a task id must not be empty"),
+    (lambda q: q.states("a", 5), "a task id is str or bytes, not int"),
+    (lambda q: list(q.each("nowhere")), "'nowhere' is not a state"),
+    (lambda q: q.errors(51), "n must be a whole number from 1 to 50"),
+    (lambda q: q.requeue_expired(0), "n must be a whole number from 1 to 500"),
+    (lambda q: q.promote_due(501), "n must be a whole number from 1 to 500"),
+    (lambda q: q.prune("all"), "n must be a whole number from 1 to 500"),
+    (lambda q: q.wait_drained(-1), "timeout must be a finite number"),
+    (lambda q: q.hosts.list(n=501), "n must be a whole number from 1 to 500"),
+    (lambda q: q.hosts.list("x"), "is not a cursor"),
+    (lambda q: q.hosts.inspect(""), "a host is a name like"),
+    (lambda q: q.hosts.set(5, delay=1), "a host is a name like"),
+    (lambda q: q.hosts.set("h", per_host=0), "per_host must be a whole number"),
+    (lambda q: q.hosts.block("h"), "say for how long"),
+    (lambda q: q.hosts.block("", for_=1), "a host is a name like"),
+    (lambda q: q.hosts.unblock(""), "a host is a name like"),
+    (lambda q: q.hosts.ban("", reason="no"), "a host is a name like"),
+]
+
+
+@pytest.mark.parametrize(("act", "message"), BAD)
 def test_a_bad_argument_is_named_and_nothing_is_written(
     face: Any, raw: redis.Redis, act: Callable[[Any], Any], message: str
 ) -> None:
@@ -98,6 +118,14 @@ def test_a_bad_argument_is_named_and_nothing_is_written(
         act(face)
     assert message in str(caught.value)
     assert list(raw.scan_iter("*")) == []
+
+
+@pytest.mark.parametrize(("act", "message"), BAD)
+def test_a_bad_argument_is_named_before_the_client_connects(act: Callable[[Any], Any], message: str) -> None:
+    # nobody listens on port 1: a client that connects would raise Unavailable
+    with Queue("q", "redis://127.0.0.1:1/0", deadline=0.05) as queue, pytest.raises(InvalidInput) as caught:
+        act(queue)
+    assert message in str(caught.value)
 
 
 def test_one_bad_id_in_a_batch_of_thousands_means_that_none_is_put(face: Any) -> None:

@@ -71,6 +71,34 @@ def test_more_ids_than_one_script_takes(face: Any) -> None:
     assert face.stats().done == 1733
 
 
+@pytest.mark.parametrize("nothing", [(), [], {}, set(), iter(())])
+def test_a_batch_of_nothing_gives_no_answers_and_writes_nothing_whatever_its_options(face: Any, nothing: Any) -> None:
+    for answers in (
+        face.put(nothing),
+        face.put(nothing, again=True, group="h", durable=1),
+        face.schedule(nothing, after=1, again=True, group="h", durable=1),
+        face.extend(list(nothing), 5),
+        face.ack(list(nothing), again_in=5),
+        face.release(list(nothing), 5, block_host=5),
+        face.fail(list(nothing), "x", give_up=True),
+        face.forget(nothing),
+        face.states(nothing),
+    ):
+        assert (len(answers), list(answers), answers.added, answers.ok, answers.counts()) == (0, [], 0, 0, {})
+    assert face.retry_failed(nothing) == 0
+    assert not face.exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{"again": "yes"}, {"group": ""}, {"durable": -1}, {"again": True, "group": 5}, {"durable": 1.5}]
+)
+def test_the_options_of_a_batch_of_nothing_are_checked(face: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=f"{[*options][-1]} must be|a host is"):
+        face.put((), **options)
+    with pytest.raises(InvalidInput, match=f"{[*options][-1]} must be|a host is"):
+        face.schedule((), after=1, **options)
+
+
 def test_a_batch_with_payloads_is_split_without_mixing_them_up(face: Any) -> None:
     face.put({f"t{i}": i for i in range(1200)})
     assert all(lease.payload == int(lease.task[1:]) for _ in range(3) for lease in face.claim(500))

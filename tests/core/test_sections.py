@@ -52,6 +52,16 @@ def keys(raw: redis.Redis) -> dict[Any, Any]:
         }
 
 
+def refused(queue: Queue, raw: redis.Redis, call: Call[Any], at: int, word: str, said: str) -> None:
+    """Check that the call is refused, and writes nothing, with another word at a place; and that it writes as it is."""
+    before = keys(raw)
+    with pytest.raises(ServerError, match=said):
+        queue.run(sending.answer(queue.talk, replace(call, args=[*call.args[:at], word, *call.args[at + 1 :]])))
+    assert keys(raw) == before
+    queue.run(sending.answer(queue.talk, call))
+    assert keys(raw) != before
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_unknown_section_is_refused_by_name_and_nothing_is_written(
     queue: Queue, raw: redis.Redis, verb: str
@@ -87,6 +97,10 @@ def test_an_unknown_section_is_refused_by_name_and_nothing_is_written(
         (("groups", "1.5", "1", "g"), "groups is cut short, or is not groups=pairs"),
         (("groups", 1, "1"), "groups is cut short, or is not groups=pairs"),
         (("groups", 4, "1", "g", "2"), "groups is cut short, or is not groups=pairs"),
+        (("groups", 2, "one", "g"), "groups is cut short, or is not groups=pairs"),
+        (("groups", 2, "nan", "g"), "groups is cut short, or is not groups=pairs"),
+        (("groups", 2, "1.5", "g"), "groups is cut short, or is not groups=pairs"),
+        (("groups", 4, "x", "g", "2", "g"), "groups is cut short, or is not groups=pairs"),
     ],
 )
 def test_sections_that_cannot_be_read_are_refused(words: tuple[str | int, ...], said: str) -> None:
@@ -104,12 +118,75 @@ def test_a_section_that_is_no_number_of_milliseconds_is_refused_and_nothing_is_w
 ) -> None:
     call = VERBS[verb](queue, lease_of(queue))
     at = list(call.args).index(section) + 2
+    refused(queue, raw, call, at, moment, f"SECTION {section} is cut short, or is not {section}=ms")
+
+
+NUMBERS: dict[str, Build] = {
+    "fail": lambda queue, lease: queue.operations.fail([lease], [5], [b"no"], blocks_ms={0: 5000})[0],
+    "beat": VERBS["beat"],
+    "restore": lambda queue, _: queue.operations.restore(
+        [Record(b"soon", State.SCHEDULED, due=2e9), Record(b"new", State.TODOS)], queue.token
+    ),
+    "schedule": VERBS["schedule"],
+}
+"""Calls with words that a script reads as numbers."""
+
+
+@pytest.mark.parametrize("word", ["1.5", "-1", "soon", "", "nan", "1e3", "9" * 16])
+@pytest.mark.parametrize(("verb", "section"), [("fail", "blocks"), ("beat", "durations"), ("restore", "times")])
+def test_a_section_that_is_no_pairs_of_whole_numbers_is_refused_and_nothing_is_written(
+    queue: Queue, raw: redis.Redis, verb: str, section: str, word: str
+) -> None:
+    call = NUMBERS[verb](queue, lease_of(queue))
+    at = list(call.args).index(section) + 3
+    refused(queue, raw, call, at, word, f"SECTION {section} is cut short, or is not {section}=numbers")
+
+
+@pytest.mark.parametrize("verb", ["fail", "beat"])
+def test_a_section_with_half_a_pair_is_refused_and_nothing_is_written(
+    queue: Queue, raw: redis.Redis, verb: str
+) -> None:
+    call = NUMBERS[verb](queue, lease_of(queue))
+    words = list(call.args)
+    at = words.index({"fail": "blocks", "beat": "durations"}[verb])
     before = keys(raw)
-    with pytest.raises(ServerError, match=f"SECTION {section} is cut short, or is not {section}=ms"):
-        queue.run(sending.answer(queue.talk, replace(call, args=[*call.args[:at], moment, *call.args[at + 1 :]])))
+    with pytest.raises(ServerError, match=r"SECTION [a-z]+ is cut short, or is not [a-z]+=numbers"):
+        queue.run(sending.answer(queue.talk, replace(call, args=[*words[:at], words[at], 3, *words[at + 2 :], "9"])))
+    assert keys(raw) == before
+
+
+def test_a_scheduled_task_without_a_time_is_not_restored_and_nothing_is_written(queue: Queue, raw: redis.Redis) -> None:
+    call = NUMBERS["restore"](queue, lease_of(queue))
+    before = keys(raw)
+    with pytest.raises(ServerError, match="TIME of scheduled task 1 is missing"):
+        queue.run(sending.answer(queue.talk, replace(call, args=call.args[: list(call.args).index("times")])))
     assert keys(raw) == before
     queue.run(sending.answer(queue.talk, call))
-    assert keys(raw) != before
+    assert queue.inspect("soon").due == 2e9
+
+
+@pytest.mark.parametrize("letters", ["s", "sx", "stt", ""])
+def test_states_that_are_not_one_known_letter_per_task_are_refused(
+    queue: Queue, raw: redis.Redis, letters: str
+) -> None:
+    call = NUMBERS["restore"](queue, lease_of(queue))
+    refused(queue, raw, call, list(call.args).index(b"st"), letters, "STATES are to be 2 letters of t s d f")
+
+
+@pytest.mark.parametrize("retry", ["soon", "", "no"])
+def test_a_retry_that_is_no_number_is_refused_and_nothing_is_written(
+    queue: Queue, raw: redis.Redis, retry: str
+) -> None:
+    call = NUMBERS["fail"](queue, lease_of(queue))
+    refused(queue, raw, call, list(call.args).index(5), retry, "RETRY of lease 1 is no number of milliseconds")
+
+
+@pytest.mark.parametrize("due", ["soon", "", "+", "+soon", "-5", "+-5"])
+def test_a_due_time_that_is_no_number_is_refused_and_nothing_is_written(
+    queue: Queue, raw: redis.Redis, due: str
+) -> None:
+    call = NUMBERS["schedule"](queue, lease_of(queue))
+    refused(queue, raw, call, 0, due, "TIME when the tasks are due is no number of milliseconds")
 
 
 def test_sections_stand_in_any_order(queue: Queue, raw: Any) -> None:

@@ -46,6 +46,17 @@ def test_a_task_whose_payload_and_group_cannot_be_used_is_found_by_its_id(face: 
         face.states([3])
 
 
+def test_the_answer_for_a_task_is_found_by_the_task(face: Any) -> None:
+    answers = face.put("a", Task("b", 1), Task(b"\xff"))
+    face.claim()
+    assert [answers[task] for task in ("a", Task("b", 2), Task("b"), Task(b"\xff"))] == ["added"] * 4
+    assert face.states("a", "c")[Task("c", object())] == "unknown"
+    with pytest.raises(KeyError, match=r"^'c'$"):
+        answers[Task("c")]
+    with pytest.raises(KeyError, match="0"):
+        answers[Task(0)]  # type: ignore[arg-type]  # an id that no call takes is not the place of an answer
+
+
 def test_an_ack_puts_tasks(face: Any) -> None:
     face.put("a")
     (lease,) = face.claim()
@@ -160,13 +171,13 @@ async def test_a_handler_finds_tasks(url: str, queue: Queue, threads: bool) -> N
 
 REFUSED: list[tuple[Callable[[Queue], object], str]] = [
     (lambda q: q.put("fine", Task("")), "a task id must not be empty"),
-    (lambda q: q.put("fine", Task(5)), "a task id is str or bytes, not int: 5"),  # type: ignore[arg-type]
-    (lambda q: q.put("fine", Task(Task("a"))), "a task id is str or bytes, not Task"),  # type: ignore[arg-type]
+    (lambda q: q.put("fine", Task(5)), "a task id is str or bytes, not int: 5"),  # type: ignore[arg-type]  # that is the point
+    (lambda q: q.put("fine", Task(Task("a"))), "a task id is str or bytes, not Task"),  # type: ignore[arg-type]  # that is the point
     (lambda q: q.put({Task("a"): 1}), "a task id is str or bytes, not Task"),
     (lambda q: q.put("fine", [Task("x" * 1025)]), "the limit is 1,024"),
     (lambda q: q.put("fine", Task("a", payload=object())), "the payload of task 'a' is neither bytes nor JSON"),
     (lambda q: q.put("fine", Task("a", group="")), "the group of task 'a': a host is a name like"),
-    (lambda q: q.put("fine", [Task("a", group=5)]), "the group of task 'a': a host is a name"),  # type: ignore[arg-type]
+    (lambda q: q.put("fine", [Task("a", group=5)]), "the group of task 'a': a host is a name"),  # type: ignore[arg-type]  # that is the point
     (lambda q: q.schedule("fine", Task("a", group="."), after=1), "the group of task 'a': '.' names no host"),
     (lambda q: q.forget("fine", Task("")), "a task id must not be empty"),
 ]
@@ -192,6 +203,6 @@ def test_a_task_is_a_plain_value() -> None:
     again = pickle.loads(pickle.dumps(task))
     assert (again, again.payload) == (task, task.payload)
     with pytest.raises(FrozenInstanceError):
-        task.group = "h"  # type: ignore[misc]
+        task.group = "h"  # type: ignore[misc]  # it is frozen
     with pytest.raises((AttributeError, TypeError)):
-        task.more = 1  # type: ignore[attr-defined]
+        task.more = 1  # type: ignore[attr-defined]  # it has slots

@@ -23,7 +23,7 @@ from tests.rig.invariants import check, check_keys
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.servers import REDIS
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, Lease, Queue, State, Unavailable, scripts, sending
+from timeoutq import Answer, Lease, Politeness, Queue, State, Unavailable, scripts, sending
 from timeoutq.embedded import EmbeddedServer
 
 CARRIED_OUT = {Fault.RESET_AFTER, Fault.SWALLOW, Fault.CUT, Fault.LATENCY, Fault.DRIP}
@@ -180,6 +180,11 @@ def _a_sample(scene: Scene) -> None:
 def _a_setting(scene: Scene) -> None:
     scene.put("a")
     scene.watch.pause()
+
+
+def _a_host(scene: Scene) -> None:
+    scene.watch.configure(politeness=Politeness(0, 1))
+    scene.put("http://a.example/")
 
 
 def _done_too_many(scene: Scene) -> None:
@@ -343,6 +348,31 @@ OPERATIONS = [
         lambda s: s.put("a"),
         lambda s: s.queue.inspect("a"),
         lambda r: r.state is State.TODOS,
+    ),
+    Operation(
+        "states", "states",
+        lambda s: s.put("a"),
+        lambda s: s.queue.states("a", "b"),
+        lambda r: list(r) == [Answer.TODOS, Answer.UNKNOWN],
+    ),
+    Operation(
+        "why", "why",
+        lambda s: s.put("a"),
+        lambda s: s.queue.why("a"),
+        lambda r: r.info.state is State.TODOS,
+    ),
+    Operation(
+        "page of hosts", "hosts",
+        _a_host,
+        lambda s: s.queue.hosts.list(),
+        lambda r: [host.host for host in r.hosts] == ["a.example"],
+    ),
+    Operation(
+        "block of a host", "host",
+        _a_host,
+        lambda s: s.queue.hosts.block("a.example", for_=60),
+        lambda r: r.blocked_until is not None,
+        lambda s: int(s.watch.hosts.inspect("a.example").blocked_until is not None), 1,
     ),
     Operation(
         "list of ready tasks", "SSCAN",

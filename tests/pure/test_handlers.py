@@ -224,7 +224,7 @@ def test_the_error_of_a_group_names_its_members_and_is_bounded() -> None:
     assert len(many) < 3000
     deep = ValueError("bottom")
     for _ in range(500):
-        deep = ExceptionGroup("deep", [deep])  # type: ignore[assignment]
+        deep = ExceptionGroup("deep", [deep])  # type: ignore[assignment]  # a group in a group
     assert error_text(deep).endswith(b"deep (1 in it))))")
 
 

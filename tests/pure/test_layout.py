@@ -230,3 +230,17 @@ def test_a_class_of_the_worker_is_handed_seven_things_at_most() -> None:
                     if isinstance(part, ast.FunctionDef) and part.name == "__init__"
                 ]
                 assert max(handed, default=0) <= 7, f"{path}: {node.name}"
+
+
+def test_whatever_a_checker_is_told_to_ignore_has_its_reason() -> None:
+    ignored = re.compile(r"# (?:noqa|type: ignore|pyright: ignore)\b")
+    reasons = {
+        f"{path.relative_to(house.ROOT)}:{number}": line.rpartition("# ")[2].strip()
+        for folder in ("timeoutq", "demo", "tests")
+        for path in (house.ROOT / folder).rglob("*.py")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if ignored.search(line)
+    }
+    assert len(reasons) > 100
+    bare = re.compile(r"(?:noqa|type: ignore|pyright: ignore|same|as above|likewise)\b")
+    assert {place: why for place, why in reasons.items() if bare.match(why)} == {}

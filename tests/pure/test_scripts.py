@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import timeoutq
-from timeoutq import arguments
+from timeoutq import arguments, repairs
 from timeoutq.arguments import How
 from timeoutq.calls import Call
 from timeoutq.durations import Delta
@@ -102,7 +102,7 @@ def test_keys_are_what_the_header_names_and_arguments_what_it_counts(name: str) 
 def test_sections_are_those_that_the_header_names_and_that_the_table_of_operations_writes(name: str) -> None:
     body = (LUA / f"{name}.lua").read_text("utf-8")
     header = re.search(r"-- SECTIONS +(.*?)\n-- Reply", body, re.DOTALL)
-    named = re.findall(r"(?<![\w=])[a-z_]+=(?:\d+|n|pairs|ms)(?!\w)", header.group(1)) if header else []
+    named = re.findall(r"(?<![\w=])[a-z_]+=(?:\d+|numbers|n|pairs|ms)(?!\w)", header.group(1)) if header else []
     taken = re.findall(r" sections\([^']*'( [a-z_ =\d]+)'\)\nif refused then return refused end\n", body)
     assert [takes.split() for takes in taken] == ([named] if named else [])
     # the sections of a call with all options, read from its end
@@ -113,7 +113,9 @@ def test_sections_are_those_that_the_header_names_and_that_the_table_of_operatio
         assert isinstance(count, int)
         assert count == len(words) - at - 2, words[at]
         exact = {"ms": 1, **{str(n): n for n in range(10)}}
-        assert count == exact[form] if form in exact else count % (2 if form == "pairs" else 1) == 0, words[at]
+        assert count == exact[form] if form in exact else count % (2 if form in ("pairs", "numbers") else 1) == 0, (
+            words[at]
+        )
         del words[at:]
 
 
@@ -182,3 +184,10 @@ def test_nothing_that_reads_a_whole_state_and_nothing_that_some_servers_lack() -
     package = Path(timeoutq.__file__).parent
     for path in package.glob("*.py"):
         assert "SMEMBERS" not in path.read_text("utf-8").replace("never SMEMBERS", ""), path.name
+
+
+def test_what_repair_finds_has_its_words_and_stands_in_its_header() -> None:
+    repair, walk = (LUA / "repair.lua").read_text("utf-8"), (LUA / "parts" / "walk.lua").read_text("utf-8")
+    header = repair.partition("-- What was found:\n")[2].partition("\nlocal")[0]
+    assert set(re.findall(r"^--       ([a-z]+)  ", header, re.MULTILINE)) == set(repairs.WORDS)
+    assert set(re.findall(r"\bwrong\('([a-z]+)'\)", repair + walk)) == set(repairs.WORDS)

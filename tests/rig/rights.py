@@ -19,13 +19,21 @@ import redis
 from tests.rig.invariants import STATES, a_minute_later, check_keys
 from tests.rig.servers import redis_server
 from timeoutq import Lease, Politeness, Queue, flows, sending
+from timeoutq.durations import Delta
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
+from timeoutq.model import Record, State
 from timeoutq.scripts import SIZES, script
 
 A, B = "http://a.example/", "http://b.example/"
 RULES = {"plain": None, "polite": Politeness(0, 1)}
 USER = "half"
+
+RECORDS = [
+    Record(b"new", State.SCHEDULED, due=2e9, payload=1),
+    Record(b"old", State.DONE),
+    Record(b"bad", State.FAILED, error="x"),
+]
 
 Verb = Callable[[Queue, list[Lease]], object]
 VERBS: dict[str, tuple[str, Verb]] = {
@@ -50,6 +58,14 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "forget": ("forget", lambda q, _: q.forget("ends", "later")),
     "prune": ("prune", lambda q, _: q.prune()),
     "configure": ("configure", lambda q, _: q.configure(keep_done=900)),
+    "begin politeness": ("convert", lambda q, _: q.configure(politeness=Politeness(1, 2))),
+    "end politeness": ("convert", lambda q, _: q.configure(politeness="off")),
+    "block a host": ("host", lambda q, _: q.hosts.block("a.example", for_=60)),
+    "ban a host": ("host", lambda q, _: q.hosts.ban("a.example", "they asked")),
+    "repair": ("repair", lambda q, _: q.run(flows.repair(q.talk))),
+    "restore": ("restore", lambda q, _: q.run(sending.answer(q.talk, q.operations.restore(RECORDS, q.token)))),
+    "plan": ("plan", lambda q, _: q.run(sending.answer(q.talk, q.operations.plan(1000)))),
+    "beat": ("beat", lambda q, _: q.run(sending.answer(q.talk, q.operations.beat("w", {"pid": 1}, Delta(1, {0: 1}))))),
 }
 LOSES = {"pull": {"pulled"}, "forget": {"ends", "later"}, "prune": {"pruned"}}
 """What a verb is there to remove."""

@@ -215,13 +215,13 @@ RETURNED: dict[str, tuple[Callable[[Lease], Any], str]] = {
     "Ack of an empty id": (lambda lease: Ack(put=[""]), "a task id must not be empty"),
     "Ack of an id that is too long": (lambda lease: Ack(put=["x" * 2000]), "has 2,000 bytes"),
     "Ack of ids that are no text": (lambda lease: Ack(put=[1, 2]), "a task id is str or bytes, not int"),  # type: ignore[list-item]  # that is the point
-    "Ack of what is not iterable": (lambda lease: Ack(put=3), "a task id is str or bytes, not int"),  # type: ignore[arg-type]  # as above
+    "Ack of what is not iterable": (lambda lease: Ack(put=3), "a task id is str or bytes, not int"),  # type: ignore[arg-type]  # that is the point
     "Ack of a payload that is no JSON": (lambda lease: Ack(put={"x": {1}}), "neither bytes nor JSON"),
     "Ack of links that raise while they are gone through": (lambda lease: Ack(put=broken_links()), "the page is cut"),
     "Ack with a payload and without again_in": (lambda lease: Ack(payload=1), "payload= needs again_in="),
-    "Ack with again_in that is no number": (lambda lease: Ack(again_in="soon"), "again_in must be a finite number"),  # type: ignore[arg-type]  # as above
+    "Ack with again_in that is no number": (lambda lease: Ack(again_in="soon"), "again_in must be a finite number"),  # type: ignore[arg-type]  # that is the point
     "Release with a negative delay": (lambda lease: Release(delay=-1), "delay must be a finite number"),
-    "Release until a day": (lambda lease: Release("tomorrow"), "delay must be a finite number"),  # type: ignore[arg-type]  # as above
+    "Release until a day": (lambda lease: Release("tomorrow"), "delay must be a finite number"),  # type: ignore[arg-type]  # that is the point
     "Retry after a negative time": (lambda lease: Retry(after=-1), "must be a finite number of seconds"),
     "GiveUp": (lambda lease: GiveUp("HTTP 410"), "GiveUp: HTTP 410"),
     "Retry": (lambda lease: Retry(reason="HTTP 503"), "Retry: HTTP 503"),

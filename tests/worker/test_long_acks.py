@@ -227,6 +227,29 @@ async def test_a_long_ack_is_tried_again_however_often_it_has_failed(
     assert "OverflowError" not in caplog.text
 
 
+async def test_a_link_that_breaks_in_each_attempt_is_told_of_once_until_an_ack_has_ended(
+    first: tuple[FakeAsyncQueue, Lease, Lease], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, one, two = first
+    run, tries, over = queue.run, itertools.count(), list[object]()
+
+    async def broken_every_second_time(flow: Any) -> Any:
+        if next(tries) % 2:
+            flow.close()
+            raise Unavailable("the link has broken")
+        return await run(flow)
+
+    monkeypatch.setattr(queue, "run", broken_every_second_time)
+    lane = LongAcks(queue, Voice(queue), lambda _, outcome: over.append(outcome), asyncio.Event().set)
+    for lease in (one, two):
+        lane.add(AckOfFound(lease, arguments.tasks((links(lease.task, 8),)), -1, None))
+    await until(lambda: len(over) == 2)
+    assert over == [Answer.OK] * 2
+    assert next(tries) > 12
+    told = [record.getMessage() for record in caplog.records if "could not all be sent yet" in record.getMessage()]
+    assert [repr(lease.task) in line for lease, line in zip((one, two), told, strict=True)] == [True, True]
+
+
 async def test_an_ack_whose_end_cannot_be_told_of_stops_no_other_and_is_logged(
     first: tuple[FakeAsyncQueue, Lease, Lease], caplog: pytest.LogCaptureFixture
 ) -> None:

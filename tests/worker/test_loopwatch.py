@@ -272,7 +272,7 @@ async def test_a_handler_that_blocks_the_loop_beyond_its_max_runtime_has_failed(
 
 async def test_a_handler_that_ends_just_before_its_max_runtime_is_done() -> None:
     async def handler(lease: Lease) -> None:
-        time.sleep(0.001)  # noqa: ASYNC251
+        time.sleep(0.001)  # noqa: ASYNC251  # it blocks the loop
         queue.clock.advance(4.99)
 
     async with fake_async_queue() as queue:
@@ -285,7 +285,7 @@ async def test_a_lease_that_max_runtime_has_ended_does_not_blame_the_timeout(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def handler(lease: Lease) -> None:
-        time.sleep(0.001)  # noqa: ASYNC251
+        time.sleep(0.001)  # noqa: ASYNC251  # it blocks the loop
         queue.clock.advance(7)
         with FakeQueue(queue.name, queue.clock) as other:
             other.requeue_expired()

@@ -403,7 +403,7 @@ def test_sigterm_to_parent_and_children_at_once_drains(url: str, tmp_path: Path,
             )  # fmt: skip
         for queue, worker in zip(queues, workers, strict=True):
             wait_until(lambda queue=queue: started(run, queue.name) == 8, timeout=30)  # type: ignore[misc]  # a bound default
-            wait_until(lambda worker=worker: len(children_of(worker)) == 2)  # type: ignore[misc]  # same
+            wait_until(lambda worker=worker: len(children_of(worker)) == 2)  # type: ignore[misc]  # a bound default
             end_all_at_once(worker)
         for queue, worker in zip(queues, workers, strict=True):
             assert worker.wait(40) == exit_codes.DONE, run.log(worker)

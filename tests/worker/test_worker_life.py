@@ -162,7 +162,7 @@ async def test_a_worker_whose_lifespan_ends_before_it_gives_its_tasks_back_and_s
     with pytest.raises(WorkerBroken, match="the lifespan ended though the worker had not") as caught:
         await drained(Worker(fake, use, lifespan=pooled, signals=False, concurrency=1))
     assert isinstance(caught.value.__cause__, ExceptionGroup)
-    assert "the pool has lost its server" in str(caught.value.__cause__.exceptions)  # pyright: ignore[reportUnknownMemberType]
+    assert "the pool has lost its server" in str(caught.value.__cause__.exceptions)  # pyright: ignore[reportUnknownMemberType]  # of any group
     found = await fake.stats()
     assert (found.todos, found.failed, found.in_progress) == (3, 0, 0)
 
@@ -679,9 +679,9 @@ async def test_a_worker_on_a_plain_queue_is_told_what_to_write() -> None:
     with pytest.raises(InvalidInput, match=r"takes an AsyncQueue: write Worker\(AsyncQueue\('pages', …\), …\)"):
         Worker(Queue("pages"), fetch)  # type: ignore[arg-type]  # that is the point
     with pytest.raises(InvalidInput, match=r"takes a queue, not its name: write Worker\(AsyncQueue\('pages', …\), …\)"):
-        Worker("pages", fetch)  # type: ignore[arg-type]  # as above
+        Worker("pages", fetch)  # type: ignore[arg-type]  # that is the point
     with pytest.raises(InvalidInput, match="takes an AsyncQueue, not NoneType"):
-        Worker(None, fetch)  # type: ignore[arg-type]  # as above
+        Worker(None, fetch)  # type: ignore[arg-type]  # that is the point
 
 
 async def test_with_a_wrong_password_nobody_says_that_the_server_answers_again(

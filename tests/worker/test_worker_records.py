@@ -137,7 +137,7 @@ def harmful() -> list[BaseException]:
     vars(unnoted)["__notes__"] = 5
     nested: BaseException = ValueError("inside")
     for _ in range(50):
-        nested = ExceptionGroup("a group", [nested, ValueError(HOSTILE)])  # type: ignore[type-var]
+        nested = ExceptionGroup("a group", [nested, ValueError(HOSTILE)])  # type: ignore[type-var]  # a group in a group
     twisted = type("Twisted", (Exception,), {"__str__": lambda _self: Twisted("said")})()
     causes = type("Causes", (Exception,), {"__cause__": property(lambda _self: 1 / 0)})()
     named = type("Named\n" + HOSTILE[1:-1], (Exception,), {"__module__": 5})("x")
@@ -426,7 +426,7 @@ async def test_without_a_limit_releases_are_counted_all_the_same(url: str, queue
 @pytest.mark.parametrize("most", [-1, 1.5, "many", True])
 def test_a_limit_of_releases_is_a_whole_number(queue: Queue, url: str, most: Any) -> None:
     with pytest.raises(InvalidInput, match="max_releases"):
-        Worker(AsyncQueue(queue.name, url), fail, max_releases=most if most is not True else "yes")  # type: ignore[arg-type]
+        Worker(AsyncQueue(queue.name, url), fail, max_releases=most if most is not True else "yes")  # type: ignore[arg-type]  # that is the point
 
 
 # ---- what people see

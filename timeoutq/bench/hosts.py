@@ -21,7 +21,7 @@ LABELS = ("10", "1k", "1m")
 
 
 def pages(hosts: int, each: int, *, prefix: str = "host") -> Iterator[list[str]]:
-    """Give so many URLs of each host, a page of all hosts after the other, in lists of 5,000 at most."""
+    """Give `each` URLs per host: a page of every host, then the next page of every host; in lists of 5,000 at most."""
     part: list[str] = []
     for page in range(each):
         for number in range(hosts):

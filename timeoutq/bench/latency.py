@@ -109,7 +109,7 @@ class _Exchange:
         if self._answered:
             delay = random.uniform(0, self._longest)  # noqa: S311  # a delay, not a secret
             self._delays.append(delay)
-            part = random.uniform(0, delay)  # noqa: S311  # same
+            part = random.uniform(0, delay)  # noqa: S311  # a delay, not a secret
             self._there, self._rest, self._answered = now + part, delay - part, False
         return max(now, self._there)
 

@@ -51,13 +51,13 @@ SLICES = 10
 
 
 def slices(count: int) -> list[range]:
-    """Cut so many steps into slices; the median of their rates is told: a moment of the machine does not count."""
+    """Cut `count` steps into slices; the median of their rates is told: a moment of the machine does not count."""
     parts = min(SLICES, count)
     return [range(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
 
 
 def rate(count: int, step: Callable[[int], object], each: int = 1) -> float:
-    """Take so many steps, each of which handles `each` tasks; give how many tasks a second."""
+    """Take `count` steps, each of which handles `each` tasks; give the tasks per second."""
     rates: list[float] = []
     for part in slices(count):
         began = time.perf_counter()

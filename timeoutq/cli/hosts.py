@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from timeoutq.cli.app import NOTHING, AsJson, Name, TaskName, Url, UrlFile, Yes, app, known_queue, stop, sure
+from timeoutq.cli.app import NOTHING, AsJson, Name, TaskName, Url, UrlFile, Yes, app, known_queue, say, stop, sure
 from timeoutq.cli.printing import Sink, iso, releases
 from timeoutq.cli.reading import moment, seconds
 from timeoutq.errors import InvalidInput
@@ -113,7 +113,7 @@ def hosts(
             if cursor is None or not everything:
                 break
     if cursor is not None:
-        typer.echo(f"timeoutq: more with --cursor {cursor}, or --all", err=True)
+        say(f"more with --cursor {cursor}, or --all")
 
 
 def _delay(text: str) -> float | Literal["usual"]:
@@ -159,17 +159,8 @@ def host(
 
 
 def _is_unmet(info: HostInfo) -> bool:
-    told = (
-        info.waiting,
-        info.busy,
-        info.visits,
-        info.failures,
-        info.budget,
-        info.turn,
-        info.blocked_until,
-        info.banned,
-    )
-    return not any(told) and info.next_allowed is None and info.budget is None
+    met = (info.waiting, info.busy, info.visits, info.failures, info.turn, info.blocked_until, info.banned)
+    return not any(met) and info.next_allowed is None and info.budget is None
 
 
 @app.command(rich_help_panel="Hosts of a polite queue")

@@ -47,7 +47,7 @@ def claim(
     max_runtime: Annotated[float | None, duration("The longest that a task may be held, with all extensions.")] = None,
     wait: Annotated[
         float, typer.Option(parser=seconds, metavar="TIME", help="Time to wait for the first task.")
-    ] = "0",  # type: ignore[assignment]  # same
+    ] = "0",  # type: ignore[assignment]  # typer parses the default
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Lease ready tasks and print them with their tokens; exit 1 when no task is ready."""

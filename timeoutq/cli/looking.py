@@ -191,7 +191,7 @@ def list_state(
         many = f"{len(page.entries):,} in all" if whole else f"at least {len(page.entries):,} here"
         say(f"{many}, {len(entries):,} shown: --all shows every task")
     elif cursor is not None:
-        typer.echo(f"timeoutq: more with --cursor {cursor}, or --all", err=True)
+        say(f"more with --cursor {cursor}, or --all")
 
 
 def _page(opened: Queue, state: State, cursor: str | None, n: int) -> Page:

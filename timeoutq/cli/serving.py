@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from timeoutq import exit_codes
-from timeoutq.cli.app import SERVER, Name, Url, UrlFile, app, new_words, server_address, stop
+from timeoutq.cli.app import SERVER, Name, Url, UrlFile, app, new_words, say, server_address, stop
 from timeoutq.cli.reading import seconds
 from timeoutq.errors import InvalidInput, MissingExtra, TimeoutqError
 
@@ -303,7 +303,7 @@ def server(
     with started as running, suppress(KeyboardInterrupt):
         typer.echo(running.url)
         kept = f"its data is kept in {running.directory}" if directory else "its data is deleted when it ends"
-        typer.echo(f"timeoutq: Valkey listens at {running.url}, {kept}; Ctrl-C or SIGTERM ends it", err=True)
+        say(f"Valkey listens at {running.url}, {kept}; Ctrl-C or SIGTERM ends it")
         while running.pid:
             _, status = os.waitpid(running.pid, 0)
             stop(SERVER, f"the server ended with status {status}; its log is in {running.directory}")

@@ -225,7 +225,7 @@ class AsyncQueue(AsyncDriver):
 
         Raises `InvalidInput` when no tasks are named and `all` is not given, and when both are.
         """
-        return await self.run(flows.retry_failed(self.talk, tasks, all=all))
+        return await self.run(methods.retry_failed(self.talk, tasks, all))
 
     async def forget(self, *tasks: Tasks) -> Outcome:
         """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""

@@ -225,7 +225,7 @@ class Queue(Driver):
 
         Raises `InvalidInput` when no tasks are named and `all` is not given, and when both are.
         """
-        return self.run(flows.retry_failed(self.talk, tasks, all=all))
+        return self.run(methods.retry_failed(self.talk, tasks, all))
 
     def forget(self, *tasks: Tasks) -> Outcome:
         """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""

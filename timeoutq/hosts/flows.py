@@ -1,8 +1,7 @@
 """What `queue.hosts` does: each function checks what the caller passed, and gives the flow that does the work. No I/O.
 
-Rules, times and reasons are checked at once. The name of a host, and what `page` is given, are checked when the flow
-starts: the first call of a client connects before that, but the flow itself has not sent anything yet. Each flow raises
-`InvalidInput` on a queue that is not polite.
+The functions check at once, and raise `InvalidInput` before the client connects. Each flow raises `InvalidInput`, too,
+on a queue that is not polite.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from datetime import datetime
 from typing import Literal
 
 from timeoutq import arguments, reads
-from timeoutq.calls import Argument
+from timeoutq.calls import Argument, Call
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.hosts import operations
 from timeoutq.hosts.operations import Rule
@@ -21,8 +20,11 @@ from timeoutq.sending import CALLS, Flow, Talk, answer, ask, settle
 
 def page(talk: Talk, cursor: str | None, n: int) -> Flow[HostPage]:
     """Read a page of `n` hosts, from where the last page ended."""
-    start = int(arguments.cursor(cursor))
-    found = yield from answer(talk, operations.page(talk.operations, start, arguments.count(n, high=500)))
+    return _page(talk, int(arguments.cursor(cursor)), arguments.count(n, high=500))
+
+
+def _page(talk: Talk, start: int, n: int) -> Flow[HostPage]:
+    found = yield from answer(talk, operations.page(talk.operations, start, n))
     if found is None:
         raise _impolite(talk)
     return HostPage(found, str(start + n) if len(found) == n else None)
@@ -53,10 +55,15 @@ def inspect(talk: Talk, host: str) -> Flow[HostInfo]:
 
 def _ask_host(talk: Talk, host: str, *rules: Rule) -> Flow[HostInfo]:
     # sets the rules, if there are any, and tells all about the host
-    found = yield from answer(talk, operations.host(talk.operations, host, rules))
-    while found is not None and found.recalling and rules:
+    recall = operations.host(talk.operations, host, [("recall", "")]) if rules else None
+    return _told(talk, operations.host(talk.operations, host, rules), recall)
+
+
+def _told(talk: Talk, call: Call[HostInfo | None], recall: Call[HostInfo | None] | None) -> Flow[HostInfo]:
+    found = yield from answer(talk, call)
+    while found is not None and found.recalling and recall is not None:
         # if the host has many ready tasks, one step takes back only a part of them
-        found = yield from answer(talk, operations.host(talk.operations, host, [("recall", "")]))
+        found = yield from answer(talk, recall)
     if found is None:
         raise _impolite(talk)
     return found

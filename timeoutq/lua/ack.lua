@@ -6,7 +6,7 @@
 -- SECTIONS  again=ms after which the tasks are ready again   and for one lease: payload=1 the payload that its task has then
 --       put=n the ids that it found   payloads=pairs (position in put, payload) *   groups=pairs (position in put, host) *
 --       priorities=pairs improve=n as of put
--- Reply letters, one a lease: O acked; R this very call was carried out before; L is not this token's
+-- Reply letters, one per lease: O acked; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
 local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n')

@@ -4,9 +4,9 @@
 -- SOUND workers worker_info; calls durations0 durations1
 -- ARGV  1 call id   2 age of the call, ms   3 worker   4 what the worker says of itself, JSON, or empty when it leaves
 --       5.. sections
--- SECTIONS  durations=n (bucket, count) *: how long its handlers ran since its last sign of life
+-- SECTIONS  durations=numbers (bucket, count) *: how long its handlers ran since its last sign of life
 -- Reply how many workers have given a sign of life within the last minute
-local given, refused = sections(5, ' durations=n')
+local given, refused = sections(5, ' durations=numbers')
 if refused then return refused end
 sound()
 if ARGV[4] == '' then
@@ -27,9 +27,8 @@ if given.durations and not was_called(ARGV[1]) then
   end
   -- a clock that stepped back leaves a span that lies in the future
   if number(redis.call('HGET', other, 'span'), 0) > span then redis.call('DEL', other) end
-  local runs = given.durations
-  for i = 1, #runs, 2 do
-    count_up(this, runs[i], runs[i + 1])
+  for bucket, runs in pairs(given.durations) do
+    count_up(this, bucket, runs)
   end
   note_call(ARGV[1])
 end

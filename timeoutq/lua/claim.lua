@@ -1,6 +1,6 @@
 -- claim: lease ready tasks to a token. Sent again with the same token, it gives the leases that the first call took.
 -- KEYS  todos in_progress scheduled leases owners lock payload attempts crashes runtime meta stats bell alarm
--- PARTS open sections wake pick locks server turns
+-- PARTS open sections wake pick fit locks server turns
 -- SOUND stats leases owners; payload attempts crashes
 -- ARGV  1 token   2 age of the call, ms (0 when first sent)   3 how many   4 timeout, ms
 --       5 not after: server time, ms, past which the client has given up; 0 for never   6.. sections
@@ -21,7 +21,7 @@ if runtime_ms > 0 and runtime_ms < lease_ms then
   lease_ms = runtime_ms
 end
 local deadline = now + lease_ms
-local ids, rest, recorded = {}, nil, true
+local ids, rest, recorded, bodies = {}, nil, true, nil
 local took, from, last = string.match(given.from or '', '^(%d) (%S+) (.*)$')
 if age > 0 or from then
   -- read a part of the leases that may be its own: those after the last lease of the part before; if that lease has moved, those
@@ -72,17 +72,7 @@ if #ids == 0 and not paused then
     end
     picks = others
   end
-  if recorded and #picks > 1 and redis.call('EXISTS', payload) == 1 then
-    -- a reply brings 4 MiB of payloads at most, a payload more or less: what is beyond waits for the next claim
-    local bytes, fit = 0, 0
-    while fit < #picks and bytes < 4194304 do
-      local some = redis.call('HMGET', payload, unpack(picks, fit + 1, math.min(fit + 8, #picks)))
-      for i = 1, #some do
-        if bytes < 4194304 then bytes, fit = bytes + (some[i] and #some[i] or 0), fit + 1 end
-      end
-    end
-    picks = {unpack(picks, 1, fit)}
-  end
+  if recorded and #picks > 0 then picks, bodies = fit(picks) end
   local locks = locks_of(picks)
   for i = 1, #picks do
     if redis.call('SMOVE', todos, in_progress, picks[i]) == 1 then
@@ -90,6 +80,7 @@ if #ids == 0 and not paused then
       redis.call('PSETEX', locks[i], lease_ms, token)
     end
   end
+  if #ids < #picks then bodies = nil end -- each payload stands at the place of its task
   if #ids > 0 then
     local deadlines, tokens = {}, {}
     for i = 1, #ids do
@@ -130,10 +121,10 @@ if lease_ms > (longest_lease or 0) then
 end
 -- the first lease notes which server gave it, so that already the first restart is noticed
 if not known[2] then redis.call('HSET', meta, 'run_id', run_id()) end
-local failures, lost, bodies = {}, {}, {}
+local failures, lost = {}, {}
 if recorded then
   failures = redis.call('HMGET', attempts, unpack(ids))
   lost = redis.call('HMGET', crashes, unpack(ids))
-  bodies = redis.call('HMGET', payload, unpack(ids))
+  bodies = bodies or redis.call('HMGET', payload, unpack(ids))
 end
-return {now, deadline, string.format('%.0f', fence), ids, failures, lost, bodies, rest}
+return {now, deadline, string.format('%.0f', fence), ids, failures, lost, bodies or {}, rest}

@@ -1,4 +1,4 @@
--- convert: bring what is in the queue already in line with its politeness, a part a call.
+-- convert: bring what is in the queue already in line with its politeness, one part per call.
 -- KEYS  todos in_progress lock meta stats bell alarm
 -- PARTS open switch ready
 -- SOUND stats alarm todos in_progress

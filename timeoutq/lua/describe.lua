@@ -2,7 +2,7 @@
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm
 -- PARTS open find ages
 -- ARGV  1 call id   2 age of the call, ms   3 bytes of payloads after which it ends   4.. id *
--- Reply {state letters, one an id, u it is in none; times in ms: due of s, acked of d; failures, crashes, errors, payloads,
+-- Reply {state letters, one per id, u it is in none; times in ms: due of s, acked of d; failures, crashes, errors, payloads,
 --       groups or {}, priorities or {}}
 local ids, most = {unpack(ARGV, 4)}, tonumber(ARGV[3])
 local bodies, bytes = {}, 0

@@ -8,6 +8,7 @@
 --       the turns of hosts, or the settings, lanes may be left that only their own names tell of: these are looked for
 local busy = redis.call('SCARD', todos) + redis.call('SCARD', in_progress)
   -- a lease or an owner without a task in progress: a foreign hand took the task away, and the task comes back
-  + redis.call('ZCARD', leases) + redis.call('HLEN', key('owners')) + (ARGV[3] == '+inf' and redis.call('ZCARD', scheduled) or redis.call('ZCOUNT', scheduled, '-inf', '(' .. ARGV[3]))
+  + redis.call('ZCARD', leases) + redis.call('HLEN', key('owners'))
+  + (ARGV[3] == '+inf' and redis.call('ZCARD', scheduled) or redis.call('ZCOUNT', scheduled, '-inf', '(' .. ARGV[3]))
 if busy > 0 or turn_before(ARGV[3]) then return {0, '0'} end
 return look_at_waiting(ARGV[4])

@@ -4,23 +4,28 @@
 -- SOUND stats leases calls alarm failed scheduled; runtime errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length)
 --       then for each lease: retry in ms, or -1 to give up; error text; then sections
--- SECTIONS  blocks=pairs (position, ms for which its host is blocked) *   traces=pairs (position, digest of its traceback) *
+-- SECTIONS  blocks=numbers (position, ms for which its host is blocked) *   traces=pairs (position, digest of its traceback) *
 --       texts=n (digest, traceback) *
--- Reply letters, one a lease: O failed; R this very call was carried out before; L is not this token's
+-- Reply letters, one per lease: O failed; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
-local given, refused = sections(at + 2 * #ids, ' blocks=pairs traces=pairs texts=n')
+local given, refused = sections(at + 2 * #ids, ' blocks=numbers traces=pairs texts=n')
 if refused then return refused end
 local yes, codes, ended, lost, gave_up = mine(ids, tokens), {}, {}, 0, 0
 local blocked, traces, words, texts = given.blocks or {}, given.traces or {}, given.texts or {}, {}
-for i = 1, #words, 2 do texts[words[i]] = words[i + 1] end
+for i = 1, #words, 2 do texts[words[i]] = words[i + 1] or '' end
+local retries = {}
+for i = 1, #ids do
+  retries[i] = tonumber(ARGV[at + 2 * i - 2])
+  if not retries[i] then return {err = 'RETRY of lease ' .. i .. ' is no number of milliseconds'} end
+end
 local counts = redis.call('HMGET', attempts, unpack(ids))
 local held, seen, blocks = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}, {}
 local marks, anew = run_again and marks_of(ids) or {}, {}
 sound()
 even_when_full()
 for i = 1, #ids do
-  local retry, message = tonumber(ARGV[at + 2 * i - 2]), ARGV[at + 2 * i - 1]
+  local retry, message = retries[i], ARGV[at + 2 * i - 1]
   codes[i] = 'L'
   if yes[i] and held[i] == 1 and not seen[ids[i]] then
     -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing

@@ -3,7 +3,7 @@
 -- PARTS open drop find log rerun
 -- SOUND stats alarm leases owners scheduled; done_at payload attempts crashes errors releases groups runtime traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. id *
--- Reply letters, one an id: t w p d f s the state it was in; u it was in none
+-- Reply letters, one per id: t w p d f s the state it was in; u it was in none
 local ids, codes = {unpack(ARGV, 3)}, {}
 local where, count, running, seen = find(ids), 0, {}, {}
 for i = 1, #ids do

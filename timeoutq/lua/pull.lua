@@ -1,24 +1,15 @@
 -- pull: take tasks for good, without a lease: at most once.
 -- KEYS  todos done done_at payload attempts crashes errors lock meta stats bell alarm
--- PARTS open pick ready done log
+-- PARTS open pick fit ready done log
 -- SOUND stats alarm done; done_at payload attempts crashes errors releases groups traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 how many
 -- Reply {ids, payloads}; a reply brings 4 MiB of payloads at most, a payload more or less
 if paused then
   return {{}, {}}
 end
-local picks, bodies, taken = pick(tonumber(ARGV[3]), redis.call('SCARD', todos)), {}, {}
 -- whoever pulls has the only copy: it is read before the tasks are taken
-local known, bytes = {}, 0
-if redis.call('EXISTS', payload) == 1 then
-  while #known < #picks and bytes < 4194304 do
-    local some = redis.call('HMGET', payload, unpack(picks, #known + 1, math.min(#known + 8, #picks)))
-    for i = 1, #some do
-      if bytes < 4194304 then known[#known + 1], bytes = some[i], bytes + (some[i] and #some[i] or 0) end
-    end
-  end
-  picks = {unpack(picks, 1, #known)}
-end
+local picks, known = fit(pick(tonumber(ARGV[3]), redis.call('SCARD', todos)))
+local bodies, taken = {}, {}
 local recorded = sound()
 for i = 1, #picks do taken[i] = true end
 local ids = finish(todos, picks, taken)
@@ -26,7 +17,7 @@ if #ids == 0 then
   return {{}, {}}
 end
 for i = 1, #picks do
-  if taken[i] then bodies[#bodies + 1] = known[i] or false end
+  if taken[i] then bodies[#bodies + 1] = known and known[i] or false end
 end
 if recorded then
   redis.call('HDEL', payload, unpack(ids))

@@ -7,7 +7,7 @@
 --       groups=pairs (position, host) *: tasks with a host of their own   priority=1 the priority of all tasks
 --       priorities=pairs (position, priority) *   improve=n positions, none for all: with a higher priority than before, a done task
 --       comes back, and one in progress runs once more
--- Reply letters, one an id: A added; r raised: the task was there and has this priority from now on; t w p d f s the state it
+-- Reply letters, one per id: A added; r raised: the task was there and has this priority from now on; t w p d f s the state it
 --       already is in
 local call_id = ARGV[1]
 local ids, at = read_ids(3)

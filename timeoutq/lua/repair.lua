@@ -13,6 +13,7 @@
 --       stale      a lease or an owner of a task that is not in progress
 --       unqueued   a task that waits, but is in no lane, or its host has no turn, or one later than its rules say
 --       placeless  a task that is ready or in progress without a place of its host
+--       overrun    a ready task whose host has more tasks ready or in progress than it may, while nobody takes any back
 --       unlocked   a lock that does not agree with the lease
 --       haunted    a place of a host that is not used by its task
 --       leftover   a record of a task that is in no state; it is removed when it has been seen so twice, a minute apart

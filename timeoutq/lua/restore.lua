@@ -4,14 +4,20 @@
 -- SOUND stats calls alarm; payload done_at attempts crashes errors groups
 -- ARGV  1 call id   2 age of the call, ms (0 when first sent)
 --       3.. count, id * count, the letters of their states, t s d f, as one word; sections
--- SECTIONS  of (position, value) *: times=pairs ms, due of s, acked of d   failures=pairs   crashes=pairs
+-- SECTIONS  of (position, value) *: times=numbers ms, due of s, acked of d   failures=pairs   crashes=pairs
 --       errors=pairs the last one, its time before it   payloads=pairs   groups=pairs   priorities=pairs
--- Reply letters, one an id: A it is restored; t w p d f s the state it already is in
+-- Reply letters, one per id: A it is restored; t w p d f s the state it already is in
 local call_id = ARGV[1]
 local ids, at = read_ids(3)
-local given, refused = sections(at + 1, ' times=pairs failures=pairs crashes=pairs errors=pairs payloads=pairs groups=pairs priorities=pairs')
+local given, refused = sections(at + 1, ' times=numbers failures=pairs crashes=pairs errors=pairs payloads=pairs groups=pairs priorities=pairs')
 if refused then return refused end
 local letters, times, groups = ARGV[at], given.times or {}, given.groups or {}
+if not letters or #letters ~= #ids or string.find(letters, '[^tsdf]') then
+  return {err = 'STATES are to be ' .. #ids .. ' letters of t s d f'}
+end
+for i in string.gmatch(letters, '()s') do
+  if not times[i] then return {err = 'TIME of scheduled task ' .. i .. ' is missing'} end
+end
 local where, codes = find(ids), {}
 sound()
 if tonumber(ARGV[2]) > 0 and was_called(call_id) then

@@ -3,7 +3,7 @@
 -- PARTS open find log
 -- SOUND stats alarm; attempts crashes errors releases traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 at most, when no ids are named   4.. id *
--- Reply how many moved, when no ids are named; else letters, one an id: O it is ready again; t w p d s the state it is in; u it
+-- Reply how many moved, when no ids are named; else letters, one per id: O it is ready again; t w p d s the state it is in; u it
 --       is in none
 local ids, moved, is_moved = {unpack(ARGV, 4)}, {}, {}
 if #ids == 0 then

@@ -8,20 +8,19 @@
 --       groups=pairs (position, host) *: tasks with a host of their own   priority=1 the priority of all tasks
 --       priorities=pairs (position, priority) *   improve=n positions, none for all: with a higher priority than before, a done task
 --       comes back, and one in progress runs once more
--- Reply letters, one an id: A added; r raised, as by put; s was scheduled and has the new time; t w p d f the state it already is in
+-- Reply letters, one per id: A added; r raised, as by put; s was scheduled and has the new time; t w p d f the state it already is in
 local call_id = ARGV[1]
 local ids, at = read_ids(4)
 local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs priority=1 priorities=pairs improve=n')
 if refused then return refused end
 local levels, unfit = levels_of(ids, given)
 if unfit then return unfit end
+local due = tonumber((string.match(ARGV[3], '^%+?(%d+)$')))
+if not due then return {err = 'TIME when the tasks are due is no number of milliseconds'} end
+if string.sub(ARGV[3], 1, 1) == '+' then due = now + due end
 sound()
 local before = answered_before(call_id, ids)
 if before then return before end
-local due = tonumber(ARGV[3])
-if string.sub(ARGV[3], 1, 1) == '+' then
-  due = now + tonumber(string.sub(ARGV[3], 2))
-end
 local codes = add(ids, given, given.again, due, levels)
 note_call(call_id)
 return codes

@@ -57,7 +57,7 @@ class Facts:
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Empty where the server does not tell."""
     config: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Same."""
+    """Empty where the server does not tell."""
     clock_ms: float | None = None
     """How far the server's clock is ahead of ours, ms; None where it does not tell."""
     trip_ms: float = 0.0
@@ -234,7 +234,7 @@ def role(facts: Facts) -> Finding:
     if facts.info["role"] in ("slave", "replica"):
         return Finding("role", "red", "a read-only replica", f"connect to the primary, {facts.info.get('master_host')}")
     replicas = int(facts.info.get("connected_slaves", 0))
-    return Finding("role", "green", f"primary with {replicas} replica{'' if replicas == 1 else 's'}")
+    return Finding("role", "green", f"primary with {counted(replicas, 'replica')}")
 
 
 def eviction(facts: Facts) -> Finding:

@@ -286,7 +286,7 @@ def _left(at: float | None, now: float) -> tuple[str, str]:
 
 
 def share_rows(wanted: Sequence[int], room: int) -> list[int]:
-    """Divide `room` lines among tables that want so many rows each: a head and a gap for each, fair shares of the rest.
+    """Divide `room` lines among tables by the rows that each wants: a head and a gap for each, fair shares of the rest.
 
     Tables that want nothing get nothing (0); from the last on, those for which there is no room get nothing either.
     """

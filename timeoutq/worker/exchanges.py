@@ -13,9 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from tenacity import RetryCallState, wait_random_exponential
-
-from timeoutq import flows, sending
+from timeoutq import flows, retry, sending
 from timeoutq.calls import Call
 from timeoutq.cleaner import Cleaner
 from timeoutq.errors import InvalidInput, TimeoutqError
@@ -158,13 +156,10 @@ class Exchanges:
         if self.failures == 1:
             what = "worker %s waits for the server: %s"
             self._voice.say(logging.WARNING, what, self._voice.worker, trouble, error=trouble)
-        state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]  # only its number is read
-        state.attempt_number = self.failures
-        pause = wait_random_exponential(multiplier=0.1, max=3)(state)
         if self._stopping.level == AT_ONCE or self.leaving:
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
+            async with asyncio.timeout(retry.pause(self.failures)):
                 await self._stopped()
 
     async def _stopped(self) -> None:

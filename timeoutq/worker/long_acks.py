@@ -135,7 +135,7 @@ class LongAcks:
             except Exception as error:  # InvalidInput: somebody has changed a payload meanwhile
                 if isinstance(error, TimeoutqError) and not isinstance(error, LeaseLost | InvalidInput):
                     tries = min(tries + 1, 10)
-                    self._tell_trouble(one.ack.lease, error)
+                    self._tell_trouble(one.ack.lease, error, tries)
                     await asyncio.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.1 * 2**tries)))  # noqa: S311  # jitter
                     continue
                 outcome = error
@@ -156,8 +156,9 @@ class LongAcks:
             self.trouble = None
         return await self._queue.run(flows.end_one(talk, one.ack.lease, [ack]))
 
-    def _tell_trouble(self, lease: Lease, error: TimeoutqError) -> None:
-        if self.trouble is None:
+    def _tell_trouble(self, lease: Lease, error: TimeoutqError, tries: int) -> None:
+        # each attempt may carry a part before the link breaks: a line per attempt would flood the log
+        if tries == 1:
             self._voice.say(
                 logging.WARNING, "queue %s: the handler of task %a has ended, but its ack and the tasks that it found "
                 "could not all be sent yet. The worker tries again: %s", self._voice.queue, lease.task, error,

@@ -63,7 +63,7 @@ class Pace:
             self._counted, self._counted_at = total, now
 
     def took(self, seconds: float) -> None:
-        """Measure an exchange that took so many seconds."""
+        """Measure an exchange that took this many seconds."""
         off = seconds - self.trip
         self.trip += off / 8
         self.sway += (abs(off) - self.sway) / 4

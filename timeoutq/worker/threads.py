@@ -242,7 +242,7 @@ class ThreadCrew:
         problem: BaseException | None = None
         try:
             result = await listed(await handlers.resolve(awaitable))
-        except BaseException as error:  # as above
+        except BaseException as error:  # whatever an awaitable raises is the end of its handler
             problem = error
         if problem is not None:
             problem = await listed_raised(problem)

@@ -35,7 +35,7 @@ end
 -- add: put the ids that no state knows into todos, or into scheduled when `due` is given; `again` brings done and
 -- failed ones back. `given` are the sections of the call: of them, `group`, `payloads`, `groups`, `improve` and, by `levels`, the
 -- priorities are read. An id that is named twice has the payload and the group of the first time, or of the time with the highest
--- priority. Answers a letter an id.
+-- priority. Answers a letter per id.
 local function add(ids, given, again, due, levels)
   local where, known = find(ids)
   local group = given.group or ''

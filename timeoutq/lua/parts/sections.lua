@@ -9,6 +9,7 @@
 --   again=ms           one whole number of milliseconds          given.again is the word of this number
 --   put=n              any number of words                       given.put is the list of these words
 --   payloads=pairs     pairs, each of a position and a word      given.payloads[i] is the word for the task or lease i of the call
+--   blocks=numbers     the same, each word a whole number        given.blocks[i] is the word of this number
 -- sections(at, takes) reads the sections that begin at ARGV[at]; `takes` are those that the verb takes. If a section is unknown or
 -- cannot be read, the second value is an error: the verb replies with the error and writes nothing.
 local function sections(at, takes)
@@ -20,18 +21,25 @@ local function sections(at, takes)
       return given, {err = 'SECTION ' .. string.sub(name, 1, 40) .. ' is unknown; this script takes' .. takes}
     elseif given[name] then
       return given, {err = 'SECTION ' .. name .. ' stands twice'}
-    elseif not count or count < 0 or at + 1 + count > #ARGV or count % (form == 'pairs' and 2 or 1) ~= 0
-      or tonumber(form) and count ~= tonumber(form)
-      or form == 'ms' and (count ~= 1 or not string.find(ARGV[at + 2], '^%d+$') or #ARGV[at + 2] > 15) then
-      return given, {err = 'SECTION ' .. name .. ' is cut short, or is not ' .. name .. '=' .. form}
     end
-    if form == 'n' then
+    local exact, numbers = form == 'ms' and 1 or tonumber(form), form == 'numbers'
+    local paired = numbers or form == 'pairs'
+    local fits = count and count >= 0 and at + 1 + count <= #ARGV and count % (paired and 2 or 1) == 0
+      and (not exact or count == exact) and (form ~= 'ms' or string.find(ARGV[at + 2], '^%d+$') and #ARGV[at + 2] <= 15)
+    if fits and form == 'n' then
       given[name] = {unpack(ARGV, at + 2, at + 1 + count)}
-    elseif form == 'pairs' then
+    elseif fits and paired then
       given[name] = {}
-      for i = at + 2, at + count, 2 do given[name][tonumber(ARGV[i])] = ARGV[i + 1] end
-    else
+      for i = at + 2, at + count, 2 do
+        local place, word = tonumber(ARGV[i]), ARGV[i + 1]
+        fits = fits and place and place % 1 == 0 and (not numbers or string.find(word, '^%d+$') and #word <= 15)
+        if fits then given[name][place] = word end
+      end
+    elseif fits then
       given[name] = form == '0' or ARGV[at + 2]
+    end
+    if not fits then
+      return given, {err = 'SECTION ' .. name .. ' is cut short, or is not ' .. name .. '=' .. form}
     end
     at = at + 2 + count
   end

@@ -1,0 +1,73 @@
+"""The lists of the tests and of the bench that must know each verb: one that a list lacks is told by its name."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from tests.core import test_sections
+from tests.faces import test_faults
+from tests.pure.test_scripts import LUA, NAMES
+from tests.rig import rights as rig
+from timeoutq import operations, rights
+from timeoutq.bench import pauses
+from timeoutq.hosts import operations as of_hosts
+
+WITHOUT_FAULTS = {
+    "beat": "no method of a queue calls it; a sign of life that is lost is given again",
+    "convert": "no method calls it alone: `configure` and `prune` go on with it",
+    "crash": "no method calls it: a supervisor does; tests/worker/ lets processes die",
+    "describe": "only an export calls it, and changes nothing",
+    "plan": "only cleaners call it",
+    "probe": "each client's first call is preceded by it",
+    "repair": "no method calls it alone: `prune` and doctor do a part of it",
+    "restore": "only an import calls it; tests/faces/test_transfer.py breaks imports off",
+}
+WITHOUT_RIGHTS = {"purge": "it removes everything, and one that was refused is called again"}
+
+
+def lacking(known: Collection[str], why_not: Mapping[str, str], verbs: Collection[str] = NAMES) -> list[str]:
+    """Give the verbs that a list lacks without a reason, and what the list or the reasons name though it is no verb."""
+    return sorted(
+        (set(verbs) - set(known) - set(why_not)) | ({*known, *why_not} - set(verbs)) | (set(known) & set(why_not))
+    )
+
+
+def test_each_verb_meets_all_faults() -> None:
+    known = {operation.sends for operation in test_faults.OPERATIONS if not operation.sends.isupper()}
+    assert lacking(known, WITHOUT_FAULTS) == [], "add it to OPERATIONS in tests/faces/test_faults.py"
+
+
+def test_each_verb_that_writes_is_tried_with_each_right_taken_away() -> None:
+    known = {script for script, _ in rig.VERBS.values()} | rights.READING
+    assert lacking(known, WITHOUT_RIGHTS) == [], "add it to VERBS in tests/rig/rights.py, or to READING in rights.py"
+
+
+def test_each_verb_that_takes_sections_is_asked_to_refuse_unknown_ones() -> None:
+    taking = [name for name in NAMES if "\n-- SECTIONS" in (LUA / f"{name}.lua").read_text("utf-8")]
+    assert lacking(test_sections.VERBS, {}, taking) == [], "add it to VERBS in tests/core/test_sections.py"
+
+
+def test_the_longest_run_of_each_verb_is_measured() -> None:
+    table = {
+        node.name: ast.unparse(node)
+        for module in (operations, of_hosts)
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.FunctionDef)
+    }
+    used = re.findall(r"\b(?:ops|operations)\.(\w+)\(", inspect.getsource(pauses.Scene))
+    # a method may let another one make the calls, as `put` does
+    used += [name for method in used for name in re.findall(r"\bself\.(\w+)\(", table.get(method, ""))]
+    known = {script for method in used for script in re.findall(r"\.call\('(\w+)'", table.get(method, ""))}
+    assert lacking(known, {}) == [], "add it to an act of Scene in timeoutq/bench/pauses.py"
+
+
+@pytest.mark.parametrize("verb", NAMES)
+def test_a_list_that_lacks_a_verb_tells_its_name(verb: str) -> None:
+    assert lacking(set(NAMES) - {verb}, {}) == [verb]
+    assert lacking(set(NAMES), {verb: "why"}) == [verb]
+    assert lacking({*NAMES, "novel"}, {}) == ["novel"]
