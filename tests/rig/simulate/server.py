@@ -19,6 +19,8 @@ from tests.rig.simulate.clock import VirtualClock
 from timeoutq import scripts
 
 Reply = Callable[[bytes], None]
+RINGS = (b"LPUSH", b"RPUSH", b"XADD")
+"""The commands that give a waiter something to take."""
 INFO = b"# Memory\r\nmaxmemory_policy:noeviction\r\n"
 """What INFO says: fakeredis knows nothing of memory."""
 
@@ -94,13 +96,45 @@ class SimulatedServer:
     def __init__(self, clock: VirtualClock, later: Callable[..., Any]) -> None:
         """Make an empty server; `later(seconds, function)` calls a function later."""
         self.raw: Any = import_module("fakeredis").FakeRedis(server=clock.server)
-        self._plug: Any = self.raw.connection_pool.get_connection()
-        self._plug.connect()
-        clock.server._lua_runtime = _Lua(self._plug._sock._get_server_runtime(clock.server))
+        plug: Any = self.raw.connection_pool.get_connection()
+        plug.connect()
+        self._socket: Any = plug._sock
+        self._plug = plug  # its end would close the socket
+        self._replies: list[Any] = []
+        self._rang = False
+        self._hurry(clock)
         self._later = later
         self._waiters: list[_Waiter] = []
         self.calls = 0
         """How many scripts were run."""
+
+    def _hurry(self, clock: VirtualClock) -> None:
+        """Leave out what fakeredis does for others: locks, notifications, a look for globals before each command."""
+        socket, lua = self._socket, self._socket._get_server_runtime(clock.server)
+        clock.server._lua_runtime = _Lua(lua)
+        socket.put_response = self._replies.append
+        socket._keyspace_notifications = socket._subkey_notifications = lambda *_: None
+        known: dict[bytes, Any] = {}
+        written = import_module("fakeredis.commands_mixins.scripting_mixin")._convert_redis_arg
+
+        def call(name: bytes, *words: Any) -> Any:
+            if name not in known:
+                known[name] = socket._name_to_func(name.decode().lower())
+            if name in RINGS:
+                self._rang = True
+            args = [word if type(word) is bytes else written(word) for word in words]
+            result = socket._run_command(*known[name], args, True)
+            kind = type(result)
+            return result if kind is int or kind is bytes else socket._convert_redis_result(lua, result)
+
+        def careful(name: bytes, *words: Any) -> Any:
+            try:
+                return call(name, *words)
+            except Exception as error:
+                return lua.table_from({b"err": str(error)})
+
+        redis = lua.globals()[b"redis"]
+        redis[b"call"], redis[b"pcall"] = call, careful
 
     def run(self, session: Session, command: list[bytes]) -> _Waiter | None:
         """Run a command and answer it, or give who waits."""
@@ -114,7 +148,8 @@ class SimulatedServer:
         reply: Any = INFO if name == b"INFO" else self.execute(command)
         session.note(f"{_told(command)} -> {_short(reply)}")
         session.reply(encoded(reply))
-        if name in (b"EVALSHA", b"DEL", b"RPUSH", b"XADD"):
+        if self._rang or name in RINGS:
+            self._rang = False
             self._serve()
         return None
 
@@ -122,9 +157,8 @@ class SimulatedServer:
         """Run a command at once; errors come as values."""
         if command[0] == b"EVALSHA":
             self.calls += 1
-        plug = self._plug._sock
-        plug._process_command(command)
-        return plug.responses.get_nowait()
+        self._socket._process_command(command)
+        return self._replies.pop()
 
     # ---- who waits
 
