@@ -19,6 +19,8 @@ from tests.rig.simulate.clock import VirtualClock
 from timeoutq import scripts
 
 Reply = Callable[[bytes], None]
+Heard = Callable[[str, list[bytes], Any, int], None]
+"""Takes the name of a script, its ARGV, its reply, and the time in ms."""
 RINGS = (b"LPUSH", b"RPUSH", b"XADD")
 """The commands that give a waiter something to take."""
 INFO = b"# Memory\r\nmaxmemory_policy:noeviction\r\n"
@@ -47,7 +49,9 @@ class Session:
         self.open = True
 
     def feed(self, data: bytes) -> None:
-        """Take bytes, and run the commands that are whole."""
+        """Take bytes, and run the commands that are whole; what comes after the end of the connection is lost."""
+        if not self.open:
+            return
         self._reader.feed(data)
         while (command := self._reader.gets()) is not False:
             self._queued.append(command)
@@ -93,8 +97,10 @@ class _Lua:
 class SimulatedServer:
     """A server with one database, whose clock is virtual."""
 
-    def __init__(self, clock: VirtualClock, later: Callable[..., Any]) -> None:
-        """Make an empty server; `later(seconds, function)` calls a function later."""
+    def __init__(self, clock: VirtualClock, later: Callable[..., Any], heard: Heard) -> None:
+        """Make an empty server; `later(seconds, function)` calls a function later, `heard` hears of each script."""
+        self._clock = clock
+        self._heard = heard
         self.raw: Any = import_module("fakeredis").FakeRedis(server=clock.server)
         plug: Any = self.raw.connection_pool.get_connection()
         plug.connect()
@@ -118,6 +124,8 @@ class SimulatedServer:
         written = import_module("fakeredis.commands_mixins.scripting_mixin")._convert_redis_arg
 
         def call(name: bytes, *words: Any) -> Any:
+            if name == b"PSETEX":  # fakeredis cuts the time of this command off to whole seconds
+                name, words = b"SET", (words[0], words[2], b"PX", words[1])
             if name not in known:
                 known[name] = socket._name_to_func(name.decode().lower())
             if name in RINGS:
@@ -148,6 +156,8 @@ class SimulatedServer:
         reply: Any = INFO if name == b"INFO" else self.execute(command)
         session.note(f"{_told(command)} -> {_short(reply)}")
         session.reply(encoded(reply))
+        if name == b"EVALSHA":
+            self._heard(verb_of(command), command[3 + int(command[2]) :], reply, self._clock.now_us // 1000)
         if self._rang or name in RINGS:
             self._rang = False
             self._serve()
