@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timeoutq import sending
+from timeoutq import flows, sending
 from timeoutq.testing import FakeQueue, fake_queue
 
 
@@ -28,6 +28,18 @@ def test_a_jump_of_more_than_two_seconds_is_one_however_long_leases_are(seconds:
         queue.claim()
         jump(queue, seconds)
         assert queue.stats().counters.get("clock_jumps") == jumps
+
+
+def test_a_jump_that_a_cleaner_has_seen_is_the_time_by_which_it_judges_from_then_on() -> None:
+    with fake_queue(timeout=60) as queue:
+        queue.talk.clock = sending.ServerClock()  # that of a real client, which no test advances
+        queue.put("a")
+        queue.claim()
+        queue.run(flows.clean(queue.talk))
+        queue.clock.advance(600)
+        for _ in range(3):
+            queue.run(flows.clean(queue.talk))
+        assert queue.stats().counters.get("clock_jumps") == 1
 
 
 def taken_back_after(queue: FakeQueue, seconds: float) -> None:

@@ -276,6 +276,22 @@ async def test_a_claim_that_is_cancelled_gives_back_what_it_took(proxy: Proxy, u
             assert (await other.stats()).counters["released"] == 1
 
 
+async def test_a_claim_that_is_cancelled_is_given_back_before_its_client_is_closed(
+    proxy: Proxy, url: str, name: str
+) -> None:
+    async with AsyncQueue(name, url) as other, asyncio.timeout(10):
+        async with AsyncQueue(name, proxy.url) as queue:
+            await queue.put("a")
+            await queue.release(await queue.claim())
+            proxy.arm(Fault.SWALLOW, sha(queue, "claim"))
+            task = asyncio.create_task(queue.claim())
+            while not (await other.stats()).in_progress:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert (await other.inspect("a")).state is State.TODOS
+
+
 # ---- clients of the caller
 
 

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.rig.invariants import check
-from timeoutq import AccessDenied, Queue, State
+from timeoutq import AccessDenied, Politeness, Queue, State
 from timeoutq.errors import ServerError
 
 COMMANDS = ["DEL", "EXISTS", "HDEL", "HINCRBY", "SADD", "SMISMEMBER", "SMOVE", "ZADD", "ZMSCORE", "ZREM"]
@@ -71,6 +71,28 @@ def test_an_ack_that_meets_a_key_of_a_foreign_type_changes_nothing(
         client.rename("aside", whole) if client.exists("aside") else None
         assert queue.ack(lease, put={"child": {"depth": 1}}) == "ok"
         assert queue.inspect("child").payload == {"depth": 1}
+        check(url, name)
+        queue.purge()
+
+
+@pytest.mark.parametrize("key", ["hosts", "slots", "resting", "places", "waiting", "policies"])
+def test_an_ack_on_a_polite_queue_that_meets_a_key_of_a_foreign_type_changes_nothing(
+    url: str, name: str, raw: redis.Redis, key: str
+) -> None:
+    client: Any = raw
+    with Queue(name, url, politeness=Politeness(60, 1)) as queue:
+        queue.put("https://a.example/1")
+        (lease,) = queue.claim()
+        whole = queue.operations.key(key)
+        client.rename(whole, "aside") if client.exists(whole) else None
+        client.set(whole, "a string")
+        before = {one: raw.dump(one) for one in map(str, raw.scan_iter()) if not one.endswith("meta")}
+        with pytest.raises(ServerError, match=r"a key of the queue .* is of a foreign type"):
+            queue.ack(lease, put=["https://b.example/1"])
+        assert {one: raw.dump(one) for one in map(str, raw.scan_iter()) if not one.endswith("meta")} == before
+        client.delete(whole)
+        client.rename("aside", whole) if client.exists("aside") else None
+        assert queue.ack(lease, put=["https://b.example/1"]) == "ok"
         check(url, name)
         queue.purge()
 

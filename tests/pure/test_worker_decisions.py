@@ -6,7 +6,10 @@ import time
 
 import pytest
 
-from timeoutq import Lease
+from timeoutq import AsyncQueue, Lease
+from timeoutq.calls import BATCH
+from timeoutq.worker.ends import Ends
+from timeoutq.worker.failures import Failure
 from timeoutq.worker.stopping import AT_ONCE, DRAIN, GO_ON, Stopping
 from timeoutq.worker.suspects import LONGEST, WAIT, Suspects
 
@@ -48,6 +51,15 @@ def test_a_suspect_that_had_its_turn_begins_anew_with_a_short_pause() -> None:
     suspects.waits(one, 30.0, 0.0)
     suspects.begin()
     assert suspects.postpone(one) == 1
+
+
+def test_failures_that_need_several_calls_go_each_with_its_own_lease() -> None:
+    ends = Ends(AsyncQueue("q"), 100)
+    failed = [lease(f"t{i}", i) for i in range(BATCH + 100)]
+    ends.fails = [Failure(one, -1, b"no", b"") for one in failed]
+    first, second = ends.take()
+    assert [*first.leases, *second.leases] == failed
+    assert len(first.leases) == BATCH
 
 
 def test_the_second_order_gives_everything_back_at_once() -> None:

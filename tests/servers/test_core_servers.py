@@ -416,6 +416,17 @@ def test_a_password_that_is_changed_is_told_at_once_also_to_a_queue_that_is_open
         client.acl_deluser("guest")
 
 
+def test_a_read_that_the_server_refuses_for_good_is_asked_once(face: Any, raw: redis.Redis) -> None:
+    client: Any = raw
+    face.put("a")
+    client.set(f"timeoutq:{{{face.name}}}:workers", "a string")
+    client.config_resetstat()
+    with pytest.raises(ServerError, match=r"a key of the queue .* is of a foreign type"):
+        face.workers()
+    assert client.info("commandstats")["cmdstat_zrevrange"]["calls"] == 1
+    client.delete(f"timeoutq:{{{face.name}}}:workers")
+
+
 @pytest.mark.parametrize("key", ["todos", "leases", "owners", "stats"])
 def test_a_foreign_key_in_the_way_is_named_and_loses_no_task(face: Any, raw: redis.Redis, key: str) -> None:
     client: Any = raw

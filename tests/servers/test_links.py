@@ -96,6 +96,30 @@ def test_a_server_that_became_a_replica_is_asked_on_a_new_connection(send: Send,
     assert second != first
 
 
+async def test_all_connections_to_a_server_that_became_a_replica_are_left(url: str, raw: redis.Redis) -> None:
+    client: Any = raw
+    link, twin = AsyncLink(Server(url, None, 20.0), 10.0), Link(Server(url, None, 20.0), 10.0)
+    with ThreadPoolExecutor(1) as pool:
+        blocked = [asyncio.create_task(link.send([("BLPOP", "stroke", 10)]))]
+        blocked.append(asyncio.wrap_future(pool.submit(twin.send, [("BLPOP", "stroke", 10)])))  # type: ignore[arg-type]  # awaited alike
+        async with asyncio.timeout(10):
+            while raw.info("clients")["blocked_clients"] < 2:
+                await asyncio.sleep(0.005)
+        assert await link.send([("RPUSH", "stroke", "x", "y")]) == [2]
+        twin.send([("PING",)])
+        await asyncio.gather(*blocked)
+    old = {int(one["id"]) for one in client.client_list()}
+    client.execute_command("REPLICAOF", "127.0.0.1", 1)
+    try:
+        for error in (*await link.send([("SET", "x", "1")]), *twin.send([("SET", "x", "1")])):
+            assert isinstance(error, redis.ReadOnlyError)
+    finally:
+        client.execute_command("REPLICAOF", "NO", "ONE")
+    assert not {*await link.send([("CLIENT", "ID")]), *twin.send([("CLIENT", "ID")])} & old
+    await link.close()
+    twin.close()
+
+
 def test_replies_of_time_and_info_are_parsed_as_redis_py_does(send: Send) -> None:
     (moment, info) = send(("TIME",), ("INFO", "memory"))
     assert isinstance(moment, tuple)

@@ -33,6 +33,7 @@ from timeoutq.calls import BYTES
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
 from timeoutq.worker import long_acks
 from timeoutq.worker.ends import AckOfFound
+from timeoutq.worker.interrupts import LOOKS, Interrupts
 from timeoutq.worker.long_acks import LongAcks
 from timeoutq.worker.voice import Voice
 
@@ -302,6 +303,33 @@ def test_a_program_that_ends_and_cancels_all_blames_no_handler_for_its_long_acks
     assert "its ack is not confirmed" in caplog.text
 
 
+async def test_a_lease_whose_long_ack_is_still_tried_is_not_taken_for_forgotten(
+    url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0
+    unattended = Interrupts._unattended
+
+    def look(self: Interrupts) -> set[int]:
+        nonlocal looked
+        looked += 1
+        return unattended(self)
+
+    monkeypatch.setattr(Interrupts, "_unattended", look)
+    know_the_scripts(queue)
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=0.6, deadline=1) as mine:
+            proxy.arm(Fault.RESET_BEFORE, b"link-page-1", times=None)
+            queue.put("page")
+            worker = Worker(mine, pages, concurrency=1, signals=False, max_tasks=1)
+            running = asyncio.create_task(worker.run())
+            await until(lambda: worker._desk.long_acks.trouble is not None)
+            looked = 0
+            await until(lambda: looked > LOOKS + 1)
+            proxy.disarm()
+            tally = await running
+    assert (tally.acked, tally.released, tally.lost) == (1, 0, 0)
+
+
 # ---- drains
 
 
@@ -369,6 +397,21 @@ async def test_after_the_drain_deadline_acks_with_much_to_carry_are_given_back_a
     assert tally.released >= 1
     # a flush that was cut off may have been carried out all the same
     assert caplog.text.count("its ack is not confirmed, because the drain deadline of 0.2 s is over") >= tally.released
+
+
+async def test_a_worker_that_ends_early_sends_its_long_ack_for_as_long_as_a_call_may_take(
+    url: str, queue: Queue
+) -> None:
+    async with slow(url, queue, 2_000_000) as (proxy, mine):
+        queue.put("page")
+        worker = Worker(mine, pages, concurrency=1, prefetch=0, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: proxy.carried > 50_000)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert (worker.tally.acked, worker.tally.released) == (1, 0)
+    assert queue.inspect("page").state is State.DONE
 
 
 async def test_a_second_stop_gives_a_long_ack_back_at_once(url: str, queue: Queue) -> None:

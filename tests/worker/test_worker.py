@@ -208,6 +208,31 @@ async def test_threads_that_hang_hold_up_nobody_and_leave_no_more_at_work(jobs: 
     assert queue.stats().counters.get("expired", 0) == 0
 
 
+async def test_a_thread_that_hung_and_came_back_leaves_room_for_another_in_the_place_of_the_next(
+    jobs: AsyncQueue, queue: Queue
+) -> None:
+    release = {"hung0": threading.Event(), "hung1": threading.Event()}
+
+    def handler(lease: Lease) -> None:
+        if lease.task in release:
+            release[lease.task].wait(60)
+
+    async def count(failed: int, done: int) -> None:
+        await until(lambda: (queue.stats().failed, queue.stats().done) == (failed, done))
+
+    worker = Worker(jobs, handler, concurrency=1, max_runtime=0.5, retry=[], signals=False)
+    running = asyncio.create_task(worker.run())
+    for n, hung in enumerate(release, 1):
+        queue.put(hung)
+        await count(n, n - 1)
+        queue.put(f"after {hung}")
+        await count(n, n)
+        release[hung].set()
+        await until(seen(worker, lambda pump: isinstance(pump.crew, ThreadCrew) and pump.crew._hung == 0))
+    worker.stop()
+    await running
+
+
 async def test_many_leases_that_are_lost_at_once_open_no_connection_each(
     jobs: AsyncQueue, queue: Queue, raw: redis.Redis
 ) -> None:
@@ -257,6 +282,21 @@ def blocked(url: str) -> int:
     with redis.Redis.from_url(url) as client:
         raw: Any = client
         return int(raw.info("clients")["blocked_clients"])
+
+
+async def test_a_burst_ends_soon_after_somebody_else_has_done_the_last_task(jobs: AsyncQueue, queue: Queue) -> None:
+    async def handler(lease: Lease) -> None:
+        raise AssertionError("nothing comes")
+
+    queue.put("a")
+    leases = queue.claim(timeout=60)
+    worker = Worker(jobs, handler, burst=True, signals=False)
+    running = asyncio.create_task(worker.run())
+    await until(seen(worker, lambda pump: pump.source.bell and pump.source.strokes))  # the put has rung once
+    queue.ack(leases)
+    began = time.monotonic()
+    assert (await running).end == "drained"
+    assert time.monotonic() - began < 3
 
 
 @pytest.mark.parametrize("threads", [False, True])

@@ -148,6 +148,33 @@ async def test_a_worker_that_ends_early_waits_for_a_claim_no_longer_than_for_a_c
             assert time.monotonic() - began < 3
 
 
+async def test_a_worker_that_is_stopped_while_its_server_is_away_lets_its_handlers_finish(
+    url: str, queue: Queue
+) -> None:
+    go = {"quick": asyncio.Event(), "slow": asyncio.Event()}
+
+    async def handler(lease: Lease) -> None:
+        await go[lease.task].wait()
+
+    know_the_scripts(queue)
+    queue.put(*go)
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=20, deadline=1) as mine:
+            worker = Worker(mine, handler, concurrency=2, signals=False)
+            running = asyncio.create_task(worker.run())
+            await until(lambda: len(worker.running) == 2)
+            proxy.arm(Fault.RESET_BEFORE, b"", times=None)
+            proxy.cut()
+            go["quick"].set()
+            await until(seen(worker, lambda pump: pump.exchanges.away))
+            worker.stop()
+            proxy.disarm()
+            await until(lambda: worker.tally.acked == 1)
+            go["slow"].set()
+            tally = await running
+    assert (tally.acked, tally.released) == (2, 0)
+
+
 async def test_a_worker_that_leaves_at_once_leaves_nothing_behind(url: str, queue: Queue) -> None:
     async def handler(lease: Lease) -> None:
         await asyncio.sleep(0.001)

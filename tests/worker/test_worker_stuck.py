@@ -304,6 +304,26 @@ async def test_the_parts_that_a_handler_cancels_are_started_again(
         assert (await ended(working)).acked == 2
 
 
+async def test_a_task_is_not_left_to_a_consumer_that_a_handler_has_cancelled(url: str, queue: Queue) -> None:
+    async def handler(lease: Lease) -> None:
+        if lease.task == "cancels":
+            mine = asyncio.current_task()
+            for task in asyncio.all_tasks():
+                if task.get_name() == "consumer" and task is not mine:
+                    task.cancel()
+
+    async with AsyncQueue(queue.name, url) as mine:
+        worker = Worker(mine, handler, concurrency=2, signals=False)
+        working = asyncio.create_task(worker.run())
+        await until(seen(worker, lambda pump: pump.source.idle))  # both consumers wait for a task
+        queue.put("cancels")
+        await until(lambda: queue.stats().done == 1)
+        queue.put("next")
+        await until(lambda: queue.stats().done == 2)
+        worker.stop()
+        await ended(working)
+
+
 async def test_who_hears_the_alarm_is_started_again_when_a_handler_cancels_it(
     url: str, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:

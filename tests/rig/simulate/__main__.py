@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--digests", action="store_true", help="print the digest of each transcript")
     parser.add_argument("--until-found", action="store_true", help="stop at the first seed that fails")
     parser.add_argument(
-        "--put-back", choices=sorted(defects.DEFECTS), metavar="D", help="put a defect of an earlier version back: "
+        "--put-back", choices=sorted(defects.DEFECTS), metavar="D", help="put a defect into the code: "
         + "; ".join(f"{name}: {defect.what}" for name, defect in defects.DEFECTS.items()),
     )  # fmt: skip
     return parser

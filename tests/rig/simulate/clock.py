@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import heapq
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,8 @@ class Owner:
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
+        self.frozen: list[asyncio.Handle] | None = None
+        """While the process stands still: what it is to do when it goes on."""
         self.tasks: list[asyncio.Task[Any]] = []
         self.on_exit: Callable[[int], None] = lambda code: None
         """Called when code of this process raises SystemExit or KeyboardInterrupt out of the event loop."""
@@ -76,6 +79,30 @@ class VirtualClock(FakeClock):
     def sleep(self, seconds: float) -> None:
         """Let time pass while nothing else happens."""
         self.now_monotonic += max(0.0, seconds)
+
+
+class _Handle(asyncio.TimerHandle):
+    """A call that is made only while the process that asked for it lives, and not while the process stands still."""
+
+    __slots__ = ("owner",)
+    owner: Owner | None
+    _scheduled: bool
+
+    def _run(self) -> None:
+        owner = self.owner
+        if owner is not None:
+            if not owner.alive:
+                return
+            if owner.frozen is not None:
+                owner.frozen.append(self)
+                return
+        try:
+            super()._run()
+        except (SystemExit, KeyboardInterrupt) as error:
+            if owner is None:
+                raise
+            code = error.code if isinstance(error, SystemExit) else 130
+            owner.on_exit(code if isinstance(code, int) else 1)
 
 
 class _Numbered:
@@ -125,6 +152,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.clock = clock
         self.network: Any = None
         self._selector = _Selector(clock)
+        self._ready: Any
+        self._scheduled: list[_Handle]
         self._made = 0
         self.set_task_factory(self._make)
         self.tasks: list[asyncio.Task[Any]] = []
@@ -155,11 +184,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        context = contextvars.copy_context() if context is None else context
-        owner = context.get(owner_of)
-        if owner is None:
-            return super().call_soon(callback, *args, context=context)
-        return super().call_soon(_guarded, owner, callback, args, context=context)
+        handle = self._handle(0.0, callback, args, context)
+        self._ready.append(handle)
+        return handle
 
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
@@ -173,11 +200,25 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
+        timer = self._handle(when, callback, args, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
+        return timer
+
+    def _handle(self, when: float, callback: Any, args: Any, context: contextvars.Context | None) -> _Handle:
         context = contextvars.copy_context() if context is None else context
-        owner = context.get(owner_of)
-        if owner is None:
-            return super().call_at(when, callback, *args, context=context)
-        return super().call_at(when, _guarded, owner, callback, args, context=context)
+        handle = _Handle(when, callback, args, self, context)
+        handle.owner = context.get(owner_of)
+        return handle
+
+    def freeze(self, owner: Owner) -> None:
+        """Let a process stand still."""
+        owner.frozen = []
+
+    def thaw(self, owner: Owner) -> None:
+        """Let a process go on with what it would have done."""
+        held, owner.frozen = owner.frozen or [], None
+        self._ready.extend(held)
 
     # ---- what the base class asks of a loop
 
@@ -193,16 +234,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
     async def create_connection(self, protocol_factory: Any, *_: Any, sock: Any = None, **__: Any) -> Any:
         sock.close()  # it was never connected to anything
         return self.network.open(protocol_factory())
-
-
-def _guarded(owner: Owner, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    if not owner.alive:
-        return
-    try:
-        callback(*args)
-    except (SystemExit, KeyboardInterrupt) as error:
-        code = error.code if isinstance(error, SystemExit) else 130
-        owner.on_exit(code if isinstance(code, int) else 1)
 
 
 @contextmanager

@@ -1,7 +1,10 @@
-"""Defects of earlier versions of timeoutq, to be put back into today's code: the simulation must find each of them.
+"""Defects to be put into today's code: the simulation must find each of them.
 
-`put_back` changes the source of modules while they are imported, so it must be called before timeoutq is. This module
-itself imports nothing of timeoutq.
+D2 to D5 are defects of earlier versions of timeoutq. The others were put into the scripts by hand, to see what the
+judges of the simulation notice.
+
+`put_back` changes the source of modules while they are imported, and that of scripts while they are read, so it must be
+called before timeoutq is imported. This module itself imports nothing of timeoutq.
 """
 
 from __future__ import annotations
@@ -11,16 +14,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.resources.abc import Traversable
 from types import ModuleType
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One replacement in a module of the package."""
+    """One replacement in a module of the package, or in a script."""
 
     module: str
+    """The name of the module; for a script, its path in the package."""
     old: str
     new: str
+
+    @property
+    def path(self) -> str:
+        """Give the path of the file in the package."""
+        return self.module if self.module.endswith(".lua") else f"{self.module.replace('.', '/')}.py"
+
+    def made(self, text: str) -> str:
+        """Give the text of the file with this change; raises `RuntimeError` if the change has lost its place."""
+        if text.count(self.old) != 1:
+            raise RuntimeError(f"{self.path} has changed: {self.old!r} stands there {text.count(self.old)} times")
+        return text.replace(self.old, self.new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +96,44 @@ DEFECTS: Mapping[str, Defect] = {
             ),
         ),
     ),
+    "owner": Defect(
+        "a lease is ended or extended by whoever asks, and not by its owner alone",
+        (Change("lua/parts/items.lua", "yes[i] = held[i] == tokens[i]", "yes[i] = held[i] and true"),),
+    ),
+    "ack": Defect(
+        "an ack is taken with any token, while somebody has a lease",
+        (
+            Change(
+                "lua/ack.lua",
+                "mine(ids, tokens), {}, {}, 0",
+                "mine(ids, redis.call('HMGET', owners, unpack(ids))), {}, {}, 0",
+            ),
+        ),
+    ),
+    "pause": Defect(
+        "a host has no pause after a visit",
+        (
+            Change(
+                "lua/parts/polite.lua",
+                "        if delay > 0 then one.next_ms, one.rested",
+                "        if false then one.next_ms, one.rested",
+            ),
+        ),
+    ),
+    "fence": Defect(
+        "all leases have the same fence",
+        (
+            Change(
+                "lua/claim.lua",
+                "local fence = math.max(number(known[1], 0) + 1, time[1] * 1000000 + time[2])",
+                "local fence = 1",
+            ),
+        ),
+    ),
+    "release": Defect(
+        "a task that is released for a while is ready at once",
+        (Change("lua/release.lua", "tonumber(given.delay or 0), tonumber(given.block", "0, tonumber(given.block"),),
+    ),
 }
 
 
@@ -98,8 +152,12 @@ class _Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         changes = [change for change in self._changes if fullname == f"timeoutq.{change.module}"]
-        spec = PathFinder.find_spec(fullname, path) if changes else None
-        if spec is not None and spec.origin is not None:
+        texts = [change for change in self._changes if change.module.endswith(".lua")]
+        reads = fullname == "timeoutq.scripts" and bool(texts)
+        spec = PathFinder.find_spec(fullname, path) if changes or reads else None
+        if spec is not None and spec.origin is not None and reads:
+            spec.loader = _Reading(fullname, spec.origin, texts)
+        elif spec is not None and spec.origin is not None:
             spec.loader = _Changing(fullname, spec.origin, changes)
         return spec
 
@@ -115,9 +173,35 @@ class _Changing(SourceFileLoader):
     def get_data(self, path: str | bytes) -> bytes:
         text = super().get_data(str(path)).decode()
         for change in self._changes:
-            if text.count(change.old) != 1:
-                raise RuntimeError(
-                    f"{change.module} has changed: {change.old!r} stands there {text.count(change.old)} times"
-                )
-            text = text.replace(change.old, change.new)
+            text = change.made(text)
         return text.encode()
+
+
+class _Reading(SourceFileLoader):
+    """Loads the module that reads the scripts, and has it read them with changes."""
+
+    def __init__(self, fullname: str, path: str, changes: Sequence[Change]) -> None:
+        super().__init__(fullname, path)
+        self._changes = changes
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        files = module.files
+        module.__dict__["files"] = lambda package: _Path(files(package), self._changes)
+
+
+class _Path:
+    """A file or a folder of the package, whose files are read with changes."""
+
+    def __init__(self, path: Traversable, changes: Sequence[Change], name: str = "") -> None:
+        self._path, self._changes, self._name = path, changes, name
+
+    def __truediv__(self, name: str) -> _Path:
+        return _Path(self._path / name, self._changes, f"{self._name}/{name}".removeprefix("/"))
+
+    def read_text(self, encoding: str) -> str:
+        text = self._path.read_text(encoding)
+        for change in self._changes:
+            if change.path == self._name:
+                text = change.made(text)
+        return text

@@ -165,6 +165,10 @@ def _result(place: Place, lease: Lease, what: str) -> Any:
             return Release(delay=0.2)
         case "release_raised":
             raise Release()
+        case "release_block":
+            return Release(block_host=0.6)
+        case "retry_block":
+            raise Retry(block_host=0.4)
         case "group_of_releases":
             raise ExceptionGroup("busy", [Release(delay=0.1), Release(delay=0.3)])
         case "retry":

@@ -5,6 +5,8 @@
 - Nothing is held by a live worker for long without a handler at work on it.
 - When all is well, nothing ready waits while a worker is idle, and what becomes due or ready is taken at once.
 - A worker that is told to stop ends in time, and leaves nothing behind.
+
+What must be true of each single call, `witness.py` knows.
 """
 
 from __future__ import annotations
@@ -55,6 +57,11 @@ class Judge:
             self._answers[name] = self._raw(*words)
         return self._answers[name]
 
+    def hash_of(self, name: str) -> dict[bytes, bytes]:
+        """Read a hash of the queue."""
+        found: Any = self._known(name, "HGETALL", self._key + name) or {}
+        return found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
+
     def _members(self, state: str) -> list[str]:
         name = self._key + state
         words = ("ZRANGE", name, 0, -1) if state == "scheduled" else ("SMEMBERS", name)
@@ -99,9 +106,7 @@ class Judge:
     def _look(self) -> None:
         world, now = self._world, self._world.loop.time()
         held: dict[tuple[str, str], float] = {}
-        owners: Any = self._known("owners", "HGETALL", self._key + "owners") or []
-        pairs = owners.items() if isinstance(owners, dict) else zip(owners[::2], owners[1::2], strict=True)
-        for task, token in pairs:
+        for task, token in self.hash_of("owners").items():
             lease = (task.decode(), token.decode())
             if lease not in world.working:
                 held[lease] = self._held_since.get(lease, now)
@@ -111,6 +116,8 @@ class Judge:
         self._look_for_idle(now)
         self._look_for_stopping(now)
         for name, due in list(self._due_at.items()):
+            if not self._host_is_open(name):
+                self._due_at[name] = max(due, now)
             runs = world.runs.get(name)
             if runs:
                 late = runs[0].began - due
@@ -120,6 +127,10 @@ class Judge:
             elif now - due > 1.5 and self._free():
                 world.broke(f"all is well, and {name} is not taken {now - due:.2f} s after it could be")
                 del self._due_at[name]
+
+    def _host_is_open(self, task: str) -> bool:
+        host = self._world.witness.host_of(task)
+        return host is None or host.is_open(self._world.clock.now_us // 1000)
 
     def _free(self) -> bool:
         busy = Counter(run.who for run in self._world.working.values())
@@ -136,6 +147,8 @@ class Judge:
         """See that nothing ready waits while a worker is idle."""
         world = self._world
         ready = self._members("todos")
+        if world.plan.polite:
+            ready += [task for task in self._members("waiting") if self._host_is_open(task)]
         idle = [
             process
             for process in world.processes
@@ -159,6 +172,13 @@ class Judge:
                 if took > self._world.plan.drain_deadline + PATIENCE:
                     self._world.broke(f"{process.name} has not ended {took:.1f} s after it was told to stop")
 
+    def check(self) -> None:
+        """Check the invariants of the design, which hold between any two scripts."""
+        try:
+            invariants.check_keys(self._world.server.raw, "sim")
+        except AssertionError as error:
+            self._world.broke(f"invariant: {error}")
+
     # ---- at the end
 
     def at_the_end(self) -> None:
@@ -166,12 +186,9 @@ class Judge:
         world = self._world
         if world.violations:
             return
-        try:
-            invariants.check_keys(world.server.raw, "sim")
-        except AssertionError as error:
-            world.broke(f"invariant: {error}")
+        self.check()
         done, failed = set(self._members("done")), set(self._members("failed"))
-        lost = world.accepted - done - failed
+        lost = world.witness.accepted - done - failed
         if lost:
             world.broke(f"accepted, and lost: {sorted(lost)}")
         for name in sorted(done):
@@ -181,6 +198,11 @@ class Judge:
         for name in sorted(failed):
             self._judge_failed(name)
         self._judge_children(done, failed)
+        counters = {name.decode(): int(count) for name, count in self.hash_of("stats").items()}
+        for wrong in world.witness.missed(counters):
+            world.broke(f"the counters are wrong: {wrong}")
+        if world.witness.leases:
+            world.broke(f"these leases have not ended: {sorted(world.witness.leases)}")
         for task in world.plan.calm:
             runs = world.runs.get(task.name, [])
             if len(runs) != 1 or runs[0].how != "ok":

@@ -27,6 +27,13 @@ class Over(BaseException):
     """Raised in a thread when its process, or the run, has ended."""
 
 
+def baton() -> threading.Lock:
+    """Make what one thread waits for (`acquire`), and another hands over (`release`)."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 class Strand(threading.Thread):
     """A thread that takes turns with the loop."""
 
@@ -34,7 +41,7 @@ class Strand(threading.Thread):
         super().__init__(name=name, daemon=True)
         self._machine = machine
         self._call = target
-        self._go = threading.Semaphore(0)
+        self._go = baton()
         self._waits_until: Callable[[], bool] | None = None
         self._timer: Any = None
         self.ended = False
@@ -182,7 +189,7 @@ class SimulatedMachine(Machine):
         self._open_queue = open_queue
         self._chaos = chaos
         self.strands: list[Strand] = []
-        self.loop_waits = threading.Semaphore(0)
+        self.loop_waits = baton()
 
     # ---- what a worker asks for
 

@@ -7,17 +7,17 @@ packet travels, is drawn while the plan runs, from numbers that follow from the 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 ASYNC_SHAPES = ("async def", "lambda", "decorated", "partial", "object", "partial of object", "with state")
 THREAD_SHAPES = ("def", "def that gives a coroutine", "object with def", "partial of def")
 
 ENDS_WELL = ("ok", "ack", "children", "generator", "again", "context", "spawn", "block", "long", "heavy", "turns")
 """What a handler does that ends in an ack."""
-GIVES_BACK = ("release", "release_raised", "group_of_releases", "ack_raised")
+GIVES_BACK = ("release", "release_raised", "group_of_releases", "release_block", "ack_raised")
 FAILS = (
     "raise", "retry", "retry_raised", "give_up", "wrong", "wrong_generator", "wrong_class", "bad_put",
-    "timeout_error",
+    "timeout_error", "retry_block",
 )  # fmt: skip
 ODD = (
     "odd_text", "generator_exit", "base", "base_group", "system_exit", "cancel_self", "cancel_self_late",
@@ -48,6 +48,7 @@ class Fault:
     kind: str
     at: float
     who: str = "*"
+    """A process; `*`: all; `busy`: the next whose handler works for some time."""
     seconds: float = 0.0
     number: int = 0
 
@@ -66,6 +67,9 @@ class Plan:
     max_runtime: float | None = None
     prefetch: int | None = None
     polite: bool = False
+    delay: float = 0.05
+    """Seconds of pause after a visit of a host; of a polite queue only."""
+    per_host: int = 2
     max_tasks: int | None = None
     slow_part: float = 0.0
     rate: float = 0.0
@@ -97,13 +101,14 @@ def planned(seed: int) -> Plan:
             round(chance.uniform(0, storm * 0.8) if chance.random() < 0.7 else 0.0, 3),
             tuple(chance.choice(kinds) for _ in range(chance.choice((0, 1, 1, 1, 2, 2)))),
             round(chance.uniform(0.2, 3.0), 3) if chance.random() < 0.2 else 0.0,
-            round(chance.choice((0.0, 0.01, 0.1, 0.5)) * chance.uniform(0.5, 1.5), 4),
+            round(chance.choice((0.0, 0.01, 0.1, 0.5, 0.5 * timeout)) * chance.uniform(0.5, 1.5), 4),
         )
         for i in range(chance.randint(2, 9))
     )
     processes = chance.choice((1, 1, 2, 2, 3))
+    polite = chance.random() < 0.3
     heavy = any("heavy" in task.runs for task in tasks)
-    return Plan(
+    plan = Plan(
         seed, shape, processes,
         concurrency=chance.choice((1, 2, 3, 5)),
         timeout=timeout,
@@ -111,15 +116,18 @@ def planned(seed: int) -> Plan:
         drain_deadline=chance.choice((0.5, 2.0, 4.0)),
         max_runtime=max_runtime,
         prefetch=chance.choice((None, None, 0, 2)),
-        polite=chance.random() < 0.2,
+        polite=polite,
+        delay=chance.choice((0.05, 0.3, 1.0)),
+        per_host=chance.choice((1, 1, 2)),
         max_tasks=chance.randint(2, 5) if chance.random() < 0.1 else None,
         slow_part=chance.choice((0.0, 0.0, 0.02, 0.1)),
         rate=chance.choice((150_000.0, 400_000.0)) if heavy else 0.0,
         storm=storm,
         tasks=tasks,
-        faults=_faults(chance, storm, processes),
+        faults=_faults(chance, storm, processes, polite=polite),
         calm=_calm(chance, timeout, max_runtime),
     )  # fmt: skip
+    return _with_a_late_end(chance, plan) if chance.random() < 0.25 else plan
 
 
 def _kinds(chance: random.Random, *, in_threads: bool, limited: bool) -> list[str]:
@@ -140,20 +148,44 @@ def _kinds(chance: random.Random, *, in_threads: bool, limited: bool) -> list[st
     return kinds
 
 
-def _faults(chance: random.Random, storm: float, processes: int) -> tuple[Fault, ...]:
+KINDS = (
+    "cut", "cut", "deaf", "silence", "silence", "down", "flush", "kill", "kill", "stop", "deploy", "pause", "freeze",
+    "freeze",
+)  # fmt: skip
+"""What may go wrong. A process that freezes stands still, and then goes on as if no time had passed."""
+RULES = ("rule", "rule", "block")
+"""What a person does with the hosts of a polite queue."""
+
+
+def _faults(chance: random.Random, storm: float, processes: int, *, polite: bool) -> tuple[Fault, ...]:
     """Draw the faults; a third of all runs has none."""
     found: list[Fault] = []
     if chance.random() < 0.33:
         return ()
     for _ in range(chance.randint(1, 5)):
-        kind = chance.choice(
-            ("cut", "cut", "deaf", "silence", "silence", "down", "flush", "kill", "kill", "stop", "deploy", "pause")
-        )
+        kind = chance.choice(KINDS + RULES if polite else KINDS)
         who = chance.choice(("*", *(f"p{i}" for i in range(processes))))
         at = round(chance.uniform(0.05, storm * 0.9), 3)
-        seconds = round(min(chance.choice((0.2, 0.8, 2.0, 4.0)), storm - at), 3)
+        seconds = chance.choice((0.2, 0.8, 2.0, 4.0))
+        seconds = round(min(seconds, storm - at), 3)
         found.append(Fault(kind, at, who, seconds, chance.randrange(4)))
     return tuple(sorted(found, key=lambda fault: fault.at))
+
+
+def _with_a_late_end(chance: random.Random, plan: Plan) -> Plan:
+    """Have a lease run out while its handler works, and another get the task before the first handler ends."""
+    at = round(chance.uniform(0, 1), 3)
+    takes = round(plan.timeout * chance.uniform(0.3, 0.6), 3)
+    task = PlannedTask("slow", at, (chance.choice((*ENDS_WELL[:5], "raise", "release")),), takes=takes)
+    seconds = round(plan.timeout * chance.uniform(1.0, 1.4), 3)
+    fault = Fault(chance.choice(("freeze", "silence")), at, "busy", seconds)
+    return replace(
+        plan,
+        processes=max(2, plan.processes),
+        storm=max(plan.storm, round(at + seconds + 1, 3)),
+        tasks=(*plan.tasks, task),
+        faults=tuple(sorted((*plan.faults, fault), key=lambda fault: fault.at)),
+    )
 
 
 def _calm(chance: random.Random, timeout: float, max_runtime: float | None) -> tuple[PlannedTask, ...]:

@@ -39,6 +39,7 @@ class World(Protocol):
     def open(self, worker: str) -> AsyncQueue: ...
     def record(self) -> handlers.Record: ...
     def ran(self, process: Process) -> None: ...
+    def died(self, process: Process) -> None: ...
     def broke(self, what: str) -> None: ...
 
 
@@ -65,6 +66,9 @@ class Process:
         )
         self.worker: SimulatedWorker | None = None
         self.stopped_at: float | None = None
+        self.was_frozen = False
+        """Whether it has stood still for a while."""
+        self._frozen_at = 0.0
         self._at_exit = at_exit
         self._context = contextvars.Context()
         self._context.run(owner_of.set, self.owner)
@@ -78,7 +82,9 @@ class Process:
     def claims(self) -> bool:
         """Whether its worker lives, and claims tasks: it was not told to stop, and does not end by itself."""
         worker, most = self.worker, self.world.plan.max_tasks
-        if not self.owner.alive or worker is None or not worker._ran or worker._stopping.level:
+        if not self.owner.alive or self.owner.frozen is not None:
+            return False
+        if worker is None or not worker._ran or worker._stopping.level:
             return False
         return most is None or worker._desk.runs + len(worker.held) < most
 
@@ -95,6 +101,8 @@ class Process:
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
+            if not self.owner.alive:
+                return
             if isinstance(error, TimeoutqError) and (flows.is_final(error) or isinstance(error, ImportError)):
                 code = exit_codes.of(error)
                 self.ledger.tell(Told.HOPELESS, str(error))
@@ -131,11 +139,29 @@ class Process:
 
     def obey(self, order: Order) -> None:
         """Hear an order of the supervisor."""
-        if self.owner.alive:
+        if self.owner.frozen is not None:  # a signal waits until the process goes on
+            self.world.loop.call_soon(self.obey, order, context=self._context.copy())
+        elif self.owner.alive:
             if self.stopped_at is None:
                 self.stopped_at = self.world.loop.time()
             if self.worker is not None:
                 self._context.run(self.worker.stop, now=order is Order.NOW)
+
+    def freeze(self, seconds: float) -> None:
+        """Stand still for a while."""
+        if self.owner.alive and self.owner.frozen is None:
+            self.world.loop.freeze(self.owner)
+            self._frozen_at = self.world.loop.time()
+            self.world.loop.call_later(seconds, self.thaw)
+
+    def thaw(self) -> None:
+        """Go on, late."""
+        if self.owner.alive and self.owner.frozen is not None:
+            if self.stopped_at is not None:
+                self.stopped_at += self.world.loop.time() - self._frozen_at
+            self.was_frozen = True
+            self.world.note(self.name, "goes on")
+            self.world.loop.thaw(self.owner)
 
     def die(self, code: int) -> None:
         """End at this moment: nothing of it goes on, and the system closes its connections."""
@@ -143,6 +169,7 @@ class Process:
             self.owner.alive = False
             self.world.note(self.name, f"exits with {code}")
             self.world.network.hang_up(self.owner)
+            self.world.died(self)
             contextvars.Context().run(self.world.loop.call_soon, self._over, code)
 
     def _over(self, code: int) -> None:
@@ -178,8 +205,10 @@ class Supervisor:
                 self._start()
             told = {pid for pid, child in self.children.items() if child.ledger.has_told}
             for pid in roster.overdue(loop.time(), told):
-                self._world.broke(f"{self.children[pid].name} does not end, and is killed by its supervisor")
-                self.children[pid].die(-9)
+                child = self.children[pid]
+                if child.owner.frozen is None and not child.was_frozen:
+                    self._world.broke(f"{child.name} does not end, and is killed by its supervisor")
+                child.die(-9)
             try:
                 async with asyncio.timeout(max(0.001, roster.next_look(loop.time()) - loop.time())):
                     await self._look.wait()

@@ -14,19 +14,21 @@ import random
 import sys
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.rig.simulate import clock as virtual
 from tests.rig.simulate.clock import Owner, Stuck, VirtualClock, VirtualLoop, owner_of
-from tests.rig.simulate.judge import Judge
+from tests.rig.simulate.hosts import Host
+from tests.rig.simulate.judge import ENDED_WELL, Judge
 from tests.rig.simulate.machine import Over
 from tests.rig.simulate.network import Network
-from tests.rig.simulate.plan import Plan, PlannedTask
+from tests.rig.simulate.plan import Fault, Plan, PlannedTask
 from tests.rig.simulate.processes import Process, Supervisor
 from tests.rig.simulate.server import SimulatedServer
+from tests.rig.simulate.witness import SUSPECT, Witness
 from timeoutq import AsyncQueue, Lease, Politeness
 from timeoutq.endings import Order
 from timeoutq.errors import TimeoutqError
@@ -53,6 +55,8 @@ class Run:
     began: float
     how: str = ""
     """How it ended, as its last deed; empty while it goes on, or if its process died."""
+    crashes: int = 0
+    """How many leases its task had lost before."""
 
 
 @dataclass(slots=True)
@@ -64,6 +68,8 @@ class Outcome:
     transcript: list[str] = field(default_factory=list)
     calls: int = 0
     ran: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    """What the witness has counted."""
 
     @property
     def digest(self) -> str:
@@ -82,7 +88,8 @@ class Simulation:
         self.plan = plan
         self.clock = VirtualClock()
         self.loop = VirtualLoop(self.clock)
-        self.server = SimulatedServer(self.clock, self.loop.call_later)
+        self.witness = Witness(self, ENDED_WELL, self._host)
+        self.server = SimulatedServer(self.clock, self.loop.call_later, self.witness.heard)
         self.network = Network(self.loop, self.server, plan.seed, self.note)
         self.network.weather.slow_part = plan.slow_part
         self.network.weather.rate = plan.rate
@@ -91,8 +98,8 @@ class Simulation:
         self.burst = False
         self.runs: dict[str, list[Run]] = defaultdict(list)
         self.planned: dict[str, PlannedTask] = {}
-        self.accepted: set[str] = set()
         self.working: dict[tuple[str, str], Run] = {}
+        self._run_of: dict[tuple[str, str], Run] = {}
         self.is_calm = False
         self.processes: list[Process] = []
         self.judge = Judge(self)
@@ -135,9 +142,17 @@ class Simulation:
         what = task.runs[at] if task is not None and at < len(task.runs) else "ok"
         if at > 12 or (self.is_calm and not lease.task.startswith("c")):
             what = "ok"
-        run = Run(lease.task, who, what, self.loop.time())
+        run = Run(lease.task, who, what, self.loop.time(), crashes=lease.crashes)
         runs.append(run)
-        self.working[lease.task, lease.token] = run
+        if (lease.task, lease.token) in self._run_of:
+            self.broke(f"a second handler of {lease.task} begins with the lease of {lease.token}")
+        for (name, token), other in self.working.items():
+            suspicious = lease.crashes >= SUSPECT or other.crashes >= SUSPECT
+            if other.who == who and suspicious and self.witness.holds(name, token):
+                lost = f"they have lost {lease.crashes} and {other.crashes} leases"
+                self.broke(f"{lease.task} runs beside {name}, and {lost}")
+        self.working[lease.task, lease.token] = self._run_of[lease.task, lease.token] = run
+        self.witness.began(lease.task, lease.token, lease.fence, lease.crashes)
         self.note(who, f"handler begins {lease.task}: {what} (attempt {lease.attempt}, crashes {lease.crashes})")
         return what, 0.0 if task is None else task.takes
 
@@ -146,6 +161,23 @@ class Simulation:
         if run is not None:
             run.how = how
             self.note(run.who, f"handler ends {lease.task}: {how}")
+
+    def how_it_ran(self, task: str, token: str) -> str | None:
+        """Say how the handler of a lease ended: empty while it is at work, None if it never began."""
+        run = self._run_of.get((task, token))
+        return None if run is None else run.how
+
+    def owners(self) -> Mapping[bytes, bytes]:
+        """Give the tokens of all leases, as the server has them."""
+        return self.judge.hash_of("owners")
+
+    def died(self, process: Process) -> None:
+        """Hear that a process has ended: none of its handlers is at work any more."""
+        for lease in [lease for lease, run in self.working.items() if run.who == process.name]:
+            del self.working[lease]
+
+    def _host(self, name: str) -> Host:
+        return Host(name, round(self.plan.delay * 1000), self.plan.per_host)
 
     def children(self, lease: Lease, n: int) -> list[str]:
         return [f"{lease.task}.{len(self.runs[lease.task])}{'ab'[i]}" for i in range(n)]
@@ -162,10 +194,16 @@ class Simulation:
         begin = loop.time()
         for fault in plan.faults:
             await asyncio.sleep(max(0.0, begin + fault.at - loop.time()))
-            await self._strike(fault)
+            if fault.who == "busy":
+                loop.create_task(self._strike_busy(fault, begin + plan.storm - fault.seconds))
+            else:
+                await self._strike(fault)
         await asyncio.sleep(max(0.0, begin + plan.storm - loop.time()))
         self.note("WORLD", "the storm is over")
+        self.judge.check()
         self.network.heal()
+        for process in self.processes:
+            process.thaw()
         if producing:
             await asyncio.wait(producing)
         await self._wait_until_all_have_ended()
@@ -179,7 +217,7 @@ class Simulation:
         if self.plan.polite:
             queue = self.open("sim:1:0000000a")
             slow, self.network.weather.slow_part = self.network.weather.slow_part, 0.0
-            await queue.configure(politeness=Politeness(delay=0.05, per_host=2))
+            await queue.configure(politeness=Politeness(delay=self.plan.delay, per_host=self.plan.per_host))
             self.network.weather.slow_part = slow
             await queue.close()
 
@@ -193,7 +231,7 @@ class Simulation:
         """Put a task, again and again until the server has answered."""
         await asyncio.sleep(task.at)
         self.planned[task.name] = task
-        self._producer = queue = self._producer or self.open("sim:2:0000000b")
+        queue = self._client()
         group = f"h{len(self.planned) % 2}.example" if self.plan.polite else None
         while True:
             try:
@@ -207,10 +245,19 @@ class Simulation:
             else:
                 break
         self.note("producer", f"{task.name} is accepted: {outcome[0].name}")
-        self.accepted.add(task.name)
         self.judge.accepted(task)
 
-    async def _strike(self, fault: Any) -> None:
+    async def _strike_busy(self, fault: Fault, latest: float) -> None:
+        """Strike a process with a handler at work, as soon as there is one whose handler works for some time."""
+        while self.loop.time() <= latest:
+            for run in self.working.values():
+                task = self.planned.get(run.task)
+                if run.what == "long" or (task is not None and task.takes > 0.2):
+                    await self._strike(replace(fault, who=run.who))
+                    return
+            await asyncio.sleep(0.1)
+
+    async def _strike(self, fault: Fault) -> None:
         self.note("WORLD", f"{fault.kind} {fault.who} {fault.seconds:g}")
         network = self.network
         match fault.kind:
@@ -238,8 +285,27 @@ class Simulation:
                 old.stop()
                 await self._await_end(old)
                 self._start()
+            case "freeze":
+                for child in self._children(fault.who):
+                    child.freeze(fault.seconds)
+            case "rule" | "block":
+                self.loop.create_task(self._rule(fault), context=self._producing.copy())
             case _:
                 self.clock.sleep(min(fault.seconds, 0.25 * self.plan.timeout))
+
+    async def _rule(self, fault: Fault) -> None:
+        """Give a host other rules, or block it, as a person would; if the server is away, nothing comes of it."""
+        hosts = self._client().hosts
+        host = f"h{fault.number % 2}.example"
+        with suppress(TimeoutqError):
+            if fault.kind == "block":
+                await hosts.block(host, for_=max(0.1, fault.seconds))
+            else:
+                await hosts.set(host, delay=(0.0, 0.4)[fault.number // 2], per_host=1 + fault.number // 2)
+
+    def _client(self) -> AsyncQueue:
+        self._producer = self._producer or self.open("sim:2:0000000b")
+        return self._producer
 
     def _come_back(self) -> None:
         self.network.down = False
@@ -337,6 +403,7 @@ def _play(plan: Plan) -> Outcome:
         if collects:
             gc.enable()
     outcome = Outcome(plan, world.violations[0] if world.violations else "", world.transcript, world.server.calls)
+    outcome.counts = world.witness.counts
     for runs in world.runs.values():
         outcome.ran.update(run.what for run in runs)
     return outcome

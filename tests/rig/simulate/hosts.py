@@ -1,0 +1,71 @@
+"""What a simulation knows of the hosts of a polite queue: when each was visited, and when its next visit may begin.
+
+The witness tells of visits and of rules; each function that finds a broken rule gives what is wrong, as a sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ALL = 1 << 30
+
+
+@dataclass(slots=True)
+class Host:
+    """One host. All times are milliseconds of the server's clock."""
+
+    name: str
+    delay: int
+    per_host: int
+    visits: int = 0
+    """The visits under way."""
+    rests_until: int = 0
+    """The end of the pause after its last visit."""
+    blocked_until: int = 0
+    ready: int = ALL
+    """How many tasks at most may be claimed before the pause ends: those that were ready when the pause began."""
+
+    def is_open(self, now: int) -> bool:
+        """Say whether a visit may begin."""
+        return self.visits < self.per_host and now >= max(self.rests_until, self.blocked_until)
+
+    def begins(self, now: int) -> str:
+        """Note a visit that begins; give what is wrong with it, or nothing."""
+        self.visits += 1
+        if self.visits > self.per_host:
+            return f"{self.name} has {self.visits} visits at once, and may have {self.per_host}"
+        if now < self.blocked_until:
+            return f"{self.name} is visited, and is blocked for {self.blocked_until - now} ms more"
+        if now < self.rests_until:
+            self.ready -= 1
+            if self.ready < 0:
+                return f"{self.name} is visited {self.rests_until - now} ms before its pause of {self.delay} ms ends"
+        return ""
+
+    def ends(self, now: int) -> None:
+        """Note a visit that ends: a pause begins."""
+        # what was handed over before can be claimed in the pause, and the visits under way have their places, too
+        ready = max(0, self.per_host - self.visits)
+        self.ready = min(self.ready, ready) if now < self.rests_until else ready
+        self.visits -= 1
+        if self.delay:
+            self.rests_until = now + self.delay
+
+    def block(self, until: int) -> None:
+        """Note that nobody visits it before a time."""
+        self.blocked_until = max(self.blocked_until, until)
+
+    def rule(self, name: str, value: str, now: int) -> None:
+        """Note a rule, in the words of the script."""
+        match name:
+            case "delay":
+                self.delay = int(value)
+                self.rests_until = min(self.rests_until, now + self.delay)
+            case "per_host":
+                self.per_host = int(value)
+            case "block":
+                self.blocked_until = now + int(value)
+            case "unblock":
+                self.blocked_until = 0
+            case _:
+                pass
