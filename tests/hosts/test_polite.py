@@ -488,12 +488,34 @@ def test_a_banned_host_is_never_visited_again(polite: Any) -> None:
     assert (host.banned, host.waiting, polite.stats().failed) == ("asked us to", 0, 3)
     failed = polite.list("failed").entries[0].task
     assert "host a.example is banned: asked us to" in polite.inspect(failed).error
+    (line,) = polite.errors()
+    assert line.task == "a.example"
+    assert line.error == "this host is banned: asked us to; its tasks that are or become ready go to failed"
     assert polite.ack(held) == "ok", "what is in progress goes on"
     polite.put(f"{A}later")
     assert polite.inspect(f"{A}later").state == "failed"
     polite.schedule(f"{A}soon", after=0)
     polite.promote_due()
     assert polite.inspect(f"{A}soon").state == "failed"
+    polite.hosts.ban(A, "asked us to")
+    assert polite.errors() == [line], "one line for the ban, none for each task"
+    polite.hosts.ban(A, "asked us again")
+    assert [one.error[:36] for one in polite.errors()] == ["this host is banned: asked us again;", line.error[:36]]
+
+
+def test_a_ban_leaves_the_last_errors_of_other_tasks_in_the_log(fake: FakeQueue) -> None:
+    fake.put("other")
+    fake.fail(fake.claim(1)[0], "HTTP 500", give_up=True)
+    fake.put(urls(A, 1200))
+    fake.hosts.ban(A, "spider trap")
+    while fake.stats().waiting:
+        fake.promote_due()
+    assert fake.stats().failed == 1201
+    assert [one.task for one in fake.errors()] == ["a.example", "other"]
+    assert {entry.error for entry in fake.each("failed")} == {
+        "HTTP 500",
+        "gave up: host a.example is banned: spider trap",
+    }
 
 
 def test_a_ban_takes_what_is_ready_and_what_is_given_back(polite: Any) -> None:

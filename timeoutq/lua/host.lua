@@ -11,6 +11,7 @@
 if not polite then return false end
 local name = ARGV[3]
 local one = load_hosts({name})[name]
+local banned = false
 for i = 4, #ARGV, 2 do
   local rule, value = ARGV[i], ARGV[i + 1]
   if rule == 'delay' then
@@ -28,6 +29,7 @@ for i = 4, #ARGV, 2 do
   elseif rule == 'by' then
     if one.flag == 'b' then one.reason = value end
   elseif rule == 'ban' then
+    banned = banned or one.flag ~= 'x' or one.reason ~= value
     one.flag, one.reason = 'x', value
   elseif rule == 'unblock' then
     one.flag, one.reason, one.until_ms = '-', '', 0
@@ -38,6 +40,7 @@ if #ARGV > 3 then
   even_when_full()
   if ARGV[4] ~= 'recall' then
     write_policy(one)
+    if banned then note_error(name, 'this host is banned: ' .. one.reason .. '; its tasks that are or become ready go to failed') end
     -- what was handed over by other rules and not claimed yet waits again
     recall(one)
   end

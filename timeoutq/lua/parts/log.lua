@@ -32,13 +32,22 @@ local function released(text)
   return number(own or text, 0), number(blocking, 0)
 end
 
+-- keep_error: keep a task's error with the task
+local function keep_error(id, message)
+  untrace({id})
+  redis.call('HSET', key('errors'), id, now .. ' ' .. message)
+end
+
+-- note_error: add an error to the last fifty of the queue; `id` is the task, or else what the error is about
+local function note_error(id, message)
+  redis.call('LPUSH', key('error_log'), #id .. ' ' .. id .. now .. ' ' .. message)
+  redis.call('LTRIM', key('error_log'), 0, 49)
+end
+
 -- log_error: keep a task's error and, if there is one, the digest of its traceback; `texts` are tracebacks by their digests
 local function log_error(id, message, digest, texts)
-  local line = now .. ' ' .. message
-  untrace({id})
-  redis.call('HSET', key('errors'), id, line)
-  redis.call('LPUSH', key('error_log'), #id .. ' ' .. id .. line)
-  redis.call('LTRIM', key('error_log'), 0, 49)
+  keep_error(id, message)
+  note_error(id, message)
   if digest and digest ~= '' then
     count_up(key('trace_uses'), digest, 1)
     redis.call('HSET', key('traces'), id, digest)
