@@ -342,6 +342,25 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class HostRecord:
+    """A host of a polite queue as an export holds it: rules of its own, None where it has none, and its counts."""
+
+    host: bytes
+    delay: float | None = None
+    per_host: int | None = None
+    budget: int | None = None
+    visits: int = 0
+    failures: int = 0
+    next_allowed: float | None = None
+    """The end of the last visit, plus the delay; None if that is over."""
+    blocked_until: float | None = None
+    blocked_by: str = ""
+    """The reason of the block."""
+    banned: str | None = None
+    """Why the host is visited no more; None if it is not banned."""
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One line of `list`: an id and, where the state has one, its time, holder or last error."""
 

@@ -19,6 +19,7 @@ from timeoutq.model import (
     Entry,
     Failure,
     HostInfo,
+    HostRecord,
     Lease,
     Outcome,
     Record,
@@ -246,6 +247,26 @@ def host(row: Any) -> HostInfo:
         banned=reason if flag == b"x" else None,
         busy=busy,
         recalling=bool(recalling),
+    )
+
+
+def host_record(name: bytes, row: Any, now: float) -> HostRecord:
+    """Read what an export says of a host; a block or a pause that is over by `now` is left out."""
+    delay, per_host, budget, visits, failures, allowed, until, flag, reason = row
+    reason = said(reason)
+    ends, allowed = when(until) or 0.0, when(allowed) or 0.0
+    blocked = flag == b"b" and ends > now
+    return HostRecord(
+        host=name,
+        delay=None if delay is None else delay / 1000,
+        per_host=per_host,
+        budget=budget,
+        visits=visits,
+        failures=failures,
+        next_allowed=allowed if allowed > now else None,
+        blocked_until=ends if blocked else None,
+        blocked_by=reason if blocked else "",
+        banned=reason if flag == b"x" else None,
     )
 
 

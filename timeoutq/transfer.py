@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-from timeoutq import arguments, reads, sending
+from timeoutq import arguments, reads, replies, sending
 from timeoutq.calls import BATCH
 from timeoutq.client import Queue
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Outcome, Payload, Record, State, text
+from timeoutq.hosts import operations
+from timeoutq.model import HostRecord, Outcome, Payload, Politeness, Record, State, text
 from timeoutq.sending import Flow, Talk
 
 T = TypeVar("T")
@@ -28,8 +29,8 @@ T = TypeVar("T")
 PAGE = 1000
 """About how many ids a page of a state brings, and how many ids one question to the server names."""
 
-VERSION = 1
-"""The version of the format in which tasks are written as lines."""
+VERSION = 2
+"""The version of the format in which a queue is written as lines; this is the first that tells of hosts."""
 
 ORDERED = frozenset({State.SCHEDULED})
 """States whose key is a sorted set; the others are sets."""
@@ -199,38 +200,144 @@ def restore(queue: Queue, records: Sequence[Record]) -> Outcome:
     return queue.run(sending.answer(queue.talk, queue.operations.restore(records, queue.token)))
 
 
-def header(queue: Queue) -> str:
-    """Give the first line of an export."""
-    return json.dumps({"timeoutq": VERSION, "queue": queue.name, "at": queue.stats().now})
+# ---- hosts and settings
+
+
+def hosts(queue: Queue) -> Iterator[list[HostRecord]]:
+    """Give the hosts of a polite queue that have rules of their own or were visited, each once; else none."""
+    met, cursor = Met(), reads.START
+    try:
+        while cursor is not None:
+            found, cursor = queue.run(_hosts(queue.talk, cursor))
+            told = [host for host in found if host != HostRecord(host.host)]
+            new = set(met.new(host.host for host in told))
+            if new:
+                yield [host for host in told if host.host in new]
+    finally:
+        met.close()
+
+
+def _hosts(talk: Talk, cursor: str) -> Flow[tuple[list[HostRecord], str | None]]:
+    (reply,) = yield from sending.ask(talk, [("ZSCAN", talk.operations.key("hosts"), cursor, "COUNT", BATCH)])
+    following, found = reply
+    names, told = [name for name, _ in reads.pairs_of(found)], list[HostRecord]()
+    for at in range(0, len(names), BATCH):
+        part = yield from sending.answer(talk, operations.describe_hosts(talk.operations, names[at : at + BATCH]))
+        told += part or []
+    return told, reads.next_cursor(following)
+
+
+def restore_hosts(queue: Queue, records: Sequence[HostRecord]) -> int:
+    """Give up to 500 hosts the rules and counts that the queue lacks, in one step; say how many took something over.
+
+    Raises `InvalidInput` if the queue is not polite.
+    """
+    call = operations.restore_hosts(queue.operations, records, queue.token)
+    taken = queue.run(sending.answer(queue.talk, call))
+    if taken is None:
+        raise InvalidInput(
+            f"the file has rules of hosts, and queue {queue.name!r} is not polite: make it polite first "
+            f"(timeoutq configure {queue.name} --delay 1s), or import only the tasks (--tasks-only)"
+        )
+    return taken
+
+
+def adopt(queue: Queue, politeness: Politeness) -> Politeness | None:
+    """Give an empty queue the politeness of an export; a queue that is polite keeps its own, which is the answer.
+
+    Raises `InvalidInput` if the queue is not polite and has tasks: somebody has to say whether its hosts may wait.
+    """
+    stats = queue.stats()
+    if stats.politeness is not None:
+        return stats.politeness
+    if stats.known:
+        raise InvalidInput(
+            f"the file is of a polite queue, and queue {queue.name!r} has tasks and is not polite: make it polite "
+            f"first (timeoutq configure {queue.name} --delay {politeness.delay:.15g}s --per-host {politeness.per_host}), or "
+            "import only the tasks (--tasks-only)"
+        )
+    queue.configure(politeness=politeness)
+    return None
+
+
+# ---- lines
+
+
+Item = Record | HostRecord | Politeness
+"""What a line of an export tells."""
+
+
+def header(queue: Queue, *, whole: bool = True) -> str:
+    """Give the first line of an export; of a whole queue, it tells the politeness."""
+    stats = queue.stats()
+    line: dict[str, Any] = {"timeoutq": VERSION, "queue": queue.name, "at": stats.now}
+    if whole and stats.politeness is not None:
+        line["politeness"] = {"delay": stats.politeness.delay, "per_host": stats.politeness.per_host}
+    return json.dumps(line)
 
 
 def is_header(line: bytes) -> bool:
     """Say whether a line is the first line of an export; raises `InvalidInput` if its format is a later one."""
+    return _header(line) is not None
+
+
+def _header(line: bytes) -> dict[str, Any] | None:
     try:
-        found: Any = json.loads(line)
+        read: Any = json.loads(line)
     except (ValueError, RecursionError):
-        return False
-    if not isinstance(found, dict) or "timeoutq" not in found or "task" in found:
-        return False
-    version = cast("Any", found)["timeoutq"]
-    if version != VERSION:
+        return None
+    if not isinstance(read, dict):
+        return None
+    found = cast("dict[str, Any]", read)
+    if "timeoutq" not in found or "task" in found:
+        return None
+    version = found["timeoutq"]
+    if type(version) is not int or not 1 <= version <= VERSION:
         raise InvalidInput(
-            f"the file has format {version!r:.40}, this timeoutq reads format {VERSION}: install a later one"
+            f"the file has format {version!r:.40}, this timeoutq reads formats 1 to {VERSION}: install a later one"
         )
-    return True
+    return found
+
+
+def read_header(line: bytes) -> Politeness | None:
+    """Read the politeness of the queue from the first line of its export; None if the queue was not polite."""
+    rules = (_header(line) or {}).get("politeness")
+    if rules is None:
+        return None
+    if not isinstance(rules, dict):
+        raise InvalidInput(f'"politeness" is an object with "delay" and "per_host", not {rules!r:.60}')
+    of, usual = cast("dict[str, Any]", rules).get, Politeness()
+    found = Politeness(of("delay", usual.delay), of("per_host", usual.per_host))
+    arguments.politeness(found)
+    return found
+
+
+def write_host(record: HostRecord) -> str:
+    """Give the line of a host: JSON in ASCII, without what the host has not."""
+    line = _named("host", record.host)
+    for name in ("delay", "per_host", "budget", "visits", "failures", "next_allowed", "blocked_until", "banned"):
+        value = getattr(record, name)
+        if value is not None and (value or name not in ("visits", "failures")):
+            line[name] = value
+    if record.blocked_by:
+        line["blocked_by"] = record.blocked_by
+    return json.dumps(line)
+
+
+def _named(name: str, value: bytes) -> dict[str, Any]:
+    try:
+        return {name: value.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_b64": base64.b64encode(value).decode()}
 
 
 def write(record: Record) -> str:
     """Give the line of a task: JSON in ASCII; bytes that are not text go into fields of their own, in base64."""
-    line: dict[str, Any] = {}
-    try:
-        line["task"] = record.task.decode("utf-8")
-    except UnicodeDecodeError:
-        line["task_b64"] = base64.b64encode(record.task).decode()
+    line = _named("task", record.task)
     line["state"] = record.state.value
-    for name in ("due", "acked", "failures", "crashes", "error", "error_at", "group"):
+    for name in ("due", "acked", "failures", "crashes", "error", "error_at", "group", "priority"):
         value = getattr(record, name)
-        if value is not None and (value or name not in ("failures", "crashes")):
+        if value is not None and (value or name not in ("failures", "crashes", "priority")):
             line[name] = value
     payload = record.payload
     if payload is not None:
@@ -243,8 +350,13 @@ def write(record: Record) -> str:
     return json.dumps(line)
 
 
-def read(line: bytes) -> Record:
-    """Read the line of a task; raises `InvalidInput`, whose message says what is wrong with the line."""
+def read_line(line: bytes) -> Item | None:
+    """Read any line of an export, also one in front of which another export ended; None where it tells nothing."""
+    return read_header(line) if line[:12] == b'{"timeoutq":' and is_header(line) else read(line)
+
+
+def read(line: bytes) -> Record | HostRecord:
+    """Read the line of a task or a host; raises `InvalidInput`, whose message says what is wrong with the line."""
     try:
         found: Any = json.loads(line)
     except ValueError as error:
@@ -254,8 +366,14 @@ def read(line: bytes) -> Record:
     if not isinstance(found, dict):
         raise InvalidInput(f"not an object, as a line of an export is: {found!r:.60}")
     fields = cast("dict[str, Any]", found)
-    if "task" not in fields and "task_b64" not in fields:
-        raise InvalidInput('an object without "task" or "task_b64"')
+    if "task" in fields or "task_b64" in fields:
+        return _task(fields)
+    if "host" in fields or "host_b64" in fields:
+        return _host(fields)
+    raise InvalidInput('an object without "task" or "task_b64", "host" or "host_b64"')
+
+
+def _task(fields: Mapping[str, Any]) -> Record:
     task = arguments.task_id(_text_or_bytes(fields, "task"))
     try:
         state = State(fields.get("state", State.TODOS))
@@ -279,6 +397,31 @@ def read(line: bytes) -> Record:
         _moment(fields, "error_at"),
         payload,
         None if fields.get("group") is None else text(arguments.host(fields["group"])),
+        arguments.priority(fields.get("priority", 0)),
+    )
+
+
+def _host(fields: Mapping[str, Any]) -> HostRecord:
+    for name in ("banned", "blocked_by"):
+        value = fields.get(name)
+        if value is not None and not isinstance(value, str):
+            raise InvalidInput(f'"{name}" is a text, not {value!r:.60}')
+
+    def number(name: str, low: int, high: int = replies.LARGEST) -> int | None:
+        value = fields.get(name)
+        return None if value is None else arguments.count(value, name, low, high)
+
+    return HostRecord(
+        arguments.host(_text_or_bytes(fields, "host")),
+        _moment(fields, "delay"),
+        number("per_host", 1, 10_000),
+        number("budget", 0),
+        number("visits", 0) or 0,
+        number("failures", 0) or 0,
+        _moment(fields, "next_allowed"),
+        _moment(fields, "blocked_until"),
+        fields.get("blocked_by") or "",
+        fields.get("banned"),
     )
 
 

@@ -18,7 +18,8 @@ from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue, scripts, sending
 from timeoutq.calls import Call
 from timeoutq.durations import Delta
-from timeoutq.model import Record, State
+from timeoutq.hosts import operations as hosts
+from timeoutq.model import HostRecord, Record, State
 from timeoutq.scripts import Script, script
 from timeoutq.watch import doctor
 
@@ -102,6 +103,8 @@ def live(queue: Queue) -> None:
     once(ops.plan(1000))
     once(ops.describe([b"new", b"y"]))
     once(ops.restore([Record(b"r", State.DONE), Record(b"s", State.TODOS), Record(b"f", State.FAILED)], lambda: b"m"))
+    once(hosts.describe_hosts(ops, [b"a.example", b"new.example"]))
+    once(hosts.restore_hosts(ops, [HostRecord(b"new.example", 1.0, 2, 3, 4, 5, 4e9, banned="x")], lambda: b"n"))
     queue.states("r", "s")
     queue.configure(keep_done=1)
     queue.pause()

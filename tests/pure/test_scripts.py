@@ -16,7 +16,7 @@ from timeoutq.arguments import How
 from timeoutq.calls import Call
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as of_hosts
-from timeoutq.model import Lease, Record, State, Task
+from timeoutq.model import HostRecord, Lease, Record, State, Task
 from timeoutq.operations import Operations
 from timeoutq.scripts import script
 
@@ -60,6 +60,8 @@ def calls() -> dict[str, Call[Any]]:
         ops.why("a"),
         of_hosts.host(ops, "h", [("delay", 5)]),
         of_hosts.page(ops, 0, 5),
+        of_hosts.describe_hosts(ops, [b"h"]),
+        of_hosts.restore_hosts(ops, [HostRecord(b"h", 1.0, 2, 3, 4, 5, 6.0, 7.0, "x")], nonce),
         ops.convert(),
         ops.drained(),
         ops.configure({"paused": b"1"}),
@@ -155,7 +157,9 @@ def test_only_two_functions_make_the_names_of_keys() -> None:
 def test_tasks_become_ready_and_done_through_their_doors() -> None:
     texts = {path: re.sub(r"--.*", "", path.read_text("utf-8")) for path in LUA.glob("**/*.lua")}
     polite = {path.stem for path, text in texts.items() if "polite" in text and path.parent == LUA}
-    assert polite == {"convert", "host", "hosts"}, "these are verbs of the room itself"
+    assert polite == {"convert", "host", "hosts", "describe_hosts", "restore_hosts"}, (
+        "these are verbs of the room itself"
+    )
     assert {path.stem for path, text in texts.items() if re.search(r"call\('\w+', done(_at)?\b", text)} == {
         "done",
         "ages",

@@ -22,10 +22,12 @@ WITHOUT_FAULTS = {
     "convert": "no method calls it alone: `configure` and `prune` go on with it",
     "crash": "no method calls it: a supervisor does; tests/worker/ lets processes die",
     "describe": "only an export calls it, and changes nothing",
+    "describe_hosts": "only an export calls it, and changes nothing",
     "plan": "only cleaners call it",
     "probe": "each client's first call is preceded by it",
     "repair": "no method calls it alone: `prune` and doctor do a part of it",
     "restore": "only an import calls it; tests/faces/test_transfer.py breaks imports off",
+    "restore_hosts": "only an import calls it; tests/hosts/test_export_hosts.py sends it again",
 }
 WITHOUT_RIGHTS = {"purge": "it removes everything, and one that was refused is called again"}
 

@@ -18,15 +18,17 @@ import redis
 
 from tests.rig.invariants import STATES, a_minute_later, check_keys
 from tests.rig.servers import redis_server
-from timeoutq import Lease, Politeness, Queue, flows, sending
+from timeoutq import Lease, Politeness, Queue, Task, flows, sending
 from timeoutq.durations import Delta
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
-from timeoutq.model import Record, State
+from timeoutq.hosts.operations import restore_hosts
+from timeoutq.model import HostRecord, Record, State
 from timeoutq.scripts import SIZES, script
 
 A, B = "http://a.example/", "http://b.example/"
-RULES = {"plain": None, "polite": Politeness(0, 1)}
+RULES = {"plain": None, "polite": Politeness(0, 1), "ranked": Politeness(0, 1)}
+"""The queues on which each verb is called; on a ranked one, tasks have priorities, and some are to run once more."""
 USER = "half"
 
 RECORDS = [
@@ -35,11 +37,19 @@ RECORDS = [
     Record(b"bad", State.FAILED, error="x"),
 ]
 
+HOSTS = [
+    HostRecord(b"a.example", 5.0, 1, 9, 3, 2, 4e9, banned="asked"),
+    HostRecord(b"b.example", blocked_until=4e9, blocked_by="me"),
+    HostRecord(b"new.example", visits=3),
+]
+
 Verb = Callable[[Queue, list[Lease]], object]
 VERBS: dict[str, tuple[str, Verb]] = {
     "put": ("put", lambda q, _: q.put({"new": {"n": 1}, f"{A}new": {"n": 2}, f"{B}1": None})),
     "put again": ("put", lambda q, _: q.put("fails", "ends", f"{A}ends", again=True)),
     "put with a group": ("put", lambda q, _: q.put("new", f"{A}new", group="b.example")),
+    "raise": ("put", lambda q, _: q.put(Task(f"{A}1", {"n": 2}, priority=9), Task(f"{A}due", priority=9))),
+    "improve": ("put", lambda q, _: q.put(f"{A}ends", f"{A}0", f"{A}1", f"{A}2", f"{B}0", priority=9, improve=True)),
     "schedule": ("schedule", lambda q, _: q.schedule("new", "fails", "ends", after=60, again=True)),
     "claim": ("claim", lambda q, _: q.claim(3, timeout=60, max_runtime=90)),
     "extend": ("extend", lambda q, held: q.extend(held)),
@@ -64,6 +74,10 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "ban a host": ("host", lambda q, _: q.hosts.ban("a.example", "they asked")),
     "repair": ("repair", lambda q, _: q.run(flows.repair(q.talk))),
     "restore": ("restore", lambda q, _: q.run(sending.answer(q.talk, q.operations.restore(RECORDS, q.token)))),
+    "restore hosts": (
+        "restore_hosts",
+        lambda q, _: q.run(sending.answer(q.talk, restore_hosts(q.operations, HOSTS, q.token))),
+    ),
     "plan": ("plan", lambda q, _: q.run(sending.answer(q.talk, q.operations.plan(1000)))),
     "beat": ("beat", lambda q, _: q.run(sending.answer(q.talk, q.operations.beat("w", {"pid": 1}, Delta(1, {0: 1}))))),
 }
@@ -88,7 +102,8 @@ def cases() -> Iterator[Case]:
         text = re.sub("--.*", "", found.text)
         commands = sorted(set(re.findall(r"call\(\s*'([A-Z]+)'", text)) - {"INFO", "TIME"})
         keys = sorted(
-            (set(found.keys) - {"lock", "meta"}) | {"waiting", "hosts", "slots", "places", "groups", "error_log"}
+            (set(found.keys) - {"lock", "meta"})
+            | {"waiting", "hosts", "slots", "places", "groups", "error_log", "priorities", "rerun"}
         )
         for rule in RULES:
             yield from (Case(verb, rule, command=command) for command in commands)
@@ -97,8 +112,10 @@ def cases() -> Iterator[Case]:
             )
 
 
-def fill(queue: Queue) -> list[Lease]:
+def fill(queue: Queue, ranked: bool = False) -> list[Lease]:
     """Put tasks into every state; give two leases that run."""
+    if ranked:
+        queue.put([Task(f"{A}{i}", priority=i) for i in range(3)], [Task(f"{B}{i}", priority=-i) for i in range(3)])
     queue.put("fails", "ends", f"{A}ends")
     for lease in queue.claim(5):
         queue.fail(lease, "x", give_up=True) if lease.task == "fails" else queue.ack(lease)
@@ -109,6 +126,9 @@ def fill(queue: Queue) -> list[Lease]:
     queue.extend(expires, timeout=0.01)
     queue.put([f"{A}{i}" for i in range(3)], [f"{B}{i}" for i in range(3)], {"free": {"n": 1}})
     held = queue.claim(2)
+    if ranked:
+        again = [Task(lease.task, {"n": 7}, priority=7) for lease in held if "//" in lease.task]
+        queue.put(again, improve=bool(again))
     queue.schedule("later", after=60)
     queue.schedule("due", f"{A}due", after=0)
     return held
@@ -126,7 +146,7 @@ def play(url: str, client: Any, case: Case) -> str | None:
     client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">secret", "~*", "&*", "+@all")
     mine = re.sub("//[^@/]*@|//", f"//{USER}:secret@", url, count=1)
     with Queue("q", url, timeout=60, politeness=RULES[case.rule], keep_done=1000) as owner, Queue("q", mine) as half:
-        held = fill(owner)
+        held = fill(owner, case.rule == "ranked")
         half.run(sending.prove(half.talk))
         half.stats()
         prefix = owner.operations.key("")

@@ -26,7 +26,7 @@ from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
 from timeoutq.hosts import operations
 from timeoutq.hosts.operations import Rule
-from timeoutq.model import Lease, Politeness, Record, State
+from timeoutq.model import HostRecord, Lease, Politeness, Record, State
 from timeoutq.scripts import script
 
 HOUR_MS = 3_600_000
@@ -249,6 +249,10 @@ class Scene:
         for urls in (self.urls(BATCH), self.strangers(BATCH)):
             records = [Record(url.encode(), State.TODOS, payload=1) for url in urls]
             self.run(self.ops.restore(records, self.queue.talk.nonce))
+        hosts = [b"big.example.com", *(b"new%d.example.com" % next(self._numbers) for _ in range(BATCH - 1))]
+        self.run(operations.describe_hosts(self.ops, hosts))
+        known = [HostRecord(host, budget=10**9, visits=1, next_allowed=1.0) for host in hosts]
+        self.run(operations.restore_hosts(self.ops, known, self.queue.talk.nonce))
 
     def rules(self) -> None:
         """Give the huge host other rules."""

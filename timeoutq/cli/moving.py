@@ -28,15 +28,15 @@ from timeoutq.cli.app import (
     stop,
     sure,
 )
-from timeoutq.cli.printing import Sink, progress
+from timeoutq.cli.printing import Sink, length, progress
 from timeoutq.cli.reading import LONGEST_LINE, lines_of, piped_in
 from timeoutq.cli.sets import PANEL
 from timeoutq.errors import InvalidInput
-from timeoutq.model import State, raw
+from timeoutq.model import HostRecord, Politeness, Record, State, raw
 
 if TYPE_CHECKING:
     from timeoutq.client import Queue
-    from timeoutq.model import Record
+    from timeoutq.transfer import Item
 
 MANY = 1000
 """To put back more tasks than this, the command asks first."""
@@ -115,17 +115,24 @@ def export(
     ] = None,
     url: Url = None, url_file: UrlFile = None,
 ) -> None:  # fmt: skip
-    """Print all tasks as JSON, one per line, with state, due time, failures, crashes, last error and payload.
+    """Print the queue as JSON lines: its politeness, its hosts, and one line per task.
+
+    The line of a task has its state, due time, failures, crashes, last error,
+    group, priority and payload; the line of a host has its rules, block or ban,
+    and how often it was visited. With --state, only tasks are printed.
 
     `timeoutq import` reads these lines. For a picture of one moment, pause the
     queue first; without a pause, each task is printed once, as it was when export
-    read it. Exit 1 when there is no task.
+    read it. Exit 1 when there is no task and no host.
     """
     from timeoutq import transfer
 
-    written = 0
+    written = met = 0
     with known_queue(queue, url, url_file) as opened:
-        sys.stdout.write(transfer.header(opened) + "\n")
+        sys.stdout.write(transfer.header(opened, whole=not states) + "\n")
+        for hosts in () if states else transfer.hosts(opened):
+            sys.stdout.write("".join(transfer.write_host(host) + "\n" for host in hosts))
+            met += len(hosts)
         total = sum(transfer.size(opened, state) for state in states or State)
         with (
             saying_how_far(lambda: (written, f"{written:,} of about {total:,} tasks were written, not all")),
@@ -136,7 +143,7 @@ def export(
                 sys.stdout.flush()  # so that every line that is counted is really written
                 written += len(records)
                 tell(written, written)
-    if not written:
+    if not written and not met:
         stop(NOTHING, f"queue {queue} has no tasks" + (f" in {', '.join(states)}" if states else ""))
 
 
@@ -147,26 +154,34 @@ class BrokenLine(InvalidInput):
 class Import:
     """The lines of an export on their way into a queue, and what became of them."""
 
-    def __init__(self, queue: Queue, lenient: bool) -> None:
+    def __init__(self, queue: Queue, lenient: bool, tasks_only: bool) -> None:
         self.queue = queue
         self.lenient = lenient
+        self.tasks_only = tasks_only
         self.taken = 0
         """The number of lines, from the first on, that need not be read again."""
-        self.restored = self.known = self.broken = 0
+        self.restored = self.known = self.broken = self.hosts = self.hosts_known = 0
 
     def counts(self) -> dict[str, int]:
         """Give what became of the lines."""
-        return {"lines": self.taken, "restored": self.restored, "known": self.known, "broken": self.broken}
+        return {
+            "lines": self.taken,
+            "restored": self.restored,
+            "known": self.known,
+            "broken": self.broken,
+            "hosts": self.hosts,
+            "hosts_known": self.hosts_known,
+        }
 
-    def chunks(self, lines: Iterator[bytes], skip: int) -> Iterator[tuple[int, int, list[Record]]]:
-        """Read lines; give, for each step, the number of its last line, the bytes read so far, and the tasks.
+    def chunks(self, lines: Iterator[bytes], skip: int) -> Iterator[tuple[int, int, list[Item]]]:
+        """Read lines; give, for each step, the number of its last line, the bytes read so far, and what they tell.
 
         Raises `BrokenLine`, after the tasks before it were given.
         """
         from timeoutq import transfer
         from timeoutq.calls import BATCH
 
-        chunk: list[Record] = []
+        chunk: list[Item] = []
         size = read = number = 0
         for number, line in enumerate(lines, 1):
             read += len(line)
@@ -175,12 +190,14 @@ class Import:
                     raise InvalidInput(
                         'it is not the first line of an export, which is {"timeoutq": 1, …}: add this line'
                     )
-                if number <= skip or not line.strip() or (line[:12] == b'{"timeoutq":' and transfer.is_header(line)):
+                if number > 1 and (number <= skip or not line.strip()):  # the first line is read each time
                     continue
                 if len(line) >= LONGEST_LINE:
                     raise InvalidInput(f"it has more than {LONGEST_LINE:,} bytes")
-                chunk.append(transfer.read(line))
-                size += len(line)
+                found = transfer.read_header(line) if number == 1 else transfer.read_line(line)
+                if found is not None and (isinstance(found, Record) or not self.tasks_only):
+                    chunk.append(found)
+                    size += len(line)
             except InvalidInput as error:
                 if self.lenient and number > 1:
                     self.broken += 1
@@ -198,14 +215,34 @@ class Import:
             yield number, read, chunk
         self.taken = number
 
-    def step(self, number: int, records: list[Record]) -> None:
-        """Bring tasks in, in one atomic step."""
+    def step(self, number: int, items: list[Item]) -> None:
+        """Bring in what some lines tell: their tasks in one atomic step, and before that their hosts in one."""
         from timeoutq import transfer
 
-        outcome = transfer.restore(self.queue, records)
-        self.restored += outcome.added
-        self.known += len(outcome) - outcome.added
+        for item in items:
+            if isinstance(item, Politeness):
+                self._adopt(item)
+        # before their tasks, so that bans, blocks and delays count for them at once
+        if hosts := [item for item in items if isinstance(item, HostRecord)]:
+            taken = transfer.restore_hosts(self.queue, hosts)
+            self.hosts += taken
+            self.hosts_known += len(hosts) - taken
+        if records := [item for item in items if isinstance(item, Record)]:
+            outcome = transfer.restore(self.queue, records)
+            self.restored += outcome.added
+            self.known += len(outcome) - outcome.added
         self.taken = number
+
+    def _adopt(self, given: Politeness) -> None:
+        from timeoutq import transfer
+
+        kept = transfer.adopt(self.queue, given)
+        if kept is not None and kept != given:
+            say(f"queue {self.queue.name} keeps its own politeness, {_words(kept)}; the file has {_words(given)}")
+
+
+def _words(politeness: Politeness) -> str:
+    return f"delay {length(politeness.delay)}, per host {politeness.per_host}"
 
 
 @app.command("import", rich_help_panel=PANEL)
@@ -218,19 +255,27 @@ def import_tasks(
         int, typer.Option(min=0, metavar="N", help="Leave out the first N lines, which an earlier import has taken.")
     ] = 0,
     lenient: Annotated[bool, typer.Option("--lenient", help="Leave broken lines out, and count them.")] = False,
+    tasks_only: Annotated[
+        bool, typer.Option("--tasks-only", help="Leave the politeness and the hosts of the file out.")
+    ] = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Bring in what export printed: state, due time, failures, crashes, last error and payload of each task.
+    """Bring in what export printed: the politeness, the hosts, and each task as it was.
 
-    Tasks that the queue knows already are left alone: so after Ctrl-C, run the
-    command again, and it goes on. Tasks that were in progress become ready. A
-    broken line ends the command with exit code 1; no later line is brought in.
+    What the queue has already stays: a task that it knows, its own politeness,
+    the rules of a host that has rules, the counts of a host that was visited. So
+    after Ctrl-C, run the command again, and it goes on. A queue with tasks that
+    is not polite does not become polite: the command ends with exit code 2, and
+    brings nothing in; make the queue polite, or give --tasks-only.
+
+    Tasks that were in progress become ready. A broken line ends the command with
+    exit code 1; no later line is brought in.
     """
     if file is None and piped_in() is None:
         raise InvalidInput("name a file, or pipe in what export printed")
     total = file.stat().st_size if file is not None and file.is_file() else None
     with open_queue(queue, url, url_file) as opened:
-        work = Import(opened, lenient)
+        work = Import(opened, lenient, tasks_only)
         chunks = work.chunks(lines_of(file), skip_lines)
 
         def far() -> tuple[int, str]:
@@ -245,8 +290,8 @@ def import_tasks(
                     found, broken = None, error
                 if found is None:
                     break
-                number, read, records = found
-                work.step(number, records)
+                number, read, items = found
+                work.step(number, items)
                 tell(read, work.restored + work.known)
     sink = Sink(as_json)
     if as_json:

@@ -5,14 +5,16 @@
 -- Reply {state letters, one per id, u it is in none; times in ms: due of s, acked of d; failures, crashes, errors, payloads,
 --       groups or {}, priorities or {}}
 local ids, most = {unpack(ARGV, 4)}, tonumber(ARGV[3])
-local bodies, bytes = {}, 0
-if redis.call('EXISTS', payload) == 1 then
+local bodies, marks, bytes, marked = {}, {}, 0, has('rerun')
+if marked or redis.call('EXISTS', payload) == 1 then
   while #bodies < #ids and bytes < most do
     local some = {unpack(ids, #bodies + 1, math.min(#bodies + 20, #ids))}
     local found = redis.call('HMGET', payload, unpack(some))
+    local mark = marked and redis.call('HMGET', key('rerun'), unpack(some)) or {}
     for i = 1, #some do
+      marks[#bodies + 1] = mark[i]
       bodies[#bodies + 1] = found[i]
-      bytes = bytes + (found[i] and #found[i] or 0)
+      bytes = bytes + (found[i] and #found[i] or 0) + (mark[i] and #mark[i] or 0)
     end
   end
   ids = {unpack(ids, 1, #bodies)}
@@ -23,9 +25,19 @@ for i = 1, #ids do
   letters[i] = where[i] or 'u'
   times[i] = due[i] or acked[i]
 end
+local levels = has('priority') and redis.call('HMGET', key('priorities'), unpack(ids)) or {}
+for i = 1, #ids do
+  -- a task in progress that is to run once more comes as what it is in its next run
+  local level, with, body = string.match(marks[i] or '', '^(%-?%d+) ([01])(.*)$')
+  if level and letters[i] == 'p' then
+    levels[i] = level
+    if with == '1' then bodies[i] = body end
+  end
+  if levels[i] or marked then levels[i] = rank(levels[i]) or false end
+end
 return {
   table.concat(letters), times, redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', crashes, unpack(ids)),
   redis.call('HMGET', errors, unpack(ids)), bodies,
   redis.call('EXISTS', groups) == 1 and redis.call('HMGET', groups, unpack(ids)) or {},
-  has('priority') and redis.call('HMGET', key('priorities'), unpack(ids)) or {},
+  levels,
 }

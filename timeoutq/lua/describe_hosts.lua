@@ -1,0 +1,17 @@
+-- describe_hosts: what an export says of hosts: the rules of their own, and what was counted of them.
+-- KEYS  todos lock meta stats bell alarm
+-- PARTS open ready
+-- ARGV  1 call id   2 age of the call, ms   3.. host *
+-- Reply {now ms, a row a host}: delay ms, per_host, budget, each nil where the host has none of its own; visits, failures, when it may be
+--       visited next, ms; blocked until, ms, flag b x or -, reason; nil when the queue is not polite
+if not polite then return false end
+local names, rows = {unpack(ARGV, 3)}, {now}
+local known, failures = load_hosts(names), redis.call('HMGET', key('host_failures'), unpack(names))
+for i = 1, #names do
+  local one = known[names[i]]
+  rows[i + 1] = {
+    one.own_delay or false, one.own_per_host or false, one.budget or false, one.visits, number(failures[i], 0),
+    string.format('%.0f', one.next_ms or 0), string.format('%.0f', one.until_ms or 0), one.flag or '-', one.reason or '',
+  }
+end
+return rows

@@ -1,0 +1,41 @@
+-- restore_hosts: give hosts of an export their rules and counts back; what the queue knows of a host already stays, so it may run
+-- again. A host that has any rule of its own keeps its rules; one that has had a visit keeps its counts.
+-- KEYS  todos lock meta stats bell alarm calls
+-- PARTS open calls ready
+-- SOUND stats alarm todos calls
+-- ARGV  1 call id   2 age of the call, ms (0 when first sent)
+--       3.. (host, then what `describe_hosts` replies of it, '' for nil) *
+-- Reply how many of the hosts have taken something over; nil when the queue is not polite
+if not polite then return false end
+local names, count = {}, 0
+for i = 3, #ARGV, 10 do names[#names + 1] = ARGV[i] end
+local known, usual = load_hosts(names), tonumber(string.match(rules, '^%d+'))
+sound()
+if tonumber(ARGV[2]) > 0 and was_called(ARGV[1]) then return #names end
+for i = 3, #ARGV, 10 do
+  local one, taken = known[ARGV[i]], false
+  local delay, per_host, budget = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+  local visits, failures, next_ms = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6])
+  local until_ms, flag, reason = tonumber(ARGV[i + 7]), ARGV[i + 8], ARGV[i + 9]
+  local has_rules = one.own_delay or one.own_per_host or one.budget or one.flag == 'b' or one.flag == 'x'
+  if not has_rules and (delay or per_host or budget or flag ~= '-') then
+    one.own_delay, one.own_per_host, one.budget = delay, per_host, budget
+    one.until_ms, one.flag, one.reason, taken = until_ms, flag, reason, true
+    write_policy(one)
+    -- what was handed over by other rules and not claimed yet waits again
+    recall(one)
+  end
+  if one.visits == 0 and visits > 0 then
+    one.visits, one.moved, taken = visits, true, true
+    if failures > 0 then redis.call('HSET', key('host_failures'), one.name, failures) end
+  end
+  -- a pause after the last visit goes on, no longer than the host's delay
+  next_ms = math.min(next_ms, now + (one.own_delay or usual))
+  if next_ms > math.max(now, one.next_ms or 0) then
+    one.next_ms, one.rested, taken = next_ms, true, true
+  end
+  if taken then count = count + 1 end
+end
+turn()
+note_call(ARGV[1])
+return count
