@@ -200,6 +200,9 @@ class HostInfo:
     """How many tasks of the host are ready to be claimed, or in progress."""
     recalling: bool = False
     """The host's ready tasks are being taken back, a part at a time, because its rules have changed."""
+    next_task: str | None = None
+    """Of its waiting tasks, the one that becomes ready next: that with the highest priority, then the longest wait."""
+    next_priority: int = 0
 
     @property
     def used_up(self) -> bool:
@@ -373,6 +376,7 @@ class Entry:
     """For scheduled, in_progress and failed: how often its handler has released the task."""
     traceback: str | None = None
     """For failed: the traceback of the last error, if the queue still keeps it."""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,7 +474,8 @@ class Stats:
     failed: int
     paused: bool
     counters: Mapping[str, int]
-    """Everything that ever happened: put, claimed, acked, failed, gave_up, expired, crashed, released, promoted, …"""
+    """Everything that ever happened: put, claimed, acked, failed, gave_up, expired, crashed, released, promoted, reruns
+    (runs that followed at once because of `improve=True`), …"""
     next_due: float | None = None
     next_deadline: float | None = None
     todos_since: float | None = None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from timeoutq import arguments, replies
-from timeoutq.calls import BATCH, Command
+from timeoutq.calls import BATCH
 from timeoutq.model import Entry, Failure, Page, Sample, State, WorkerInfo
 from timeoutq.sending import Flow, Talk, ask
 
@@ -58,11 +58,20 @@ def _walk(talk: Talk, state: State, cursor: str, n: int) -> Flow[tuple[list[Entr
     (reply,) = yield from ask(talk, [("ZSCAN", key(_ORDERED[state]), cursor, "COUNT", n)])
     following, found = reply
     pairs = pairs_of(found)
-    tokens: list[Any] = [None] * len(pairs)
-    if state is State.IN_PROGRESS and pairs:
-        (tokens,) = yield from ask(talk, [("HMGET", key("owners"), *(id for id, _ in pairs))])
-    read = [replies.read_entry(id, at=score, token=token) for (id, score), token in zip(pairs, tokens, strict=True)]
+    ids = [id for id, _ in pairs]
+    tokens, levels = yield from _kept(talk, ids, "owners", "priorities")
+    read = [
+        replies.read_entry(id, at=score, token=token if state is State.IN_PROGRESS else None, level=level)
+        for (id, score), token, level in zip(pairs, tokens, levels, strict=True)
+    ]
     return read, next_cursor(following)
+
+
+def _kept(talk: Talk, ids: Sequence[Any], *hashes: str) -> Flow[list[list[Any]]]:
+    # what each of these hashes keeps of the tasks, in their order
+    if not ids:
+        return [[] for _ in hashes]
+    return (yield from ask(talk, [("HMGET", talk.operations.key(name), *ids) for name in hashes]))
 
 
 def _timed(talk: Talk, state: State, start: int, n: int) -> Flow[tuple[list[Entry], str | None]]:
@@ -71,17 +80,12 @@ def _timed(talk: Talk, state: State, start: int, n: int) -> Flow[tuple[list[Entr
     (reply,) = yield from ask(talk, [("ZRANGE", key(_ORDERED[state]), start, start + n - 1, "WITHSCORES")])
     pairs = pairs_of(reply)
     ids = [id for id, _ in pairs]
-    tokens: list[Any] = [None] * len(ids)
-    counts = list(tokens)
-    if ids:
-        asked: list[Command] = [("HMGET", key("releases"), *ids)]
-        if state is State.IN_PROGRESS:
-            asked.append(("HMGET", key("owners"), *ids))
-        counts, *held = yield from ask(talk, asked)
-        tokens = held[0] if held else tokens
+    tokens, counts, levels = yield from _kept(talk, ids, "owners", "releases", "priorities")
     found = [
-        replies.read_entry(id, at=score, token=token, releases=count)
-        for (id, score), token, count in zip(pairs, tokens, counts, strict=True)
+        replies.read_entry(
+            id, at=score, token=token if state is State.IN_PROGRESS else None, releases=count, level=level
+        )
+        for (id, score), token, count, level in zip(pairs, tokens, counts, levels, strict=True)
     ]
     return found, str(start + n) if len(ids) == n else None
 
@@ -93,23 +97,22 @@ def _untimed(talk: Talk, state: State, cursor: str, n: int) -> Flow[tuple[list[E
     if state is State.FAILED and ids:
         found = yield from _failed(talk, ids)
     else:
-        found = [replies.read_entry(id) for id in ids]
+        (levels,) = yield from _kept(talk, ids, "priorities")
+        found = [replies.read_entry(id, level=level) for id, level in zip(ids, levels, strict=True)]
     return found, next_cursor(following)
 
 
 def _failed(talk: Talk, ids: Sequence[bytes]) -> Flow[list[Entry]]:
-    key = talk.operations.key
-    kept: list[Command] = [("HMGET", key(what), *ids) for what in ("errors", "releases", "traces")]
-    lines, counts, digests = yield from ask(talk, kept)
+    lines, counts, digests, levels = yield from _kept(talk, ids, "errors", "releases", "traces", "priorities")
     # many tasks have failed in the same place: their common traceback is fetched once
     wanted = list({digest for digest in digests if digest})
     texts: dict[Any, bytes | None] = {}
     if wanted:
-        (found,) = yield from ask(talk, [("HMGET", key("trace_texts"), *wanted)])
+        (found,) = yield from ask(talk, [("HMGET", talk.operations.key("trace_texts"), *wanted)])
         texts = dict(zip(wanted, found, strict=True))
     return [
-        replies.read_entry(id, error=line, releases=count, trace=texts.get(digest))
-        for id, line, count, digest in zip(ids, lines, counts, digests, strict=True)
+        replies.read_entry(id, error=line, releases=count, trace=texts.get(digest), level=level)
+        for id, line, count, digest, level in zip(ids, lines, counts, digests, levels, strict=True)
     ]
 
 

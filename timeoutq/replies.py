@@ -91,6 +91,8 @@ class Why:
     """It waits where nobody will hand it over."""
     trace: str = ""
     """What is left of a task that is in no state: `lane` or `lock`."""
+    before: int | None = None
+    """Of a task that waits: how many of its host's tasks go before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,16 +222,16 @@ def info(task: str, reply: Any) -> TaskInfo:
 
 
 def why(task: str, reply: Any) -> Why:
-    found, row, paused, todos, workers, letters, stranded, trace = reply
+    found, row, paused, todos, workers, letters, stranded, trace, before = reply
     return Why(
         info(task, found), found[0] / 1000, host(row) if row else None, bool(paused), todos, workers,
-        tuple(STATES[bytes((letter,))] for letter in letters), bool(stranded), trace.decode(),
+        tuple(STATES[bytes((letter,))] for letter in letters), bool(stranded), trace.decode(), before,
     )  # fmt: skip
 
 
 def host(row: Any) -> HostInfo:
     name, waiting, held, turn, delay, per_host, budget, visits, failures, allowed, until, flag, reason, *rest = row
-    busy, recalling = rest
+    busy, recalling, following, level = rest
     reason = said(reason)
     return HostInfo(
         host=text(name),
@@ -247,6 +249,8 @@ def host(row: Any) -> HostInfo:
         banned=reason if flag == b"x" else None,
         busy=busy,
         recalling=bool(recalling),
+        next_task=text(following) if following else None,
+        next_priority=whole(level),
     )
 
 
@@ -376,6 +380,7 @@ def read_entry(
     error: bytes | None = None,
     releases: bytes | None = None,
     trace: bytes | None = None,
+    level: bytes | None = None,
 ) -> Entry:
     """Make one line of a page."""
     error_at, message = _error(error)
@@ -386,6 +391,7 @@ def read_entry(
         error=message,
         releases=_releases(releases)[0],
         traceback=read_traceback(trace, message),
+        priority=whole(level),
     )
 
 

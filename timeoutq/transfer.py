@@ -253,8 +253,8 @@ def adopt(queue: Queue, politeness: Politeness) -> Politeness | None:
     if stats.known:
         raise InvalidInput(
             f"the file is of a polite queue, and queue {queue.name!r} has tasks and is not polite: make it polite "
-            f"first (timeoutq configure {queue.name} --delay {politeness.delay:.15g}s --per-host {politeness.per_host}), or "
-            "import only the tasks (--tasks-only)"
+            f"first (timeoutq configure {queue.name} --delay {politeness.delay:.15g}s --per-host {politeness.per_host})"
+            ", or import only the tasks (--tasks-only)"
         )
     queue.configure(politeness=politeness)
     return None

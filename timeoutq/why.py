@@ -37,6 +37,8 @@ class Reason:
     host: HostInfo | None = None
     near: str | None = None
     """For an unknown task: one that the queue knows and whose URL is the same but for its form."""
+    before: int | None = None
+    """For a task that waits for its host's turn: how many of the host's tasks go before it."""
 
 
 def explain(talk: Talk, task: TaskId | Task) -> Flow[Reason]:
@@ -59,7 +61,7 @@ def _explain(talk: Talk, call: Call[Why]) -> Flow[Reason]:
 
 
 def _reason(found: Why, code: str, message: str, near: str | None = None) -> Reason:
-    return Reason(code, message, found.info, found.host, near)
+    return Reason(code, message, found.info, found.host, near, found.before)
 
 
 def crooked(found: Why) -> str | None:
@@ -165,7 +167,10 @@ def _blocked(found: Why, host: HostInfo) -> tuple[str, str]:
 
 def _full(found: Why, host: HostInfo) -> tuple[str, str]:
     by = f", by {host.in_flight[0]!r}" if host.in_flight else ""
-    return "host_busy", f"host {host.host} has {host.busy} of its {host.per_host} places taken{by}{_others(host)}"
+    return (
+        "host_busy",
+        f"host {host.host} has {host.busy} of its {host.per_host} places taken{by}{_others(found, host)}",
+    )
 
 
 def _used_up(found: Why, host: HostInfo) -> tuple[str, str]:
@@ -179,14 +184,19 @@ def _resting(found: Why, host: HostInfo) -> tuple[str, str]:
     ends = host.next_allowed or 0.0
     return "delay", (
         f"host {host.host} may be visited next at {_moment(ends)}, in {_span(ends - found.now)} "
-        f"({_span(host.delay)} after the last visit){_others(host)}"
+        f"({_span(host.delay)} after the last visit){_others(found, host)}"
     )
 
 
-def _others(host: HostInfo) -> str:
-    others = host.waiting - 1
+def _others(found: Why, host: HostInfo) -> str:
+    others, before, level = host.waiting - 1, found.before, found.info.priority
+    if others < 1 or before is None:
+        return ""
     many = "1 other of that host waits" if others == 1 else f"{others:,} others of that host wait"
-    return f"; {many} as well, and they are taken in any order" if others else ""
+    if before:
+        goes = "goes" if others == 1 else "1 of them goes" if before == 1 else f"{before:,} of them go"
+        return f"; {many} as well, and {goes} before it{f', whose priority is {level}' if level else ''}"
+    return f"; {many} as well, and this task goes first{f': its priority is {level}' if level else ''}"
 
 
 WAITS: Mapping[Standing, Callable[[Why, HostInfo], tuple[str, str]]] = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue
+from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, Task
 from timeoutq.testing import fake_queue
 
 
@@ -39,6 +39,12 @@ CALLS: dict[str, Callable[[Queue, Any], object]] = {
     "put durable=": lambda queue, bad: queue.put("a", durable=bad),
     "put": lambda queue, bad: queue.put(bad),
     "put, in a list": lambda queue, bad: queue.put(["a", bad]),
+    "put priority=": lambda queue, bad: queue.put("a", priority=bad),
+    "put improve=": lambda queue, bad: queue.put("a", priority=1, improve=bad),
+    "Task priority=": lambda queue, bad: queue.put(Task("a", priority=bad)),
+    "Task improve=": lambda queue, bad: queue.put(Task("a", priority=1, improve=bad)),
+    "schedule priority=": lambda queue, bad: queue.schedule("a", after=1, priority=bad),
+    "schedule improve=": lambda queue, bad: queue.schedule("a", after=1, priority=1, improve=bad),
     "put group=": lambda queue, bad: queue.put("a", group=bad),
     "schedule at=": lambda queue, bad: queue.schedule("a", at=bad),
     "schedule after=": lambda queue, bad: queue.schedule("a", after=bad),

@@ -71,8 +71,8 @@ def test_hosts_come_in_pages(say: Say, polite: Queue) -> None:
 def test_a_host_is_told_in_facts_that_have_something_to_say(say: Say, polite: Queue) -> None:
     say("put", polite.name, *pages(A, 3))
     facts = say("host", polite.name, "a.example").facts
-    assert facts.keys() == {"host", "waiting", "in flight", "delay", "per host", "visits", "failures"}
-    assert facts["waiting"] == "2"
+    assert facts.keys() == {"host", "waiting", "in flight", "next", "delay", "per host", "visits", "failures"}
+    assert (facts["waiting"], facts["next"]) == ("2", f"{A}1")
     assert facts["in flight"].startswith(A)
     (lease,) = polite.claim(10)
     polite.ack(lease)
@@ -201,7 +201,7 @@ def test_a_ban_asks_first_and_moves_what_is_ready_to_failed(say: Say, polite: Qu
     done = say("ban", polite.name, A, "--yes", "--reason", "they asked")
     assert (done.code, done.facts["banned"], done.facts["waiting"]) == (0, "they asked", "0")
     assert polite.stats().failed == 4
-    assert {line[-1] for line in say("list", polite.name, "failed").lines} == {
+    assert {line[3] for line in say("list", polite.name, "failed").lines} == {
         "gave up: host a.example is banned: they asked"
     }
     say("put", polite.name, f"{A}new")

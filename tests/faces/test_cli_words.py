@@ -35,10 +35,16 @@ def test_a_line_of_json_may_name_its_group(say: Say, queue: Queue) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        (b'{"task": "a", "grp": "x"}', "line 2: unknown key 'grp': a line has task, payload and group"),
+        (b'{"task": "a", "grp": "x"}', "line 2: unknown key 'grp': a line has task, payload, group, priority, improve"),
         (b'{"task": "a", "priority": 1, "depth": 2}', "line 2: unknown key 'depth'"),
         (b'{"task": "a", "group": 5}', "line 2: a host is a name"),
         (b'{"task": "a", "group": ""}', "line 2: a host is a name"),
+        (b'{"task": "a", "priority": "1"}', "line 2: priority must be a whole number from -1,000 to 1,000, not '1'"),
+        (b'{"task": "a", "priority": 1.0}', "line 2: priority must be a whole number"),
+        (b'{"task": "a", "priority": true}', "line 2: priority must be a whole number"),
+        (b'{"task": "a", "priority": -1001}', "line 2: priority must be a whole number"),
+        (b'{"task": "a", "priority": 1, "improve": "yes"}', "line 2: improve must be True or False, not 'yes'"),
+        (b'{"task": "a", "improve": true}', 'line 2: "improve" compares priorities: add "priority" to the line'),
     ],
 )
 def test_what_a_line_of_json_says_wrongly_is_refused_by_its_number(

@@ -86,7 +86,10 @@ POKES: dict[str, Poke] = {
         for name in ("put", "claimed", "acked", "failed", "gave_up", "expired", "promoted", "again", "todos_since")
     },
     "stats acked at its end": field("stats", "acked", str(2**63 - 1)),
-    **{name: field(name, FIRST) for name in ("crashes", "attempts", "releases", "errors", "runtime")},
+    **{
+        name: field(name, FIRST)
+        for name in ("crashes", "attempts", "releases", "errors", "runtime", "priorities", "rerun")
+    },
     **{f"{name} of a host": field(name, "a.example") for name in ("slots", "resting", "policies", "host_failures")},
     **{
         f"policies {text}": field("policies", "a.example", text)
@@ -193,6 +196,7 @@ def test_no_odd_value_stops_the_queue_or_loses_a_task(
         (field("stats", "acked"), "1 value in stats acked"),
         (field("crashes", "a"), "1 value in crashes"),
         (score("scheduled", "b", INF), "1 value in scheduled"),
+        (field("priorities", "a", "1001"), "1 value in priorities"),
         (line("history"), "1 value in history"),
         (line("error_log"), "1 value in error_log"),
     ],

@@ -114,8 +114,6 @@ def cases() -> Iterator[Case]:
 
 def fill(queue: Queue, ranked: bool = False) -> list[Lease]:
     """Put tasks into every state; give two leases that run."""
-    if ranked:
-        queue.put([Task(f"{A}{i}", priority=i) for i in range(3)], [Task(f"{B}{i}", priority=-i) for i in range(3)])
     queue.put("fails", "ends", f"{A}ends")
     for lease in queue.claim(5):
         queue.fail(lease, "x", give_up=True) if lease.task == "fails" else queue.ack(lease)
@@ -124,6 +122,8 @@ def fill(queue: Queue, ranked: bool = False) -> list[Lease]:
     queue.put({"held": {"n": 0}, "expires": None})
     (expires,) = [lease for lease in queue.claim(2, timeout=60) if lease.task == "expires"]
     queue.extend(expires, timeout=0.01)
+    if ranked:
+        queue.put([Task(f"{A}{i}", priority=i) for i in range(3)], [Task(f"{B}{i}", priority=-i) for i in range(3)])
     queue.put([f"{A}{i}" for i in range(3)], [f"{B}{i}" for i in range(3)], {"free": {"n": 1}})
     held = queue.claim(2)
     if ranked:

@@ -77,6 +77,7 @@ def _tell(info: HostInfo, as_json: bool) -> None:
     lines = [
         ("host", info.host), ("waiting", info.waiting), *(("in flight", task) for task in info.in_flight),
         ("in flight", f"and {more:,} more" if more > 0 else None),
+        ("next", info.next_task), ("its priority", info.next_priority or None),
         ("turn", iso(info.turn)), ("delay", _length(info.delay)), ("per host", info.per_host), ("budget", info.budget),
         ("visits", info.visits), ("failures", info.failures), ("next allowed", iso(info.next_allowed)),
         ("blocked until", iso(info.blocked_until)), ("blocked by", info.blocked_by or None), ("banned", info.banned),
@@ -237,6 +238,7 @@ def why(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, 
         state = None if found.info.state is None else found.info.state.value
         trace = (found.info.traceback or "").splitlines()
         lines = [("state", state), ("reason", found.code), ("why", _advised(found, queue)), ("host", found.info.host),
+                 ("priority", found.info.priority or None), ("before it", found.before),
                  ("failures", found.info.failures or None), ("crashes", found.info.crashes or None),
                  ("releases", releases(found.info)), ("last error", found.info.error), ("near", found.near),
                  *(("traceback", line) for line in trace[-LAST_LINES:])]  # fmt: skip

@@ -126,21 +126,31 @@ def _ended(queue: Queue, leases: Sequence[Lease], outcome: Outcome, as_json: boo
 @app.command(rich_help_panel="Leases")
 def ack(
     queue: Name, tasks: Ids = None, token: Token = None,
-    found: Annotated[list[str] | None, typer.Option("--put", help="Put this task too, in the same step.")] = None,
+    found: Annotated[
+        list[str] | None, typer.Option("--put", help="Put this task too, in the same step; may be given again.")
+    ] = None,
+    group: Annotated[str | None, typer.Option("--group", help="The host to which the --put tasks belong.")] = None,
+    priority: Annotated[
+        int | None, typer.Option(metavar="N", help="The priority of the --put tasks.", show_default=False)
+    ] = None,
+    improve: Annotated[bool, typer.Option("--improve", help="As --improve of put, for the --put tasks.")] = False,
     again_in: Annotated[
         float | None, typer.Option(parser=seconds, metavar="TIME", help="Schedule the task again after this.")
     ] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """End leases as done; exit 4 when a lease is lost."""
-    from timeoutq.model import Outcome, raw
+    from timeoutq.model import Outcome, Task, raw
 
+    if not found and (group is not None or priority is not None or improve):
+        raise InvalidInput("--group, --priority and --improve are about the tasks of --put: give --put as well")
     leases = _leases(given_ids(tasks), token)
     with open_queue(queue, url, url_file) as opened:
         if found:
             if len(leases) != 1:
                 raise InvalidInput("--put works with one lease only")
-            opened.ack(leases[0], put=found, again_in=again_in)
+            links = [Task(link, group=group, priority=priority, improve=improve) for link in found]
+            opened.ack(leases[0], put=links, again_in=again_in)
             report(Outcome([raw(leases[0].task)], b"O"), as_json)
         else:
             _ended(opened, leases, opened.ack(leases, again_in=again_in), as_json)

@@ -29,6 +29,8 @@ def of(seen: Snapshot) -> Iterator[Sequence[Any]]:
     yield "known", stats.known
     for name, per_second in rates(seen.history).items():
         yield f"{name}/s", f"{per_second:.2f}"
+    if reruns := stats.counters.get("reruns"):
+        yield "reruns", reruns
     yield "ready tasks since", iso(stats.todos_since)
     if stats.durations is not None:
         ran = stats.durations  # seconds

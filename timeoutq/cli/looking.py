@@ -163,21 +163,24 @@ def list_state(
 ) -> None:  # fmt: skip
     """List the tasks in a state: leases by deadline, scheduled tasks by due time, other tasks in no order.
 
-    The columns on a pipe: task, at, holder, error. "at" is the due time, the end
-    of the lease, or the time of the last error. With --json also: releases,
-    traceback.
+    The columns on a pipe: task, at, holder, error, priority. "at" is the due time,
+    the end of the lease, or the time of the last error. With --json also:
+    releases, traceback.
     """
     sink, begun = Sink(as_json), cursor
     with known_queue(queue, url, url_file) as opened:
         while True:
             page = opened.list(state.value, cursor, limit) if everything else _page(opened, state, cursor, limit)
             entries = page.entries if everything else page.entries[:limit]
-            columns = ("task", "at", "holder", "error", "releases", "traceback")
+            columns = ("task", "at", "holder", "error", "priority", "releases", "traceback")
             rows = [
-                (e.task, e.at if as_json else iso(e.at), e.holder, e.error, e.releases or None, e.traceback)
+                (
+                    e.task, e.at if as_json else iso(e.at), e.holder, e.error, e.priority or None, e.releases or None,
+                    e.traceback,
+                )
                 for e in entries
-            ]
-            shown = len(columns) if as_json else 4
+            ]  # fmt: skip
+            shown = len(columns) if as_json else 5
             sink.rows(columns[:shown], [row[:shown] for row in rows])
             for entry in entries if traceback and not as_json else ():
                 for line in (entry.task, *(f"    {line}" for line in (entry.traceback or "").splitlines())):
@@ -219,6 +222,8 @@ def inspect(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = No
             "lease left": None if info.lease_left is None else age(info.lease_left),
             "deadline": iso(info.deadline),
             "host": info.host,
+            "priority": info.priority or None,
+            "runs again": "once this run has ended: it was put meanwhile" if info.again else None,
             "holder": info.holder,
             "failures": info.failures or None,
             "crashes": info.crashes or None,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CHUNK = 5000
 
-KEYS = frozenset({"task", "payload", "group"})
+KEYS = ("task", "payload", "group", "priority", "improve")
 """What a line of --jsonl may say."""
 
 
@@ -48,13 +48,18 @@ def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> bytes 
         if not isinstance(found, dict) or "task" not in found:
             raise InvalidInput('not an object with "task"')
         fields = cast("dict[str, Any]", found)
-        if unknown := sorted(fields.keys() - KEYS):
-            raise InvalidInput(f"unknown key {unknown[0]!r:.60}: a line has task, payload and group")
+        if unknown := sorted(fields.keys() - set(KEYS)):
+            raise InvalidInput(f"unknown key {unknown[0]!r:.60}: a line has {', '.join(KEYS)}")
         task, group = arguments.task_id(fields["task"]), fields.get("group")
         arguments.pack(fields.get("payload"), task)
         if group is not None:
             arguments.host(group)
-        return Task(task, fields.get("payload"), group)
+        priority, improve = fields.get("priority"), arguments.flag(fields.get("improve", False), "improve")
+        if priority is not None:
+            arguments.priority(priority)
+        elif improve:
+            raise InvalidInput('"improve" compares priorities: add "priority" to the line')
+        return Task(task, fields.get("payload"), group, priority, bool(improve))
     except InvalidInput as error:
         raise InvalidInput(f"line {number}: {error}") from error
 
@@ -145,11 +150,27 @@ File = Annotated[
     Path | None,
     typer.Option("--file", "-f", help="File of ids, one per line; blanks around an id are cut; - is stdin."),
 ]
-Jsonl = Annotated[bool, typer.Option("--jsonl", help='Lines are JSON: {"task": …, "payload": …, "group": …}.')]
+Jsonl = Annotated[
+    bool,
+    typer.Option(
+        "--jsonl", help='Lines are JSON: {"task": …}, and if need be "payload", "group", "priority", "improve".'
+    ),
+]
 PayloadOption = Annotated[str | None, typer.Option("--payload", help="JSON that goes with each task.")]
 Again = Annotated[bool, typer.Option("--again", help="Also put done and failed tasks back.")]
 Group = Annotated[
     str | None, typer.Option("--group", help="The host to which the tasks belong, once the queue is polite.")
+]
+Priority = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", show_default=False,
+        help="On a polite queue, -1000 to 1000: of the tasks that wait for a host, the highest goes first.",
+    ),
+]  # fmt: skip
+Improve = Annotated[
+    bool,
+    typer.Option("--improve", help="Tasks in progress, or done at a lower priority, run once more with this one."),
 ]
 Durable = Annotated[int, typer.Option("--durable", metavar="N", help="Number of replicas that must confirm the tasks.")]
 
@@ -157,13 +178,14 @@ Durable = Annotated[int, typer.Option("--durable", metavar="N", help="Number of 
 @app.command(rich_help_panel="Tasks in")
 def put(
     queue: Name, tasks: Ids = None, file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None,
-    again: Again = False, group: Group = None, durable: Durable = 0,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    again: Again = False, group: Group = None, priority: Priority = None, improve: Improve = False,
+    durable: Durable = 0, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Put tasks, from arguments, a file or stdin.
 
     For each named task, a line says "added", or the state that holds the task
-    already. For a file or stdin, the answers are counted.
+    already, or "raised": the task was there with a lower priority, and has this
+    priority and payload from now on. For a file or stdin, the answers are counted.
     """
     with open_queue(queue, url, url_file) as opened:
         _put(
@@ -173,7 +195,7 @@ def put(
             jsonl,
             payload,
             as_json,
-            {"again": again, "group": group, "durable": durable},
+            {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable},
         )
 
 
@@ -187,7 +209,8 @@ def schedule(
         float | None, typer.Option(parser=seconds, metavar="TIME", help="After this time, like 30s, 5m, 2h.")
     ] = None,
     file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None, again: Again = False,
-    group: Group = None, durable: Durable = 0, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    group: Group = None, priority: Priority = None, improve: Improve = False, durable: Durable = 0,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Schedule tasks at a time or after a while; tasks that are scheduled already get the new time."""
     from timeoutq import arguments
@@ -202,5 +225,5 @@ def schedule(
             jsonl,
             payload,
             as_json,
-            {"again": again, "group": group, "durable": durable, **due},
+            {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable, **due},
         )

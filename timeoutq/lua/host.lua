@@ -6,7 +6,8 @@
 --       4.. (rule, value) *: delay ms, per_host n, budget n, or '' for the queue's own; block ms from now, or '@' and the
 --       time in ms; by who says so; unblock ''; ban reason; or alone: recall '', to go on with one that is under way
 -- Reply {host, waiting, the first twenty in flight, its turn ms or inf, delay ms, per_host, budget or -1, visits, failures,
---       next allowed ms, blocked until ms, flag b x or -, reason, how many are in flight, 1 while a recall is under way};
+--       next allowed ms, blocked until ms, flag b x or -, reason, how many are in flight, 1 while a recall is under way,
+--       the waiting task that is next, and its priority};
 --       nil when the queue is not polite
 if not polite then return false end
 local name = ARGV[3]

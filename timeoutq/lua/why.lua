@@ -4,13 +4,14 @@
 -- ARGV  1 call id   2 age of the call, ms   3 id   4 the host of the id, or ''
 -- Reply {what inspect replies, what host replies or nil, 1 if the queue is paused, how many tasks are ready, how many workers are
 --       alive, the letters of all states that hold the task, 1 if the task waits for a turn that its host will not have,
---       what is left of a task that no state holds: lane, lock or ''}
+--       what is left of a task that no state holds: lane, lock or '', how many of its host's tasks go before one that waits, or nil}
 local found = about(ARGV[3])
 local host, row = found[10], false
 if host then
   load_hosts({host})
   row = host_row(host)
 end
+local before
 local letters, stranded, trace = where_all({ARGV[3]})[1], 0, ''
 if letters == '' then
   -- a queue that has lost its turns tells no host: then the task's group names the host, or else the caller does
@@ -23,10 +24,10 @@ if letters == '' then
 end
 if letters == 'w' then
   local turn_at = host and redis.call('ZSCORE', key('hosts'), host)
-  local in_lane = turn_at and redis.call('ZSCORE', key('host:' .. host), ARGV[3])
-  if not in_lane or late(host, turn_at) then stranded = 1 end
+  before = turn_at and redis.call('ZRANK', key('host:' .. host), ARGV[3])
+  if not before or late(host, turn_at) then stranded = 1 end
 end
 return {
   found, row, paused and 1 or 0, redis.call('SCARD', todos),
-  redis.call('ZCOUNT', workers, now - 60000, '+inf'), letters, stranded, trace,
+  redis.call('ZCOUNT', workers, now - 60000, '+inf'), letters, stranded, trace, before or false,
 }

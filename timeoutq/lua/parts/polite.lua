@@ -449,9 +449,11 @@ if polite then
       ids = call('ZRANGEBYLEX', places, '[' .. one.key, one.last, 'LIMIT', 0, 20)
       for j = 1, #ids do ids[j] = sub(ids[j], #one.key + 1) end
     end
+    local next_id = call('ZRANGE', key('host:' .. name), 0, 0)[1]
     return {name, call('ZCARD', key('host:' .. name)), ids, call('ZSCORE', hosts, name),
       one.delay or usual_delay, one.per_host or usual_per_host, one.budget or -1, one.visits, number(call('HGET', host_failures, name), 0),
       string.format('%.0f', math.min(one.next_ms or 0, last_ms)), string.format('%.0f', one.until_ms or 0), one.flag or '-', one.reason or '',
-      busy(one), one.recall and 1 or 0}
+      busy(one), one.recall and 1 or 0, next_id or false,
+      next_id and has('priority') and call('HGET', key('priorities'), next_id) or false}
   end
 end

@@ -1,0 +1,160 @@
+"""Priorities at the command: put, schedule and ack give them; why, inspect, list, host and status show them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rig.command import Say, say
+from timeoutq import Politeness, Queue
+
+__all__ = ["say"]
+
+A = "http://a.example/"
+
+
+@pytest.fixture
+def polite(queue: Queue) -> Queue:
+    """A queue that visits one page of a host at a time, without a pause."""
+    queue.configure(politeness=Politeness(0))
+    return queue
+
+
+def busy(queue: Queue) -> str:
+    """Keep the host busy, so that its other tasks wait; give the lease as `ack` takes it."""
+    queue.put(f"{A}busy")
+    (lease,) = queue.claim()
+    return lease.token
+
+
+def order(queue: Queue) -> list[str]:
+    """Claim and ack until nothing is left; give the pages in the order of their visits."""
+    found: list[str] = []
+    while leases := queue.claim():
+        found.append(leases[0].task.removeprefix(A))
+        queue.ack(leases)
+    return found
+
+
+def test_put_takes_a_priority_and_says_what_it_raised(say: Say, polite: Queue) -> None:
+    token = busy(polite)
+    assert say("put", polite.name, f"{A}1", "--priority", "-3").lines == [[f"{A}1", "added"]]
+    assert say("put", polite.name, f"{A}2", "--priority", "5").code == 0
+    assert say("put", polite.name, f"{A}3").code == 0
+    assert say("put", polite.name, f"{A}1", f"{A}2", "--priority", "4").lines == [
+        [f"{A}1", "raised"],
+        [f"{A}2", "waiting"],
+    ]
+    assert say("ack", polite.name, f"{A}busy", "--token", token).code == 0
+    assert order(polite) == ["2", "1", "3"]
+
+
+def test_improve_brings_a_done_task_back_and_says_that_it_needs_a_priority(say: Say, polite: Queue) -> None:
+    polite.put(f"{A}1", priority=-3)
+    assert order(polite) == ["1"]
+    assert say("put", polite.name, f"{A}1", "--priority", "-1").lines == [[f"{A}1", "done"]]
+    assert say("put", polite.name, f"{A}1", "--priority", "-1", "--improve").lines == [[f"{A}1", "added"]]
+    done = say("put", polite.name, f"{A}1", "--improve")
+    assert (done.code, "add priority=" in done.err) == (2, True)
+
+
+def test_schedule_takes_both_too(say: Say, polite: Queue) -> None:
+    assert say("schedule", polite.name, f"{A}1", "--after", "1h", "--priority", "2").lines == [[f"{A}1", "added"]]
+    done = say("schedule", polite.name, f"{A}1", "--after", "2h", "--priority", "3", "--improve")
+    assert done.lines == [[f"{A}1", "raised"]]
+    assert polite.inspect(f"{A}1").priority == 3
+
+
+def test_lines_of_json_have_priorities_of_their_own(say: Say, polite: Queue) -> None:
+    token = busy(polite)
+    lines = (
+        b'{"task": "http://a.example/1", "priority": 1}\n{"task": "http://a.example/2"}\n'
+        b'{"task": "3", "group": "a.example", "priority": 3, "improve": true}\n'
+    )
+    done = say("put", polite.name, "--jsonl", "--priority", "2", "--json", stdin=lines)
+    assert (done.code, done.documents) == (0, [{"added": 3}])
+    assert say("ack", polite.name, f"{A}busy", "--token", token).code == 0
+    assert order(polite) == ["3", "2", "1"]
+
+
+def test_ack_puts_what_it_found_with_a_priority_and_a_group(say: Say, polite: Queue) -> None:
+    token = busy(polite)
+    polite.put(f"{A}1", priority=-1)
+    words = ("--put", "2", "--put", "3", "--group", "a.example", "--priority", "1")
+    assert say("ack", polite.name, f"{A}busy", "--token", token, *words).code == 0
+    assert [polite.inspect(task).priority for task in ("2", "3")] == [1, 1]
+    assert order(polite)[-1] == "1"
+    for option in (("--priority", "1"), ("--group", "g"), ("--improve",)):
+        done = say("ack", polite.name, f"{A}1", "--token", "x", *option)
+        assert (done.code, "give --put as well" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("priority", ["1001", "-1001", "1.5", "high", ""])
+def test_a_priority_that_is_none_is_refused(say: Say, polite: Queue, priority: str) -> None:
+    done = say("put", polite.name, f"{A}1", "--priority", priority)
+    assert (done.code, polite.stats().known) == (2, 0)
+    assert "priority" in done.err
+
+
+def test_a_priority_on_a_queue_that_is_not_polite_is_refused_with_the_cure(say: Say, queue: Queue) -> None:
+    done = say("put", queue.name, f"{A}1", "--priority", "1")
+    assert (done.code, queue.stats().known) == (2, 0)
+    assert "this queue is not polite" in done.err
+    done = say("put", queue.name, "--jsonl", stdin=b'{"task": "a"}\n{"task": "b", "priority": 1}\n')
+    assert (done.code, queue.stats().known) == (2, 0)
+
+
+def test_a_task_without_a_host_is_named(say: Say, polite: Queue) -> None:
+    done = say("put", polite.name, "--jsonl", stdin=b'{"task": "http://a.example/"}\n{"task": "b", "priority": 1}\n')
+    assert (done.code, polite.stats().known) == (2, 0)
+    assert "task b belongs to no host" in done.err
+
+
+def test_why_counts_the_tasks_that_go_before_it(say: Say, polite: Queue) -> None:
+    busy(polite)
+    polite.put(f"{A}low", priority=-2)
+    assert polite.why(f"{A}low").before == 0
+    assert "wait" not in say("why", polite.name, f"{A}low").facts["why"]
+    polite.put(f"{A}high", priority=7)
+    facts = say("why", polite.name, f"{A}low").facts
+    assert facts["why"].endswith("; 1 other of that host waits as well, and goes before it, whose priority is -2")
+    assert (facts["priority"], facts["before it"]) == ("-2", "1")
+    facts = say("why", polite.name, f"{A}high").facts
+    assert facts["why"].endswith("; 1 other of that host waits as well, and this task goes first: its priority is 7")
+    polite.put([f"{A}{n}" for n in range(1200)])
+    assert (
+        "1,201 others of that host wait as well, and 1,201 of them go before it, whose" in polite.why(f"{A}low").message
+    )
+    assert "1,201 others of that host wait as well, and 1 of them goes before it" in polite.why(f"{A}0").message
+    assert say("why", polite.name, f"{A}1199", "--json").documents[0]["before"] == 1200
+    assert polite.why(f"{A}busy").before is None
+
+
+def test_inspect_list_and_host_show_priorities(say: Say, polite: Queue) -> None:
+    token = busy(polite)
+    polite.put(f"{A}1", priority=-2)
+    polite.put(f"{A}2", priority=7)
+    assert say("inspect", polite.name, f"{A}1").facts["priority"] == "-2"
+    assert "priority" not in say("inspect", polite.name, f"{A}busy").facts
+    rows = {line[0]: line[1:] for line in say("list", polite.name, "waiting").lines}
+    assert rows == {f"{A}1": ["-", "-", "-", "-2"], f"{A}2": ["-", "-", "-", "7"]}
+    facts = say("host", polite.name, "a.example").facts
+    assert (facts["next"], facts["its priority"]) == (f"{A}2", "7")
+    polite.schedule(f"{A}late", after=3600, priority=3)
+    assert say("list", polite.name, "scheduled", "--json").documents[0]["priority"] == 3
+    assert next(iter(polite.each("scheduled"))).priority == 3
+    assert say("ack", polite.name, f"{A}busy", "--token", token).code == 0
+    (lease,) = polite.claim()
+    assert [(entry.priority, entry.holder) for entry in polite.list("in_progress")] == [(7, polite.worker)]
+    polite.fail(lease, "no", give_up=True)
+    assert [line[3:] for line in say("list", polite.name, "failed").lines] == [["no", "7"]]
+
+
+def test_a_task_that_is_to_run_once_more_says_so_and_status_counts_it(say: Say, polite: Queue) -> None:
+    polite.put(f"{A}1", priority=-2)
+    (lease,) = polite.claim()
+    assert say("put", polite.name, f"{A}1", "--priority", "0", "--improve").lines == [[f"{A}1", "raised"]]
+    assert "it was put meanwhile" in say("inspect", polite.name, f"{A}1").facts["runs again"]
+    assert ["reruns", "1"] not in say("status", polite.name).lines
+    polite.ack(lease)
+    assert ["reruns", "1"] in say("status", polite.name).lines
+    assert say("status", polite.name, "--json").documents[0]["stats"]["counters"]["reruns"] == 1
