@@ -68,6 +68,7 @@ ROOMS = {
         "printing",
         "reading",
         "lines",
+        "intake",
         "tasks",
         "leases",
         "serving",

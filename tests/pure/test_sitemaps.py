@@ -6,6 +6,7 @@ import gzip
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -274,7 +275,7 @@ def test_limits_are_named_and_what_was_below_them_is_given(put: Put, monkeypatch
         now += 1
         return now
 
-    monkeypatch.setattr(sitemaps.time, "monotonic", later)
+    monkeypatch.setattr(sitemaps, "time", SimpleNamespace(monotonic=later))
     with pytest.raises(BadSitemap, match="it is not read to its end, 5 s after the first began"):
         list(sitemap(put("s.xml", many), limits=Limits(total_seconds=5)))
 
