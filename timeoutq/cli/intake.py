@@ -91,8 +91,9 @@ class Intake:
                 raise BadUrl(id, url=id, reason="it holds a tab; a line holds a URL and nothing else")
             if self.urls:
                 id = normalise(id)
-            # the host of a URL is its group without a word
-            group = domain(id) if self.by is By.domain else host(id) and None
+            group = domain(id) if self.by is By.domain else None
+            if self.by is By.host:
+                host(id)  # which the queue finds by itself: what is no URL has none, and is refused
         except BadUrl as error:
             self.refuse(where, error)
             return None
