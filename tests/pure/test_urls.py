@@ -230,7 +230,7 @@ def test_errors_can_be_handed_to_other_processes() -> None:
 @pytest.mark.parametrize("value", [None, b"http://h.example/", 5, ["http://h.example/"]])
 def test_only_text_is_a_url(value: object) -> None:
     with pytest.raises(InvalidInput, match="a URL is str, not "):
-        normalise(value)  # type: ignore[arg-type]
+        normalise(value)  # type: ignore[arg-type]  # the case: a caller without types
 
 
 PIECES = [
