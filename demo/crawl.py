@@ -21,7 +21,6 @@ import httpx
 
 from demo import polite
 from demo.addresses import CheckedBackend, CheckedTransport, PrivateAddress
-from demo.bodies import Body, Broken, TooLong, Unreadable
 from demo.bounded import ParserLost, Reader, Refused
 from demo.links import Page, canonical, is_html, origin, same_site
 from demo.pauses import BUSY, growing, retry_after
@@ -29,6 +28,7 @@ from demo.results import Result, Results
 from demo.robots import HOPS, LONGEST, Memory, Rules, rules_of
 from demo.settings import Settings
 from timeoutq import Ack, AsyncQueue, GiveUp, Lease, Release, Retry
+from timeoutq.urls.bodies import Body, Broken, TooLong, Unreadable
 
 MOST_COUNTED = 10_000
 """Of how many pages a process remembers how often they said Retry-After."""

@@ -1,24 +1,18 @@
-"""Addresses and pages: one canonical form for each, what a page links to, and what belongs to one site.
+"""Addresses and pages: what a page links to, each address in its one form, and what belongs to one site.
 
 Pure functions that the crawler and the plain traversal share.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import urljoin, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
-import idna
 from selectolax.lexbor import LexborHTMLParser
-from w3lib.url import canonicalize_url, safe_url_string
 
-LONGEST = 1024
-"""The queue's limit for the id of a task, bytes."""
-
-PORTS = {"http": 80, "https": 443}
+from timeoutq.urls import BadUrl, normalise
 
 MOST_LINKS = 20_000
 """A page with more links to the crawl is refused: it was made to fill the queue."""
@@ -43,61 +37,12 @@ class Page:
     """Canonical, each once, in the order of the page."""
 
 
-def canonical(url: str, base: str = "") -> str | None:
-    """Give the one form in which a page is known, or None for what is not a page on http or https.
-
-    Relative addresses are joined to `base`. The host is lower case and ASCII (IDNA), the default port, the fragment
-    and a user's name are dropped, dot segments resolved, escapes and the order of query arguments made uniform.
-    """
+def canonical(url: str, base: str | None = None) -> str | None:
+    """Give the one form of an address (`timeoutq.urls.normalise`), or None for what is no page on http or https."""
     try:
-        joined = urljoin(base, url.strip())
-        parts = urlsplit(joined)
-        host = host_name(parts.hostname or "")
-        if parts.scheme not in PORTS or host is None:
-            return None
-        port = parts.port
-        netloc = f"[{host}]" if ":" in host else host
-        if port is not None and port != PORTS[parts.scheme]:
-            netloc += f":{port}"
-        path = without_dots(parts.path) or "/"
-        found = canonicalize_url(safe_url_string(urlunsplit((parts.scheme, netloc, path, parts.query, ""))))
-        return found if len(found.encode()) <= LONGEST else None
-    except ValueError:  # a port, an IPv6 address or a surrogate that is none
+        return normalise(url, base)
+    except BadUrl:
         return None
-
-
-def host_name(host: str) -> str | None:
-    """Give a host's name in lower case and ASCII, without the root's dot; None for what no host is called."""
-    with suppress(ValueError):
-        return str(ipaddress.ip_address(host))
-    host = host.rstrip(".").lower()
-    if not host.isascii():
-        try:
-            host = idna.encode(host, uts46=True).decode("ascii")
-        except idna.IDNAError:
-            return None
-    # names with an underscore exist, so IDNA has no word in what is ASCII already
-    fine = all(0 < len(label) <= 63 and set(label) <= _LETTERS for label in host.split(".")) and len(host) <= 253
-    return host if fine else None
-
-
-_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
-
-
-def without_dots(path: str) -> str:
-    """Resolve `.` and `..` in a path (RFC 3986, 5.2.4)."""
-    kept: list[str] = []
-    segments = path.split("/")
-    for i, segment in enumerate(segments):
-        last = i == len(segments) - 1
-        if segment in (".", ".."):
-            if segment == ".." and len(kept) > 1:
-                kept.pop()
-            if last:
-                kept.append("")
-        else:
-            kept.append(segment)
-    return "/".join(kept)
 
 
 def read(html: bytes, base: str, wanted: Callable[[str], bool] = lambda url: True) -> Page:
@@ -110,8 +55,8 @@ def read(html: bytes, base: str, wanted: Callable[[str], bool] = lambda url: Tru
     length = 0
     tree = LexborHTMLParser(html)
     for node in tree.css("base[href]"):
-        with suppress(ValueError):
-            base = urljoin(base, node.attributes.get("href") or "")
+        with suppress(BadUrl):
+            base = normalise(node.attributes.get("href") or "", base)
         break
     seen: set[str] = set()
     for node in tree.css("a[href]"):

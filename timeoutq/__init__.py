@@ -11,6 +11,7 @@ Everything a program needs is imported from here; a name's module is loaded when
     Politeness          how often hosts may be visited
     TimeoutqError, LeaseLost, InvalidInput, Unavailable, …
                         one class of error for each thing that a caller would do differently
+    timeoutq.urls       URLs in one form, their hosts and domains, and sitemaps (extra `crawl`)
     timeoutq.testing    queues in memory, for your own tests, with a clock that the test advances
 
 `help(timeoutq.Queue)` is the reference. The command `timeoutq` does the same from a shell: `timeoutq --help`.
@@ -24,7 +25,7 @@ begins with what it is for.
     a call       sending flows reads methods repairs why rooms hosts client directory
     the worker   machine handlers found lifespan signals unending forks heartbeat loopwatch cleaner refusals worker
     processes    endings roster ledger process supervisor
-    on top       watch testing transfer bench logs cli
+    on top       watch testing transfer urls bench logs cli
 """
 
 from importlib import import_module
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from timeoutq.client import AsyncQueue as AsyncQueue
     from timeoutq.client import Queue as Queue
     from timeoutq.errors import AccessDenied as AccessDenied
+    from timeoutq.errors import BadSitemap as BadSitemap
+    from timeoutq.errors import BadUrl as BadUrl
     from timeoutq.errors import HandlerNotFound as HandlerNotFound
     from timeoutq.errors import InvalidInput as InvalidInput
     from timeoutq.errors import LeaseLost as LeaseLost
@@ -84,8 +87,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "cleaner": "Cleaner",
     "client": "AsyncQueue Queue",
-    "errors": "AccessDenied HandlerNotFound InvalidInput LeaseLost MissingExtra NotRedis NotReplicated "
-    "ReadOnly SchemaMismatch ServerError ServerFull TimeoutqError Unavailable UnsafeServer "
+    "errors": "AccessDenied BadSitemap BadUrl HandlerNotFound InvalidInput LeaseLost MissingExtra NotRedis "
+    "NotReplicated ReadOnly SchemaMismatch ServerError ServerFull TimeoutqError Unavailable UnsafeServer "
     "WorkerBroken WrongResult",
     "handlers": "Handler Lifespan",
     "model": "Ack Answer Entry Failure HostInfo HostPage Lease Outcome Page Payload Politeness Record "

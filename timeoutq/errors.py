@@ -17,6 +17,30 @@ class InvalidInput(TimeoutqError, ValueError):
     """An argument cannot be used as it is: mend the call. Nothing was written."""
 
 
+class BadUrl(InvalidInput):
+    """This is no URL of a page on http or https: leave it out, or mend it.
+
+    `url` is what was given, `reason` says what is wrong with it.
+    """
+
+    def __init__(self, message: str, *, url: str, reason: str) -> None:
+        super().__init__(message)
+        self.url = url
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        return _bad_url, (str(self), self.url, self.reason)
+
+
+def _bad_url(message: str, url: str, reason: str) -> BadUrl:
+    return BadUrl(message, url=url, reason=reason)
+
+
+class BadSitemap(InvalidInput):
+    """A sitemap cannot be had, cannot be read, or is beyond a limit: the message names the sitemap and the cause."""
+
+
 class LeaseLost(TimeoutqError):
     """The lease is not this holder's any more: stop working on the task, somebody else has it or ended it.
 

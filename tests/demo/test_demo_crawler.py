@@ -19,7 +19,7 @@ import pytest
 from demo import polite
 from demo.addresses import CheckedBackend, PrivateAddress, check, is_public
 from demo.crawl import Crawler, Trail
-from demo.links import canonical, read, same_site
+from demo.links import read, same_site
 from demo.pauses import growing, retry_after
 from demo.processes import Crawl, Interrupts
 from demo.results import Result, Results
@@ -29,38 +29,6 @@ from timeoutq import Ack, GiveUp, Lease, Politeness, Queue, Release, Retry
 from timeoutq.testing import fake_queue
 
 # ---- addresses of pages
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ("HTTP://H.Example:80/a", "http://h.example/a"),
-        ("https://h.example:443", "https://h.example/"),
-        ("https://h.example:80/", "https://h.example:80/"),
-        ("http://h.example./", "http://h.example/"),
-        ("http://bücher.example/", "http://xn--bcher-kva.example/"),
-        ("http://BÜCHER.example/", "http://xn--bcher-kva.example/"),
-        ("http://ｈ.example/", "http://h.example/"),
-        ("http://straße.example/", "http://xn--strae-oqa.example/"),
-        ("http://me:secret@h.example/", "http://h.example/"),
-        ("http://h.example/a/./b/../c", "http://h.example/a/c"),
-        ("http://h.example/../../x", "http://h.example/x"),
-        ("http://h.example/a/..", "http://h.example/"),
-        ("http://h.example?x=1", "http://h.example/?x=1"),
-        ("http://[2001:DB8:0::1]:80/", "http://[2001:db8::1]/"),
-        ("http://some_host.example/", "http://some_host.example/"),
-        ("http://h.example:99999/", None),
-        ("http://h..example/", None),
-        ("http://h example/", None),
-        ("http://" + "x" * 64 + ".example/", None),
-        ("http:///nothing", None),
-        ("ftp://h.example/", None),
-    ],
-)
-def test_a_whole_address_has_one_canonical_form(given: str, found: str | None) -> None:
-    assert canonical(given) == found
-    if found is not None:
-        assert canonical(found) == found
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ ORDER = [
     "connection", "link", "embedded", "sending", "flows", "reads", "methods", "repairs", "why", "rooms", "hosts",
     "client", "directory", "machine", "handlers", "found", "lifespan", "signals", "unending", "forks", "heartbeat",
     "loopwatch", "cleaner", "refusals", "worker", "endings", "roster", "ledger", "process", "supervisor", "watch",
-    "testing", "transfer", "bench", "logs", "cli", "__main__",
+    "testing", "transfer", "urls", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],
@@ -47,6 +47,7 @@ ROOMS = {
         "__init__",
     ],
     "watch": ["__init__", "metrics", "snapshot", "doctor", "draw", "live"],
+    "urls": ["normal", "domains", "bodies", "entries", "fetching", "sitemaps", "__init__"],
     "testing": ["fake", "running", "__init__", "fixtures"],
     "bench": [
         "__init__",
@@ -67,6 +68,7 @@ ROOMS = {
         "printing",
         "reading",
         "lines",
+        "intake",
         "tasks",
         "leases",
         "serving",

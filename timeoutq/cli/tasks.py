@@ -1,4 +1,4 @@
-"""The commands that bring tasks in: put and schedule, from arguments, files and stdin.
+"""The commands that bring tasks in: put and schedule, from arguments, files, stdin and sitemaps.
 
 `app.py` runs them.
 """
@@ -6,16 +6,29 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from timeoutq.cli.app import AsJson, Ids, Name, Url, UrlFile, app, new_words, open_queue, say
+from timeoutq.cli.intake import By, Intake, Sitemaps, place, voice
 from timeoutq.cli.printing import Sink, bar, report
-from timeoutq.cli.reading import LONGEST_LINE, bare_line, given_ids, lines_of, moment, piped_in, read_json, seconds
+from timeoutq.cli.reading import (
+    LONGEST_LINE,
+    bare_line,
+    duration,
+    given_ids,
+    lines_of,
+    moment,
+    piped_in,
+    read_json,
+    seconds,
+)
 from timeoutq.errors import AccessDenied, InvalidInput
 
 if TYPE_CHECKING:
@@ -23,6 +36,9 @@ if TYPE_CHECKING:
     from timeoutq.model import Outcome, Task
 
 CHUNK = 5000
+
+PATIENCE = 1.0
+"""How long the pages of slow sitemaps gather before they are put, seconds."""
 
 KEYS = ("task", "payload", "group", "priority", "improve")
 """What a line of --jsonl may say."""
@@ -64,31 +80,64 @@ def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> bytes 
         raise InvalidInput(f"line {number}: {error}") from error
 
 
-def _chunks(path: Path | None, as_jsonl: bool, payload: Any) -> Iterator[tuple[int, list[bytes | Task]]]:
-    chunk: list[bytes | Task] = []
-    size = read = 0
-    for number, line in enumerate(lines_of(path), 1):
-        read += len(line)
-        found = _read_line(line, number, as_jsonl, payload)
-        if found is None:
-            continue
-        chunk.append(found)
-        size += len(line)
-        if len(chunk) >= CHUNK or size > 4 * 1024 * 1024:
+@dataclass(frozen=True)
+class Source:
+    """Where many tasks come from."""
+
+    path: Path | None = None
+    """A file; None is stdin."""
+    as_jsonl: bool = False
+    payload: Any = None
+    sitemaps: Sitemaps = field(default_factory=lambda: Sitemaps([]))
+    intake: Intake = field(default_factory=Intake)
+
+    def chunks(self) -> Iterator[tuple[int, list[bytes | Task]]]:
+        """Give tasks in lists of bounded size, each with the number of bytes read so far."""
+        chunk: list[bytes | Task] = []
+        size = read = 0
+        slow = bool(self.sitemaps.sources)
+        until = time.monotonic() + PATIENCE
+        for read, length, task in self._sitemaps() if slow else self._lines():
+            chunk.append(task)
+            size += length
+            if len(chunk) >= CHUNK or size > 4 * 1024 * 1024 or (slow and time.monotonic() > until):
+                yield read, chunk
+                chunk, size, until = [], 0, time.monotonic() + PATIENCE
+        if chunk:
             yield read, chunk
-            chunk, size = [], 0
-    if chunk:
-        yield read, chunk
+
+    def _lines(self) -> Iterator[tuple[int, int, bytes | Task]]:
+        from timeoutq.model import Task
+
+        intake, read, where = self.intake, 0, place(self.path)
+        for number, line in enumerate(lines_of(self.path), 1):
+            read += len(line)
+            if intake.urls and not self.as_jsonl:
+                bare = intake.line(line, number)
+                found = bare if bare is None or self.payload is None else Task(bare, self.payload)
+            else:
+                found = _read_line(line, number, self.as_jsonl, self.payload)
+            if found is not None and intake.strange:
+                found = intake.take(found, where(number))
+            if found is not None:
+                yield read, len(line), found
+
+    def _sitemaps(self) -> Iterator[tuple[int, int, bytes | Task]]:
+        for task in self.sitemaps.tasks(self.intake, self.payload):
+            yield 0, 0, task
 
 
-def _put_stream(queue: Queue, path: Path | None, as_jsonl: bool, payload: Any, how: dict[str, Any]) -> dict[str, int]:
+def _put_stream(queue: Queue, source: Source, how: dict[str, Any]) -> dict[str, int]:
+    path = source.path
     total = path.stat().st_size if path is not None and path.is_file() else None
     counts: dict[str, int] = {}
     put = 0
     try:
         with bar() if sys.stderr is not None and sys.stderr.isatty() else nullcontext() as progress:
             shown = progress.add_task("putting", total=total, done=0) if progress else None
-            for read, chunk in _chunks(path, as_jsonl, payload):
+            if progress:
+                source.intake.tell = voice(progress)
+            for read, chunk in source.chunks():
                 for answer, count in _put_or_schedule(queue, [chunk], how).counts().items():
                     counts[answer] = counts.get(answer, 0) + count
                 put += len(chunk)
@@ -98,6 +147,8 @@ def _put_stream(queue: Queue, path: Path | None, as_jsonl: bool, payload: Any, h
         if put:
             say(f"the first {put:,} tasks were put before the command ended")
         raise
+    if source.intake.refused:
+        counts["refused"] = source.intake.refused
     return counts
 
 
@@ -109,8 +160,9 @@ def _put_or_schedule(queue: Queue, tasks: Iterable[Any], how: dict[str, Any]) ->
 
 def _put(
     queue: Queue, tasks: list[str], file: Path | None, jsonl: bool, payload: str | None, as_json: bool,
-    how: dict[str, Any],
+    how: dict[str, Any], intake: Intake | None = None, sitemaps: Sitemaps | None = None,
 ) -> None:  # fmt: skip
+    intake, sitemaps = intake or Intake(), sitemaps or Sitemaps([])
     if tasks and file is not None:
         raise InvalidInput("name tasks or give --file, not both")
     if jsonl and payload is not None:
@@ -121,22 +173,39 @@ def _put(
             body = read_json(payload)
         except ValueError as error:
             raise InvalidInput(f"--payload is not JSON: {error}") from error
+    sitemaps.check(body, bool(tasks or jsonl or file is not None))
+    intake.check()
     if tasks and tasks != ["-"]:
         if jsonl:
             raise InvalidInput("--jsonl goes with --file or stdin, not with named tasks")
-        given: Any = tasks if body is None else [{task: body} for task in tasks]
-        _tell_new(queue)
-        report(_put_or_schedule(queue, given, how), as_json)
-        return
-    if file is None and not tasks and piped_in() is None:
-        raise InvalidInput("name tasks, give --file, or pipe them in")
-    _tell_new(queue)
-    counts = _put_stream(queue, file, jsonl, body, how)
-    sink = Sink(as_json)
-    if as_json:
-        sink.document(counts)
+        _put_named(queue, tasks, body, as_json, how, intake)
     else:
-        sink.rows(("answer", "tasks"), counts.items())
+        if file is None and not tasks and not sitemaps.sources and piped_in() is None:
+            raise InvalidInput("name tasks, give --file, or pipe them in")
+        _tell_new(queue)
+        counts = _put_stream(queue, Source(file, jsonl, body, sitemaps, intake), how)
+        sink = Sink(as_json)
+        if as_json:
+            sink.document(counts)
+        else:
+            sink.rows(("answer", "tasks"), counts.items())
+    intake.end()
+
+
+def _put_named(
+    queue: Queue, tasks: list[str], body: Any, as_json: bool, how: dict[str, Any], intake: Intake
+) -> None:  # fmt: skip
+    from timeoutq.model import Task, raw
+
+    given: Any = tasks if body is None else [Task(task, body) for task in tasks]
+    if intake.strange:
+        taken = [
+            intake.take(raw(task) if body is None else Task(task, body), f"task {number}")
+            for number, task in enumerate(tasks, 1)
+        ]
+        given = [task for task in taken if task is not None]
+    _tell_new(queue)
+    report(_put_or_schedule(queue, given, how), as_json)
 
 
 def _tell_new(queue: Queue) -> None:
@@ -158,6 +227,34 @@ Jsonl = Annotated[
 ]
 PayloadOption = Annotated[str | None, typer.Option("--payload", help="JSON that goes with each task.")]
 Again = Annotated[bool, typer.Option("--again", help="Also put done and failed tasks back.")]
+Urls = Annotated[
+    bool,
+    typer.Option(
+        "--urls", help="Tasks are URLs: put each in its one form; leave out comments; name what is no URL of a page."
+    ),
+]
+SitemapOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sitemap", metavar="URL|FILE", show_default=False,
+        help="Put the pages of a sitemap, an index or a robots.txt; may be given again.",
+    ),
+]  # fmt: skip
+SitemapData = Annotated[
+    bool,
+    typer.Option("--sitemap-data", help="Payload: what the sitemap says in lastmod, changefreq and priority."),
+]
+MaxUrls = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="The most URLs of a --sitemap; 10,000,000 by default.")
+]
+GroupBy = Annotated[
+    By | None,
+    typer.Option(
+        "--group-by", show_default=False,
+        help="The host to which each URL belongs on a polite queue: its host (the default), or its registrable domain.",
+    ),
+]  # fmt: skip
+Lenient = Annotated[bool, typer.Option("--lenient", help="Exit with 0 although URLs or sitemaps were refused.")]
 Group = Annotated[
     str | None, typer.Option("--group", help="The host to which the tasks belong, once the queue is polite.")
 ]
@@ -179,14 +276,24 @@ Durable = Annotated[int, typer.Option("--durable", metavar="N", help="Number of 
 def put(
     queue: Name, tasks: Ids = None, file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None,
     again: Again = False, group: Group = None, priority: Priority = None, improve: Improve = False,
-    durable: Durable = 0, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    durable: Durable = 0, urls: Urls = False,
+    sitemap: SitemapOption = None, sitemap_data: SitemapData = False, max_urls: MaxUrls = None,
+    max_time: Annotated[
+        float | None, duration("The longest time for a --sitemap; 1h by default.")
+    ] = None,
+    group_by: GroupBy = None, lenient: Lenient = False,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Put tasks, from arguments, a file or stdin.
+    """Put tasks, from arguments, a file, stdin or a sitemap.
 
     For each named task, a line says "added", or the state that holds the task
     already, or "raised": the task was there with a lower priority, and has this
-    priority and payload from now on. For a file or stdin, the answers are counted.
+    priority and payload from now on. For a file, stdin or a sitemap, the answers
+    are counted. What --urls or --sitemap refuses is named on stderr, with its
+    line; all else is put, and the exit code is 2.
     """
+    if group is not None and group_by is not None:
+        raise InvalidInput("give --group or --group-by, not both")
     with open_queue(queue, url, url_file) as opened:
         _put(
             opened,
@@ -196,6 +303,8 @@ def put(
             payload,
             as_json,
             {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable},
+            Intake(urls or bool(sitemap), group_by, lenient),
+            Sitemaps(sitemap or [], sitemap_data, max_urls, max_time),
         )
 
 

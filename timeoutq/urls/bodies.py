@@ -1,7 +1,7 @@
 """Unpacks the bodies of answers piece by piece, so that no layer of Content-Encoding can exceed its limit.
 
-A kilobyte of gzip can become a megabyte, and gzip within gzip a terabyte. So each encoding of a page is undone in small
-pieces, and each layer has a limit of its own. `crawl.py` reads pages and robots.txt through this module.
+A kilobyte of gzip can become a megabyte, and gzip within gzip a terabyte. So each encoding of a body is undone in small
+pieces, and each layer has a limit of its own. `sitemaps.py` and the demo's crawler read through this module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TooLong(Exception):
 
 
 class Broken(Exception):
-    """The body is not what its Content-Encoding says."""
+    """The body is not what its Content-Encoding says, or ends too early."""
 
 
 class Layer:
@@ -35,26 +35,56 @@ class Layer:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._head = b""
-        self._unpacker = zlib.decompressobj(31) if name != "deflate" else None
+        self._rest: bytes = b""
+        self._over = False
+        # which form of deflate it is, the first two bytes tell
+        self._unpacker: zlib._Decompress | None = None if name == "deflate" else _gzip()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the packed data has come to its end: it was not cut."""
+        return self._unpacker is not None and self._unpacker.eof
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Give what `data` unpacks to; bytes after the end of the packed data are left out."""
+        """Give what `data` unpacks to; bytes after the end of the packed data are left out.
+
+        A file of gzip may have several members, one after the other; their contents follow each other.
+        """
+        data, self._rest = self._rest + data, b""
         if self._unpacker is None:
-            data = self._head = self._head + data
             if len(data) < 2:
+                self._rest = data
                 return
             self._unpacker = zlib.decompressobj(zlib.MAX_WBITS if _is_zlib(data) else -zlib.MAX_WBITS)
-        while not self._unpacker.eof:
+        while True:
+            if self._unpacker.eof:
+                self._over = self._over or self._name == "deflate" or not data.startswith(_MEMBER[: len(data)])
+                if self._over or len(data) < len(_MEMBER):
+                    self._rest = b"" if self._over else data
+                    return
+                self._unpacker = _gzip()
             try:
                 piece = self._unpacker.decompress(data, PIECE)
             except zlib.error as error:
-                raise Broken(f"the body is not the {self._name} that its Content-Encoding says: {error}") from error
-            data = self._unpacker.unconsumed_tail
+                raise Broken(f"the body is not the {self._name} that it claims to be: {error}") from error
+            data = self._unpacker.unconsumed_tail or self._unpacker.unused_data
             if piece:
                 yield piece
             if not data and len(piece) < PIECE:
                 return
+
+
+_MEMBER = b"\x1f\x8b\x08"
+"""What each member of a file of gzip begins with (RFC 1952, 2.3.1)."""
+
+
+def _gzip() -> zlib._Decompress:
+    return zlib.decompressobj(31)
+
+
+def is_gzip(head: bytes) -> bool:
+    """Say whether a body that begins with these three bytes or more is gzip."""
+    return head.startswith(_MEMBER)
 
 
 def _is_zlib(data: bytes) -> bool:
@@ -79,6 +109,11 @@ class Body:
         self._layers = [Layer(name) for name in reversed(names)]
         self._left = [most] * (len(names) + 1)
         self._most = most
+
+    @property
+    def ended(self) -> bool:
+        """Whether each layer has come to its end: the body was not cut."""
+        return all(layer.ended for layer in self._layers)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Give what the next bytes from the network unpack to, piece by piece.

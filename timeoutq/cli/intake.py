@@ -1,0 +1,180 @@
+"""What `timeoutq put` makes of URLs on their way in: one form for each, pages of sitemaps, groups; and what it refuses.
+
+`tasks.py` calls it. What is refused is told on stderr, each with its place and its reason, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from timeoutq.cli.app import say, stop
+from timeoutq.cli.reading import LONGEST_LINE, bare_line
+from timeoutq.errors import BadUrl, InvalidInput
+from timeoutq.exit_codes import USAGE
+from timeoutq.model import Task, text
+from timeoutq.text import counted
+
+if TYPE_CHECKING:
+    from timeoutq.urls import Limits
+
+_COMMENT = re.compile(rb"(?:\A|[ \t])#.*", re.DOTALL)
+
+
+class By(StrEnum):
+    """What tasks are grouped by."""
+
+    host = "host"
+    domain = "domain"
+
+
+@dataclass
+class Intake:
+    """How tasks are taken in, and how many were refused."""
+
+    urls: bool = False
+    """Whether ids are URLs, which get their one form."""
+    by: By | None = None
+    lenient: bool = False
+    refused: int = 0
+    sitemaps: int = 0
+    """How many of those were sitemaps."""
+    tell: Callable[[str], None] = say
+    """Prints a line on stderr."""
+
+    def check(self) -> None:
+        """Raise `InvalidInput` for options that do not go together, and `MissingExtra` if a package is missing."""
+        if self.lenient and not self.strange:
+            raise InvalidInput("--lenient goes with --urls, --sitemap or --group-by: nothing else refuses single lines")
+        if self.strange:
+            import_module("timeoutq.urls")  # it says which package is missing
+
+    @property
+    def strange(self) -> bool:
+        """Whether anything is done here at all."""
+        return self.urls or self.by is not None
+
+    def refuse(self, where: str, error: InvalidInput) -> None:
+        """Count and tell what is left out."""
+        self.refused += 1
+        self.sitemaps += not isinstance(error, BadUrl)
+        said = f"{error.url[:200]!r} is refused: {error.reason}" if isinstance(error, BadUrl) else str(error)
+        self.tell(f"{where}: {said}" if where else said)
+
+    def line(self, line: bytes, number: int) -> bytes | None:
+        """Give the URL of a line of a file of URLs: without blanks, a byte order mark, and a comment; None without one.
+
+        A comment begins with a # at the beginning of the line or after a blank; elsewhere # begins a fragment.
+        """
+        if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise InvalidInput("line 1: the file is UTF-16: save it as UTF-8")
+        if len(line) >= LONGEST_LINE:
+            raise InvalidInput(f"line {number}: it has more than {LONGEST_LINE:,} bytes")
+        return bare_line(_COMMENT.sub(b"", bare_line(line, number)), 0) or None
+
+    def take(self, task: bytes | Task, where: str) -> bytes | Task | None:
+        """Give a task as it is put; None if it is refused."""
+        if not self.strange:
+            return task
+        from timeoutq.urls import domain, host, normalise
+
+        id = text(task) if isinstance(task, bytes) else task.task
+        try:
+            if "\t" in id:
+                raise BadUrl(id, url=id, reason="it holds a tab; a line holds a URL and nothing else")
+            if self.urls:
+                id = normalise(id)
+            group = domain(id) if self.by is By.domain else None
+            if self.by is By.host:
+                host(id)  # which the queue finds by itself: what is no URL has none, and is refused
+        except BadUrl as error:
+            self.refuse(where, error)
+            return None
+        if isinstance(task, Task):
+            return replace(task, task=id, group=task.group or group)
+        return id.encode("utf-8", "surrogateescape") if group is None else Task(id, group=group)
+
+    def end(self) -> None:
+        """End the command with exit code 2 if something was refused, unless --lenient was given."""
+        if self.refused and not self.lenient:
+            stop(USAGE, f"{self.words()}; all others were put (--lenient: exit code 0)")
+
+    def words(self) -> str:
+        """Say how much was refused."""
+        what = [(self.refused - self.sitemaps, "URL"), (self.sitemaps, "sitemap")]
+        words = " and ".join(counted(count, noun) for count, noun in what if count)
+        return f"{words} {'was' if self.refused == 1 else 'were'} refused"
+
+
+@dataclass(frozen=True)
+class Sitemaps:
+    """The sitemaps that a command names."""
+
+    sources: list[str]
+    keep_data: bool = False
+    """Whether lastmod, changefreq and priority become the payload."""
+    max_urls: int | None = None
+    max_time: float | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """Give the limits of reading, which hold for each of the sitemaps that are named."""
+        from timeoutq.urls import Limits
+
+        limits = Limits()
+        if self.max_urls is not None:
+            limits = replace(limits, pages=self.max_urls)
+        if self.max_time is not None:
+            limits = replace(limits, total_seconds=self.max_time)
+        return limits
+
+    def tasks(self, intake: Intake, payload: Any) -> Iterator[bytes | Task]:
+        """Give the pages of all sitemaps as tasks."""
+        from timeoutq.urls import sitemap
+
+        for source in self.sources:
+            for page in sitemap(source, limits=self.limits, refused=intake.refuse):
+                body = dict(page.data) or None if self.keep_data else payload
+                task = page.url.encode() if body is None else Task(page.url, body)
+                taken = intake.take(task, page.where)
+                if taken is not None:
+                    yield taken
+
+    def check(self, payload: Any, given: bool) -> None:
+        """Raise `InvalidInput` for options that do not go together; `given` says whether tasks come from elsewhere."""
+        if not self.sources:
+            for name, value in (
+                ("--sitemap-data", self.keep_data), ("--max-urls", self.max_urls), ("--max-time", self.max_time)
+            ):  # fmt: skip
+                if value:
+                    raise InvalidInput(f"{name} goes with --sitemap")
+        elif given:
+            raise InvalidInput("give --sitemap, or tasks, or --file, not several of them")
+        elif self.keep_data and payload is not None:
+            raise InvalidInput("give --payload or --sitemap-data, not both")
+
+
+def voice(progress: Any) -> Callable[[str], None]:
+    """Give what prints lines on stderr above a bar of progress."""
+    from rich.text import Text
+
+    from timeoutq.text import safe
+
+    console = progress.console
+    return lambda message: console.print(Text(f"timeoutq: {safe(message)}"), soft_wrap=True)
+
+
+def place(path: Path | None) -> Callable[[int], str]:
+    """Give what names a line of a file, or of stdin."""
+    return partial(_line, "standard input" if path is None or str(path) == "-" else str(path))
+
+
+def _line(name: str, number: int) -> str:
+    return f"{name}, line {number}"

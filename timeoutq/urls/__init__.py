@@ -1,0 +1,15 @@
+"""URLs for crawlers: one form for each page, hosts and domains, and sitemaps (extra `crawl`).
+
+    normalise(url, base)   the one form of a URL, which is the id of its page
+    host(url), domain(url) names for the groups of a polite queue
+    sitemap(source)        the pages that a sitemap names, on the web or in a file
+
+`cli/` and the demo call it, and so may your handlers: `Ack(put=[normalise(link, lease.task) for link in links])`.
+"""
+
+from timeoutq.errors import BadSitemap, BadUrl
+from timeoutq.urls.domains import domain, host
+from timeoutq.urls.normal import normalise
+from timeoutq.urls.sitemaps import Limits, Page, sitemap
+
+__all__ = ["BadSitemap", "BadUrl", "Limits", "Page", "domain", "host", "normalise", "sitemap"]
