@@ -129,6 +129,9 @@ def test_what_the_queue_has_already_stays(say: Say, queue: Queue, other: Queue) 
     assert other.stats().politeness == Politeness(5)
     assert (found["a.example"].delay, found["a.example"].budget) == (9, None)
     assert found["plain.example"].visits == 2
+    more = b'{"timeoutq": 2}\n{"host": "plain.example", "visits": 9}\n'
+    assert say("import", other.name, "--json", stdin=more).documents[0]["hosts_known"] == 1
+    assert other.hosts.inspect("plain.example").visits == 2
     assert found["trap.example"].banned == "spider trap", "a host without rules takes those of the file"
 
 
