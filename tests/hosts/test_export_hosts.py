@@ -114,8 +114,11 @@ def test_what_the_queue_has_already_stays(say: Say, queue: Queue, other: Queue) 
     other.configure(politeness=Politeness(5))
     other.hosts.set("a.example", delay=9)
     other.hosts.unblock("trap.example")
-    other.put("http://plain.example/own")
-    other.ack(other.claim(1))
+    other.configure(politeness=Politeness(0))
+    for n in range(2):
+        other.put(f"http://plain.example/own{n}")
+        other.ack(other.claim(1))
+    other.configure(politeness=Politeness(5))
     done = say("import", other.name, "--json", stdin=say("export", queue.name).raw)
     assert done.code == 0
     assert done.err == (
@@ -125,7 +128,10 @@ def test_what_the_queue_has_already_stays(say: Say, queue: Queue, other: Queue) 
     found = rules(other)
     assert other.stats().politeness == Politeness(5)
     assert (found["a.example"].delay, found["a.example"].budget) == (9, None)
-    assert found["plain.example"].visits == 1
+    assert found["plain.example"].visits == 2
+    more = b'{"timeoutq": 2}\n{"host": "plain.example", "visits": 9}\n'
+    assert say("import", other.name, "--json", stdin=more).documents[0]["hosts_known"] == 1
+    assert other.hosts.inspect("plain.example").visits == 2
     assert found["trap.example"].banned == "spider trap", "a host without rules takes those of the file"
 
 

@@ -226,6 +226,14 @@ def test_a_task_done_without_a_priority_was_done_at_0(fake: FakeQueue) -> None:
     assert list(fake.put(page(1), priority=1, improve=True)) == ["added"]
 
 
+def test_the_first_priority_of_a_queue_may_be_that_of_a_task_in_progress(fake: FakeQueue) -> None:
+    fake.put(page(1))
+    (lease,) = fake.claim(1)
+    assert list(fake.put(page(1), priority=5, improve=True)) == ["raised"]
+    fake.ack(lease)
+    assert fake.inspect(page(1)).priority == 5
+
+
 def test_improve_leaves_failed_tasks_alone_and_says_so(fake: FakeQueue) -> None:
     fake.put(page(1), priority=1)
     fake.fail(fake.claim(1)[0], "no", give_up=True)

@@ -66,7 +66,7 @@ if polite then
   function raise(ids, where, levels, found, had, bodies)
     local names
     for i = 1, #ids do
-      if found[i] == 'up' and not has('priority') then use('priority', true) end
+      if (found[i] == 'up' or found[i] == 'marked') and not has('priority') then use('priority', true) end
       if found[i] == 'marked' then
         if not has('rerun') then use('rerun', true) end
         redis.call('HSET', key('rerun'), ids[i], levels[i] .. ' ' .. (bodies[i] and '1' .. bodies[i] or '0'))
