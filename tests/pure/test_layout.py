@@ -17,9 +17,9 @@ ORDER = [
     "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
     "scripts", "calls", "replies", "operations", "rights", "address", "troubles", "deadlines", "patience", "names",
     "connection", "link", "embedded", "sending", "flows", "reads", "methods", "repairs", "why", "rooms", "hosts",
-    "client", "directory", "machine", "handlers", "found", "lifespan", "signals", "unending", "forks", "heartbeat",
-    "loopwatch", "cleaner", "refusals", "worker", "endings", "roster", "ledger", "process", "supervisor", "watch",
-    "testing", "transfer", "bench", "logs", "cli", "__main__",
+    "heartbeat", "keeper", "client", "directory", "machine", "handlers", "found", "lifespan", "signals", "unending",
+    "forks", "loopwatch", "cleaner", "refusals", "worker", "endings", "roster", "ledger", "process", "supervisor",
+    "watch", "testing", "transfer", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],
