@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -16,16 +17,16 @@ from typing import Any
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
-from scrapy.utils.spider import iterate_spider_output
-from tenacity import stop_never
+from scrapy.utils.misc import arg_to_iter
+from tenacity import RetryCallState
 from twisted.python.failure import Failure
 
 from timeoutq.client import AsyncQueue, twin
 from timeoutq.errors import InvalidInput, TimeoutqError
-from timeoutq.model import Ack, Lease, Release, Task
+from timeoutq.model import Lease, Release, Task
 from timeoutq.retry import GiveUp, Retry
 from timeoutq.scrapy import tasks
-from timeoutq.scrapy.engine import Engine
+from timeoutq.scrapy.engine import Engine, as_future
 from timeoutq.scrapy.opening import opened
 from timeoutq.scrapy.plan import Plan
 from timeoutq.scrapy.seeds import Seeds
@@ -126,7 +127,7 @@ class Crawl:
             self._handle,
             concurrency=self.plan.batch,
             prefetch=0,
-            retry=(self.queue.retry.wait, stop_never),  # RETRY_TIMES decides how often
+            retry=(self.queue.retry.wait, _is_no_retry),
             burst=not self.plan.stay,
             signals=False,
             drain_deadline=ANY_TIME,
@@ -167,10 +168,9 @@ class Crawl:
         finally:
             visit.finish()  # the lease is lost, or the worker ends
             self._taken.discard(visit)
-        end = visit.result()
-        if not isinstance(end, Ack | Release) and visit.found:
+        if visit.found and not visit.puts_with_ack:
             await self.queue.put(visit.found)  # what a failed callback has found is kept
-        return end
+        return visit.result()
 
     def _visit(self, lease: Lease, request: Request) -> Visit:
         if lease.attempt > 1:
@@ -340,21 +340,20 @@ class Crawl:
             visit.unhandled(output)
             visit.end_output()
             return output
-        found: Any = iterate_spider_output(output)
-        if hasattr(found, "__aiter__"):
-            return self.follow_async(visit, found)
-        if hasattr(found, "__await__") or hasattr(found, "addCallback"):
-            return self._follow_later(visit, found)
-        return self.follow(visit, found)
+        if hasattr(output, "__aiter__"):
+            return self.follow_async(visit, output)
+        if inspect.isawaitable(output) or hasattr(output, "asFuture"):
+            return self._follow_later(visit, output)
+        return self.follow(visit, arg_to_iter(output))
 
-    async def _follow_later(self, visit: Visit, found: Any) -> AsyncIterator[Any]:
+    async def _follow_later(self, visit: Visit, coming: Any) -> AsyncIterator[Any]:
         try:
-            output = await found
+            output = await (as_future(coming) if hasattr(coming, "asFuture") else coming)
         except BaseException as error:
             visit.broke(error)
             visit.end_output()
             raise
-        for one in self.follow(visit, iterate_spider_output(output)):
+        for one in self.follow(visit, arg_to_iter(output)):
             yield one
 
     def follow(self, visit: Visit, output: Any) -> Iterator[Any]:
@@ -457,6 +456,11 @@ class Crawl:
             if now != self._told.get(key, 0):
                 self._count(f"timeoutq/{name}", now - self._told.get(key, 0))
                 self._told[key] = now
+
+
+def _is_no_retry(state: RetryCallState) -> bool:
+    """Give up on all errors but a `Retry`: that of RetryMiddleware, which counts to RETRY_TIMES itself."""
+    return state.outcome is None or not isinstance(state.outcome.exception(), Retry)
 
 
 def _is_retry(request: Request, of: Request) -> bool:

@@ -17,7 +17,6 @@ from scrapy import Request, Spider
 
 from timeoutq.client import AsyncQueue
 from timeoutq.model import Answer, Lease, Release, Task
-from timeoutq.retry import GiveUp
 from timeoutq.scrapy.engine import Engine
 from timeoutq.scrapy.opening import mark_started
 from timeoutq.scrapy.plan import Plan
@@ -100,8 +99,8 @@ class Seeds:
         finally:
             self.visit = None
         await self._put(visit)
-        if isinstance(visit.end, GiveUp):
-            return visit.end
+        if visit.end is not None:
+            return visit.result()
         await mark_started(self._crawl.queue)
         return visit.result()
 

@@ -19,6 +19,7 @@ from timeoutq.retry import GiveUp, Retry
 from timeoutq.scrapy.tasks import Origin, Payload
 
 End = Ack | Release | Retry | GiveUp
+"""What a handler of the worker returns."""
 
 
 class Visit:
@@ -38,7 +39,7 @@ class Visit:
         self.again: Payload | None = None
         """The payload with which the task is to run again at once; None: it is not to."""
         self.retry: Retry | None = None
-        self.end: Release | GiveUp | None = None
+        self.end: Release | BaseException | None = None
         """How the visit ends if something went wrong; the first thing counts."""
         self.reason = ""
         """What came last from the downloader, in words."""
@@ -87,10 +88,8 @@ class Visit:
         """Note that a callback, an errback, a middleware or a pipeline has raised an error."""
         if isinstance(error, CloseSpider):
             self.close(Release())
-            return
-        give_up = GiveUp(error_words(error))
-        give_up.__cause__ = error
-        self.close(give_up)
+        else:
+            self.close(error)
 
     def unhandled(self, failure: Failure) -> None:
         """Note that a request has failed, and that the spider has no errback for it."""
@@ -98,7 +97,7 @@ class Visit:
         words = f"HTTP {response.status}" if hasattr(response, "status") else error_words(failure.value)
         self.close(GiveUp(words))
 
-    def close(self, end: Release | GiveUp) -> None:
+    def close(self, end: Release | BaseException) -> None:
         """Note how the visit ends, unless this is known already; the visit ends when its output is over."""
         if self.end is None:
             self.end = end
@@ -108,10 +107,17 @@ class Visit:
         if not self.over.done():
             self.over.set_result(None)
 
+    @property
+    def puts_with_ack(self) -> bool:
+        """Whether what was found goes with the ack; a visit that is released finds it again."""
+        return isinstance(self.end, Release) or (self.end is None and self.retry is None)
+
     def result(self) -> End:
-        """Say what is to become of the task."""
-        if self.end is not None:
+        """Say what is to become of the task; raises the error that has ended the visit, if one has."""
+        if isinstance(self.end, Release | GiveUp):
             return self.end
+        if self.end is not None:
+            raise self.end
         if self.retry is not None:
             return self.retry
         if self.again is not None:
