@@ -12,6 +12,7 @@ Everything a program needs is imported from here; a name's module is loaded when
     TimeoutqError, LeaseLost, InvalidInput, Unavailable, …
                         one class of error for each thing that a caller would do differently
     timeoutq.testing    queues in memory, for your own tests, with a clock that the test advances
+    timeoutq.scrapy     a Scrapy project on a queue: ADDONS = {"timeoutq.scrapy.Addon": 100}
 
 `help(timeoutq.Queue)` is the reference. The command `timeoutq` does the same from a shell: `timeoutq --help`.
 
@@ -24,7 +25,7 @@ begins with what it is for.
     a call       sending flows reads methods repairs why rooms hosts heartbeat keeper client directory
     the worker   machine handlers found lifespan signals unending forks loopwatch cleaner refusals worker
     processes    endings roster ledger process supervisor
-    on top       watch testing transfer bench logs cli
+    on top       watch testing transfer scrapy bench logs cli
 """
 
 from importlib import import_module

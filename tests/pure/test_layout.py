@@ -19,7 +19,7 @@ ORDER = [
     "connection", "link", "embedded", "sending", "flows", "reads", "methods", "repairs", "why", "rooms", "hosts",
     "heartbeat", "keeper", "client", "directory", "machine", "handlers", "found", "lifespan", "signals", "unending",
     "forks", "loopwatch", "cleaner", "refusals", "worker", "endings", "roster", "ledger", "process", "supervisor",
-    "watch", "testing", "transfer", "bench", "logs", "cli", "__main__",
+    "watch", "testing", "transfer", "scrapy", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],
@@ -48,6 +48,20 @@ ROOMS = {
     ],
     "watch": ["__init__", "metrics", "snapshot", "doctor", "draw", "live"],
     "testing": ["fake", "running", "__init__", "fixtures"],
+    "scrapy": [
+        "plan",
+        "tasks",
+        "engine",
+        "visits",
+        "opening",
+        "seeds",
+        "crawl",
+        "crawls",
+        "scheduler",
+        "middlewares",
+        "addon",
+        "__init__",
+    ],
     "bench": [
         "__init__",
         "terms",

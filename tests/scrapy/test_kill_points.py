@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.rig.spiders.points import PAGES, POINTS
 from tests.rig.spiders.site import Answer, Seen, Site, html
+from tests.rig.spiders.starting import Spiders, order
 from timeoutq import Queue
 
 pytest.importorskip("scrapy")
@@ -31,31 +28,21 @@ def pages(seen: Seen) -> Answer:
     return html(*(f"/{link}" for link in (2 * number + 1, 2 * number + 2) if link < PAGES), title=page)
 
 
-def crawl(url: str, site: str, name: str, folder: Path, die_at: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the spider in a process of its own, until it has ended."""
-    settings = {"TIMEOUTQ_URL": url, "TIMEOUTQ_QUEUE": name, "TIMEOUTQ_LEASE": 1}
-    order = [{"spider": "tests.rig.spiders.points:Mortal", "arguments": {"site": site}, "settings": settings}]
+def spider(queue: Queue, site: str, folder: Path, die_at: str) -> Spiders:
+    """Start the spider in a process of its own."""
     words = {"DIE_AT": die_at, "DIE_ONCE": str(folder / "died"), "ITEMS": str(folder / "items")}
-    return subprocess.run(
-        [os.environ.get("TIMEOUTQ_SCRAPY_PYTHON", sys.executable), "-m", "tests.rig.spiders.run"],
-        input=json.dumps(order), env={**os.environ, **words}, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+    return Spiders(queue.given[0], [order("points:Mortal", site, TIMEOUTQ_QUEUE=queue.name, TIMEOUTQ_LEASE=1)], **words)
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_spider_that_is_killed_loses_nothing_and_puts_nothing_twice(
-    queue: Queue, tmp_path: Path, point: str
-) -> None:
-    url = queue.given[0]
-    assert url is not None
+def test_a_spider_that_is_killed_loses_nothing_and_puts_nothing_twice(queue: Queue, tmp_path: Path, point: str) -> None:
     queue.purge()
     with Site(pages) as site:
-        killed = crawl(url, site.url, queue.name, tmp_path, point)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        with spider(queue, site.url, tmp_path, point) as killed:
+            assert killed.code() == -signal.SIGKILL, killed.log()
         assert queue.stats().in_progress > 0, "the process was to die with leases"
-        ended = crawl(url, site.url, queue.name, tmp_path, point)
-        assert ended.returncode == 0, ended.stderr
-    (result,) = json.loads(ended.stdout)
+        with spider(queue, site.url, tmp_path, point) as other:
+            (result,) = other.results()
     assert result["reason"] == "finished"
     items = (tmp_path / "items").read_text().split()
     expected = {str(page) for page in range(PAGES) if page not in (6, 7)} | {"moved", "error-7"}

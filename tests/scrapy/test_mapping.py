@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.rig.spiders.site import Answer, Seen, Site, html
+from tests.rig.spiders.starting import Spiders, order
 from timeoutq import Politeness, Queue, State, Task
 from timeoutq.embedded import EmbeddedServer
 
@@ -69,7 +66,8 @@ class Ran:
     log: str
 
     def items(self, name: str) -> list[dict[str, Any]]:
-        return self.results[name]["items"]
+        items: list[dict[str, Any]] = self.results[name]["items"]
+        return items
 
     def queue(self, name: str) -> Queue:
         return Queue(name, self.url)
@@ -90,25 +88,12 @@ def ran(server: EmbeddedServer) -> Iterator[Ran]:
                 queue.purge()
         with Queue("misses", server.url, politeness=Politeness(0, 8)) as queue:
             queue.put(Task(f"{site.url}/misses/late", payload={"callback": "parse_late"}))
-        orders = [
-            {
-                "spider": f"tests.rig.spiders.mapping:{kind}",
-                "arguments": {"site": site.url},
-                "settings": {
-                    "TIMEOUTQ_URL": server.url,
-                    "RETRY_TIMES": {"errbacks": 0, "gives_up": 1}.get(name, 2),
-                },
-            }
-            for name, kind in NAMES.items()
-        ]
-        python = os.environ.get("TIMEOUTQ_SCRAPY_PYTHON", sys.executable)
-        done = subprocess.run(
-            [python, "-m", "tests.rig.spiders.run"], input=json.dumps(orders), capture_output=True, text=True, timeout=100,
-            check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        results = dict(zip(NAMES, json.loads(done.stdout), strict=True))
-        yield Ran(site, server.url, results, done.stderr)
+        times = {"errbacks": 0, "gives_up": 1}
+        orders = [order(f"mapping:{kind}", site.url, RETRY_TIMES=times.get(name, 2)) for name, kind in NAMES.items()]
+        with Spiders(server.url, orders) as spiders:
+            results = dict(zip(NAMES, spiders.results(100), strict=True))
+            log = spiders.log()
+        yield Ran(site, server.url, results, log)
         for name in NAMES:
             with Queue(name, server.url) as queue:
                 queue.purge()
@@ -269,7 +254,11 @@ def test_a_callback_that_raises_fails_its_task_with_the_traceback_and_what_it_ha
     with ran.queue("raises") as queue:
         infos = [queue.inspect(ran.path("raises", page)) for page in ("", "at-once", "async")]
         assert str(queue.states(ran.path("raises", "found"))[0]) == "done"
-    assert [info.error for info in infos] == ["KeyError: 'title'", "ZeroDivisionError: at once", "ZeroDivisionError: later"]
+    assert [info.error for info in infos] == [
+        "KeyError: 'title'",
+        "ZeroDivisionError: at once",
+        "ZeroDivisionError: later",
+    ]
     for info, function in zip(infos, ("parse", "raise_at_once", "raise_async"), strict=True):
         assert info.state is State.FAILED
         assert f"in Raises.{function}" in (info.traceback or "").replace(f"in {function}", f"in Raises.{function}")
@@ -297,7 +286,10 @@ def test_pages_that_robots_txt_forbids_fail_with_this_reason(ran: Ran) -> None:
 
 
 def test_a_crawl_spider_with_rules_works(ran: Ran) -> None:
-    assert sorted((item["path"], item["text"]) for item in ran.items("rules")) == [("page1", "page1"), ("page2", "page2")]
+    assert sorted((item["path"], item["text"]) for item in ran.items("rules")) == [
+        ("page1", "page1"),
+        ("page2", "page2"),
+    ]
 
 
 def test_a_callback_that_closes_the_spider_gives_its_page_back_and_what_it_has_found(ran: Ran) -> None:

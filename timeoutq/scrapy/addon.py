@@ -48,10 +48,14 @@ class Addon:
             )
         reactor = settings.get("TWISTED_REACTOR")
         if reactor not in (None, REACTOR):
-            raise InvalidInput(f"timeoutq needs the asyncio reactor: set TWISTED_REACTOR to {REACTOR!r}, not {reactor!r}")
+            raise InvalidInput(
+                f"timeoutq needs the asyncio reactor: set TWISTED_REACTOR to {REACTOR!r}, not {reactor!r}"
+            )
         crawls.register(self._crawler, plan.read(settings))
         if settings.getbool("AUTOTHROTTLE_ENABLED"):
-            log.warning("AUTOTHROTTLE_ENABLED is turned off: on timeoutq, the queue decides how often a host is visited")
+            log.warning(
+                "AUTOTHROTTLE_ENABLED is turned off: on timeoutq, the queue decides how often a host is visited"
+            )
 
         def put(name: str, value: Any) -> None:
             settings.set(name, value, priority=ABOVE_ALL)
@@ -65,7 +69,6 @@ class Addon:
             put(name, {**settings.getdict(name), part: place})
         # the queue is polite for all processes together
         put("DOWNLOAD_DELAY", 0)
-        put("RANDOMIZE_DOWNLOAD_DELAY", False)
         put("AUTOTHROTTLE_ENABLED", False)
         put("DOWNLOAD_SLOTS", {})
         put("CONCURRENT_REQUESTS_PER_IP", 0)

@@ -30,7 +30,7 @@ from timeoutq.scrapy.engine import Engine, as_future
 from timeoutq.scrapy.opening import opened
 from timeoutq.scrapy.plan import Plan
 from timeoutq.scrapy.seeds import Seeds
-from timeoutq.scrapy.visits import End, Errback, Visit, visit_of
+from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
 from timeoutq.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class Crawl:
         try:
             await worker.run()
         except Exception as error:
-            log.error("the worker of queue %s has ended: %s", self.queue.name, error)  # noqa: TRY400
+            log.error("the worker of queue %s has ended: %s", self.queue.name, error)
             reason = "timeoutq_error"
         self.is_drained = True
         if reason and not self.engine.is_closing:
@@ -257,9 +257,7 @@ class Crawl:
         base = self._base(request)
         taken = True
         try:
-            if base == visit.base:
-                taken = self._add_to(visit, request)
-            elif request.dont_filter and not visit.is_start:
+            if base == visit.base or (request.dont_filter and not visit.is_start):
                 taken = self._add_to(visit, request)
             else:
                 # a redirect of a start request is one, too: it has no other reason for its dont_filter
@@ -398,7 +396,7 @@ class Crawl:
     def _on_item_error(self, response: Any, failure: Failure) -> None:
         visit = self._visit_of(response)
         if visit is not None:
-            visit.broke(failure.value)
+            visit.broke(error_of(failure))
             visit.item_in()
 
     def _visit_of(self, response: Any) -> Visit | None:
@@ -442,9 +440,8 @@ class Crawl:
     # ---- what it says of itself
 
     def _count(self, name: str, n: int = 1) -> None:
-        stats = self._crawler.stats
-        if stats is not None:
-            stats.inc_value(name, n)
+        stats: Any = self._crawler.stats
+        stats.inc_value(name, n)
 
     def _tell_stats(self) -> None:
         if self._worker is None:

@@ -1,4 +1,4 @@
-"""What this room needs of Scrapy's engine, in one place, because Scrapy's versions differ and some of it has no public name.
+"""What this room needs of Scrapy's engine, in one place: some of it has no public name, or another in each version.
 
 Tested with Scrapy 2.11 and the newest version.
 """

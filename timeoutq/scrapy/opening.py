@@ -1,4 +1,7 @@
-"""Opens the queue of a spider: a new queue becomes polite and gets the spider's name; a queue of another spider is refused."""
+"""Opens the queue of a spider: a new queue becomes polite and gets the spider's name.
+
+A queue that another spider made, or that is not polite, is refused.
+"""
 
 from __future__ import annotations
 

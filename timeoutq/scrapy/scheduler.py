@@ -14,28 +14,31 @@ from timeoutq.scrapy.crawls import crawl_of
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from timeoutq.scrapy.crawl import Crawl
-
 
 class Scheduler(BaseScheduler):
     """Hands the tasks of a queue to Scrapy's engine."""
 
-    def __init__(self, crawl: Crawl, stats: Any) -> None:
-        self._crawl = crawl
-        self._stats = stats
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._stats: Any = crawler.stats
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the scheduler of a crawler. Raises `InvalidInput` if the addon is not there."""
-        return cls(crawl_of(crawler), crawler.stats)
+        """Make the scheduler of a crawler."""
+        return cls(crawler)
 
     def open(self, spider: Spider) -> Deferred[None]:
-        """Open the queue, and begin to claim."""
-        return deferred_from_coro(self._crawl.open())
+        """Open the queue, and begin to claim. Raises `InvalidInput` if the addon is not there."""
+        return deferred_from_coro(self._open())
 
-    def close(self, reason: str) -> Deferred[None]:
+    async def _open(self) -> None:
+        # Scrapy hides an error that is raised earlier
+        self._crawl = crawl_of(self._crawler)
+        await self._crawl.open()
+
+    def close(self, reason: str) -> Deferred[None] | None:
         """Give back what is left."""
-        return deferred_from_coro(self._crawl.close())
+        return deferred_from_coro(self._crawl.close()) if hasattr(self, "_crawl") else None
 
     def has_pending_requests(self) -> bool:
         """Say whether the queue may still bring requests."""

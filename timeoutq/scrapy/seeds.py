@@ -1,4 +1,4 @@
-"""The start of a spider, once for each queue: a task of its own, whose handler goes through the spider's start requests.
+"""The start of a spider, once for each queue: a task of its own, whose handler goes through the start requests.
 
 Whichever process claims this task puts the start requests. While the task is not done, the queue is not drained, so no
 process that is early ends too soon; and if the process is killed, another one does the task again. When all start

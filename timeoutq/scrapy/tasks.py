@@ -267,9 +267,8 @@ def _plain(value: Any, where: str, request: Request) -> Any:
         items = cast("list[Any]", value)
         return [_plain(item, f"{where}[{i}]", request) for i, item in enumerate(items)]
     if isinstance(value, dict):
-        pairs = cast("dict[Any, Any]", value)
         found: dict[str, Any] = {}
-        for key, item in pairs.items():
+        for key, item in cast("Mapping[Any, Any]", value).items():
             if not isinstance(key, str):
                 raise InvalidInput(_refusal(request, where, f"a key that is no text, {key!r:.80},"))
             found[key] = _plain(item, f"{where}[{key!r}]", request)

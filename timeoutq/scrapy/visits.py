@@ -93,8 +93,9 @@ class Visit:
 
     def unhandled(self, failure: Failure) -> None:
         """Note that a request has failed, and that the spider has no errback for it."""
-        response = getattr(failure.value, "response", None)
-        words = f"HTTP {response.status}" if hasattr(response, "status") else error_words(failure.value)
+        error = error_of(failure)
+        response: Any = getattr(error, "response", None)
+        words = error_words(error) if response is None else f"HTTP {response.status}"
         self.close(GiveUp(words))
 
     def close(self, end: Release | BaseException) -> None:
@@ -149,6 +150,12 @@ class Errback:
     @property
     def __name__(self) -> str:
         return str(getattr(self.function, "__name__", "errback"))
+
+
+def error_of(failure: Failure) -> BaseException:
+    """Give the error that a failure holds."""
+    value: Any = failure.value  # pyright: ignore[reportUnknownMemberType]  # Twisted leaves it open
+    return value if isinstance(value, BaseException) else RuntimeError(f"the failure holds {value!a:.200}")
 
 
 def visit_of(request: Request | None) -> Visit | None:

@@ -18,7 +18,7 @@ POINTS = [
     "the item is stored", "in the errback", "at a retry",
 ]  # fmt: skip
 PAGES = 24
-"""Pages 0 to 23 link to two others; page 5 is fetched at the second try, page 6 redirects to `moved`, 7 cannot be had."""
+"""Pages 0 to 23 link to two others; page 5 needs a second try, page 6 redirects to `moved`, and page 7 is not there."""
 VICTIM = 3
 """The page at which the process dies."""
 
@@ -76,7 +76,7 @@ class Mortal(scrapy.Spider):
     name = "mortal"
     custom_settings = {
         "ITEM_PIPELINES": {"tests.rig.spiders.points.Store": 1},
-        "DOWNLOADER_MIDDLEWARES": {"tests.rig.spiders.points.Network": 10},
+        "DOWNLOADER_MIDDLEWARES": {"tests.rig.spiders.points.Network": 560},
         "SPIDER_MIDDLEWARES": {"tests.rig.spiders.points.Arrival": 10},
     }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +15,7 @@ from scrapy import signals
 from scrapy.crawler import Crawler, CrawlerProcess
 from scrapy.settings import Settings
 from scrapy.utils.reactor import install_reactor
+from twisted.python.failure import Failure
 
 COMMON = {
     "ADDONS": {"timeoutq.scrapy.Addon": 100},
@@ -29,7 +31,7 @@ def main() -> None:
     """Run the spiders, and print what came of them."""
     orders: list[dict[str, Any]] = json.load(sys.stdin)
     install_reactor(COMMON["TWISTED_REACTOR"])  # type: ignore[arg-type]  # text
-    process = CrawlerProcess(Settings(COMMON))
+    process = CrawlerProcess({"LOG_LEVEL": "INFO"})  # its settings are those of each crawler, too
     results: list[dict[str, Any]] = []
     for order in orders:
         module, _, name = order["spider"].partition(":")
@@ -38,11 +40,13 @@ def main() -> None:
         result: dict[str, Any] = {"items": [], "error": "", "stats": {}}
         results.append(result)
         _follow(crawler, result)
-        process.crawl(crawler, **order.get("arguments", {})).addErrback(
-            lambda failure, result=result: result.update(error=f"{failure.type.__name__}: {failure.value}")
-        )
+        process.crawl(crawler, **order.get("arguments", {})).addErrback(partial(_note, result))
     process.start(stop_after_crawl=True)
     json.dump(results, sys.stdout, default=str)
+
+
+def _note(result: dict[str, Any], failure: Failure) -> None:
+    result["error"] = f"{type(failure.value).__name__}: {failure.value}"
 
 
 def _follow(crawler: Crawler, result: dict[str, Any]) -> None:

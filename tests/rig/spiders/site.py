@@ -1,4 +1,4 @@
-"""A web site on loopback, in a thread of the test: each page is what a function says, and each visit is written down."""
+"""A web site on loopback, in a thread of the test: a function makes each page, and each visit is written down."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Site:
                 self.end_headers()
                 self.wfile.write(answer)
 
-            do_POST = do_PUT = do_GET
+            do_POST = do_PUT = do_GET  # noqa: N815  # likewise
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
