@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
@@ -154,8 +154,8 @@ class Errback:
 
 def error_of(failure: Failure) -> BaseException:
     """Give the error that a failure holds."""
-    value: Any = failure.value  # pyright: ignore[reportUnknownMemberType]  # Twisted leaves it open
-    return value if isinstance(value, BaseException) else RuntimeError(f"the failure holds {value!a:.200}")
+    value: Any = cast("Any", failure).value  # Twisted leaves its type open
+    return value if isinstance(value, BaseException) else RuntimeError("the failure holds no error")
 
 
 def visit_of(request: Request | None) -> Visit | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import scrapy
@@ -22,7 +23,7 @@ class Mapped(scrapy.Spider):
     def start_requests(self) -> Any:
         yield Request(f"{self.site}/{self.name}/")
 
-    async def start(self) -> Any:
+    async def start(self) -> AsyncIterator[Any]:
         for request in self.start_requests():
             yield request
 
@@ -335,7 +336,7 @@ class Rules(CrawlSpider):
     def start_requests(self) -> Any:
         yield Request(f"{self.site}/rules/", dont_filter=True)
 
-    async def start(self) -> Any:
+    async def start(self) -> AsyncIterator[Any]:
         for request in self.start_requests():
             yield request
 

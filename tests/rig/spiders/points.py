@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import AsyncIterator
 from typing import Any
 
 import scrapy
@@ -94,7 +95,7 @@ class Mortal(scrapy.Spider):
         die("in start", str(VICTIM))
         yield Request(f"{self.site}/1")
 
-    async def start(self) -> Any:
+    async def start(self) -> AsyncIterator[Any]:
         for request in self.start_requests():
             yield request
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from typing import Any
 import redis
 
 from tests.rig.spiders.site import Answer, Seen, Site
-from timeoutq import Queue
+from timeoutq import Politeness, Queue
 from timeoutq.embedded import EmbeddedServer
 
 QUEUE = "docs"
@@ -103,7 +102,7 @@ class Storm:
         self._processes.append(process)
         return process
 
-    def run(self, ran: Ran, processes: int, every: float, holders: Any = None, latest: float = 600.0) -> Ran:
+    def run(self, ran: Ran, processes: int, every: float, holders: Any = None, latest: float = 1800.0) -> Ran:
         """Run until all processes have ended by themselves; kill one `every` so many seconds, unless this is 0."""
         before, began = len(self._site.visits), time.monotonic()
         for _ in range(processes):
@@ -133,7 +132,7 @@ class Storm:
     def _strike(self, ran: Ran, holders: Any) -> None:
         held = {} if holders is None else holders()
         having = [process for process in self._processes if held.get(process.pid)]
-        victim = random.choice(having or self._processes)  # no secret
+        victim = (having or self._processes)[0]  # the oldest: the others have just started
         victim.send_signal(signal.SIGKILL)
         victim.wait()
         ran.kills += 1
@@ -163,7 +162,7 @@ def storms(
         settings = {**common, "TIMEOUTQ_URL": url, "TIMEOUTQ_LEASE": 2}
         storm = Storm(site, folder, settings)
         queue.configure(max_crashes=1000)
-        queue.configure(politeness=_polite(common))
+        queue.configure(politeness=Politeness(0, 8 * processes))
         found.append(storm.run(Ran("timeoutq"), processes, every, partial(holders, queue)))
         assert queue.drained()
         stats = queue.stats()
@@ -175,12 +174,6 @@ def storms(
         other = Storm(site, folder, {**common, **SCRAPY_REDIS, "REDIS_URL": url})
         found.append(other.run(Ran("scrapy-redis"), processes, every))
     return found
-
-
-def _polite(settings: Mapping[str, Any]) -> Any:
-    from timeoutq import Politeness
-
-    return Politeness(0, settings["CONCURRENT_REQUESTS_PER_DOMAIN"])
 
 
 def table(found: Sequence[Ran]) -> str:
@@ -206,7 +199,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="a folder of pages, instead of a package")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--every", type=float, default=2.0, help="seconds between two kills")
-    parser.add_argument("--delay", type=float, default=0.3, help="seconds that each page takes")
+    parser.add_argument("--delay", type=float, default=0.1, help="seconds that each page takes")
     parser.add_argument("--url", help="a server, instead of an embedded one")
     given = parser.parse_args()
     with ExitStack() as stack:
