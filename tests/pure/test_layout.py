@@ -73,6 +73,8 @@ ROOMS = {
         "hosts",
         "latency",
         "pauses",
+        "crawled",
+        "spiders",
         "report",
     ],
     "cli": [
