@@ -8,6 +8,7 @@ from typing import Any, Self
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 
+from timeoutq import telling
 from timeoutq.errors import InvalidInput
 from timeoutq.scrapy import crawls, plan
 from timeoutq.scrapy.engine import REACTOR
@@ -53,8 +54,10 @@ class Addon:
             )
         crawls.register(self._crawler, plan.read(settings))
         if settings.getbool("AUTOTHROTTLE_ENABLED"):
-            log.warning(
-                "AUTOTHROTTLE_ENABLED is turned off: on timeoutq, the queue decides how often a host is visited"
+            telling.say(
+                log,
+                logging.WARNING,
+                "AUTOTHROTTLE_ENABLED is turned off: on timeoutq, the queue decides how often a host is visited",
             )
 
         def put(name: str, value: Any) -> None:

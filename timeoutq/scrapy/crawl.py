@@ -21,6 +21,7 @@ from scrapy.utils.misc import arg_to_iter
 from tenacity import RetryCallState
 from twisted.python.failure import Failure
 
+from timeoutq import telling
 from timeoutq.client import AsyncQueue, twin
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import Lease, Release, Task
@@ -140,7 +141,7 @@ class Crawl:
         try:
             await worker.run()
         except Exception as error:
-            log.error("the worker of queue %s has ended: %s", self.queue.name, error)
+            self._say(logging.ERROR, "the worker of queue %s has ended: %s", self.queue.name, error)
             reason = "timeoutq_error"
         self.is_drained = True
         if reason and not self.engine.is_closing:
@@ -229,7 +230,7 @@ class Crawl:
 
     def _refuse(self, visit: Visit | None, refused: InvalidInput) -> None:
         self._count("timeoutq/refused")
-        log.error("%s", refused, extra={"spider": self.spider})
+        self._say(logging.ERROR, "%s", refused)
         if visit is not None:
             visit.broke(refused)
 
@@ -302,7 +303,7 @@ class Crawl:
                 try:
                     await self._put_strays()
                 except TimeoutqError as error:
-                    log.warning("queue %s: requests wait to be put: %s", self.queue.name, error)
+                    self._say(logging.WARNING, "queue %s: requests wait to be put: %s", self.queue.name, error)
                     await asyncio.sleep(pause)
                     pause = min(5.0, pause * 2)
         finally:
@@ -438,6 +439,9 @@ class Crawl:
         self._missing = gone
 
     # ---- what it says of itself
+
+    def _say(self, level: int, message: str, *words: object) -> None:
+        telling.say(log, level, message, *words, fields={"spider": self.spider})
 
     def _count(self, name: str, n: int = 1) -> None:
         stats: Any = self._crawler.stats

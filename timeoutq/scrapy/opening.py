@@ -9,7 +9,7 @@ import logging
 
 from scrapy import Spider
 
-from timeoutq import sending
+from timeoutq import sending, telling
 from timeoutq.client import AsyncQueue
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Politeness, Stats
@@ -67,7 +67,8 @@ async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
 
 
 def _tell_difference(queue: AsyncQueue, stats: Stats, wanted: Politeness) -> None:
-    log.warning(
+    telling.say(
+        log, logging.WARNING,
         "queue %s keeps its own politeness, %s; the project's settings say %s. To change it: timeoutq configure %s "
         "--delay %gs --per-host %d",
         queue.name, stats.politeness, wanted, queue.name, wanted.delay, wanted.per_host,

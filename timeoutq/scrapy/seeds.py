@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 from scrapy import Request, Spider
 
+from timeoutq import telling
+from timeoutq.arguments import error_words
 from timeoutq.client import AsyncQueue
 from timeoutq.model import Answer, Lease, Release, Task
 from timeoutq.scrapy.engine import Engine
@@ -94,7 +96,11 @@ class Seeds:
                 else:
                     await self._crawl.engine.store(one)
         except Exception as error:
-            log.exception("Error while obtaining start requests", extra={"spider": self._crawl.spider})
+            words = "the start requests of spider %s cannot be had: %s"
+            telling.say(
+                log, logging.ERROR, words, self._crawl.spider.name, error_words(error),
+                fields={"spider": self._crawl.spider},
+            )  # fmt: skip
             visit.broke(error)
         finally:
             self.visit = None
