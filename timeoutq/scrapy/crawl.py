@@ -366,8 +366,7 @@ class Crawl:
                         visit.item_out()
                     yield one
         except BaseException as error:
-            if not isinstance(error, GeneratorExit):
-                visit.broke(error)
+            visit.broke(error)
             visit.end_output()
             raise
         visit.end_output()
@@ -383,8 +382,7 @@ class Crawl:
                         visit.item_out()
                     yield one
         except BaseException as error:
-            if not isinstance(error, GeneratorExit):
-                visit.broke(error)
+            visit.broke(error)
             visit.end_output()
             raise
         visit.end_output()

@@ -85,8 +85,8 @@ class Visit:
         self._look()
 
     def broke(self, error: BaseException) -> None:
-        """Note that a callback, an errback, a middleware or a pipeline has raised an error."""
-        if isinstance(error, CloseSpider):
+        """Note that a callback, an errback, a middleware or a pipeline has raised an error, or was ended by Scrapy."""
+        if isinstance(error, CloseSpider | GeneratorExit | asyncio.CancelledError):
             self.close(Release())
         else:
             self.close(error)

@@ -82,14 +82,17 @@ class Storm:
         self._items.unlink(missing_ok=True)
         self._folder = folder
         self._settings = settings
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        """The processes that live, by their user agents, the oldest first."""
         self._started = 0
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> None:
         """Start a process."""
-        arguments = {"site": f"{self._site.url}/index.html"}
-        order = [{"spider": "tests.rig.spiders.docs:Docs", "arguments": arguments, "settings": dict(self._settings)}]
         self._started += 1
+        name = f"storm-{self._started}"
+        arguments = {"site": f"{self._site.url}/index.html"}
+        settings = {**self._settings, "USER_AGENT": name}
+        order = [{"spider": "tests.rig.spiders.docs:Docs", "arguments": arguments, "settings": settings}]
         log = (self._folder / f"log-{self._started}").open("wb")
         process = subprocess.Popen(
             [os.environ.get("TIMEOUTQ_SCRAPY_PYTHON", sys.executable), "-m", "tests.rig.spiders.run"],
@@ -99,8 +102,7 @@ class Storm:
         assert process.stdin is not None
         process.stdin.write(json.dumps(order).encode())
         process.stdin.close()
-        self._processes.append(process)
-        return process
+        self._processes[name] = process
 
     def run(self, ran: Ran, processes: int, every: float, holders: Any = None, latest: float = 1800.0) -> Ran:
         """Run until all processes have ended by themselves; kill one `every` so many seconds, unless this is 0."""
@@ -110,18 +112,17 @@ class Storm:
         strike_at = time.monotonic() + every
         try:
             while self._processes:
-                for process in list(self._processes):
+                for name, process in list(self._processes.items()):
                     if process.poll() is not None:
                         ran.codes.append(process.returncode)
-                        self._processes.remove(process)
+                        del self._processes[name]
                 if time.monotonic() - began > latest:
                     raise TimeoutError(f"{ran.name}: not over after {latest:g} s")
-                if every and time.monotonic() >= strike_at and self._processes:
-                    self._strike(ran, holders)
+                if every and time.monotonic() >= strike_at and self._strike(ran, before, holders):
                     strike_at = time.monotonic() + every
                 time.sleep(0.02)
         finally:
-            for process in self._processes:
+            for process in self._processes.values():
                 process.kill()
                 process.wait()
         ran.seconds = time.monotonic() - began
@@ -129,16 +130,19 @@ class Storm:
         ran.items = self._items.read_text().splitlines()
         return ran
 
-    def _strike(self, ran: Ran, holders: Any) -> None:
-        held = {} if holders is None else holders()
-        having = [process for process in self._processes if held.get(process.pid)]
-        victim = (having or self._processes)[0]  # the oldest: the others have just started
+    def _strike(self, ran: Ran, before: int, holders: Any) -> bool:
+        """Kill the oldest process that has visited the site, and start another; say whether there was one."""
+        seen = {visit.headers.get("User-Agent", "") for visit in self._site.visits[before:]}
+        name = next((name for name in self._processes if name in seen), None)
+        if name is None:
+            return False
+        victim = self._processes.pop(name)
         victim.send_signal(signal.SIGKILL)
         victim.wait()
         ran.kills += 1
-        ran.met += bool(having)
-        self._processes.remove(victim)
+        ran.met += bool(holders is not None and holders().get(victim.pid))
         self.start()
+        return True
 
 
 def holders(queue: Queue) -> dict[int, int]:
