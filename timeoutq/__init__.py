@@ -13,6 +13,7 @@ Everything a program needs is imported from here; a name's module is loaded when
                         one class of error for each thing that a caller would do differently
     timeoutq.urls       URLs in one form, their hosts and domains, and sitemaps (extra `crawl`)
     timeoutq.testing    queues in memory, for your own tests, with a clock that the test advances
+    timeoutq.scrapy     a Scrapy project on a queue: ADDONS = {"timeoutq.scrapy.Addon": 100}
 
 `help(timeoutq.Queue)` is the reference. The command `timeoutq` does the same from a shell: `timeoutq --help`.
 
@@ -22,10 +23,10 @@ begins with what it is for.
     words        errors exit_codes model standing arguments text telling retry tracebacks durations
     a verb       scripts calls replies operations rights
     the server   address troubles deadlines patience names connection link embedded
-    a call       sending flows reads methods repairs why rooms hosts client directory
-    the worker   machine handlers found lifespan signals unending forks heartbeat loopwatch cleaner refusals worker
+    a call       sending flows reads methods repairs why rooms hosts heartbeat keeper client directory
+    the worker   machine handlers found lifespan signals unending forks loopwatch cleaner refusals worker
     processes    endings roster ledger process supervisor
-    on top       watch testing transfer urls bench logs cli
+    on top       watch testing transfer urls scrapy bench logs cli
 """
 
 from importlib import import_module

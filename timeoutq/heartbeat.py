@@ -1,24 +1,29 @@
 """Keeps leases alive: one thread, one connection of its own, one call for all leases each third of the timeout.
 
-The worker starts it. It runs outside of the event loop, so that a handler that blocks the loop does not lose the leases
-of the others; only code that holds the GIL for longer than two thirds of the timeout can. It also tells the queue that
-this worker lives, and learns how many others do.
+The worker starts it, and `queue.keeper()` does for programs that claim by hand. It runs outside of the event loop, so
+that a handler that blocks the loop does not lose the leases of the others; only code that holds the GIL for longer than
+two thirds of the timeout can. It also tells the queue that this worker lives, and learns how many others do. `Pulse`
+decides what is due and when; the keeper of an `AsyncQueue` uses it in an asyncio task.
 """
 
 from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
-from timeoutq import sending, telling, tracebacks
+from timeoutq import flows, sending, telling, tracebacks
 from timeoutq.arguments import error_words
-from timeoutq.client import Queue
 from timeoutq.durations import Spans
 from timeoutq.errors import TimeoutqError
-from timeoutq.machine import THIS, Machine
-from timeoutq.model import Answer, Lease, Outcome
+from timeoutq.model import Answer, Lease
+from timeoutq.operations import Operations
+from timeoutq.sending import Flow, Talk
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -33,19 +38,161 @@ NEWS_EVERY = 1.0
 """Seconds between signs of life when the worker's numbers have changed."""
 
 
+class Client(Protocol):
+    """What a heartbeat needs of a queue for code that blocks."""
+
+    name: str
+    worker: str
+    talk: Talk
+    operations: Operations
+
+    @property
+    def timeout(self) -> float:
+        """The length of a lease, seconds."""
+        ...
+
+    def run(self, flow: Flow[T]) -> T:
+        """Carry out a flow."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class Threads(Protocol):
+    """Where the thread of a heartbeat comes from."""
+
+    def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        """Make a thread; it is not started yet."""
+        ...
+
+    def event(self) -> threading.Event:
+        """Make an event that threads can wait for."""
+        ...
+
+
+class PlainThreads:
+    """The threads of this process."""
+
+    def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        """Make a thread that ends with the process at the latest; it is not started yet."""
+        return threading.Thread(target=target, name=name, daemon=True)
+
+    def event(self) -> threading.Event:
+        """Make an event that threads can wait for."""
+        return threading.Event()
+
+
+class Pulse:
+    """Decides when a heartbeat extends leases and gives signs of life, and what it says in the log. No I/O."""
+
+    def __init__(self, queue: str, worker: str, timeout: float, about: Callable[[], Mapping[str, object]]) -> None:
+        """Prepare; `timeout` is the length of a lease in seconds, `about` gives what the worker says of itself."""
+        self.period = timeout / 3
+        self.down = False
+        """Whether the server did not answer when it was asked last."""
+        self.said: Mapping[str, object] = {}
+        """What the worker has last said of itself."""
+        self._queue = queue
+        self._fields = {"queue": queue, "worker": worker}
+        self._about = about
+        self._extend_at = self._beat_at = self._news_at = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin to count: the first sign of life is due now, the first extension after a third of the timeout."""
+        self._extend_at, self._beat_at, self._news_at = time.monotonic() + self.period, time.monotonic(), 0.0
+
+    def is_to_beat(self) -> bool:
+        """Say whether a sign of life is due; if so, `said` is what is to be said."""
+        now, period = time.monotonic(), self.period
+        due = now >= self._beat_at or (now >= self._news_at and self._about() != self.said)
+        if due:
+            self._beat_at, self.said = now + max(BEAT_EVERY, min(period, BEAT_AT_MOST)), self._about()
+        if now >= self._news_at:
+            self._news_at = now + NEWS_EVERY
+        return due
+
+    def is_to_extend(self) -> bool:
+        """Say whether the leases are to be extended now."""
+        now = time.monotonic()
+        if now >= self._extend_at:
+            self._extend_at = now + self.period
+            return True
+        return False
+
+    def hurry(self) -> None:
+        """Extend the leases in the next round: one of them has not much time left."""
+        self._extend_at = min(self._extend_at, time.monotonic())
+
+    def failed(self, error: Exception) -> None:
+        """Note that a round has failed: the next one comes soon."""
+        if not self.down:
+            self._tell(error)
+        self.down = True
+        # leases are running out meanwhile: try again soon, but not all workers at once
+        pause = random.uniform(0, min(1.0, self.period))  # noqa: S311  # jitter, not a secret
+        self._extend_at = self._beat_at = time.monotonic() + pause  # the failed call may have taken long
+
+    def went(self, *, spoke: bool) -> None:
+        """Note that a round has ended without an error; `spoke` says whether the server was asked."""
+        if self.down and spoke:
+            words = "heartbeat of queue %s reaches the server again"
+            telling.say(log, logging.INFO, words, self._queue, fields=self._fields)
+        self.down = self.down and not spoke
+
+    def rest(self) -> float:
+        """Give the seconds until the next round."""
+        return max(0.0, min(self._extend_at, self._beat_at, self._news_at) - time.monotonic())
+
+    def no_farewell(self, error: Exception) -> None:
+        """Say that the queue was not told that this worker leaves."""
+        telling.say(log, logging.DEBUG, "no farewell to queue %s: %s", self._queue, error)
+
+    def _tell(self, error: Exception) -> None:
+        said = error_words(error)
+        if isinstance(error, TimeoutqError):
+            telling.say(
+                log, logging.WARNING, "heartbeat of queue %s cannot reach the server: %s", self._queue, error,
+                fields={**self._fields, "error": str(error)},
+            )  # fmt: skip
+        else:
+            telling.say(
+                log, logging.ERROR, "heartbeat of queue %s met an unexpected error, and tries again: %s",
+                self._queue, said, fields={**self._fields, "error": said},
+                traceback=tracebacks.read_traceback(tracebacks.trace(error), said),
+            )  # fmt: skip
+
+
+def extend_held(talk: Talk, held: Mapping[int, Lease], leases: Sequence[Lease]) -> Flow[list[tuple[Lease, Answer]]]:
+    """Extend leases; give those that were refused, and why, if they are still held."""
+    outcome = yield from flows.extend_many(talk, leases, talk.terms.timeout_ms)
+    if outcome.ok == len(leases):
+        return []
+    return [
+        (lease, answer)
+        for lease, answer in zip(leases, outcome, strict=True)
+        # what was ended while the call was under way is not lost
+        if answer is not Answer.OK and lease.fence in held
+    ]
+
+
 class Heartbeat:
     """Extends every lease in `held`, and reports those that could not be, from its thread."""
 
     def __init__(
         self,
-        queue: Queue,
+        queue: Client,
         held: Mapping[int, Lease],
         on_lost: Callable[[list[tuple[Lease, Answer]]], None],
         about: Callable[[], Mapping[str, object]],
         spans: Spans | None = None,
-        machine: Machine = THIS,
+        machine: Threads | None = None,
+        *,
+        keeps_open: bool = False,
     ) -> None:
-        """Prepare; `queue` is a client that nobody else uses, `held` maps fences to leases and is read only.
+        """Prepare; `held` maps fences to leases and is read only. The queue is closed at the end, unless `keeps_open`.
 
         `on_lost` is called in the heartbeat's thread with the leases that were refused and why: `LOST` or
         `MAX_RUNTIME`. `about` gives what the worker says of itself, `spans` how long its handlers ran.
@@ -55,12 +202,13 @@ class Heartbeat:
         self.peers = 1
         self._held = held
         self._on_lost = on_lost
-        self._about = about
         self._spans = spans
-        self._stop = machine.event()
-        self._down = False
+        self._keeps_open = keeps_open
+        self.pulse = Pulse(queue.name, queue.worker, queue.timeout, about)
+        threads: Threads = PlainThreads() if machine is None else machine
+        self._stop = threads.event()
         self._ended_by: BaseException | None = None
-        self._thread = machine.thread(self._run, f"heartbeat-{queue.name}")
+        self._thread = threads.thread(self._run, f"heartbeat-{queue.name}")
 
     def start(self) -> None:
         """Start the thread."""
@@ -70,7 +218,7 @@ class Heartbeat:
         """Stop, say farewell to the queue, and wait for the thread to end."""
         self._stop.set()
         # a server that is away need not be told, and must not hold up the end; the thread dies with its process
-        self._thread.join(timeout=0.1 if self._down else self.queue.talk.deadline + 1)
+        self._thread.join(timeout=0.1 if self.pulse.down else self.queue.talk.deadline + 1)
 
     @property
     def lives(self) -> bool:
@@ -89,55 +237,28 @@ class Heartbeat:
             self._ended_by = error
 
     def _beat_on(self) -> None:
-        period = self.queue.timeout / 3
-        extend_at, beat_at, news_at = time.monotonic() + period, time.monotonic(), 0.0
-        said: Mapping[str, object] = {}
-        fields = {"queue": self.queue.name, "worker": self.queue.worker}
+        pulse = self.pulse
+        pulse.begin()
         while not self._stop.is_set():
-            now, spoke = time.monotonic(), False
+            spoke = False
             try:
-                if now >= beat_at or (now >= news_at and self._about() != said):
-                    beat_at, said = now + max(BEAT_EVERY, min(period, BEAT_AT_MOST)), self._about()
-                    self._beat(said)
+                if pulse.is_to_beat():
+                    self._beat(pulse.said)
                     spoke = True
-                if now >= news_at:
-                    news_at = now + NEWS_EVERY
-                if now >= extend_at:
-                    extend_at = now + period
+                if pulse.is_to_extend():
                     spoke = self._extend() or spoke
             except Exception as error:
-                if not self._down:
-                    self._tell(error, fields)
-                self._down = True
-                # leases are running out meanwhile: try again soon, but not all workers at once
-                pause = random.uniform(0, min(1.0, period))  # noqa: S311  # jitter, not a secret
-                extend_at = beat_at = time.monotonic() + pause  # the failed call may have taken long
+                pulse.failed(error)
             else:
-                if self._down and spoke:
-                    words = "heartbeat of queue %s reaches the server again"
-                    telling.say(log, logging.INFO, words, self.queue.name, fields=fields)
-                self._down = self._down and not spoke
-            self._stop.wait(max(0.0, min(extend_at, beat_at, news_at) - time.monotonic()))
+                pulse.went(spoke=spoke)
+            self._stop.wait(pulse.rest())
         try:
-            if not self._down:
+            if not pulse.down:
                 self._beat(None)
         except Exception as error:
-            telling.say(log, logging.DEBUG, "no farewell to queue %s: %s", self.queue.name, error)
-        self.queue.close()
-
-    def _tell(self, error: Exception, fields: Mapping[str, object]) -> None:
-        said = error_words(error)
-        if isinstance(error, TimeoutqError):
-            telling.say(
-                log, logging.WARNING, "heartbeat of queue %s cannot reach the server: %s", self.queue.name, error,
-                fields={**fields, "error": str(error)},
-            )  # fmt: skip
-        else:
-            telling.say(
-                log, logging.ERROR, "heartbeat of queue %s met an unexpected error, and tries again: %s",
-                self.queue.name, said, fields={**fields, "error": said},
-                traceback=tracebacks.read_traceback(tracebacks.trace(error), said),
-            )  # fmt: skip
+            pulse.no_farewell(error)
+        if not self._keeps_open:
+            self.queue.close()
 
     def _beat(self, about: Mapping[str, object] | None) -> None:
         # the same report is sent until the server has answered; the server counts no report twice
@@ -152,15 +273,7 @@ class Heartbeat:
         leases = list(self._held.values())
         if not leases:
             return False
-        outcome: Outcome = self.queue.extend(leases)
-        if outcome.ok == len(leases):
-            return True
-        refused: list[tuple[Lease, Answer]] = [
-            (lease, answer)
-            for lease, answer in zip(leases, outcome, strict=True)
-            # what was ended while the call was under way is not lost
-            if answer is not Answer.OK and lease.fence in self._held
-        ]
+        refused = self.queue.run(extend_held(self.queue.talk, self._held, leases))
         if refused:
             self._on_lost(refused)
         return True

@@ -36,7 +36,7 @@ TINY = Sizes(
     trips=20, bulk=2000, drained={1: 10, 10: 50, 100: 300, 500: 1000}, backlog=3000, window=0.05, paced=10, cold=2,
     cold_gap=0.02, scheduled=10, scheduled_over=0.1, burst=2000, kills=1, killed=3, idle=0.1, leases=(10, 20, 30),
     rounds_of_requeue=3, weighed=1000, grown=(100, 200, 300), cycles=2, starts=1, handlers=10, delay=0.02, work=0.02,
-    worked=50, polite=(5, 20), hosts=(3, 10, 20), fair=(50, 3, 4),
+    worked=50, polite=(5, 20), hosts=(3, 10, 20), fair=(50, 3, 4), crawled=20,
     pauses=(700, 30, 300, 200),
 )  # fmt: skip
 

@@ -17,9 +17,9 @@ ORDER = [
     "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
     "scripts", "calls", "replies", "operations", "rights", "address", "troubles", "deadlines", "patience", "names",
     "connection", "link", "embedded", "sending", "flows", "reads", "methods", "repairs", "why", "rooms", "hosts",
-    "client", "directory", "machine", "handlers", "found", "lifespan", "signals", "unending", "forks", "heartbeat",
-    "loopwatch", "cleaner", "refusals", "worker", "endings", "roster", "ledger", "process", "supervisor", "watch",
-    "testing", "transfer", "urls", "bench", "logs", "cli", "__main__",
+    "heartbeat", "keeper", "client", "directory", "machine", "handlers", "found", "lifespan", "signals", "unending",
+    "forks", "loopwatch", "cleaner", "refusals", "worker", "endings", "roster", "ledger", "process", "supervisor",
+    "watch", "testing", "transfer", "urls", "scrapy", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],
@@ -49,6 +49,20 @@ ROOMS = {
     "watch": ["__init__", "metrics", "snapshot", "doctor", "draw", "live"],
     "urls": ["normal", "domains", "bodies", "entries", "fetching", "sitemaps", "__init__"],
     "testing": ["fake", "running", "__init__", "fixtures"],
+    "scrapy": [
+        "plan",
+        "tasks",
+        "engine",
+        "visits",
+        "opening",
+        "seeds",
+        "crawl",
+        "crawls",
+        "scheduler",
+        "middlewares",
+        "addon",
+        "__init__",
+    ],
     "bench": [
         "__init__",
         "terms",
@@ -60,6 +74,8 @@ ROOMS = {
         "hosts",
         "latency",
         "pauses",
+        "crawled",
+        "spiders",
         "report",
     ],
     "cli": [

@@ -361,7 +361,7 @@ MUTANTS = [
     Mutant(
         "a lease is extended by nobody while its handler works",
         "heartbeat.py",
-        "if now >= extend_at:",
+        "if now >= self._extend_at:",
         "if False:",
         [_test("test_core_servers", "leases_of_those_who_live")],
     ),

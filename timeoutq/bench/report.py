@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from timeoutq import address
-from timeoutq.bench import clients, hosts, latency, limits, pauses, workers
+from timeoutq.bench import clients, hosts, latency, limits, pauses, spiders, workers
 from timeoutq.bench.ground import Ground, Measure, told
 from timeoutq.bench.terms import FULL, QUICK, Figure, Readings, Sizes, Target
 from timeoutq.errors import InvalidInput
@@ -34,7 +34,7 @@ MEASURES: Sequence[Measure] = (
     limits.BARE_100, clients.CLAIM_100, workers.WORKER, workers.WORKER_2, workers.WORKER_DEF, workers.WORKER_DEF_2,
     workers.PICKUP, workers.COLD, workers.LATE, workers.KILLED, workers.IDLE, clients.REQUEUE, clients.MEMORY,
     clients.STARTS, hosts.POLITE, hosts.FAIR, workers.BURST, clients.GROWTH, hosts.CLAIMS, pauses.PAUSES,
-    latency.LATENCY,
+    latency.LATENCY, spiders.SPIDERS,
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from timeoutq import flows, methods, reads, why
 from timeoutq.arguments import How
 from timeoutq.client.driving import AsyncDriver
 from timeoutq.hosts import AsyncHosts
+from timeoutq.keeper import AsyncKeeper, OnLost
 from timeoutq.model import (
     Answer,
     Entry,
@@ -44,7 +45,7 @@ class AsyncQueue(AsyncDriver):
     """A queue, for asyncio. Each event loop that uses it has connections of its own.
 
     put, schedule                                        tasks in
-    claim, extend, ack, release, fail, pull              leases, and tasks without one
+    claim, extend, keeper, ack, release, fail, pull      leases, and tasks without one
     requeue_expired, promote_due, prune                  what cleaners do
     states, inspect, why, list, each                     look at tasks
     stats, workers, history, errors, server              look at the queue
@@ -125,6 +126,19 @@ class AsyncQueue(AsyncDriver):
         `OK`, `LOST`, or `MAX_RUNTIME` if the lease may not be extended any more.
         """
         return await self.run(methods.extend(self.talk, lease, timeout))
+
+    def keeper(self, on_lost: OnLost | None = None, *, concurrency: int = 1) -> AsyncKeeper:
+        """Make a keeper, which extends all leases that it holds, each third of `timeout`, until they are removed.
+
+        `with queue.keeper() as keeper` (for an `AsyncQueue`: `async with`), then `keeper.add(lease)` after a claim and
+        `keeper.remove(lease)` before or after an ack; both take any number of leases. When a lease is lost, the keeper
+        lets go of it and calls `on_lost(lease, answer)`: the answer is `LOST` or `MAX_RUNTIME`. A `Queue` has a thread
+        for this, which calls `on_lost`, too; an `AsyncQueue` has an asyncio task. In a forked process a keeper begins
+        anew, with no leases. `workers` shows the program as a worker, with `concurrency`, the number of leases that the
+        keeper holds, and the counts `keeper.acked` and `keeper.failed`, which the program may raise. One keeper for
+        each queue object is enough.
+        """
+        return self._keep(AsyncKeeper(self, on_lost, concurrency))
 
     @overload
     async def ack(

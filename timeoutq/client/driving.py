@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import weakref
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,6 +16,7 @@ from typing import Any, Self, TypeVar
 from timeoutq import flows
 from timeoutq.client.face import Face
 from timeoutq.errors import TimeoutqError
+from timeoutq.keeper import AsyncKeeper, Keeper
 from timeoutq.link import AsyncLink, Link
 from timeoutq.methods import Claim
 from timeoutq.model import Lease
@@ -30,6 +32,7 @@ class Driver(Face):
     def _prepare(self) -> None:
         self._opened = False
         self._held: tuple[int, Link] | None = None  # the id of the process that uses the link, and the link
+        self._keepers = weakref.WeakSet[Keeper]()
 
     def run(self, flow: Flow[T]) -> T:
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
@@ -76,8 +79,14 @@ class Driver(Face):
                     self._drive(claim.give_back())
             raise
 
+    def _keep(self, keeper: Keeper) -> Keeper:
+        self._keepers.add(keeper)
+        return keeper
+
     def close(self) -> None:
-        """Close the connections; a later call opens new ones."""
+        """Close the connections, and the keepers; a later call opens new connections."""
+        for keeper in list(self._keepers):
+            keeper.close()
         if self._held is not None:
             self._held[1].close()
             self._held = None
@@ -100,6 +109,7 @@ class AsyncDriver(Face):
         self._held: tuple[asyncio.AbstractEventLoop, AsyncLink] | None = None
         self._links: dict[asyncio.AbstractEventLoop, AsyncLink] = {}
         self._background: set[asyncio.Future[None]] = set()  # asyncio tasks that give claims back
+        self._keepers = weakref.WeakSet[AsyncKeeper]()
 
     async def run(self, flow: Flow[T]) -> T:
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
@@ -149,9 +159,15 @@ class AsyncDriver(Face):
                 task.add_done_callback(self._background.discard)
             raise
 
+    def _keep(self, keeper: AsyncKeeper) -> AsyncKeeper:
+        self._keepers.add(keeper)
+        return keeper
+
     async def close(self) -> None:
-        """Close the connections; a later call opens new ones."""
+        """Close the connections, and the keepers; a later call opens new connections."""
         loop = asyncio.get_running_loop()
+        for keeper in list(self._keepers):
+            await keeper.close()
         mine = [task for task in self._background if task.get_loop() is loop]
         if mine:
             await asyncio.gather(*mine, return_exceptions=True)

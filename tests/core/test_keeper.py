@@ -1,0 +1,212 @@
+"""`queue.keeper()`: the heartbeat for programs that claim by hand, in a thread or in an asyncio task."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.rig.waiting import wait_until
+from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, Queue, Unavailable
+from timeoutq.testing import fake_queue
+
+
+def short(queue: Queue, timeout: float = 0.6) -> Queue:
+    return Queue(queue.name, queue.given[0], timeout=timeout)
+
+
+async def until(predicate: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(10):
+        while not await predicate():
+            await asyncio.sleep(0.01)
+
+
+def test_a_lease_outlives_its_timeout_while_a_keeper_holds_it_and_runs_out_after(queue: Queue) -> None:
+    queue.put("a", "b")
+    with short(queue) as mine, mine.keeper() as keeper:
+        kept, other = mine.claim(2)
+        keeper.add(kept)
+        wait_until(lambda: queue.stats().now > kept.deadline + 0.5)
+        assert queue.requeue_expired() == 1
+        assert (queue.inspect(kept.task).state, queue.inspect(other.task).state) == ("in_progress", "todos")
+        keeper.remove(kept)
+        assert keeper.held == []
+        wait_until(lambda: (queue.inspect(kept.task).lease_left or 0) < 0)
+
+
+async def test_the_keeper_of_an_async_queue_is_an_asyncio_task_and_does_the_same(queue: Queue) -> None:
+    queue.put("a")
+    threads = threading.active_count()
+    async with AsyncQueue(queue.name, queue.given[0], timeout=0.6) as mine, mine.keeper() as keeper:
+        (lease,) = await mine.claim()
+        keeper.add(lease)
+        assert threading.active_count() == threads
+        await asyncio.sleep(lease.deadline + 0.5 - (await mine.stats()).now)
+        assert await mine.requeue_expired() == 0
+        keeper.remove(lease)
+        assert await mine.ack(lease) == "ok"
+
+
+def test_a_lost_lease_goes_out_by_the_callback(queue: Queue) -> None:
+    queue.put("a", "b")
+    lost: list[tuple[Lease, Answer]] = []
+    with short(queue) as mine, mine.keeper(lambda lease, answer: lost.append((lease, answer))) as keeper:
+        leases = {lease.task: lease for lease in mine.claim(2)}
+        keeper.add(*leases.values())
+        queue.forget("a")
+        wait_until(lambda: lost)
+        assert lost == [(leases["a"], Answer.LOST)]
+        assert keeper.held == [leases["b"]]
+        mine.ack(leases["b"])
+
+
+async def test_a_lost_lease_of_an_async_queue_goes_out_by_the_callback_in_the_event_loop(queue: Queue) -> None:
+    queue.put("a")
+    lost: list[tuple[str, Answer, asyncio.AbstractEventLoop]] = []
+    async with AsyncQueue(queue.name, queue.given[0], timeout=0.6, max_runtime=1.0) as mine:
+
+        def on_lost(lease: Lease, answer: Answer) -> None:
+            lost.append((lease.task, answer, asyncio.get_running_loop()))
+
+        keeper = mine.keeper(on_lost)
+        keeper.add(*await mine.claim())
+        await until(lambda: _true(bool(lost)))
+    assert lost[0][0] == "a"
+    assert lost[0][1] in (Answer.MAX_RUNTIME, Answer.LOST)
+    assert lost[0][2] is asyncio.get_running_loop()
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
+def test_a_callback_that_raises_is_told_and_the_other_leases_are_kept(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.put("a", "b")
+
+    def raises(lease: Lease, answer: Answer) -> None:
+        raise ZeroDivisionError(lease.task)
+
+    with short(queue) as mine, mine.keeper(raises) as keeper:
+        leases = mine.claim(2)
+        keeper.add(*leases)
+        queue.forget("a")
+        wait_until(lambda: "on_lost" in caplog.text)
+        assert "on_lost of a keeper has raised an error for task 'a': ZeroDivisionError: a" in caplog.text
+        (other,) = keeper.held
+        wait_until(lambda: queue.stats().now > other.deadline + 0.5)
+        assert mine.ack(other) == "ok"
+
+
+def test_the_program_shows_as_a_worker_with_what_it_holds_and_says_farewell(queue: Queue) -> None:
+    queue.put("a", "b", "c")
+    with short(queue, 6) as mine:
+        keeper = mine.keeper(concurrency=7)
+        assert queue.workers() == []
+        keeper.add(*mine.claim(2))
+        keeper.acked, keeper.failed = 5, 1
+
+        def told() -> bool:
+            return [(w.held, w.concurrency, w.acked, w.failed) for w in queue.workers()] == [(2, 7, 5, 1)]
+
+        wait_until(told)
+        (worker,) = queue.workers()
+        assert (worker.worker, worker.pid) == (mine.worker, os.getpid())
+        assert keeper.peers == 1
+        mine.release(keeper.held)
+    assert queue.workers() == []  # the keeper ends with its queue
+    with pytest.raises(InvalidInput, match="closed"):
+        keeper.add()
+
+
+async def test_the_keeper_of_an_async_queue_shows_as_a_worker_and_ends_with_its_queue(queue: Queue) -> None:
+    queue.put("a")
+    async with AsyncQueue(queue.name, queue.given[0], timeout=6) as mine:
+        keeper = mine.keeper()
+        leases = await mine.claim()
+        keeper.add(*leases)
+        await until(lambda: _shows(mine, 1))
+        await mine.release(leases)
+    assert queue.workers() == []
+    with pytest.raises(InvalidInput, match="closed"):
+        keeper.add()
+
+
+async def _shows(queue: AsyncQueue, held: int) -> bool:
+    return [worker.held for worker in await queue.workers()] == [held]
+
+
+def test_a_lease_that_has_little_time_left_is_extended_at_once(queue: Queue) -> None:
+    queue.put("a")
+    with short(queue, 30) as mine, mine.keeper() as keeper:
+        (lease,) = mine.claim(timeout=2.5)
+        began = time.monotonic()
+        keeper.add(lease)
+        wait_until(lambda: (queue.inspect("a").lease_left or 0) > 20)
+        assert time.monotonic() - began < 2.4
+        mine.ack(lease)
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_process_keeps_its_own_leases_alone(queue: Queue) -> None:
+    queue.put("a", "b")
+    with short(queue, 0.9) as mine, mine.keeper() as keeper:
+        mine_lease = mine.claim()[0]
+        keeper.add(mine_lease)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                theirs = mine.claim()[0]
+                keeper.add(theirs)
+                wait_until(lambda: len(mine.workers()) == 2)
+                held_alone = keeper.held == [theirs]
+                wait_until(lambda: mine.stats().now > theirs.deadline + 0.5)
+                code = 0 if mine.ack(theirs) == "ok" and held_alone else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert keeper.held == [mine_lease]
+        assert mine.ack(mine_lease) == "ok"
+
+
+def test_a_keeper_waits_for_a_server_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    mine = fake_queue(timeout=0.6)
+    mine.put("a")
+    plain, away = mine.run, [True]
+
+    def run(flow: object) -> object:
+        if away[0]:
+            raise Unavailable("no server")
+        return plain(flow)  # type: ignore[arg-type]  # a flow
+
+    (lease,) = mine.claim()
+    mine.run = run  # type: ignore[method-assign,assignment]  # pyright: ignore[reportAttributeAccessIssue]  # the way to the server
+    with caplog.at_level(logging.INFO):
+        keeper = mine.keeper()
+        keeper.add(lease)
+        wait_until(lambda: "cannot reach the server" in caplog.text)
+        away[0] = False
+        wait_until(lambda: "reaches the server again" in caplog.text)
+    assert keeper.held == [lease]
+    mine.close()
+
+
+@pytest.mark.parametrize("bad", ["a", None, 5])
+def test_what_is_no_lease_is_refused(bad: object) -> None:
+    with fake_queue() as mine, mine.keeper() as keeper, pytest.raises(InvalidInput, match="leases that claim"):
+        keeper.add(bad)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # on purpose
+
+
+def test_a_callback_that_is_none_and_a_wrong_concurrency_are_refused() -> None:
+    with fake_queue() as mine:
+        with pytest.raises(InvalidInput, match="on_lost"):
+            mine.keeper("no")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # on purpose
+        with pytest.raises(InvalidInput, match="concurrency"):
+            mine.keeper(concurrency=0)

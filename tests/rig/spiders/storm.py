@@ -1,0 +1,223 @@
+"""Spiders that are killed: `python -m tests.rig.spiders.storm` crawls a real corpus with three processes of Scrapy.
+
+Every two seconds one process is killed with -9, and replaced. The set of items must equal that of one undisturbed run
+of Scrapy alone; at least ten kills must meet leases. The same storm then runs on scrapy-redis, to compare. The spider
+is the same in all runs, and only settings differ. The corpus is a folder of HTML pages, or a Debian package with
+documentation, which is downloaded (`apt-get download`) and unpacked, but not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from tests.rig.spiders.site import Answer, Seen, Site
+from timeoutq import Politeness, Queue
+from timeoutq.embedded import EmbeddedServer
+
+QUEUE = "docs"
+SCRAPY_REDIS = {
+    "ADDONS": {},
+    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+    "SCHEDULER_PERSIST": True,
+}
+
+
+@dataclass
+class Ran:
+    """What a run has brought."""
+
+    name: str
+    items: Sequence[str] = ()
+    visits: int = 0
+    kills: int = 0
+    met: int = 0
+    """How many kills met leases."""
+    seconds: float = 0.0
+    codes: list[int] = field(default_factory=list[int])
+
+    @property
+    def found(self) -> frozenset[str]:
+        """The items, each once."""
+        return frozenset(self.items)
+
+
+def unpacked(package: str, folder: Path) -> Path:
+    """Download a Debian package, unpack it, and give the folder that has the most pages."""
+    subprocess.run(["apt-get", "download", package], cwd=folder, check=True, capture_output=True)
+    (archive,) = folder.glob("*.deb")
+    subprocess.run(["dpkg-deb", "-x", archive.name, "."], cwd=folder, check=True)
+    return max((path.parent for path in folder.rglob("index.html")), key=lambda found: len(list(found.glob("*.html"))))
+
+
+def served(folder: Path, seen: Seen) -> Answer:
+    """Answer with a file of the corpus."""
+    path = (folder / seen.path[1:]).resolve()
+    if not path.is_relative_to(folder.resolve()) or not path.is_file():
+        return 404, {}, b""
+    return 200, {"Content-Type": "text/html"}, path.read_bytes()
+
+
+class Storm:
+    """Processes of one spider on one site."""
+
+    def __init__(self, site: Site, folder: Path, settings: Mapping[str, Any]) -> None:
+        self._site = site
+        self._items = folder / "items"
+        self._items.unlink(missing_ok=True)
+        self._folder = folder
+        self._settings = settings
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        """The processes that live, by their user agents, the oldest first."""
+        self._started = 0
+
+    def start(self) -> None:
+        """Start a process."""
+        self._started += 1
+        name = f"storm-{self._started}"
+        arguments = {"site": f"{self._site.url}/index.html"}
+        settings = {**self._settings, "USER_AGENT": name}
+        order = [{"spider": "tests.rig.spiders.docs:Docs", "arguments": arguments, "settings": settings}]
+        log = (self._folder / f"log-{self._started}").open("wb")
+        process = subprocess.Popen(
+            [os.environ.get("TIMEOUTQ_SCRAPY_PYTHON", sys.executable), "-m", "tests.rig.spiders.run"],
+            stdin=subprocess.PIPE, stdout=log, stderr=log, env={**os.environ, "ITEMS": str(self._items)},
+        )  # fmt: skip
+        log.close()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(order).encode())
+        process.stdin.close()
+        self._processes[name] = process
+
+    def run(self, ran: Ran, processes: int, every: float, holders: Any = None, latest: float = 1800.0) -> Ran:
+        """Run until all processes have ended by themselves; kill one `every` so many seconds, unless this is 0."""
+        before, began = len(self._site.visits), time.monotonic()
+        for _ in range(processes):
+            self.start()
+        strike_at = time.monotonic() + every
+        try:
+            while self._processes:
+                for name, process in list(self._processes.items()):
+                    if process.poll() is not None:
+                        ran.codes.append(process.returncode)
+                        del self._processes[name]
+                if time.monotonic() - began > latest:
+                    raise TimeoutError(f"{ran.name}: not over after {latest:g} s")
+                if every and time.monotonic() >= strike_at and self._strike(ran, before, holders):
+                    strike_at = time.monotonic() + every
+                time.sleep(0.02)
+        finally:
+            for process in self._processes.values():
+                process.kill()
+                process.wait()
+        ran.seconds = time.monotonic() - began
+        ran.visits = len(self._site.visits) - before
+        ran.items = self._items.read_text().splitlines()
+        return ran
+
+    def _strike(self, ran: Ran, before: int, holders: Any) -> bool:
+        """Kill the oldest process that has visited the site, and start another; say whether there was one."""
+        seen = {visit.headers.get("User-Agent", "") for visit in self._site.visits[before:]}
+        name = next((name for name in self._processes if name in seen), None)
+        if name is None:
+            return False
+        victim = self._processes.pop(name)
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        ran.kills += 1
+        ran.met += bool(holders is not None and holders().get(victim.pid))
+        self.start()
+        return True
+
+
+def holders(queue: Queue) -> dict[int, int]:
+    """Give how many leases each process holds, by its pid."""
+    found: dict[int, int] = {}
+    for entry in queue.each("in_progress"):
+        pid = int((entry.holder or "?:0:").split(":")[1])
+        found[pid] = found.get(pid, 0) + 1
+    return found
+
+
+def storms(
+    site: Site, url: str, folder: Path, *, processes: int = 3, every: float = 2.0, beside: bool = True
+) -> list[Ran]:
+    """Crawl a site undisturbed, then in a storm on timeoutq, then in one on scrapy-redis."""
+    common = {"CONCURRENT_REQUESTS": 8, "CONCURRENT_REQUESTS_PER_DOMAIN": 8 * processes, "LOG_LEVEL": "WARNING"}
+    alone = Storm(site, folder, {**common, "ADDONS": {}})
+    found = [alone.run(Ran("Scrapy alone, undisturbed"), 1, 0)]
+    with Queue(QUEUE, url, timeout=2) as queue:
+        queue.purge()
+        settings = {**common, "TIMEOUTQ_URL": url, "TIMEOUTQ_LEASE": 2}
+        storm = Storm(site, folder, settings)
+        queue.configure(max_crashes=1000)
+        queue.configure(politeness=Politeness(0, 8 * processes))
+        found.append(storm.run(Ran("timeoutq"), processes, every, partial(holders, queue)))
+        assert queue.drained()
+        stats = queue.stats()
+        assert stats.failed == 0, list(queue.each("failed"))
+        assert stats.counters["put"] == stats.done, "a request was put twice"
+    if beside:
+        with redis.Redis.from_url(url) as raw:
+            raw.delete("docs:requests", "docs:dupefilter")
+        other = Storm(site, folder, {**common, **SCRAPY_REDIS, "REDIS_URL": url})
+        found.append(other.run(Ran("scrapy-redis"), processes, every))
+    return found
+
+
+def table(found: Sequence[Ran]) -> str:
+    """Show the runs, as a table."""
+    whole = found[0].found
+    lines = [
+        "| run | pages | lost | items in all | visits | kills | kills that met leases | seconds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for ran in found:
+        met = str(ran.met) if ran.name == "timeoutq" else ""
+        lines.append(
+            f"| {ran.name} | {len(ran.found & whole)} of {len(whole)} | {len(whole - ran.found)} | {len(ran.items)} "
+            f"| {ran.visits} | {ran.kills} | {met} | {ran.seconds:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the storms; give 1 if an item was lost, or too few kills met leases."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--package", default="postgresql-doc-15", help="a Debian package with documentation")
+    parser.add_argument("--folder", type=Path, help="a folder of pages, instead of a package")
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--every", type=float, default=2.0, help="seconds between two kills")
+    parser.add_argument("--delay", type=float, default=0.1, help="seconds that each page takes")
+    parser.add_argument("--url", help="a server, instead of an embedded one")
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        corpus = given.folder or unpacked(given.package, folder)
+        site = stack.enter_context(Site(partial(served, corpus), delay=given.delay))
+        url = given.url or stack.enter_context(EmbeddedServer()).url
+        found = storms(site, url, folder, processes=given.processes, every=given.every)
+    print(table(found))
+    alone, ours = found[:2]
+    good = ours.found == alone.found and ours.met >= 10
+    print("the set of items equals that of the undisturbed run" if good else "NOT AS IT SHOULD BE")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""The life of a spider's process: how it starts, what it shows, how it stops, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.rig.spiders.site import Answer, Seen, Site, html
+from tests.rig.spiders.starting import Spiders, order, run
+from tests.rig.waiting import wait_until
+from timeoutq import Politeness, Queue
+
+pytest.importorskip("scrapy")
+pytestmark = pytest.mark.breaking
+
+SPIDER = "mapping:Links"
+
+
+def many(seen: Seen) -> Answer:
+    """Answer with a page that links to pages 0 to 59."""
+    return html(*(f"/links/{number}" for number in range(60)) if seen.path == "/links/" else (), title=seen.path)
+
+
+def running(queue: Queue, site: Site, **settings: Any) -> Spiders:
+    settings = {"TIMEOUTQ_QUEUE": queue.name, "CONCURRENT_REQUESTS": 8, **settings}
+    return Spiders(queue.given[0], [order(SPIDER, site.url, **settings)])
+
+
+@pytest.fixture
+def fresh(queue: Queue) -> Queue:
+    """A queue that does not exist yet."""
+    queue.purge()
+    return queue
+
+
+def in_work(queue: Queue, least: int = 4) -> Callable[[], bool]:
+    return lambda: queue.stats().in_progress >= least and queue.stats().done >= 10
+
+
+def test_ctrl_c_gives_back_what_waits_and_what_is_fetched_is_acked(fresh: Queue) -> None:
+    with Site(many, delay=0.4) as site, running(fresh, site) as process:
+        wait_until(in_work(fresh), 30)
+        os.kill(process.pid, signal.SIGINT)
+        (result,) = process.results()
+    stats = fresh.stats()
+    assert result["reason"] == "shutdown"
+    assert stats.in_progress == 0
+    assert stats.todos + stats.waiting > 20
+    assert stats.done == len({seen.path for seen in site.visits}) + 1  # all pages that were fetched, and the start
+    assert stats.counters.get("expired", 0) == stats.counters.get("crashed", 0) == 0
+    assert fresh.workers() == []
+
+
+def test_a_second_ctrl_c_gives_everything_back_at_once(fresh: Queue) -> None:
+    with Site(many, delay=0.3) as site, running(fresh, site) as process:
+        wait_until(in_work(fresh), 30)
+        site.delay = 30.0
+        wait_until(lambda: fresh.stats().in_progress >= 8, 30)
+        os.kill(process.pid, signal.SIGINT)
+        wait_until(lambda: "Closing spider" in process.log(), 20)
+        os.kill(process.pid, signal.SIGINT)
+        process.code(15)
+    assert fresh.stats().in_progress == 0
+    assert fresh.stats().counters.get("expired", 0) == 0
+
+
+def test_a_spider_shows_as_a_worker_with_what_it_holds(fresh: Queue) -> None:
+    with Site(many, delay=0.3) as site, running(fresh, site) as process:
+        wait_until(lambda: any(worker.held >= 4 for worker in fresh.workers()), 30)
+        (worker,) = fresh.workers()
+        assert worker.pid == process.pid
+        assert worker.concurrency == 12  # CONCURRENT_REQUESTS, and some that are parsed meanwhile
+        os.kill(process.pid, signal.SIGINT)
+        process.results()
+
+
+def test_a_process_that_stays_works_on_what_is_put_later(fresh: Queue) -> None:
+    with Site(many) as site, running(fresh, site, TIMEOUTQ_STAY=True) as process:
+        wait_until(lambda: fresh.stats().done == 62, 30)
+        assert fresh.drained()
+        fresh.put(f"{site.url}/links/late")
+        wait_until(lambda: fresh.states(f"{site.url}/links/late")[0] == "done", 10)
+        assert process.process.poll() is None
+        os.kill(process.pid, signal.SIGINT)
+        (result,) = process.results()
+    assert {"path": "/links/late"} in result["items"]
+
+
+def test_start_requests_are_put_once_and_a_second_process_ends_at_once(fresh: Queue) -> None:
+    with Site(many) as site:
+        orders = [order(SPIDER, site.url, TIMEOUTQ_QUEUE=fresh.name)]
+        (first,) = run(fresh.given[0], orders)
+        count = len(site.visits)
+        assert len(first["items"]) == count == 61
+        fresh.forget(f"{site.url}/links/")  # were the start requests put again, this would be one
+        (second,) = run(fresh.given[0], orders)
+        assert (second["items"], second["reason"], len(site.visits)) == ([], "finished", count)
+
+
+def test_two_processes_share_one_queue_and_its_politeness(fresh: Queue) -> None:
+    def few(seen: Seen) -> Answer:
+        return html(*(f"/links/{number}" for number in range(12)) if seen.path == "/links/" else ())
+
+    with Site(few) as site:
+        orders = [
+            order(SPIDER, site.url, TIMEOUTQ_QUEUE=fresh.name, DOWNLOAD_DELAY=0.25, CONCURRENT_REQUESTS_PER_DOMAIN=1)
+        ]
+        with Spiders(fresh.given[0], orders) as one, Spiders(fresh.given[0], orders) as other:
+            items = [spiders.results()[0]["items"] for spiders in (one, other)]
+    assert sum(map(len, items)) == 13
+    assert fresh.stats().politeness == Politeness(0.25, 1)
+    times = [seen.at for seen in site.visits]
+    assert min(b - a for a, b in pairwise(times)) > 0.24
+    assert fresh.drained()
+
+
+def test_what_cannot_be_used_is_refused_with_the_cure(fresh: Queue) -> None:
+    """Each spider of one process meets one mistake; `cases` says what is wrong, and what the error has to say."""
+    url = fresh.given[0]
+    assert url is not None
+    with Queue(f"{fresh.name}-plain", url) as plain, Queue(f"{fresh.name}-theirs", url) as theirs, Site(many) as site:
+        plain.put("a")
+        cases: list[tuple[dict[str, Any], str]] = [
+            ({"TIMEOUTQ_LEASE": 0}, "the setting TIMEOUTQ_LEASE must be from 0.5 to 86,400, not 0.0"),
+            ({"TIMEOUTQ_LEASE": "long"}, "the setting TIMEOUTQ_LEASE must be a number of seconds"),
+            ({"TIMEOUTQ_BATCH": 0}, "the setting TIMEOUTQ_BATCH must be from 1 to 10,000, not 0"),
+            ({"TIMEOUTQ_STAY": "perhaps"}, "the setting TIMEOUTQ_STAY must be True or False"),
+            ({"TIMEOUTQ_URL": "http://localhost"}, "the server URL does not parse"),
+            ({"DOWNLOAD_DELAY": -1}, "the setting DOWNLOAD_DELAY must be from 0"),
+            ({"TIMEOUTQ_QUEUE": "no name!"}, "name"),
+            ({"TIMEOUTQ_QUEUE": plain.name}, f"timeoutq configure {plain.name} --delay 0s --per-host 8"),
+            ({"TIMEOUTQ_QUEUE": theirs.name}, f"queue '{theirs.name}' was made by spider 'links', not by 'other'"),
+            (
+                {"ADDONS": {}, "SCHEDULER": "timeoutq.scrapy.scheduler.Scheduler"},
+                'write ADDONS = {"timeoutq.scrapy.Addon": 100}',
+            ),
+            ({"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}, "remove the line from the settings"),
+        ]
+        run(url, [order(SPIDER, site.url, TIMEOUTQ_QUEUE=theirs.name)])
+        count = len(site.visits)
+        results = run(url, [order("mapping:Other", site.url, **settings) for settings, _ in cases])
+        for (settings, cure), result in zip(cases, results, strict=True):
+            assert cure in result["error"], (settings, result["error"])
+            assert result["items"] == []
+        assert len(site.visits) == count
+        assert plain.stats().todos == 1
+        plain.purge()
+        theirs.purge()
+
+
+def test_a_server_that_is_away_at_the_start_is_an_error(fresh: Queue) -> None:
+    (result,) = run("redis://127.0.0.1:1/0", [order(SPIDER, "http://127.0.0.1:1", TIMEOUTQ_QUEUE=fresh.name)])
+    assert "Unavailable" in result["error"]

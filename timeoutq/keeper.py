@@ -1,0 +1,248 @@
+"""`queue.keeper()`: keeps leases alive for programs that claim by hand, as the heartbeat of a worker does for a worker.
+
+Leases go in with `add` and out with `remove`. A keeper extends all leases that it holds, each third of the timeout, and
+shows the program among the workers of the queue. `Keeper` does this in a thread, `AsyncKeeper` in an asyncio task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from timeoutq import arguments, sending, telling
+from timeoutq.errors import InvalidInput
+from timeoutq.heartbeat import Client, Heartbeat, Pulse, extend_held
+from timeoutq.model import Answer, Lease
+from timeoutq.operations import Operations
+from timeoutq.sending import Flow, Talk
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+OnLost = Callable[[Lease, Answer], object]
+"""Called with a lease that is lost, and `LOST` or `MAX_RUNTIME`."""
+
+
+class AsyncClient(Protocol):
+    """What a keeper needs of a queue for asyncio."""
+
+    name: str
+    worker: str
+    talk: Talk
+    operations: Operations
+
+    @property
+    def timeout(self) -> float:
+        """The length of a lease, seconds."""
+        ...
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Carry out a flow."""
+        ...
+
+
+class Held:
+    """The leases that a keeper holds, and what it says of its program. Safe to use from any thread."""
+
+    def __init__(self, queue: Any, on_lost: OnLost | None, concurrency: int) -> None:
+        if on_lost is not None and not callable(on_lost):
+            raise InvalidInput(f"on_lost must be a function of (lease, answer), not {arguments.shown(on_lost)}")
+        self.concurrency = arguments.count(concurrency, "concurrency", high=100_000)
+        """How many tasks the program works on at once, as `workers` shows it."""
+        self.acked = 0
+        """How many tasks the program has acked, as `workers` shows it; the program counts."""
+        self.failed = 0
+        """How many tasks the program has failed, as `workers` shows it; the program counts."""
+        self.queue = queue
+        self._on_lost = on_lost
+        self._held: dict[int, Lease] = {}
+        self._started = time.time()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.queue!r} with {len(self._held)} leases>"
+
+    @property
+    def held(self) -> list[Lease]:
+        """The leases that are kept alive."""
+        return list(self._held.values())
+
+    def _about(self) -> dict[str, object]:
+        host, pid, _ = self.queue.worker.split(":")
+        return {
+            "host": host,
+            "pid": int(pid),
+            "concurrency": self.concurrency,
+            "held": len(self._held),
+            "acked": self.acked,
+            "failed": self.failed,
+            "started": self._started,
+        }
+
+    def _took(self, leases: tuple[Lease, ...]) -> bool:
+        """Hold leases; say whether one of them has to be extended at once."""
+        taken = arguments.leases(leases)
+        self._held.update((lease.fence, lease) for lease in taken)
+        soon = self.queue.talk.clock.now_ms / 1000 + self.queue.timeout / 2
+        return any(lease.deadline < soon for lease in taken)
+
+    def remove(self, *leases: Lease) -> None:
+        """Let go of leases: they have ended, or the program takes care of them. Unknown leases are left out."""
+        for lease in arguments.leases(leases):
+            self._held.pop(lease.fence, None)
+
+    def _lost(self, refused: list[tuple[Lease, Answer]]) -> None:
+        for lease, answer in refused:
+            if self._held.pop(lease.fence, None) is None or self._on_lost is None:
+                continue
+            try:
+                self._on_lost(lease, answer)
+            except Exception as error:
+                telling.say(
+                    log, logging.ERROR, "queue %s: on_lost of a keeper has raised an error for task %a: %s",
+                    self.queue.name, lease.task, arguments.error_words(error),
+                    fields={"queue": self.queue.name, "task": lease.task},
+                )  # fmt: skip
+
+
+class Keeper(Held):
+    """Keeps leases alive in a thread, until `close`, or until the queue is closed. Use it with `with`."""
+
+    def __init__(self, queue: Client, on_lost: OnLost | None = None, concurrency: int = 1) -> None:
+        """Prepare; the thread starts with the first lease, or when `with` is entered."""
+        super().__init__(queue, on_lost, concurrency)
+        self._lock = threading.Lock()
+        self._heart: Heartbeat | None = None
+        self._pid = os.getpid()
+        self._closed = False
+
+    def add(self, *leases: Lease) -> None:
+        """Keep leases alive from now on. Raises `InvalidInput` for what is no lease, and after `close`."""
+        heart = self._beating()
+        if self._took(leases):
+            heart.pulse.hurry()
+
+    def close(self) -> None:
+        """Stop, and say farewell to the queue. Leases that are still held are not given back: release them, or ack."""
+        with self._lock:
+            heart, self._heart, self._closed = self._heart, None, True
+        if heart is not None and self._pid == os.getpid():
+            heart.stop()
+
+    def __enter__(self) -> Self:
+        self._beating()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def peers(self) -> int:
+        """How many workers of this queue are alive, this program among them, as the keeper has last heard."""
+        return 1 if self._heart is None else self._heart.peers
+
+    def _beating(self) -> Heartbeat:
+        if self._pid != os.getpid():
+            # the thread, the lock and the leases are those of the process that has forked this one
+            self._pid, self._lock, self._heart, self._held = os.getpid(), threading.Lock(), None, {}
+            self.queue.talk.nonce()  # the client takes a name of its own
+        with self._lock:
+            if self._closed:
+                raise InvalidInput("this keeper is closed: make another with queue.keeper()")
+            if self._heart is None or not self._heart.lives:
+                self._heart = Heartbeat(self.queue, self._held, self._lost, self._about, keeps_open=True)
+                self._heart.start()
+            return self._heart
+
+
+class AsyncKeeper(Held):
+    """Keeps leases alive in an asyncio task, until `close`, or until the queue is closed. Use it with `async with`.
+
+    A call that blocks the event loop for two thirds of the timeout loses the leases; the keeper of a `Queue` has a
+    thread, and does not lose them.
+    """
+
+    def __init__(self, queue: AsyncClient, on_lost: OnLost | None = None, concurrency: int = 1) -> None:
+        """Prepare; the asyncio task starts with the first lease, or when `async with` is entered."""
+        super().__init__(queue, on_lost, concurrency)
+        self._pulse = Pulse(queue.name, queue.worker, queue.timeout, self._about)
+        self._peers = 1
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, *leases: Lease) -> None:
+        """Keep leases alive from now on. Raises `InvalidInput` for what is no lease, and after `close`."""
+        self._beating()
+        if self._took(leases):
+            self._pulse.hurry()
+
+    async def close(self) -> None:
+        """Stop, and say farewell to the queue. Leases that are still held are not given back: release them, or ack."""
+        self._stop.set()
+        if self._task is not None:
+            _, late = await asyncio.wait({self._task}, timeout=0.1 if self._pulse.down else None)
+            for task in late:
+                task.cancel()
+
+    async def __aenter__(self) -> Self:
+        self._beating()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def peers(self) -> int:
+        """How many workers of this queue are alive, this program among them, as the keeper has last heard."""
+        return self._peers
+
+    def _beating(self) -> None:
+        if self._stop.is_set():
+            raise InvalidInput("this keeper is closed: make another with queue.keeper()")
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._beat_on(), name=f"keeper-{self.queue.name}")
+
+    async def _beat_on(self) -> None:
+        pulse = self._pulse
+        while not self._stop.is_set():
+            spoke = False
+            try:
+                if pulse.is_to_beat():
+                    await self._beat(pulse.said)
+                    spoke = True
+                if pulse.is_to_extend():
+                    spoke = await self._extend() or spoke
+            except Exception as error:
+                pulse.failed(error)
+            else:
+                pulse.went(spoke=spoke)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pulse.rest()):
+                    await self._stop.wait()
+        try:
+            if not pulse.down:
+                await self._beat(None)
+        except Exception as error:
+            pulse.no_farewell(error)
+
+    async def _beat(self, about: Any) -> None:
+        call = self.queue.operations.beat(self.queue.worker, about)
+        self._peers = max(1, await self.queue.run(sending.answer(self.queue.talk, call)))
+
+    async def _extend(self) -> bool:
+        leases = self.held
+        if not leases:
+            return False
+        self._lost(await self.queue.run(extend_held(self.queue.talk, self._held, leases)))
+        return True

@@ -1,0 +1,466 @@
+"""One crawl in one process: a worker whose handler hands each lease to Scrapy, and waits until the visit is over.
+
+The worker claims, extends leases, retries, acks and cleans as any worker does. So a spider shows among the workers, and
+whatever is promised of workers holds for spiders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import inspect
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from typing import Any
+
+from scrapy import Request, Spider, signals
+from scrapy.crawler import Crawler
+from scrapy.utils.misc import arg_to_iter
+from tenacity import RetryCallState
+from twisted.python.failure import Failure
+
+from timeoutq import telling
+from timeoutq.client import AsyncQueue, twin
+from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.model import Lease, Release, Task
+from timeoutq.retry import GiveUp, Retry
+from timeoutq.scrapy import tasks
+from timeoutq.scrapy.engine import Engine, as_future
+from timeoutq.scrapy.opening import opened
+from timeoutq.scrapy.plan import Plan
+from timeoutq.scrapy.seeds import Seeds
+from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
+from timeoutq.worker import Worker
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 0.2
+"""Seconds between two looks at the engine: whether it closes, and whether it has dropped a request."""
+ANY_TIME = 1e6
+"""Seconds for which a worker may drain: Scrapy itself decides how long it waits for what it fetches."""
+LONGEST_WAIT = 600.0
+"""The most seconds until a task is tried again whose callback the spider lacks."""
+
+
+class Crawl:
+    """What the scheduler, the middlewares and the signals of one crawler share."""
+
+    def __init__(self, crawler: Crawler, plan: Plan) -> None:
+        """Prepare; nothing is sent before `open`."""
+        self.plan = plan
+        self.engine = Engine(crawler)
+        self.seeds = Seeds(self)
+        self._crawler = crawler
+        self._ready: deque[Visit] = deque()
+        self._taken: set[Visit] = set()
+        self._missing: set[int] = set()
+        """Visits of which the engine did not know when it was last looked."""
+        self._parent: Visit | None = None
+        """The visit whose request is on its way from the middleware to the scheduler."""
+        self._strays: list[Task] = []
+        """Requests that belong to no visit: those of extensions and pipelines."""
+        self._putting: asyncio.Task[None] | None = None
+        self._worker: Worker | None = None
+        self._working: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._told: dict[str, int] = {}
+        self.is_drained = False
+        self._is_closed = False
+        self.queue: AsyncQueue
+
+    # ---- the beginning and the end
+
+    @property
+    def spider(self) -> Spider:
+        """The spider of the crawl."""
+        spider = self._crawler.spider
+        assert spider is not None
+        return spider
+
+    async def open(self) -> None:
+        """Open the queue, and begin to work. Raises `InvalidInput` for a queue that is not this spider's."""
+        self._usual = self._crawler.settings["REQUEST_FINGERPRINTER_CLASS"] == (
+            "scrapy.utils.request.RequestFingerprinter"
+        )
+        self.queue, seeded = await opened(self.plan, self.spider)
+        self._twin = twin(self.queue)
+        if not seeded:
+            await self.seeds.put()
+        connect = self._crawler.signals.connect
+        connect(self._on_item, signals.item_scraped)
+        connect(self._on_item, signals.item_dropped)
+        connect(self._on_item_error, signals.item_error)
+        atexit.register(self._give_back)
+        self._work()
+        self._watching = asyncio.create_task(self._watch(), name=f"scrapy-{self.queue.name}")
+
+    async def close(self) -> None:
+        """End the work: give back what is left, and say farewell."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._worker is not None and self._working is not None:
+            if not self._working.done():
+                self._worker.stop(now=True)
+            await asyncio.wait({self._working}, timeout=self.queue.talk.deadline + 5)
+            self._tell_stats()
+        if self._strays:
+            await self._put_strays()
+        if hasattr(self, "queue"):
+            await self.queue.close()
+        atexit.unregister(self._give_back)
+
+    def _give_back(self) -> None:
+        # a second Ctrl-C stops the event loop: nothing of this process is left but this
+        worker = self._worker
+        if worker is not None and worker.held:
+            with suppress(TimeoutqError):
+                self._twin.release(list(worker.held.values()))
+
+    def _work(self) -> None:
+        self.is_drained = False
+        self._worker = Worker(
+            self.queue,
+            self._handle,
+            concurrency=self.plan.batch,
+            prefetch=0,
+            retry=(self.queue.retry.wait, _is_no_retry),
+            burst=not self.plan.stay,
+            signals=False,
+            drain_deadline=ANY_TIME,
+            max_releases=None,
+        )
+        self._working = asyncio.create_task(self._run(self._worker), name=f"worker-{self.queue.name}")
+
+    async def _run(self, worker: Worker) -> None:
+        reason = ""
+        try:
+            await worker.run()
+        except Exception as error:
+            self._say(logging.ERROR, "the worker of queue %s has ended: %s", self.queue.name, error)
+            reason = "timeoutq_error"
+        self.is_drained = True
+        if reason and not self.engine.is_closing:
+            self.engine.close(reason)
+        self.engine.poke()
+
+    # ---- leases come
+
+    async def _handle(self, lease: Lease) -> End:
+        """Take one lease through Scrapy."""
+        if lease.task == self.seeds.task:
+            return await self.seeds.sow(lease)
+        try:
+            request = tasks.request_of(lease.task, lease.payload, self.spider)
+        except tasks.MissingMethod as missing:
+            self._count("timeoutq/waits_for_method")
+            return Retry(after=min(LONGEST_WAIT, 10.0 * 2 ** min(lease.attempt - 1, 10)), reason=str(missing))
+        except InvalidInput as bad:
+            return GiveUp(str(bad))
+        visit = self._visit(lease, request)
+        self._ready.append(visit)
+        self.engine.poke()
+        try:
+            await visit.over
+        finally:
+            visit.finish()  # the lease is lost, or the worker ends
+            self._taken.discard(visit)
+        if visit.found and not visit.puts_with_ack:
+            await self.queue.put(visit.found)  # what a failed callback has found is kept
+        return visit.result()
+
+    def _visit(self, lease: Lease, request: Request) -> Visit:
+        if lease.attempt > 1:
+            # attempts are counted in Redis; RetryMiddleware reads them here
+            request.meta["retry_times"] = request.meta.get("retry_times", 0) + lease.attempt - 1
+        visit = Visit(lease, self._base(request))
+        visit.keeps_slot = "download_slot" in request.meta
+        visit.is_start = bool(lease.payload) and bool(lease.payload.get("start"))
+        request.errback = Errback(visit, request.errback, self._on_failure)
+        visit.request = request
+        return visit
+
+    def next(self) -> Request | None:
+        """Give the next request that is to be fetched; None while there is none."""
+        while self._ready:
+            visit = self._ready.popleft()
+            if not visit.is_over and visit.request is not None:
+                visit.is_taken = True
+                self._taken.add(visit)
+                return visit.request
+        return None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the engine has to stay: the queue is not drained, or something is still to be put."""
+        return not self.is_drained or bool(self._strays) or self._putting is not None
+
+    # ---- requests go out
+
+    def send(self, visit: Visit, request: Request) -> None:
+        """Hand a request that a visit has yielded to the engine, which hands it to the scheduler, which calls `add`."""
+        before, self._parent = self._parent, visit
+        try:
+            self.engine.crawl(request)
+        finally:
+            self._parent = before
+
+    def add(self, request: Request) -> bool:
+        """Take a request from the engine; say whether it is to be fetched."""
+        visit = self._parent
+        replaced = None if visit is not None else visit_of(request)
+        try:
+            if visit is not None:
+                return self._add_to(visit, request)
+            if replaced is not None and not replaced.has_response and not replaced.is_over:
+                return self._replace(replaced, request)
+            id = self._base(request)
+            if request.dont_filter:
+                id = tasks.fresh_id(id, self.queue.worker, next(self.seeds.numbers))
+            self._strays.append(self._task(id, request))
+            self._begin_putting()
+            return True
+        except InvalidInput as refused:
+            self._refuse(visit or replaced, refused)
+            return False
+
+    def _refuse(self, visit: Visit | None, refused: InvalidInput) -> None:
+        self._count("timeoutq/refused")
+        self._say(logging.ERROR, "%s", refused)
+        if visit is not None:
+            visit.broke(refused)
+
+    def _add_to(self, visit: Visit, request: Request) -> bool:
+        base = self._base(request)
+        if visit.request is not None and base == visit.base and _is_retry(request, visit.request):
+            visit.retry = self._retry(visit)
+            return True
+        fresh = request.dont_filter and visit is not self.seeds.visit
+        if base in visit.ids and not fresh:
+            return False
+        visit.ids.add(base)
+        if not fresh:
+            visit.found.append(self._task(base, request, visit))
+        elif base == visit.base and visit.again is None:
+            visit.again, _ = self._payload(visit.lease.task, request, visit.origin)
+        else:
+            visit.fresh += 1
+            id = tasks.fresh_id(base, visit.lease.task, visit.fresh)
+            visit.found.append(self._task(id, request, visit))
+        return True
+
+    def _replace(self, visit: Visit, request: Request) -> bool:
+        """Take a request that a downloader middleware has put in the place of the visit's own."""
+        base = self._base(request)
+        taken = True
+        try:
+            if base == visit.base or (request.dont_filter and not visit.is_start):
+                taken = self._add_to(visit, request)
+            else:
+                # a redirect of a start request is one, too: it has no other reason for its dont_filter
+                visit.found.append(self._task(base, request, visit, start=visit.is_start))
+        finally:
+            visit.end_output()
+        return taken
+
+    def _retry(self, visit: Visit) -> Retry:
+        after = visit.retry_after
+        self._count("timeoutq/retried")
+        return Retry(after=after or None, reason=visit.reason or "retried by the spider", block_host=after)
+
+    def _base(self, request: Request) -> str:
+        return tasks.base_id(request, self._crawler.request_fingerprinter, usual=self._usual)
+
+    def _task(self, id: str, request: Request, visit: Visit | None = None, *, start: bool = False) -> Task:
+        start = start or (visit is not None and visit is self.seeds.visit)
+        origin = tasks.NOWHERE if visit is None else visit.origin
+        payload, group = self._payload(id, request, origin, start=start)
+        self._count("scheduler/enqueued")
+        return tasks.task_of(id, payload, group)
+
+    def _payload(
+        self, id: str, request: Request, origin: tasks.Origin, *, start: bool = False
+    ) -> tuple[tasks.Payload, str | None]:
+        errback: Any = request.errback
+        if isinstance(errback, Errback):
+            errback = errback.function  # that of the spider
+        return tasks.payload_of(request, self.spider, id, errback, origin, start=start)
+
+    # ---- requests that belong to no visit
+
+    def _begin_putting(self) -> None:
+        if self._putting is None and not self._is_closed:
+            self._putting = asyncio.create_task(self._keep_putting(), name=f"put-{self.queue.name}")
+
+    async def _keep_putting(self) -> None:
+        pause = 0.1
+        try:
+            while self._strays:
+                try:
+                    await self._put_strays()
+                except TimeoutqError as error:
+                    self._say(logging.WARNING, "queue %s: requests wait to be put: %s", self.queue.name, error)
+                    await asyncio.sleep(pause)
+                    pause = min(5.0, pause * 2)
+        finally:
+            self._putting = None
+        if self.is_drained and not self.engine.is_closing and not self._is_closed:
+            self._work()
+        self.engine.poke()
+
+    async def _put_strays(self) -> None:
+        strays = self._strays[:500]
+        await self.queue.put(strays)
+        del self._strays[: len(strays)]
+
+    # ---- what happens to visits
+
+    def _on_failure(self, visit: Visit, function: Any, failure: Failure) -> Any:
+        """Stand in for the errback of a request."""
+        if function is None:
+            visit.unhandled(failure)
+            if not visit.has_response:
+                visit.end_output()
+            return failure
+        try:
+            output = function(failure)
+        except BaseException as error:
+            visit.broke(error)
+            if not visit.has_response:
+                visit.end_output()
+            raise
+        if visit.has_response:
+            return output  # it passes the spider middleware, too
+        if isinstance(output, Failure):
+            visit.unhandled(output)
+            visit.end_output()
+            return output
+        if hasattr(output, "__aiter__"):
+            return self.follow_async(visit, output)
+        if inspect.isawaitable(output) or hasattr(output, "asFuture"):
+            return self._follow_later(visit, output)
+        return self.follow(visit, arg_to_iter(output))
+
+    async def _follow_later(self, visit: Visit, coming: Any) -> AsyncIterator[Any]:
+        try:
+            output = await (as_future(coming) if hasattr(coming, "asFuture") else coming)
+        except BaseException as error:
+            visit.broke(error)
+            visit.end_output()
+            raise
+        for one in self.follow(visit, arg_to_iter(output)):
+            yield one
+
+    def follow(self, visit: Visit, output: Any) -> Iterator[Any]:
+        """Go through what a callback yields: requests go to the visit, items go on to the pipelines."""
+        try:
+            for one in output:
+                if isinstance(one, Request):
+                    self.send(visit, one)
+                else:
+                    if one is not None:
+                        visit.item_out()
+                    yield one
+        except BaseException as error:
+            visit.broke(error)
+            visit.end_output()
+            raise
+        visit.end_output()
+
+    async def follow_async(self, visit: Visit, output: Any) -> AsyncIterator[Any]:
+        """Do the same for a callback that is an asynchronous generator."""
+        try:
+            async for one in output:
+                if isinstance(one, Request):
+                    self.send(visit, one)
+                else:
+                    if one is not None:
+                        visit.item_out()
+                    yield one
+        except BaseException as error:
+            visit.broke(error)
+            visit.end_output()
+            raise
+        visit.end_output()
+
+    def _on_item(self, response: Any) -> None:
+        visit = self._visit_of(response)
+        if visit is not None:
+            visit.item_in()
+
+    def _on_item_error(self, response: Any, failure: Failure) -> None:
+        visit = self._visit_of(response)
+        if visit is not None:
+            visit.broke(error_of(failure))
+            visit.item_in()
+
+    def _visit_of(self, response: Any) -> Visit | None:
+        return self.seeds.visit if response is None else visit_of(getattr(response, "request", None))
+
+    # ---- looks at the engine
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            self._tell_stats()
+            if self.engine.is_closing:
+                self._stop_waiting()
+            elif self._ready:
+                self.engine.poke()
+            self._find_dropped()
+
+    def _stop_waiting(self) -> None:
+        """Claim no more, and give back what waits; what Scrapy fetches and parses goes on."""
+        if self._worker is not None and not self.is_drained:
+            if not self._stopping:
+                self._stopping = True
+                self._worker.stop()
+            while self._ready:
+                visit = self._ready.popleft()
+                visit.close(Release())
+                visit.finish()
+            self.seeds.stop()
+
+    _stopping = False
+
+    def _find_dropped(self) -> None:
+        """End visits whose requests have left the engine without a word: a middleware has dropped or replaced them."""
+        gone = {id(v) for v in self._taken if v.request is not None and not self.engine.has(v.request)}
+        for visit in [v for v in self._taken if id(v) in gone & self._missing]:
+            if not visit.output_over:
+                visit.close(GiveUp("Scrapy has dropped the request before a callback or an errback was called"))
+            visit.finish()
+        self._missing = gone
+
+    # ---- what it says of itself
+
+    def _say(self, level: int, message: str, *words: object) -> None:
+        telling.say(log, level, message, *words, fields={"spider": self.spider})
+
+    def _count(self, name: str, n: int = 1) -> None:
+        stats: Any = self._crawler.stats
+        stats.inc_value(name, n)
+
+    def _tell_stats(self) -> None:
+        if self._worker is None:
+            return
+        tally = self._worker.tally
+        for name in ("claimed", "acked", "failed", "released", "lost"):
+            now = getattr(tally, name)
+            key = f"{id(self._worker)} {name}"
+            if now != self._told.get(key, 0):
+                self._count(f"timeoutq/{name}", now - self._told.get(key, 0))
+                self._told[key] = now
+
+
+def _is_no_retry(state: RetryCallState) -> bool:
+    """Give up on all errors but a `Retry`: that of RetryMiddleware, which counts to RETRY_TIMES itself."""
+    return state.outcome is None or not isinstance(state.outcome.exception(), Retry)
+
+
+def _is_retry(request: Request, of: Request) -> bool:
+    return int(request.meta.get("retry_times", 0)) > int(of.meta.get("retry_times", 0))

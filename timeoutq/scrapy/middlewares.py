@@ -1,0 +1,113 @@
+"""The middlewares that the addon sets: one sees all that callbacks yield, the other all that the downloader brings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Iterator
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import TYPE_CHECKING, Any, Self
+
+from scrapy import Request
+from scrapy.crawler import Crawler
+
+from timeoutq.arguments import error_words
+from timeoutq.scrapy.crawls import crawl_of
+from timeoutq.scrapy.visits import visit_of
+
+if TYPE_CHECKING:
+    from scrapy.http import Response
+
+    from timeoutq.scrapy.crawl import Crawl
+
+ASKS_TO_WAIT = {429, 503}
+LONGEST_WAIT = 3600.0
+"""A host is spared no longer than this, whatever its Retry-After says."""
+
+
+class SpiderSide:
+    """Gathers what a callback yields. It stands next to the engine: what it sees has passed all other middlewares."""
+
+    def __init__(self, crawl: Crawl) -> None:
+        self._crawl = crawl
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Make the middleware of a crawler. Raises `InvalidInput` if the addon is not there."""
+        return cls(crawl_of(crawler))
+
+    def process_start_requests(self, start_requests: Any, spider: Any = None) -> Any:
+        """Keep the start requests for the start task (Scrapy 2.11 and 2.12)."""
+        self._crawl.seeds.start = start_requests
+        return iter(())
+
+    def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Keep the start requests for the start task."""
+        self._crawl.seeds.start = start  # at once, and not when the engine asks for the first request
+        return _nothing()
+
+    def process_spider_input(self, response: Response, spider: Any = None) -> None:
+        """Note that a response has arrived."""
+        visit = visit_of(response.request)
+        if visit is not None:
+            visit.has_response = True
+
+    def process_spider_output(self, response: Response, result: Any, spider: Any = None) -> Iterator[Any]:
+        """Gather what a callback yields."""
+        visit = visit_of(response.request)
+        return iter(result) if visit is None else self._crawl.follow(visit, result)
+
+    async def process_spider_output_async(
+        self, response: Response, result: Any, spider: Any = None
+    ) -> AsyncIterator[Any]:
+        """Gather what a callback yields."""
+        visit = visit_of(response.request)
+        async for one in result if visit is None else self._crawl.follow_async(visit, result):
+            yield one
+
+    def process_spider_exception(self, response: Response, exception: Exception, spider: Any = None) -> None:
+        """Note an error that no other middleware has taken."""
+        visit = visit_of(response.request)
+        if visit is not None:
+            visit.broke(exception)
+            visit.end_output()
+
+
+class DownloaderSide:
+    """Notes what the downloader brings, as the reason of a retry. It stands next to the downloader."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Make the middleware of a crawler. Raises `InvalidInput` if the addon is not there."""
+        crawl_of(crawler)
+        return cls()
+
+    def process_response(self, request: Request, response: Response, spider: Any = None) -> Response:
+        """Note the status, and for how long the host asks to be left alone."""
+        visit = visit_of(request)
+        if visit is not None:
+            visit.reason = f"HTTP {response.status}"
+            if response.status in ASKS_TO_WAIT:
+                visit.retry_after = seconds_of(response.headers.get("Retry-After"))
+        return response
+
+    def process_exception(self, request: Request, exception: Exception, spider: Any = None) -> None:
+        """Note the error."""
+        visit = visit_of(request)
+        if visit is not None:
+            visit.reason = error_words(exception)
+
+
+async def _nothing() -> AsyncIterator[Any]:
+    return
+    yield  # this makes it an asynchronous generator
+
+
+def seconds_of(retry_after: bytes | None) -> float:
+    """Give the seconds of a Retry-After header; 0 for none, and for what cannot be read."""
+    text = (retry_after or b"").decode("latin-1").strip()
+    try:
+        seconds = float(text) if text.isdigit() else parsedate_to_datetime(text).timestamp() - time()
+    except (ValueError, OverflowError):
+        return 0.0
+    return min(LONGEST_WAIT, max(0.0, seconds)) if math.isfinite(seconds) else 0.0

@@ -1,0 +1,99 @@
+"""What a project's settings say: where the queue is, how long leases are, and how polite the crawl is. Pure.
+
+The addon reads the settings before it turns Scrapy's own delays off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from scrapy.settings import BaseSettings
+
+from timeoutq.errors import InvalidInput
+from timeoutq.model import Politeness
+
+T = TypeVar("T")
+
+LINE = 'ADDONS = {"timeoutq.scrapy.Addon": 100}'
+"""The setting that brings timeoutq into a project."""
+
+SCHEDULER = "timeoutq.scrapy.scheduler.Scheduler"
+SCRAPYS_OWN = "scrapy.core.scheduler.Scheduler"
+LONGEST = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The settings of one crawl."""
+
+    url: str | None
+    """Where the server is; None: as the environment says."""
+    queue: str | None
+    """The name of the queue; None: that of the spider."""
+    lease: float
+    """The length of a lease, seconds."""
+    stay: bool
+    """Whether the process stays when the queue is drained."""
+    batch: int
+    """How many tasks the process holds at most: those that are fetched, parsed or stored, and those that wait."""
+    politeness: Politeness
+    hosts: Mapping[str, Mapping[str, float | int]]
+    """The rules of single hosts, from `DOWNLOAD_SLOTS`."""
+
+
+def read(settings: BaseSettings) -> Plan:
+    """Read the settings. Raises `InvalidInput`, which names the setting, for a value that cannot be used."""
+    at_once = _read(settings.getint, "CONCURRENT_REQUESTS", "a whole number")
+    per_host = _read(settings.getint, "CONCURRENT_REQUESTS_PER_DOMAIN", "a whole number")
+    delay = _read(settings.getfloat, "DOWNLOAD_DELAY", "a number of seconds")
+    usual = max(1, at_once) + max(4, at_once // 4)
+    batch = _read(lambda name: settings.getint(name, usual), "TIMEOUTQ_BATCH", "a whole number")
+    lease = _read(lambda name: settings.getfloat(name, 30.0), "TIMEOUTQ_LEASE", "a number of seconds")
+    _check("TIMEOUTQ_BATCH", batch, 1, 10_000)
+    _check("TIMEOUTQ_LEASE", lease, 0.5, LONGEST)
+    _check("DOWNLOAD_DELAY", delay, 0, LONGEST)
+    _check("CONCURRENT_REQUESTS_PER_DOMAIN", per_host, 0, 10_000)
+    return Plan(
+        url=_text(settings, "TIMEOUTQ_URL"),
+        queue=_text(settings, "TIMEOUTQ_QUEUE"),
+        lease=lease,
+        stay=_read(lambda name: settings.getbool(name, False), "TIMEOUTQ_STAY", "True or False"),
+        batch=batch,
+        politeness=Politeness(delay, per_host or max(1, at_once)),
+        hosts=dict(_slots(settings.getdict("DOWNLOAD_SLOTS"))),
+    )
+
+
+def _read(get: Callable[[str], T], name: str, kind: str) -> T:
+    try:
+        return get(name)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"the setting {name} must be {kind}: {error}") from None
+
+
+def _check(name: str, value: float, low: float, high: float) -> None:
+    if not math.isfinite(value) or not low <= value <= high:
+        raise InvalidInput(f"the setting {name} must be from {low:,g} to {high:,g}, not {value!r}")
+
+
+def _text(settings: BaseSettings, name: str) -> str | None:
+    value = settings.get(name)
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise InvalidInput(f"the setting {name} must be text, not {type(value).__name__}")
+    return value
+
+
+def _slots(slots: Mapping[str, Any]) -> Mapping[str, Mapping[str, float | int]]:
+    found: dict[str, dict[str, float | int]] = {}
+    for host, rules in slots.items():
+        found[host] = {}
+        if "delay" in rules:
+            found[host]["delay"] = float(rules["delay"])
+        if "concurrency" in rules:
+            found[host]["per_host"] = int(rules["concurrency"])
+    return found

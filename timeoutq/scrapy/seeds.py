@@ -1,0 +1,148 @@
+"""The start of a spider, once for each queue: a task of its own, whose handler goes through the start requests.
+
+Whichever process claims this task puts the start requests. While the task is not done, the queue is not drained, so no
+process that is early ends too soon; and if the process is killed, another one does the task again. When all start
+requests are in the queue, a mark in the queue's settings says so, and no process puts the task again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from itertools import count
+from typing import Any, Protocol
+
+from scrapy import Request, Spider
+
+from timeoutq import telling
+from timeoutq.arguments import error_words
+from timeoutq.client import AsyncQueue
+from timeoutq.model import Answer, Lease, Release, Task
+from timeoutq.scrapy.engine import Engine
+from timeoutq.scrapy.opening import mark_started
+from timeoutq.scrapy.plan import Plan
+from timeoutq.scrapy.visits import End, Visit
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 100
+"""So many start requests are put in one call."""
+PATIENCE = 0.1
+"""Seconds for which start requests wait for others."""
+
+
+class Sower(Protocol):
+    """What the start requests need of the crawl."""
+
+    plan: Plan
+    engine: Engine
+    queue: AsyncQueue
+
+    @property
+    def spider(self) -> Spider:
+        """The spider of the crawl."""
+        ...
+
+    def send(self, visit: Visit, request: Request) -> None:
+        """Hand a request that a visit has yielded to the engine."""
+        ...
+
+
+class Seeds:
+    """The start requests of one spider."""
+
+    def __init__(self, crawl: Sower) -> None:
+        self._crawl = crawl
+        self.start: Any = None
+        """What the spider's `start` gave, or its `start_requests`; the spider middleware keeps it here."""
+        self.visit: Visit | None = None
+        """The visit of the start task, while this process does it."""
+        self.numbers = count(1)
+        self._stopped = False
+
+    @property
+    def task(self) -> str:
+        """The id of the start task."""
+        return f"start:{self._crawl.spider.name}"
+
+    async def put(self) -> None:
+        """Put the start task, if it is not in the queue; bring it back if it has failed before."""
+        queue = self._crawl.queue
+        if (await queue.put(Task(self.task)))[0] is Answer.FAILED:
+            await queue.retry_failed(self.task)
+
+    def stop(self) -> None:
+        """Stop in the middle: another process begins anew."""
+        self._stopped = True
+
+    async def sow(self, lease: Lease) -> End:
+        """Go through the start requests, and put them; say what is to become of the start task."""
+        if self.start is None:
+            # this process has lost the task before, and has used up its start requests
+            return Release(delay=self._crawl.plan.lease)
+        start, self.start = self.start, None
+        self.visit = visit = Visit(lease, self.task)
+        try:
+            async for one in _each(start):
+                if self._stopped:
+                    return Release()
+                if one is None:
+                    await self._put(visit)
+                elif isinstance(one, Request):
+                    self._crawl.send(visit, one)
+                    if len(visit.found) >= AT_ONCE:
+                        await self._put(visit)
+                else:
+                    await self._crawl.engine.store(one)
+        except Exception as error:
+            words = "the start requests of spider %s cannot be had: %s"
+            telling.say(
+                log, logging.ERROR, words, self._crawl.spider.name, error_words(error),
+                fields={"spider": self._crawl.spider},
+            )  # fmt: skip
+            visit.broke(error)
+        finally:
+            self.visit = None
+        await self._put(visit)
+        if visit.end is not None:
+            return visit.result()
+        await mark_started(self._crawl.queue)
+        return visit.result()
+
+    async def _put(self, visit: Visit) -> None:
+        found, visit.found = visit.found, []
+        if found:
+            await self._crawl.queue.put(found)
+
+
+async def _each(start: Any) -> AsyncIterator[Any]:
+    """Go through the start requests; give None when what was given may be put, because the next one takes its time."""
+    if not hasattr(start, "__aiter__"):
+        for number, one in enumerate(start):
+            yield one
+            if number % 20 == 0:
+                await asyncio.sleep(0)
+        return
+    while True:
+        coming = asyncio.ensure_future(_next(start))
+        try:
+            done, _ = await asyncio.wait({coming}, timeout=PATIENCE)
+            if not done:
+                yield None
+            found = await coming
+        finally:
+            coming.cancel()
+        if found is _END:
+            return
+        yield found
+
+
+_END = object()
+
+
+async def _next(start: Any) -> Any:
+    try:
+        return await anext(start)
+    except StopAsyncIteration:
+        return _END

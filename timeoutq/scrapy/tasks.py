@@ -1,0 +1,283 @@
+"""From a request of Scrapy to a task, and back: the id and the payload, which is JSON. Pure.
+
+The id of a plain GET is its canonical URL. Other requests have their fingerprint in the fragment of the id, as in
+`https://a.example/search#POST:1f0c…`: a canonical URL has no fragment, so the two never meet. A payload holds only what
+the id and Scrapy's defaults do not say.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, Protocol, cast
+
+from scrapy import Request, Spider
+from w3lib.url import canonicalize_url
+
+from timeoutq.errors import InvalidInput
+from timeoutq.model import Task
+
+MOST_PRIORITY = 1000
+"""Priorities beyond this, in either direction, count as this."""
+LONGEST_URL = 900
+"""An id has at most 1 KiB: of a longer URL, the id holds the beginning and the fingerprint."""
+RUNTIME = {"download_latency"}
+"""Keys of meta that Scrapy sets while it fetches, and that mean nothing for another request."""
+KEYS = {
+    "url", "method", "headers", "body", "body64", "cookies", "meta", "cb_kwargs", "callback", "errback", "encoding",
+    "flags", "dont_filter", "priority", "start",
+}  # fmt: skip
+"""What a payload may hold."""
+
+Payload = dict[str, Any]
+
+
+class MissingMethod(InvalidInput):
+    """The spider lacks a method that a task names."""
+
+
+class Fingerprinter(Protocol):
+    """What makes the fingerprint of a request: the crawler's `request_fingerprinter`."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        """Give the fingerprint."""
+        ...
+
+
+@lru_cache(maxsize=20_000)
+def canonical(url: str) -> str:
+    """Give the canonical form of a URL, without its fragment, as Scrapy's fingerprints take it."""
+    return canonicalize_url(url)
+
+
+def base_id(request: Request, prints: Fingerprinter, *, usual: bool) -> str:
+    """Give the id that two requests share if Scrapy counts them as one; `usual`: by its own fingerprinter."""
+    if usual and request.method == "GET" and not request.body and not request.meta.get("verbatim_url"):
+        id = canonical(request.url)
+        if len(id) <= LONGEST_URL:
+            return id
+    mark = f"{request.method}:{prints.fingerprint(request).hex()}"
+    if not usual:
+        # two URLs may have one fingerprint: the id holds nothing else of the URL but its host
+        head = request.url.partition("//")
+        return f"{head[0]}//{head[2].partition('/')[0].partition('?')[0].partition('#')[0]}/#{mark}"
+    return f"{canonical(request.url)[:LONGEST_URL]}#{mark}"
+
+
+def fresh_id(base: str, parent: str, number: int) -> str:
+    """Give the id of a request with `dont_filter`: another one for each, and the same if its parent runs again."""
+    digest = sha256(f"{parent}\n{number}\n{base}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return f"{base}{',' if '#' in base else '#'}again:{digest}"
+
+
+@dataclass(slots=True)
+class Origin:
+    """What a request inherits from its parent without wanting it."""
+
+    slot: str | None = None
+    """The `download_slot` that Scrapy has written into the meta of the parent."""
+
+
+NOWHERE = Origin()
+
+
+def payload_of(
+    request: Request, spider: Spider, id: str, errback: Any, origin: Origin = NOWHERE, *, start: bool = False
+) -> tuple[Payload, str | None]:
+    """Give the payload of a request, whose errback is `errback`, and its group if its meta names a `download_slot`.
+
+    Raises `InvalidInput`, which names the request and the key, for what JSON cannot hold, and for a callback that is no
+    method of the spider.
+    """
+    found: Payload = {}
+    if request.url != id:
+        found["url"] = request.url
+    if request.method != "GET":
+        found["method"] = request.method
+    if request.headers:
+        found["headers"] = _headers(request)
+    if request.body:
+        _put_body(found, request.body)
+    if request.cookies:
+        found["cookies"] = _plain(request.cookies, "cookies", request)
+    meta, slot = _meta(request, origin)
+    if meta:
+        found["meta"] = _plain(meta, "meta", request)
+    if request.cb_kwargs:
+        found["cb_kwargs"] = _plain(request.cb_kwargs, "cb_kwargs", request)
+    for key, function in (("callback", request.callback), ("errback", errback)):
+        name = method_name(function, spider, key, request)
+        if name is not None:
+            found[key] = name
+    if request.encoding != "utf-8":
+        found["encoding"] = request.encoding
+    if request.flags:
+        found["flags"] = _plain(request.flags, "flags", request)
+    if request.dont_filter:
+        found["dont_filter"] = True
+    if request.priority:
+        found["priority"] = int(request.priority)
+    if start:
+        found["start"] = True
+    return found, slot
+
+
+def task_of(id: str, payload: Payload, group: str | None = None) -> Task:
+    """Make the task of a request. This is the one place where the priority of a request becomes that of a task."""
+    return Task(id, payload=payload or None, group=group)
+
+
+def priority_of(payload: Payload) -> int:
+    """Give the priority of a task: that of its request, from -1000 to 1000."""
+    return max(-MOST_PRIORITY, min(MOST_PRIORITY, int(payload.get("priority", 0))))
+
+
+def request_of(id: str, payload: Any, spider: Spider) -> Request:
+    """Make the request of a task.
+
+    Raises `MissingMethod` if the spider lacks its callback or errback, `InvalidInput` for what is no task of a request.
+    """
+    if payload is None:
+        payload = {}
+    if not isinstance(payload, dict):
+        raise InvalidInput(f"the payload of task {id!r} is no request of Scrapy: it is {type(payload).__name__}")
+    given = cast("Payload", payload)
+    unknown = sorted(map(str, given.keys() - KEYS))
+    if unknown:
+        raise InvalidInput(f"the payload of task {id!r} is no request of Scrapy: it has {', '.join(unknown)}")
+    callback = method_of(given.get("callback"), spider, id, "callback")
+    errback = method_of(given.get("errback"), spider, id, "errback")
+    try:
+        headers = {
+            name.encode("latin-1"): [value.encode("latin-1") for value in values]
+            for name, values in given.get("headers", {}).items()
+        }
+        body = base64.b64decode(given["body64"]) if "body64" in given else given.get("body", "").encode()
+        return Request(
+            given.get("url", id),
+            callback=callback,
+            errback=errback,
+            method=given.get("method", "GET"),
+            headers=headers or None,
+            body=body,
+            cookies=given.get("cookies"),
+            meta=given.get("meta"),
+            encoding=given.get("encoding", "utf-8"),
+            priority=given.get("priority", 0),
+            dont_filter=given.get("dont_filter", False),
+            flags=given.get("flags"),
+            cb_kwargs=given.get("cb_kwargs"),
+        )
+    except (AttributeError, TypeError, ValueError, binascii.Error) as error:
+        raise InvalidInput(f"task {id!r} is no request of Scrapy: {error}") from None
+
+
+# ---- callbacks
+
+
+def method_name(function: Any, spider: Spider, key: str, request: Request) -> str | None:
+    """Give the name of a method of the spider; None for none. Raises `InvalidInput` for any other function."""
+    if function is None:
+        return None
+    name = getattr(function, "__name__", "")
+    if inspect.ismethod(function) and function.__self__ is spider and is_name(name):
+        found = getattr(spider, name, None)
+        if inspect.ismethod(found) and found.__func__ is function.__func__:
+            return name
+    raise InvalidInput(
+        f"the {key} of {request} must be a method of the spider, because only its name travels with the request: "
+        f"{_what(function)} will not do. Give the spider a method, and pass it values in cb_kwargs"
+    )
+
+
+def _what(function: Any) -> str:
+    name = str(getattr(function, "__qualname__", type(function).__name__))
+    if "<lambda>" in name:
+        return "a lambda"
+    if "<locals>" in name:
+        return f"the nested function {name}"
+    return f"{name} of {getattr(function, '__module__', '?')}"
+
+
+def method_of(name: object, spider: Spider, id: str, key: str) -> Any:
+    """Find the method of the spider with this name; None for no name. Raises `MissingMethod`."""
+    if name is None:
+        return None
+    found = getattr(spider, name, None) if isinstance(name, str) and is_name(name) else None
+    if not inspect.ismethod(found) or found.__self__ is not spider:
+        raise MissingMethod(
+            f"spider {spider.name!r} has no method {name!r} in this version, which is the {key} of the task: the task "
+            "waits for a process whose spider has the method"
+        )
+    return found
+
+
+def is_name(name: str) -> bool:
+    """Say whether this may be the name of a callback."""
+    return name.isidentifier() and not name.startswith("__")
+
+
+# ---- what goes into JSON
+
+
+def _headers(request: Request) -> dict[str, list[str]]:
+    return {
+        name.decode("latin-1"): [value.decode("latin-1") for value in values]
+        for name, values in cast("Mapping[bytes, list[bytes]]", dict(request.headers)).items()
+    }
+
+
+def _put_body(found: Payload, body: bytes) -> None:
+    try:
+        found["body"] = body.decode("utf-8")
+    except UnicodeDecodeError:
+        found["body64"] = base64.b64encode(body).decode()
+
+
+def _meta(request: Request, origin: Origin) -> tuple[dict[str, Any], str | None]:
+    meta = request.meta
+    slot = meta.get("download_slot")
+    keeps_slot = isinstance(slot, str) and slot != origin.slot and slot != _host(request.url)
+    if not (RUNTIME & meta.keys()) and (slot is None or keeps_slot):
+        return meta, slot
+    dropped = RUNTIME if keeps_slot or slot is None else RUNTIME | {"download_slot"}
+    return {key: value for key, value in meta.items() if key not in dropped}, slot if keeps_slot else None
+
+
+def _host(url: str) -> str:
+    head = url.partition("//")[2].partition("/")[0].partition("?")[0].rpartition("@")[2]
+    return head.partition(":")[0].lower()
+
+
+def _plain(value: Any, where: str, request: Request) -> Any:
+    """Give a value as JSON holds it; a tuple becomes a list. Raises `InvalidInput`, which names the key."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int | float):
+        if not math.isfinite(value):
+            raise InvalidInput(_refusal(request, where, repr(value)))
+        return value
+    if isinstance(value, list | tuple):
+        items = cast("list[Any]", value)
+        return [_plain(item, f"{where}[{i}]", request) for i, item in enumerate(items)]
+    if isinstance(value, dict):
+        found: dict[str, Any] = {}
+        for key, item in cast("Mapping[Any, Any]", value).items():
+            if not isinstance(key, str):
+                raise InvalidInput(_refusal(request, where, f"a key that is no text, {key!r:.80},"))
+            found[key] = _plain(item, f"{where}[{key!r}]", request)
+        return found
+    raise InvalidInput(_refusal(request, where, f"an object of type {type(value).__name__}"))
+
+
+def _refusal(request: Request, where: str, what: str) -> str:
+    return (
+        f"{request} cannot be put into the queue: {where} holds {what} which JSON cannot hold; pass text, numbers, "
+        "lists and dicts (of an item: ItemAdapter(item).asdict())"
+    )

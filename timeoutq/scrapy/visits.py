@@ -1,0 +1,164 @@
+"""A visit is one lease on its way through Scrapy: fetched, parsed, its items stored. It ends when all of this is over.
+
+`crawl.py` makes visits. The middlewares, the scheduler and the signals of items tell a visit what happens to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from scrapy import Request
+from scrapy.exceptions import CloseSpider
+from twisted.python.failure import Failure
+
+from timeoutq.arguments import error_words
+from timeoutq.model import Ack, Lease, Release, Task
+from timeoutq.retry import GiveUp, Retry
+from timeoutq.scrapy.tasks import Origin, Payload
+
+End = Ack | Release | Retry | GiveUp
+"""What a handler of the worker returns."""
+
+
+class Visit:
+    """One lease on its way through Scrapy."""
+
+    def __init__(self, lease: Lease, base: str) -> None:
+        """Prepare; `base` is the id of the request, without what makes it another one (`dont_filter`)."""
+        self.lease = lease
+        self.base = base
+        self.request: Request | None = None
+        self.found: list[Task] = []
+        """The tasks of the requests that the callback has yielded."""
+        self.ids: set[str] = {base}
+        """The ids of these requests, and of the visit itself."""
+        self.fresh = 0
+        """How many requests with `dont_filter` the callback has yielded."""
+        self.again: Payload | None = None
+        """The payload with which the task is to run again at once; None: it is not to."""
+        self.retry: Retry | None = None
+        self.end: Release | BaseException | None = None
+        """How the visit ends if something went wrong; the first thing counts."""
+        self.reason = ""
+        """What came last from the downloader, in words."""
+        self.retry_after = 0.0
+        """For how long the host asked to be left alone, seconds."""
+        self.is_start = False
+        """Whether the request came from the spider's start."""
+        self.keeps_slot = False
+        """Whether the task named its `download_slot`."""
+        self.is_taken = False
+        """Whether the engine has taken the request."""
+        self.has_response = False
+        """Whether a response has reached the spider's side: from then on, all output passes the spider middleware."""
+        self.items = 0
+        """How many items are in the pipelines."""
+        self.output_over = False
+        """Whether the callback has yielded all that it will."""
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the visit has ended, or its lease is lost."""
+        return self.over.done()
+
+    @property
+    def origin(self) -> Origin:
+        """What requests of this visit inherit without wanting it."""
+        slot = None if self.request is None or self.keeps_slot else self.request.meta.get("download_slot")
+        return Origin(slot)
+
+    def item_out(self) -> None:
+        """Note that an item goes into the pipelines."""
+        self.items += 1
+
+    def item_in(self) -> None:
+        """Note that an item has left the pipelines."""
+        self.items -= 1
+        self._look()
+
+    def end_output(self) -> None:
+        """Note that the callback has yielded all that it will; the visit ends with the last of its items."""
+        self.output_over = True
+        self._look()
+
+    def broke(self, error: BaseException) -> None:
+        """Note that a callback, an errback, a middleware or a pipeline has raised an error, or was ended by Scrapy."""
+        if isinstance(error, CloseSpider | GeneratorExit | asyncio.CancelledError):
+            self.close(Release())
+        else:
+            self.close(error)
+
+    def unhandled(self, failure: Failure) -> None:
+        """Note that a request has failed, and that the spider has no errback for it."""
+        error = error_of(failure)
+        response: Any = getattr(error, "response", None)
+        words = error_words(error) if response is None else f"HTTP {response.status}"
+        self.close(GiveUp(words))
+
+    def close(self, end: Release | BaseException) -> None:
+        """Note how the visit ends, unless this is known already; the visit ends when its output is over."""
+        if self.end is None:
+            self.end = end
+
+    def finish(self) -> None:
+        """End the visit now, whatever is still under way."""
+        if not self.over.done():
+            self.over.set_result(None)
+
+    @property
+    def puts_with_ack(self) -> bool:
+        """Whether what was found goes with the ack; a visit that is released finds it again."""
+        return isinstance(self.end, Release) or (self.end is None and self.retry is None)
+
+    def result(self) -> End:
+        """Say what is to become of the task; raises the error that has ended the visit, if one has."""
+        if isinstance(self.end, Release | GiveUp):
+            return self.end
+        if self.end is not None:
+            raise self.end
+        if self.retry is not None:
+            return self.retry
+        if self.again is not None:
+            return Ack(put=self.found, again_in=0.0, payload=self.again)
+        return Ack(put=self.found)
+
+    def _look(self) -> None:
+        if self.output_over and self.items <= 0:
+            self.finish()
+
+
+class Errback:
+    """What stands in the place of a request's errback: it knows the visit, and calls the spider's errback, if any.
+
+    `Request.copy` and `replace` copy it, so a request that a downloader middleware has made of another one, such as a
+    redirect, leads to the visit, too.
+    """
+
+    __slots__ = ("__weakref__", "_call", "function", "visit")
+
+    def __init__(self, visit: Visit, function: Any, call: Callable[[Visit, Any, Failure], Any]) -> None:
+        self.visit = visit
+        self.function = function
+        self._call = call
+
+    def __call__(self, failure: Failure) -> Any:
+        return self._call(self.visit, self.function, failure)
+
+    @property
+    def __name__(self) -> str:
+        return str(getattr(self.function, "__name__", "errback"))
+
+
+def error_of(failure: Failure) -> BaseException:
+    """Give the error that a failure holds."""
+    value: Any = cast("Any", failure).value  # Twisted leaves its type open
+    return value if isinstance(value, BaseException) else RuntimeError("the failure holds no error")
+
+
+def visit_of(request: Request | None) -> Visit | None:
+    """Give the visit that a request belongs to."""
+    errback = getattr(request, "errback", None)
+    return errback.visit if isinstance(errback, Errback) else None
