@@ -173,8 +173,7 @@ class Process:
             contextvars.Context().run(self.world.loop.call_soon, self._over, code)
 
     def _over(self, code: int) -> None:
-        self.machine.end()
-        self._at_exit(self, code)
+        self._at_exit(self, code)  # its threads stand still, and end with the run
 
 
 class Supervisor:
