@@ -73,12 +73,14 @@ async def test_stop_gives_back_what_two_claims_under_way_bring(url: str, queue: 
         raise AssertionError("nothing may be started any more")
 
     know_the_scripts(queue)
-    queue.put([f"t{i}" for i in range(1000)])
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=10) as mine:
             worker = Worker(mine, handler, concurrency=600, prefetch=0, signals=False)
-            proxy.arm(Fault.SWALLOW, sha("claim"), times=2)
             running = asyncio.create_task(worker.run())
+            # from its first answer on, the worker knows that its server is there, however slow the machine is
+            await until(seen(worker, lambda pump: pump.source.idle))
+            proxy.arm(Fault.SWALLOW, sha("claim"), times=2)
+            queue.put([f"t{i}" for i in range(1000)])
             await until(lambda: queue.stats().in_progress == 600)
             assert worker.held == {}
             worker.stop()
