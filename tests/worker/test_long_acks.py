@@ -446,7 +446,12 @@ async def test_after_max_tasks_a_long_ack_that_the_server_does_not_take_is_given
             proxy.arm(Fault.RESET_BEFORE, b"link-page-1", times=None)
             queue.put("page")
             worker = Worker(mine, pages, concurrency=1, max_tasks=1, signals=False, drain_deadline=0.1)
-            tally = await asyncio.wait_for(worker.run(), 20)
+            running = asyncio.create_task(worker.run())
+            await asyncio.wait({running}, timeout=20)
+            ended = running.done()  # a worker that is cancelled gives the lease back, too
+            worker.stop(now=True)
+            tally = await running
+    assert ended
     assert (tally.acked, tally.released, tally.end) == (0, 1, "max_tasks")
     assert "its ack is not confirmed" in caplog.text
     assert queue.inspect("page").state is State.TODOS
