@@ -8,7 +8,7 @@ import pytest
 
 from tests.rig.invariants import a_minute_later
 from tests.rig.waiting import wait_until
-from timeoutq import Politeness, Queue, State
+from timeoutq import Politeness, Queue, State, flows
 from timeoutq.scripts import script
 from timeoutq.watch import doctor
 
@@ -105,6 +105,19 @@ def test_tasks_in_lanes_that_no_host_knows_come_back(url: str, name: str, raw: A
             found += [lease.task for lease in leases]
         assert {f"{A}last", f"{B}last"} <= set(found)
         assert queue.drained()
+        queue.purge()
+
+
+def test_long_lanes_from_which_alone_their_tasks_are_known_bring_all_of_them_back(
+    url: str, name: str, raw: Any
+) -> None:
+    with Queue(name, url, politeness=Politeness(3600, 1)) as queue:
+        key = queue.operations.key
+        queue.put([f"{A}{i}" for i in range(1300)], [f"{B}{i}" for i in range(700)])
+        raw.delete(key("waiting"))
+        queue.run(flows.repair(queue.talk))
+        assert (queue.stats().waiting, queue.stats().known) == (1998, 2000)
+        assert queue.run(flows.repair(queue.talk)) == ({}, True)
         queue.purge()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,8 @@ import redis
 from tests.rig.invariants import STATES, a_minute_later, check_keys
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue, State, flows, sending
-from timeoutq.cleaner import WALK_EVERY
+from timeoutq.cleaner import WALK_EVERY, Cleaner
+from timeoutq.testing import fake_async_queue
 from timeoutq.watch import doctor
 
 A, B = "http://a.example/", "http://b.example/"
@@ -347,3 +349,18 @@ def test_a_task_without_a_name_is_not_dropped_by_what_a_queue_does(
             for kept in (*STATES, "waiting", "scheduled")
         )
         queue.purge()
+
+
+@pytest.mark.parametrize("first", ["prune", "repair", "longest", "due"])
+async def test_a_cleaner_rests_until_the_first_of_all_that_it_has_to_do(first: str) -> None:
+    async with fake_async_queue() as queue:
+        cleaner = Cleaner(queue, longest=4.0 if first == "longest" else 10.0)
+        now = time.monotonic()
+        cleaner._prune_at, cleaner._repair_at = now + 100, now + 100
+        if first == "due":
+            await queue.schedule("a", after=4.0)
+        elif first == "prune":
+            cleaner._prune_at = now + 4.0
+        elif first == "repair":
+            cleaner._repair_at = now + 4.0
+        assert 0 < await cleaner._round() <= 4.002

@@ -20,10 +20,11 @@ from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Queue, State, Unavailable, flows, sending
+from timeoutq import Answer, AsyncQueue, Lease, Queue, State, Unavailable, flows, sending
 from timeoutq.arguments import How
 from timeoutq.calls import Call
 from timeoutq.embedded import EmbeddedServer
+from timeoutq.replies import Claimed
 
 
 @pytest.fixture
@@ -69,6 +70,44 @@ def test_an_end_whose_reply_was_lost_is_carried_out_once(through: Any, proxy: Pr
     assert proxy.lost == 1
     counted = {"ack": "acked", "release": "released", "fail": "failed"}[verb]
     assert through.stats().counters[counted] == 2
+
+
+BATCHES = {
+    "all": "ab",
+    "all but a lost one": "aLb",
+    "the last release of a task": "f",
+    "a last release beside a lost one": "Lf",
+    "of each kind": "afLb",
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("verb", ["ack", "fail", "release"])
+def test_each_lease_of_a_batch_that_is_sent_again_is_answered_as_it_ended_the_first_time(
+    queue: Queue, raw: Any, verb: str, batch: str
+) -> None:
+    queue.put(list(batch))
+    leases = {lease.task: lease for lease in queue.claim(len(batch))}
+    if "f" in leases:  # its second release is the last one that it may have
+        queue.run(sending.answers(queue.talk, queue.operations.release([leases["f"]], most=9)))
+        (leases["f"],) = queue.claim(1)
+    if "L" in leases:
+        queue.release(leases["L"])
+    given = [leases[task] for task in batch]
+    ops = queue.operations
+    (call,) = {
+        "ack": lambda: ops.ack(given),
+        "fail": lambda: ops.fail(given, [-1] * len(given), [b"boom"] * len(given), [b""] * len(given)),
+        "release": lambda: ops.release(given, most=2),
+    }[verb]()
+    first = queue.run(sending.answer(queue.talk, call))
+    ended = {"f": Answer.FAILED} if verb == "release" else {}
+    assert list(first) == [Answer.LOST if task == "L" else ended.get(task, Answer.OK) for task in batch]
+    before = queue.stats()
+    for _ in range(2):
+        again = call.read(binary(raw, call.command(100)))
+        assert list(again) == [Answer.LOST if task == "L" else Answer.ALREADY for task in batch]
+    assert replace(queue.stats(), now=before.now) == before
 
 
 def test_a_put_again_whose_reply_was_lost_does_not_bring_a_task_back_twice(
@@ -404,6 +443,20 @@ def test_what_goes_on_to_look_is_not_put_off_by_a_lease_that_has_gone_meanwhile(
     assert {lease.task for lease in found.leases} == {lease.task for lease in first.leases}
     assert queue.stats().counters["claimed"] == 50
     gone(raw, queue.name)
+
+
+@pytest.mark.parametrize("found", [[], ["a", "b"]], ids=["nothing", "two leases"])
+def test_when_the_server_goes_away_between_two_parts_the_leases_of_the_first_part_are_given(found: list[str]) -> None:
+    talk = replace(Queue("q").talk, proved=True, deadline=0.0)
+    leases = [Lease(task, "w#1", deadline=0.0) for task in found]
+    flow = flows.whole(talk, Claimed(1, leases=leases, rest=talk.operations.claim(b"w#1", 5, 1000)))
+    with pytest.raises(StopIteration if found else Unavailable) as ended:
+        step: Any = next(flow)
+        while True:
+            answer = [(b"1", b"0")] if isinstance(step, sending.Send) and step.commands[0] == ("TIME",) else None
+            step = flow.send(answer or ConnectionResetError("gone"))
+    if found:
+        assert cast("StopIteration", ended.value).value.leases == leases
 
 
 def test_a_claim_that_had_not_been_carried_out_takes_its_tasks_after_the_last_part(queue: Queue, raw: Any) -> None:

@@ -129,6 +129,19 @@ def test_two_hundred_columns_put_tables_side_by_side_and_the_equation_in_one_lin
     assert "https://example.com/page/6" in text
 
 
+@pytest.mark.parametrize(
+    ("full", "empty"), [("leases", "due"), ("due", "leases"), ("errors", "due")], ids=lambda given: f"{given}"
+)
+def test_in_two_columns_all_rows_of_the_longer_one_are_shown(full: str, empty: str) -> None:
+    rows: dict[str, list[Any]] = {
+        "leases": [Entry(f"row{i}", NOW + i, "w:1:r") for i in range(20)],
+        "due": [Entry(f"row{i}", NOW + i, None) for i in range(20)],
+        "errors": [Failure(f"row{i}", NOW - i, "boom") for i in range(20)],
+    }
+    text = "\n".join(drawn(hand_made(**{full: rows[full], empty: []}), 200, 60))
+    assert [i for i in range(20) if not re.search(rf"\brow{i}\b", text)] == []
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 139, 140, 141, 200, 300])
 @pytest.mark.parametrize("height", [10, 14, 24, 50])
 def test_every_size_is_filled_and_not_passed(width: int, height: int) -> None:

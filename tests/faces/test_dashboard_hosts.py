@@ -22,7 +22,7 @@ from tests.rig.corpus import CORPUS, as_id, stray
 from timeoutq import AsyncQueue, HostInfo, Politeness, Queue
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.watch.draw import COLOURS, render, svg
-from timeoutq.watch.snapshot import Snapshot, snapshot, snapshot_async, to_json
+from timeoutq.watch.snapshot import Memory, Snapshot, snapshot, snapshot_async, to_json
 
 WIDTHS = [80, 100, 140, 200]
 
@@ -150,6 +150,19 @@ def test_one_look_alone_has_no_rates_and_no_column_for_them() -> None:
     once = rows(drawn(replace(polite(), host_rates={}), 80, 40))
     assert "/s" not in once["hosts 8"]
     assert once["busy.example"] == ["40", "1", "—", "12", "7"]
+
+
+def test_the_rate_of_a_host_is_measured_since_the_oldest_of_the_last_looks_that_has_seen_the_host() -> None:
+    memory = Memory()
+
+    def look(at: float, **visits: int) -> dict[str, float]:
+        hosts = [host(f"{name}.example", visits=count) for name, count in visits.items()]
+        return dict(memory.add(hand_made(stats=stats(now=at), hosts=hosts)).host_rates)
+
+    assert look(1000.0, old=0) == {}
+    assert look(1001.0, old=50, new=7) == {"old.example": 50.0}
+    assert look(1002.0, old=50, new=7) == {"old.example": 25.0, "new.example": 0.0}
+    assert look(1005.0, old=50, new=15) == {"old.example": 10.0, "new.example": 2.0}
 
 
 def test_a_polite_queue_without_hosts_has_no_empty_table() -> None:

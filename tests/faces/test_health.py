@@ -107,6 +107,16 @@ def test_the_pace_is_that_of_the_time_that_was_asked_for() -> None:
     assert doctor.short_wait(STATS, history[-1:], 60, "web").verdict == "red"
 
 
+def test_the_pace_counts_the_claims_since_the_last_sample_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue("web")
+    monkeypatch.setattr(queue, "stats", lambda: replace(STATS, counters={"claimed": 90}))
+    monkeypatch.setattr(queue, "history", lambda: [Sample(NOW - 9, claimed=0)])
+    (said,) = doctor.check_limits(queue, doctor.Limits(age=60))
+    assert (said.verdict, said.found.rpartition("; ")[2]) == (
+        "green", "at the present pace they are all claimed in 6.0 s",
+    )  # fmt: skip
+
+
 def verdicts(done: Done) -> dict[str, str]:
     return {line[0]: line[1] for line in done.lines}
 

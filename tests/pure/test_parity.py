@@ -7,6 +7,7 @@ import inspect
 import pytest
 
 from timeoutq import AsyncQueue, Queue
+from timeoutq.client import twin
 from timeoutq.client.driving import AsyncDriver, Driver
 from timeoutq.hosts import AsyncHosts, Hosts
 from timeoutq.keeper import AsyncKeeper, Keeper
@@ -29,6 +30,20 @@ def public(kind: type) -> dict[str, object]:
 def test_both_have_the_same_methods_in_the_same_order(blocking: type, asynchronous: type) -> None:
     assert list(public(blocking)) == list(public(asynchronous))
     assert public(blocking)
+
+
+def test_the_blocking_client_of_a_worker_differs_from_the_other_in_nothing_that_a_server_or_a_caller_sees() -> None:
+    queue = AsyncQueue("q", "redis://u:p@h:1/2", timeout=7, max_runtime=70, deadline=0.7, allow_eviction=True)
+    made = twin(queue)
+
+    def settings(one: AsyncQueue | Queue) -> list[object]:
+        of_link = (one.url, one.server_at.deadline, one.server_at.user)
+        of_leases = (one.timeout, one.max_runtime, one.talk.deadline)
+        return [one.name, one.worker, one.allow_eviction, one.given, *of_link, *of_leases]
+
+    assert settings(made) == settings(queue)
+    usual = settings(AsyncQueue("other"))
+    assert [value for value, other in zip(settings(queue), usual, strict=True) if value == other] == []
 
 
 def test_a_queue_has_more_than_25_methods_and_its_twins_have_the_same_words() -> None:

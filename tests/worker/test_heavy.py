@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from tests.rig.faces import Blocking
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, AsyncQueue, Lease, Queue, Unavailable, Worker, arguments, operations, sending
-from timeoutq.calls import BATCH, BYTES, FLUSH, cut, fitting, flushes
+from timeoutq.calls import BATCH, BYTES, FLUSH, Call, cut, fitting, flushes
 from timeoutq.connection import Server
+from timeoutq.deadlines import SLOWEST
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.link import AsyncLink, Link
 from timeoutq.operations import Operations
@@ -302,6 +304,23 @@ def test_an_ack_takes_499_tasks_or_a_mebibyte_of_what_was_found() -> None:
     assert fitting(ids, {1: half, 5: half, 9: half}) == 9
     assert fitting(ids, {1: half * 3, 5: b"x"}) == 5
     assert fitting(ids, {520: half * 3}) == 499
+
+
+def test_a_claim_that_goes_with_heavy_ends_may_come_as_late_as_they_need_for_their_way() -> None:
+    talk = replace(Queue("q", deadline=2).talk, proved=True)
+    talk.clock.seen(1_000_000, time.monotonic())
+    claim = talk.operations.claim(b"w#1", 5, 1000)
+    (heavy,) = talk.operations.put(({"a": b"x" * BYTES},), talk.nonce)
+
+    def not_after(*calls: Call[Any]) -> int:
+        step = next(sending.settle(talk, calls))
+        assert isinstance(step, sending.Send)
+        assert claim.dated is not None
+        return int(str(step.commands[-1][-len(claim.args) :][claim.dated]))
+
+    alone, together = not_after(claim), not_after(heavy, claim)
+    assert 0 <= alone - 1_000_000 < 2000
+    assert together - alone > 800 * BYTES / SLOWEST
 
 
 def test_a_flush_has_four_mebibytes() -> None:

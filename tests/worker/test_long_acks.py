@@ -437,6 +437,26 @@ async def test_after_max_tasks_a_long_ack_has_the_time_that_it_needs(url: str, q
     assert not_done(queue) == (0, 0)
 
 
+async def test_after_max_tasks_a_long_ack_that_the_server_does_not_take_is_given_back_at_the_drain_deadline(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    know_the_scripts(queue)
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=0.5) as mine:
+            proxy.arm(Fault.RESET_BEFORE, b"link-page-1", times=None)
+            queue.put("page")
+            worker = Worker(mine, pages, concurrency=1, max_tasks=1, signals=False, drain_deadline=0.1)
+            running = asyncio.create_task(worker.run())
+            await asyncio.wait({running}, timeout=20)
+            ended = running.done()  # a worker that is cancelled gives the lease back, too
+            worker.stop(now=True)
+            tally = await running
+    assert ended
+    assert (tally.acked, tally.released, tally.end) == (0, 1, "max_tasks")
+    assert "its ack is not confirmed" in caplog.text
+    assert queue.inspect("page").state is State.TODOS
+
+
 async def test_sigterm_after_max_tasks_is_the_first_one(url: str, queue: Queue) -> None:
     async with slow(url, queue, 600_000) as (proxy, mine):
         queue.put("page")

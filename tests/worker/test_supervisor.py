@@ -15,14 +15,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.rig.handlers import history, work
 from tests.rig.processes import ROOT, Processes, processes, run, url
 from tests.rig.waiting import wait_until
-from timeoutq import Queue, State, Worker, endings, exit_codes, process
+from timeoutq import AsyncQueue, Queue, State, Worker, endings, exit_codes, process
 from timeoutq.embedded import EmbeddedServer
+from timeoutq.ledger import SharedLedger
+from timeoutq.supervisor import Job, _Child, _Signals, _Supervisor
 from timeoutq.testing import fake_async_queue
 
 __all__ = ["run", "url"]
@@ -500,6 +503,58 @@ def test_a_process_that_does_not_end_when_it_is_asked_to_is_killed(queue: Queue,
     # its supervisor killed it, so nobody is to blame
     info = queue.inspect("hangs")
     assert (info.state, info.crashes) == ("todos", 0)
+
+
+@pytest.mark.parametrize(
+    ("died", "blame", "says"),
+    [
+        ("killed by SIGSEGV", True, "when it died: killed by SIGSEGV"),
+        ("killed by SIGKILL", False, "when it had to be killed"),
+        ("", False, "when it ended"),
+    ],
+)
+def test_what_an_ended_process_held_is_given_back_and_only_who_died_by_itself_is_blamed(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture, died: str, blame: bool, says: str
+) -> None:
+    queue.put("a", "b", "c")
+    leases = queue.claim(3)
+    ran = [lease.task for lease in leases[:2]]
+    ledger = SharedLedger(10)
+    ledger.hold(leases)
+    for lease in leases[:2]:
+        ledger.start(lease)
+    job = Job(lambda ledger: Worker(fake_async_queue(), work), lambda: AsyncQueue(queue.name, url), 1, 10)
+    reading, writing = os.pipe()
+    child = _Child(12345, ledger, writing)
+    _Supervisor(job, cast("_Signals", None))._report(child, died, blame=blame)
+    child.end()
+    os.close(reading)
+    assert queue.stats().todos == 3
+    crashes = {lease.task: int(blame and lease.task in ran) for lease in leases}
+    assert {lease.task: queue.inspect(lease.task).crashes for lease in leases} == crashes
+    told = [record for record in caplog.records if "was running in process 12345" in record.getMessage()]
+    assert all(says in record.getMessage() for record in told)
+    assert {vars(record)["task"]: vars(record)["crashes"] for record in told} == {task: crashes[task] for task in ran}
+
+
+def test_orders_that_a_process_reads_at_once_are_all_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[bool] = []
+    worker = Worker(fake_async_queue(), work)
+    monkeypatch.setattr(worker, "stop", lambda *, now=False: heard.append(now))
+    for orders, expected in ((b"d", [False]), (b"n", [True]), (b"dn", [True]), (b"dd", [False]), (b"", [False])):
+        reading, writing = os.pipe()
+        one = process.Orders(reading)
+        one._worker = worker
+        os.write(writing, orders)
+        os.close(writing)
+
+        async def read(one: process.Orders = one) -> None:
+            one._read()
+
+        heard.clear()
+        asyncio.run(read())
+        os.close(reading)
+        assert heard == expected, orders
 
 
 def test_a_handler_has_the_time_that_the_drain_deadline_gives(queue: Queue, run: Processes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -13,9 +13,13 @@ import redis
 
 from tests.rig.inside import pump_of, seen
 from tests.rig.proxy import Fault, Proxy
-from timeoutq import AsyncQueue, Lease, Queue, Worker, scripts
+from timeoutq import AsyncQueue, Cleaner, Lease, Outcome, Queue, Unavailable, Worker, scripts
 from timeoutq.errors import WorkerBroken
 from timeoutq.replies import Claimed
+from timeoutq.worker.exchanges import Exchanges
+from timeoutq.worker.pace import Pace
+from timeoutq.worker.sources import Source
+from timeoutq.worker.stopping import Stopping
 
 
 def sha(name: str) -> bytes:
@@ -73,12 +77,14 @@ async def test_stop_gives_back_what_two_claims_under_way_bring(url: str, queue: 
         raise AssertionError("nothing may be started any more")
 
     know_the_scripts(queue)
-    queue.put([f"t{i}" for i in range(1000)])
     with Proxy(url) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=10) as mine:
             worker = Worker(mine, handler, concurrency=600, prefetch=0, signals=False)
-            proxy.arm(Fault.SWALLOW, sha("claim"), times=2)
             running = asyncio.create_task(worker.run())
+            # from its first answer on, the worker knows that its server is there, however slow the machine is
+            await until(seen(worker, lambda pump: pump.source.idle))
+            proxy.arm(Fault.SWALLOW, sha("claim"), times=2)
+            queue.put([f"t{i}" for i in range(1000)])
             await until(lambda: queue.stats().in_progress == 600)
             assert worker.held == {}
             worker.stop()
@@ -126,6 +132,28 @@ async def test_a_worker_that_ends_early_gives_back_what_a_claim_under_way_brings
                 await running
     assert (worker.tally.claimed, worker.tally.released) == (50, 50)
     assert (queue.stats().todos, queue.stats().in_progress) == (100, 0)
+
+
+@pytest.mark.parametrize(("now", "drain_deadline"), [(False, 0.0), (True, 25.0)], ids=["no time left", "at once"])
+async def test_a_worker_that_has_no_time_for_a_drain_gives_back_what_a_claim_under_way_brings(
+    url: str, queue: Queue, now: bool, drain_deadline: float
+) -> None:
+    async def handler(lease: Lease) -> None:
+        pass
+
+    know_the_scripts(queue)
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=60) as mine:
+            worker = Worker(mine, handler, concurrency=50, prefetch=0, signals=False, drain_deadline=drain_deadline)
+            running = asyncio.create_task(worker.run())
+            await until(seen(worker, lambda pump: pump.source.idle))
+            proxy.arm(Fault.LATENCY, sha("claim"), seconds=0.5)
+            queue.put([f"t{i}" for i in range(50)])
+            await until(lambda: queue.stats().in_progress == 50)
+            worker.stop(now=now)
+            tally = await running
+    assert (tally.claimed, tally.acked + tally.released, tally.lost) == (50, 50, 0)
+    assert queue.stats().in_progress == 0
 
 
 async def test_a_worker_that_ends_early_waits_for_a_claim_no_longer_than_for_a_call(url: str, queue: Queue) -> None:
@@ -230,6 +258,46 @@ async def test_a_worker_opens_no_more_connections_than_it_has_exchanges(
         await running
     # of the test: one; of the worker: two exchanges, the cleaner's, the bell, the alarm, and the heartbeat
     assert most <= before + 1 + 6
+
+
+@pytest.mark.parametrize("refused", ["nothing", "the ends", "the claim", "the ends and the claim", "all of it"])
+async def test_an_exchange_has_failed_if_a_part_of_it_was_refused_and_that_part_stays(
+    monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    mine, lease = AsyncQueue("q"), Lease("ended", "w#1", deadline=0.0, fence=1)
+    found = Lease("found", "w#2", deadline=0.0, fence=2)
+    desk = Worker(mine, lambda lease: None)._desk
+    source = Source(desk, Pace(4, 0, 30.0, 0.0), is_burst=False)
+    came: list[Lease] = []
+    exchanges = Exchanges(desk, source, Stopping(25.0), Cleaner(mine), came.extend)
+    error = Unavailable("no")
+
+    async def run(flow: Generator[object]) -> list[object]:
+        flow.close()
+        if refused == "all of it":
+            raise error
+        ends = error if "ends" in refused else Outcome([b"ended"], b"O")
+        claim = error if "claim" in refused else Claimed(1, leases=[found])
+        return [ends, claim]
+
+    monkeypatch.setattr(mine, "run", run)
+    monkeypatch.setattr("timeoutq.retry.pause", lambda failures: 0.0)
+    desk.took([lease])
+    desk.done(lease)
+    for times in (1, 2):
+        await exchanges.make(source.claim(3, 1))
+        assert exchanges.failures == (0 if refused == "nothing" else times)
+        assert source.claiming == 0
+        has_ended, has_come = (
+            "ends" not in refused and "all" not in refused,
+            "claim" not in refused and "all" not in refused,
+        )
+        assert list(desk.ends.leases) == ([] if has_ended else [lease])
+        assert desk.held == ({} if has_ended else {1: lease})
+        assert came == ([found] * times if has_come else [])
+        assert (desk.tally.acked > 0, desk.sent, desk.unattended) == (has_ended, {}, set())
+        if refused == "nothing" or has_ended:
+            break
 
 
 async def test_a_put_that_rings_while_a_claim_is_under_way_is_claimed_at_once(url: str, queue: Queue) -> None:

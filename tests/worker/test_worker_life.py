@@ -33,10 +33,14 @@ from timeoutq import (
     process,
 )
 from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import WorkerBroken
+from timeoutq.errors import TimeoutqError, WorkerBroken
+from timeoutq.heartbeat import Heartbeat
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
 from timeoutq.worker import Tally
 from timeoutq.worker.crews import TaskCrew
+from timeoutq.worker.ends import Errand
+from timeoutq.worker.exchanges import Exchanges
+from timeoutq.worker.threads import ThreadCrew
 
 
 @pytest.fixture
@@ -627,6 +631,73 @@ async def test_a_held_lease_that_nothing_works_on_is_given_back(
         assert sorted({*ran}) == ["a", "b", "c"]
         assert (await queue.stats()).done == 3
         assert caplog.text.count("no handler works on it") == 1 + threads  # the queue of the crew was forgotten whole
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_a_lease_that_was_forgotten_and_given_back_does_not_count_against_max_tasks(threads: bool) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    async def handler(lease: Lease) -> None:
+        begun.set()
+        await until(release.is_set)
+
+    def handler_in_thread(lease: Lease) -> None:
+        begun.set()
+        release.wait(60)
+
+    async with fake_async_queue(timeout=0.3) as queue:
+        await queue.put("a", "b", "c")
+        handled = handler_in_thread if threads else handler
+        worker = Worker(queue, handled, concurrency=1, prefetch=2, max_tasks=3, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: begun.is_set() and len(worker.held) == 3)
+        crew = pump_of(worker).crew
+        # as a thread that is ended from outside would, which has just taken a lease: it forgets the lease
+        if isinstance(crew, ThreadCrew):
+            assert crew._waiting.get_nowait() is not None
+        else:
+            assert isinstance(crew, TaskCrew)
+            crew._inbox.popleft()
+        await until(lambda: len(worker.held) == 2)
+        release.set()
+        tally = await asyncio.wait_for(running, 10)
+        assert (tally.acked, tally.released, tally.end) == (3, 1, "max_tasks")
+        assert crew.taken == 0
+
+
+@pytest.mark.parametrize("how", ["drains", "stops at once", "is cancelled"])
+async def test_the_heartbeat_ends_when_the_last_end_of_a_lease_was_sent(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    order: list[str] = []
+    send, stop = Exchanges._send, Heartbeat.stop
+
+    async def sends(self: Exchanges, claim: Any, errands: list[Errand]) -> TimeoutqError | None:
+        trouble = await send(self, claim, errands)
+        order.extend(errand.verb for errand in errands)
+        return trouble
+
+    def stops(self: Heartbeat) -> None:
+        order.append("farewell")
+        stop(self)
+
+    async def handler(lease: Lease) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(Exchanges, "_send", sends)
+    monkeypatch.setattr(Heartbeat, "stop", stops)
+    async with fake_async_queue() as queue:
+        await queue.put("a")
+        worker = Worker(queue, handler, drain_deadline=0.0, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: bool(worker.running))
+        if how == "is cancelled":
+            running.cancel()
+        else:
+            worker.stop(now=how == "stops at once")
+        with suppress(asyncio.CancelledError):
+            await running
+    assert order == ["release", "farewell"]
 
 
 async def test_what_is_worked_on_is_never_taken_for_forgotten(url: str, queue: Queue) -> None:

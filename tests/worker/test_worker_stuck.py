@@ -146,6 +146,23 @@ async def test_a_suspect_that_waited_in_vain_stays_away_longer_each_time(url: st
         await ended(running)
 
 
+async def test_a_claim_that_brings_a_suspect_alone_does_not_mean_that_the_queue_has_no_more(
+    url: str, queue: Queue
+) -> None:
+    suspect = make_suspect(queue, "suspect")
+    async with AsyncQueue(queue.name, url) as mine:
+        worker = Worker(mine, lambda lease: None, signals=False)
+        working = asyncio.create_task(worker.run())
+        await until(seen(worker, lambda pump: pump.source.idle))
+        pump = pump_of(worker)
+        pump._receive([suspect])
+        assert not pump.source.idle
+        pump._desk.wake()
+        await until(lambda: queue.stats().done == 1)
+        worker.stop()
+        assert (await ended(working)).acked == 1
+
+
 async def test_a_suspect_that_lost_its_lease_while_it_waited_is_not_run_with_it(url: str, queue: Queue) -> None:
     ran: list[tuple[str, int]] = []
     go = asyncio.Event()
@@ -302,6 +319,23 @@ async def test_the_parts_that_a_handler_cancels_are_started_again(
         await until(lambda: queue.stats().done == 2)
         worker.stop()
         assert (await ended(working)).acked == 2
+
+
+async def test_a_wait_on_the_bell_that_a_handler_cancels_is_begun_again(url: str, queue: Queue) -> None:
+    async def handler(lease: Lease) -> None:
+        if lease.task == "cancels":
+            await until(lambda: pump_of(worker).source.bell is not None)
+            cancel_tasks("bell-")
+
+    async with AsyncQueue(queue.name, url) as mine:
+        worker = Worker(mine, handler, concurrency=2, signals=False)
+        working = asyncio.create_task(worker.run())
+        queue.put("cancels")
+        await until(lambda: queue.stats().done == 1)
+        queue.put("next")
+        await until(lambda: queue.stats().done == 2)
+        worker.stop()
+        await ended(working)
 
 
 async def test_a_task_is_not_left_to_a_consumer_that_a_handler_has_cancelled(url: str, queue: Queue) -> None:
