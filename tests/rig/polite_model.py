@@ -325,25 +325,16 @@ class PoliteModel(Model):
             self._grade(task, levels[i] if levels else None, isnew=before[task] is None)
             if group := groups.get(i, given.group):
                 self.groups[task] = group
-        self._enter(ids, letters, before, fresh, due)
+        self._enter(ids, before, fresh, due)
         if self.usual is not None and twice:
             letters = [letter if letter in "Ar" else self.state(ids[i]) or "?" for i, letter in enumerate(letters)]
         return "".join(letters)
 
     def _enter(
-        self,
-        ids: Sequence[str],
-        letters: Sequence[str],
-        before: Mapping[str, str | None],
-        fresh: Collection[str],
-        due: int | None,
+        self, ids: Sequence[str], before: Mapping[str, str | None], fresh: Collection[str], due: int | None
     ) -> None:
         if due is not None:
-            dues = [
-                task
-                for task, letter in zip(ids, letters, strict=True)
-                if letter in "As" or (letter == "r" and before[task] == "s")
-            ]
+            dues = [task for task in ids if task in fresh or before[task] == "s"]
             self.scheduled |= dict.fromkeys(dues, due)
             if dues:
                 self._rouse(due)
