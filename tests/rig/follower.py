@@ -107,6 +107,13 @@ def given_by(sections: Mapping[str, Sequence[str]]) -> Given:
     )
 
 
+def host_row(heard: Any) -> tuple[Any, ...]:
+    """Give what the script `host` replies as the model does."""
+    turn = None if heard[3] is None else float(heard[3])
+    held, flag = [text(task) for task in heard[2]], text(heard[11])
+    return (text(heard[0]), heard[1], held, turn, *heard[4:9], int(heard[9]), int(heard[10]), flag, heard[13])
+
+
 # ---- what the keys say
 
 
@@ -383,11 +390,7 @@ class Answers:
         row = self.model.set_host(name, [(a, b) for a, b in list(pairwise(rules))[::2]])
         if row is None:
             return None, self.reply
-        heard = self.reply
-        turn = None if heard[3] is None else float(heard[3])
-        held, flag = [task.decode() for task in heard[2]], text(heard[11])
-        numbers = [int(heard[at]) for at in (9, 10)]
-        return row, (text(heard[0]), heard[1], held, turn, *heard[4:9], *numbers, flag, heard[13])
+        return row, host_row(self.reply)
 
     def configure(self, _: str, __: int, words: Words) -> tuple[Any, Any]:
         rest, model, reply = words.rest(), self.model, 1

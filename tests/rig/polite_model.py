@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Self
 
@@ -84,10 +84,9 @@ class PoliteModel(Model):
                 frozenset(each.items())
                 for each in (
                     self.lanes, self.turns, self.visits, self.rests, self.groups, self.priorities, self.marks,
-                    self.payload, self.blockings,
+                    self.payload, self.blockings, self.rules,
                 )
             ),
-            frozenset((name, astuple(rules)) for name, rules in self.rules.items()),
         )  # fmt: skip
 
     def _states(self) -> Iterable[tuple[str, Collection[str]]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from tests.rig.model import NOTHING, Given
@@ -65,6 +65,7 @@ class PoliteWorld(World):
         # the onlooker's
         self.ended: dict[str, int] = {}
         """When the last visit of a host ended, in real time."""
+        self._held: frozenset[str] = frozenset()
         self.best: dict[str, int] = {}
         """The highest priority with which a task was to run."""
 
@@ -115,13 +116,16 @@ class PoliteWorld(World):
 
     def take(self, step: Step, reply: Any = None) -> Any:
         """Carry a step out, in place; give the reply of the model. Raises `Violation`."""
-        held, ready = set(self.model.in_progress), set(self.model.todos)
+        self._held = held = frozenset(self.model.in_progress)
+        ready, waited = set(self.model.todos), set(self.model.waiting)
         if step.request is not None and step.request.verb == "release" and step.request.number:
             self.used["blocks"] += 1
         answer = super().take(step, reply)
         for task in held - self.model.in_progress:
             self.ended[self.model.host(task)] = self.steady
-        self._in_order(self.model.todos - ready)
+        if step.request is not None and step.request.verb == "put":
+            waited |= set(step.request.ids)
+        self._in_order(self.model.todos - ready, waited)
         return answer
 
     def _answer(self, request: Request, picked: tuple[str, ...]) -> Any:
@@ -142,12 +146,12 @@ class PoliteWorld(World):
             return "PRIORITY"
 
     def _learn(self, actor: str, request: Request, answer: Any) -> None:
-        if actor == "operator":
-            return
-        if answer == "PRIORITY":
-            request = replace(request, ids=(), given=NOTHING, verb="put" if actor == "producer" else "extend")
-            answer = (0, 0, "")
-        super()._learn(actor, request, answer)
+        if answer == "PRIORITY" and actor == "producer":
+            self.producer, self.produced = None, self.produced + 1
+        elif answer == "PRIORITY":
+            self.workers[actor].open = None  # it keeps the lease
+        elif actor != "operator":
+            super()._learn(actor, request, answer)
 
     # ---- what must never be
 
@@ -156,13 +160,16 @@ class PoliteWorld(World):
             return
         super()._look_on(request, answer)
         if request.verb == "claim" and len(answer) == 4 and answer != "LATE":
-            for task in answer[3]:
+            # a claim that is sent again begins nothing
+            for task in set(answer[3]) - self._held:
                 self._begins(self.model.host(task))
         elif request.verb in ("put", "ack") and not request.age:
-            improved = request.given.improve is not None and (request.verb == "put" or answer == "O")
-            for i, level in request.given.priorities if improved else ():
+            improved = request.given.improve if request.verb == "put" or answer == "O" else None
+            for i, level in request.given.priorities if improved is not None else ():
                 task = request.ids[i]
-                if task not in self.model.failed:
+                # of a task that is named twice, only one place counts
+                named = improved == () or (i in improved and request.ids.count(task) == 1)
+                if named and task not in self.model.failed:
                     self.best[task] = max(level, self.best.get(task, level))
 
     def _begins(self, host: str) -> None:
@@ -180,12 +187,12 @@ class PoliteWorld(World):
         if limits.per_host == 1 and rules == Rules() and self.steady < self.ended.get(host, 0) + limits.delay_ms:
             raise Violation(f"{host} is visited {self.steady - self.ended[host]} ms after the last visit ended")
 
-    def _in_order(self, fresh: Collection[str]) -> None:
-        """Of what waited, the highest priority has its turn first."""
+    def _in_order(self, fresh: Collection[str], waited: Collection[str]) -> None:
+        """Of what waited, or came in one put, the highest priority has its turn first."""
         model = self.model
         for task in fresh:
             host, level = model.host(task), model.priorities.get(task, 0)
-            over = [other for other in model.lane(host) if model.priorities.get(other, 0) > level]
+            over = [other for other in model.lane(host) if other in waited and model.priorities.get(other, 0) > level]
             if host and over:
                 raise Violation(f"{task} has its turn with priority {level}, and {over} wait")
 
