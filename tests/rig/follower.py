@@ -132,10 +132,7 @@ def seen(raw: Any, key: Callable[[str], str]) -> dict[str, Any]:
     alarm, bell = replies[-2:]
     found: dict[str, Any] = {name: {text(task) for task in replies.pop(0)} for name in SETS}
     found |= {name: {text(task): at for task, at in replies.pop(0)} for name in TIMES}
-    found |= {
-        name: {text(field): text(value) for field, value in replies.pop(0).items()}
-        for name in HASHES
-    }
+    found |= {name: {text(field): text(value) for field, value in replies.pop(0).items()} for name in HASHES}
     found["errors"] = set(found["errors"])
     found["stats"].pop("todos_since", None)
     for name in ("attempts", "crashes", "priorities", "resting", "host_failures", "stats"):

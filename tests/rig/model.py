@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from itertools import combinations, permutations
 from dataclasses import dataclass
+from itertools import combinations, permutations
 from typing import Any, Self
 
 SUSPECT = 2
@@ -410,9 +410,7 @@ class Model:
         if again_ms is None:
             self._gone(ended, forgotten=False)
 
-    def release(
-        self, call: str, pairs: Sequence[Pair], delay_ms: int = 0, most: int = 0, block_ms: int = 0
-    ) -> str:
+    def release(self, call: str, pairs: Sequence[Pair], delay_ms: int = 0, most: int = 0, block_ms: int = 0) -> str:
         """Give leases back; with `most`, as handlers do, who may not do so again and again."""
         self._begin()
         letters, ended = self._end(call, pairs, "released")

@@ -261,7 +261,7 @@ class PoliteModel(Model):
     # ---- tasks in
 
     def _levels(self, ids: Sequence[str], given: Given) -> list[int | None] | None:
-        if given.priority is None and not given.priorities or not ids:
+        if (given.priority is None and not given.priorities) or not ids:
             return None
         own, groups = dict(given.priorities), dict(given.groups)
         levels = [own.get(i, given.priority) for i in range(len(ids))]

@@ -177,7 +177,10 @@ class PoliteWorld(World):
         if not host or self.used["switches"]:
             return
         model, limits = self.model, self.limits
-        rules, running = model.rules.get(host, Rules()), [task for task in model.in_progress if model.host(task) == host]
+        rules, running = (
+            model.rules.get(host, Rules()),
+            [task for task in model.in_progress if model.host(task) == host],
+        )
         if rules.flag == "x" or model.now < rules.until:
             raise Violation(f"{host} is visited, and is banned, or blocked until {rules.until}")
         if len(running) > (rules.per_host or limits.per_host):

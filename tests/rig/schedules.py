@@ -78,7 +78,10 @@ class Player:
     # ---- a schedule
 
     def play(self, seed: int, limits: Limits | None = LIMITS) -> int:
-        """Play the schedule of a seed, without limits in a polite world; give how many steps it has. Raises `Differs`."""
+        """Play the schedule of a seed; without limits it is in a polite world. Give how many steps it has.
+
+        Raises `Differs`.
+        """
         chance = random.Random(seed)
         world = self._begin(seed, limits)
         if world.limits.max_crashes != 5:
