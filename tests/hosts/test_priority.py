@@ -194,6 +194,8 @@ def test_of_an_id_that_is_named_twice_the_highest_priority_counts(fake: FakeQueu
     assert sorted(answers) == ["added", "waiting", "waiting"]
     found = fake.inspect(page(1))
     assert (found.priority, found.payload) == (-1, "near")
+    fake.put(Task(page(2), "near", priority=-1), Task(page(2), "far", priority=-9))
+    assert (fake.inspect(page(2)).priority, fake.inspect(page(2)).payload) == (-1, "near")
     assert "raised" in list(fake.put(Task(page(1), "a", priority=1), Task(page(1), "b", priority=2)))
     assert (fake.inspect(page(1)).priority, fake.inspect(page(1)).payload) == (2, "b")
 

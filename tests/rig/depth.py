@@ -32,6 +32,9 @@ LEASE = 0.4
 PATIENCE = 120.0
 """How long one crawl may take, seconds."""
 
+TOLD = ("visits", "improved", "reruns", "kills", "expired")
+"""What is told of the crawls of a limit."""
+
 Graph = Mapping[str, Sequence[str]]
 
 
@@ -283,12 +286,10 @@ def main() -> int:
                 sizes.append(len(within(links, limit)))
                 total += Counter({"kills": crawled.kills, "visits": crawled.visits, **crawled.counters})
                 total["improved"] += crawled.visits - len(crawled.depths)
-            words = ", ".join(
-                f"{total[what]:,} {what}" for what in ("visits", "improved", "reruns", "kills", "expired")
-            )
+            words = ", ".join(f"{total[what]:,} {what}" for what in TOLD)
             print(
-                f"limit {limit}: {given.runs} runs, {min(sizes)} to {max(sizes)} of {given.pages} pages by BFS, {words}, "
-                f"{time.monotonic() - began:.0f} s",
+                f"limit {limit}: {given.runs} runs, {min(sizes)} to {max(sizes)} of {given.pages} pages by BFS, "
+                f"{words}, {time.monotonic() - began:.0f} s",
                 flush=True,
             )
     print(f"{wrong} runs differ from BFS")

@@ -168,7 +168,7 @@ def means(model: PoliteModel) -> dict[str, Any]:
         "errors": model.errors,
         "releases": {task: _released(model, task) for task in releases},
         "payload": model.payload, "groups": model.groups, "priorities": model.priorities,
-        "rerun": {task: mark for task, mark in model.marks.items()},
+        "rerun": model.marks,
         "resting": model.rests, "host_failures": model.broken, "places": model.places, "lanes": model.lanes,
         "hosts": model.turns, "visits": {host: count for host, count in model.visits.items() if count},
         "policies": {host: _ruled(rules) for host, rules in model.rules.items()},

@@ -569,8 +569,8 @@ MUTANTS = [
     Mutant(
         "a waiting task with a higher priority stays where it is",
         "lua/parts/raise.lua",
-        "if names[i] then redis.call('ZADD', key('host:' .. names[i]), 'XX', 'INCR', string.format('%.0f', less), ids[i]) end",
-        "",
+        "'XX', 'INCR', string.format('%.0f', less), ids[i])",
+        "'XX', 'INCR', 0, ids[i])",
         [_test("test_priority", "raises_a_task_that")],
     ),
     Mutant(

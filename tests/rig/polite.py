@@ -101,9 +101,9 @@ class Walk:
         every: list[Callable[[Queue], None]] = [
             *[self.put] * 6, *[self.claim] * 14, *[self.ack] * 8, *[self.fail] * 3, *[self.release] * 3,
             *[self.clean] * 3, self.schedule, self.extend, self.crash, self.pull, self.forget, self.retry,
-            self.delay, self.per_host, self.budget, self.block, *[self.unblock] * 2, self.ban, self.ack_twice, self.put_twice,
-            self.free, *[self.put_first] * 5, *[self.improve] * 4, *[self.ack_and_improve] * 3, self.schedule_first,
-            self.off_and_on, self.release_by_handler, self.retry_some, self.plan, self.all_hosts,
+            self.delay, self.per_host, self.budget, self.block, *[self.unblock] * 2, self.ban, self.ack_twice,
+            self.put_twice, self.free, *[self.put_first] * 5, *[self.improve] * 4, *[self.ack_and_improve] * 3,
+            self.schedule_first, self.off_and_on, self.release_by_handler, self.retry_some, self.plan, self.all_hosts,
         ]  # fmt: skip
         # what a walk does not do lets the rest happen more often, and in other orders
         kinds = sorted({step.__name__ for step in every})
