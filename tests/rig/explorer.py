@@ -88,23 +88,30 @@ def main() -> int:
     parser.add_argument(
         "--polite",
         action="store_true",
-        help="the world of a polite queue: two hosts, three tasks with priorities, a put and an ack that raise and "
-        "improve, a block, a ban, releases, fails, expiry (the other options then count nothing)",
+        help="the worlds of a polite queue: two hosts, three tasks with priorities; puts and acks that raise and "
+        "improve; blocks, bans, budgets, releases, fails, expiry (the other options then count nothing)",
     )
     given = parser.parse_args()
-    limits = POLITE if given.polite else Limits(
+    limits = Limits(
         ticks=given.ticks, faults=given.faults, claims=given.claims,
         extends=given.ends, releases=given.ends, fails=given.ends,
     )  # fmt: skip
-    try:
-        seen = explore(limits)
-    except Found as found:
-        print(found)
-        return 1
-    print(
-        f"{seen.states:,} states, {seen.transitions:,} transitions, {seen.ends:,} ends, 0 violations, "
-        f"{seen.seconds:.1f} s"
-    )
+    worlds: dict[str, Limits] = {**POLITE} if given.polite else {"": limits}
+    states = 0
+    for name, world in worlds.items():
+        try:
+            seen = explore(world)
+        except Found as found:
+            print(found)
+            return 1
+        states += seen.states
+        print(
+            f"{name}{': ' if name else ''}{seen.states:,} states, {seen.transitions:,} transitions, "
+            f"{seen.ends:,} ends, 0 violations, {seen.seconds:.1f} s",
+            flush=True,
+        )
+    if len(worlds) > 1:
+        print(f"{states:,} states, 0 violations")
     return 0
 
 

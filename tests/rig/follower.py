@@ -111,7 +111,9 @@ def host_row(heard: Any) -> tuple[Any, ...]:
     """Give what the script `host` replies as the model does."""
     turn = None if heard[3] is None else float(heard[3])
     held, flag = [text(task) for task in heard[2]], text(heard[11])
-    return (text(heard[0]), heard[1], held, turn, *heard[4:9], int(heard[9]), int(heard[10]), flag, heard[13])
+    following = [None if word is None else text(word) for word in heard[15:17]]
+    numbers = (*heard[4:9], int(heard[9]), int(heard[10]))
+    return (text(heard[0]), heard[1], held, turn, *numbers, flag, heard[13], *following)
 
 
 # ---- what the keys say
@@ -217,7 +219,7 @@ class Follower:
     def __init__(self, url: str, name: str) -> None:
         self.raw: Any = redis.Redis.from_url(url)
         self.model = PoliteModel()
-        self.key = lambda what: f"timeoutq:{{{name}}}:{what}"
+        self.key: Callable[[str], str] = lambda what: f"timeoutq:{{{name}}}:{what}"
         self.calls = 0
         self.last: list[str] = []
 

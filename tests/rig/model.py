@@ -490,9 +490,10 @@ class Model:
         self._turn()
         return letters
 
-    def _crash(self, ids: Sequence[str]) -> tuple[int, int]:
+    def _crash(self, ids: Sequence[str]) -> tuple[int, list[str]]:
+        """Take tasks back; give how many are ready again, and those that went to failed."""
         back: list[str] = []
-        given_up = 0
+        given_up: list[str] = []
         self._renew(ids)
         for task in ids:
             if task in self.in_progress:
@@ -502,12 +503,12 @@ class Model:
                 self.traces.pop(task, None)
                 if count >= self.max_crashes:
                     self.failed.add(task)
-                    given_up += 1
+                    given_up.append(task)
                 else:
                     back.append(task)
             self._drop(task)
         if given_up:
-            self.counters["gave_up"] += given_up
+            self.counters["gave_up"] += len(given_up)
         self._depart(ids, 0, 1)
         self._arrive(back)
         self._turn()
@@ -518,11 +519,11 @@ class Model:
         self._begin()
         held = [self.holds(pair) for pair in pairs]
         dead = [task for (task, _), yes in zip(pairs, held, strict=True) if yes]
+        back, given_up = self._crash(dead) if dead else (0, [])
         if dead:
-            back, given_up = self._crash(dead)
-            self.counters["crashed"] += back + given_up
+            self.counters["crashed"] += back + len(given_up)
         return "".join(
-            "L" if not yes else "f" if task in self.failed else "O" for (task, _), yes in zip(pairs, held, strict=True)
+            "L" if not yes else "f" if task in given_up else "O" for (task, _), yes in zip(pairs, held, strict=True)
         )
 
     # ---- the cleaner's
@@ -546,8 +547,8 @@ class Model:
             self._rouse(self.grace_until, known)
             return self.now, 0, 0
         back, given_up = self._crash(ids)
-        self.counters["expired"] += back + given_up
-        return self.now, back, given_up
+        self.counters["expired"] += back + len(given_up)
+        return self.now, back, len(given_up)
 
     def promote_due(self) -> tuple[int, int]:
         """Make due tasks ready."""

@@ -395,8 +395,13 @@ class PoliteModel(Model):
             self._meet(host)
             now = self.rules.get(host, Rules())
             for rule, value in rules:
-                if rule in ("delay", "per_host", "budget"):
-                    now = replace(now, **{rule: int(value) if value else None})
+                number = int(value) if value.isdigit() else None
+                if rule == "delay":
+                    now = replace(now, delay=number)
+                elif rule == "per_host":
+                    now = replace(now, per_host=number)
+                elif rule == "budget":
+                    now = replace(now, budget=number)
                 elif rule == "block" and now.flag != "x":
                     until = int(value[1:]) if value.startswith("@") else self.now + int(value)
                     now = replace(now, until=until, flag="b")
@@ -408,11 +413,14 @@ class PoliteModel(Model):
             self._recall(host)
             self._turn()
         own = self.rules.get(host, Rules())
+        following = next(iter(self.lane(host)), None)
+        level = None if following is None else self.priorities.get(following)
         return (
             host, len(self.lane(host)), self.placed(host)[:20], self.turns.get(host),
             self._delay(host), self.per_host(host), -1 if own.budget is None else own.budget,
             self.visits.get(host, 0), self.broken.get(host, 0),
             min(self.rests.get(host, 0), self.now + self._delay(host)), own.until, own.flag, len(self.placed(host)),
+            following, None if level is None else str(level),
         )  # fmt: skip
 
     def configure_politeness(self, delay: int = 0, per_host: int = 0) -> int:

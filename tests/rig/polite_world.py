@@ -1,6 +1,6 @@
 """A polite queue and everybody around it: hosts and their rules, priorities, tasks that run once more, and an operator.
 
-As in `world.py`; `python -m tests.rig.explorer --polite` follows every order of steps of `POLITE`, and
+As in `world.py`; `python -m tests.rig.explorer --polite` follows every order of steps of the `POLITE` worlds, and
 `python -m tests.rig.schedules --polite` plays random ones on a real server. The onlooker knows of the hosts what their
 servers would see: when a visit began, and when the last one ended.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tests.rig.model import NOTHING, Given
@@ -43,13 +43,24 @@ class PoliteLimits(Limits):
     """How often politeness ends or begins."""
 
 
-POLITE = PoliteLimits(
+SMALL = PoliteLimits(
     puts=((A, B, C), (B,)),
     givens=(levels(-1, -2, 0), levels(-1, improve=True)),
     finds=((A, (B, C), levels(-2, 1, improve=True)),),
     rules=(("h", "block", str(BLOCK_MS)), ("g", "ban", "so it is")),
-    claims=2, batch=1, extends=0, releases=1, fails=1, ticks=2, faults=0, kinds=frozenset({"lost", "crash"}),
+    claims=1, batch=1, extends=0, releases=0, fails=0, ticks=2, faults=0, kinds=frozenset({"lost", "crash"}),
 )  # fmt: skip
+"""Two hosts, three tasks with priorities; a put and an ack that raise and improve; a block and a ban."""
+
+POLITE = {
+    "leases run out, are released and fail": replace(SMALL, releases=1, fails=1),
+    "two claims each": replace(SMALL, claims=2, ticks=1),
+    "replies are lost and workers die": replace(SMALL, ticks=1, faults=1, rules=SMALL.rules[:1]),
+    "two visits at once, budgets and blocks by workers": replace(
+        SMALL, per_host=2, blocks=1, ticks=1, rules=(("h", "budget", "1"), ("h", "per_host", "1"), ("h", "budget", "3"))
+    ),
+    "politeness ends and begins": replace(SMALL, switches=2, ticks=1, rules=SMALL.rules[:1]),
+}
 
 
 class PoliteWorld(World):
@@ -168,7 +179,7 @@ class PoliteWorld(World):
             for i, level in request.given.priorities if improved is not None else ():
                 task = request.ids[i]
                 # of a task that is named twice, only one place counts
-                named = improved == () or (i in improved and request.ids.count(task) == 1)
+                named = improved == () or (i in (improved or ()) and request.ids.count(task) == 1)
                 if named and task not in self.model.failed:
                     self.best[task] = max(level, self.best.get(task, level))
 
@@ -268,6 +279,6 @@ def drawn(chance: random.Random) -> PoliteLimits:
         rules=tuple(chance.sample(rules, chance.randint(0, 4))),
         blocks=chance.randint(0, 2),
         switches=chance.choice([0, 0, 0, 2]),
-        claims=6, extends=2, releases=2, fails=3, ticks=12, faults=3, batch=chance.choice([1, 2, 5]),
+        claims=6, extends=2, releases=2, fails=3, ticks=12, faults=3, batch=chance.choice([1, 2]),
         kinds=frozenset({"lost", "late", "crash"}),
     )  # fmt: skip

@@ -602,8 +602,8 @@ class Round:
         """Strike until it is enough; then drain the queue and judge."""
         began = time.monotonic()
         try:
-            settings = {"politeness": self.plan.politeness} if self.plan.politeness else {}
-            with Queue(self.plan.name, self.plan.url, max_crashes=100_000, **settings) as queue:
+            rules = self.plan.politeness
+            with Queue(self.plan.name, self.plan.url, max_crashes=100_000, politeness=rules) as queue:
                 queue.drained()
             for kind in self._kinds:
                 self._fork(kind)
