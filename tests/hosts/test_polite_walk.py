@@ -15,7 +15,7 @@ from tests.rig.polite import Known, Visit, Walk
 from tests.rig.polite_model import PoliteModel
 from timeoutq import Lease
 
-STEPS = int(os.environ.get("STEPS", "1000"))
+STEPS = int(os.environ.get("STEPS", "600"))
 PART = 200
 """The steps of one queue."""
 SEED = int(os.environ.get("SEED", "1"))

@@ -733,7 +733,13 @@ def plant(mutant: Mutant | None, tree: Path) -> None:
 def command(killer: str) -> list[str]:
     """Give the command of a killer; it succeeds where there is no bug."""
     if killer.startswith(SCHEDULES):
-        return [sys.executable, "-m", "tests.rig.schedules", "600", *killer.split()[1:]]
+        return [
+            sys.executable,
+            "-m",
+            "tests.rig.schedules",
+            "600" if killer == SCHEDULES else "100",
+            *killer.split()[1:],
+        ]
     file, _, name = killer.partition(" -k ")
     return [sys.executable, "-m", "pytest", *ALONE, "-m", "", *file.split(), "-k", name]
 
