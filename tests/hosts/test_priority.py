@@ -297,16 +297,6 @@ def test_a_run_that_did_not_end_goes_on_with_what_was_put(fake: FakeQueue, end: 
     assert fake.claim(1) == []
 
 
-def test_the_first_priority_of_a_queue_may_be_that_of_a_task_in_progress(fake: FakeQueue) -> None:
-    fake.put(page(1))
-    (lease,) = fake.claim(1)
-    assert list(fake.put(page(1), priority=1, improve=True)) == ["raised"]
-    fake.ack(lease)
-    assert fake.inspect(page(1)).priority == 1
-    fake.ack(fake.claim(1))
-    assert list(fake.put(page(1), priority=1, improve=True)) == ["done"]
-
-
 def test_a_batch_of_acks_puts_back_only_the_improved_ones(fake: FakeQueue) -> None:
     fake.configure(politeness=Politeness(0, per_host=10))
     fake.put([Task(page(n), priority=-3) for n in range(4)])

@@ -294,7 +294,10 @@ class Answers:
     def claim(self, token: str, age: int, words: Words) -> tuple[Any, Any]:
         n, lease_ms, not_after, sections = words.number(), words.number(), words.number(), words.sections()
         model, reply = self.model, self.reply
-        found = [task.decode() for task in reply[3]] if len(reply) > 3 else []
+        late = isinstance(reply, Exception)
+        found = [] if late or len(reply) == 3 else [task.decode() for task in reply[3]]
+        if late:
+            return model.claim(token, age, lease_ms, found, not_after=not_after), reply
         if not found or not model.replayed(token, age, lease_ms):
             share = int(sections.get("share", ["1"])[0])
             ready, suspects = len(model.todos), [task for task in model.todos if model.crashes.get(task, 0) >= 2]
