@@ -489,8 +489,8 @@ MUTANTS = [
     Mutant(
         "an ack that is sent again is another visit",
         "lua/ack.lua",
-        "return settle(call_id, codes, lost, #ended)",
-        "local letters = settle(call_id, codes, lost, #ended)\n"
+        "return settle(call_id, codes, lost, #ended + #anew)",
+        "local letters = settle(call_id, codes, lost, #ended + #anew)\n"
         "if polite and string.find(letters, 'R') then\n  depart(ids, hosts_of(ids), 1, 0)\n  turn()\nend\n"
         "return letters",
         [_test("test_polite", "sent_again_changes")],
