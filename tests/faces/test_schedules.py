@@ -21,6 +21,13 @@ def test_every_reply_and_every_key_is_the_models() -> None:
     levels.count("schedules", schedules=SCHEDULES, steps=schedules.play_many(SCHEDULES))
 
 
+def test_every_reply_and_every_key_of_a_polite_queue_is_the_models() -> None:
+    with schedules.still_server():
+        pass
+    count = max(1, SCHEDULES // 6)
+    levels.count("schedules", schedules=count, steps=schedules.play_many(count, limits=None))
+
+
 def test_a_difference_is_told_with_its_seed_and_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     holds = Model.holds
     monkeypatch.setattr(Model, "holds", lambda self, pair: not self.crashes and holds(self, pair))

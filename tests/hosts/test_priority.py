@@ -194,8 +194,18 @@ def test_of_an_id_that_is_named_twice_the_highest_priority_counts(fake: FakeQueu
     assert sorted(answers) == ["added", "waiting", "waiting"]
     found = fake.inspect(page(1))
     assert (found.priority, found.payload) == (-1, "near")
+    fake.put(Task(page(2), "near", priority=-1), Task(page(2), "far", priority=-9))
+    assert (fake.inspect(page(2)).priority, fake.inspect(page(2)).payload) == (-1, "near")
     assert "raised" in list(fake.put(Task(page(1), "a", priority=1), Task(page(1), "b", priority=2)))
     assert (fake.inspect(page(1)).priority, fake.inspect(page(1)).payload) == (2, "b")
+
+
+def test_schedule_raises_a_waiting_task_that_is_named_twice_and_leaves_it_where_it_is(fake: FakeQueue) -> None:
+    busy(fake)
+    fake.put(page(1))
+    assert "raised" in list(fake.schedule(Task(page(1), priority=2), Task(page(1), priority=1), after=50))
+    assert fake.list("scheduled").entries == []
+    assert [entry.task for entry in fake.list("waiting").entries] == [page(1)]
 
 
 def test_schedule_raises_and_moves_the_time(fake: FakeQueue) -> None:

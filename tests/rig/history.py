@@ -104,6 +104,8 @@ class After:
     others: frozenset[str]
     """Tasks in any other state."""
     counters: Mapping[str, int]
+    delay_ms: int | None = None
+    """On a polite queue: how long a host is left alone between two visits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +364,35 @@ class _Judge:
         seen = [*moments[first:last], other.received]
         return any(later - earlier >= STALL * length for earlier, later in pairwise(seen))
 
+    # ---- hosts
+
+    def judge_hosts(self, delay_ms: int) -> None:
+        """Judge the visits of each host, of which there may be one at a time."""
+        of_host: dict[str, list[_Lease]] = defaultdict(list)
+        for lease in sorted(self.leases.values(), key=lambda lease: lease.fence):
+            of_host[lease.task.split("/")[2]].append(lease)
+        for host, leases in of_host.items():
+            for one, other in pairwise(leases):
+                answered = [call for call in one.calls if call.answer == "O" and call.what != "extended"]
+                if answered:
+                    ended = min(self.clock.earliest(call.sent) for call in answered)
+                    until, why = ended + delay_ms - 1, "the pause after"
+                else:
+                    # a visit that nobody has ended, as far as the history tells, has ended with the lease
+                    until, why = self._until(one, other), "the end of"
+                if other.now < until:
+                    self.blame(
+                        f"{host}: {other.token} was given {other.task} {until - other.now} ms before {why} the visit "
+                        f"of {one.task} by {one.token}"
+                    )
+
+    @staticmethod
+    def _until(one: _Lease, other: _Lease) -> int:
+        calls = [call for call in one.calls if call.what == "extended" and call.answer == "O" and call.now <= other.now]
+        if any(call.what in ASKED and call.what != "extend" for call in one.calls):
+            return 0  # an end that was asked for, and not answered, may have been carried out at any time
+        return max([one.deadline, *(call.deadline for call in calls)])
+
     # ---- the counters
 
     def judge_counters(self) -> None:
@@ -407,4 +438,6 @@ def judge(events: Sequence[Event], after: After) -> Verdict:
     for leases in judge.of_task.values():
         judge.judge_task(leases)
     judge.judge_counters()
+    if after.delay_ms is not None:
+        judge.judge_hosts(after.delay_ms)
     return Verdict(totals, len(judge.leases), dict(judge.causes), judge.violations)

@@ -1,15 +1,17 @@
 """The queue as a model: plain sets and dictionaries, one method a script, its reply as the script gives it.
 
 `explorer.py` walks through all that can happen to it, `schedules.py` holds it against the scripts on a server, and the
-stateful test of the faces compares its answers. Times are ms of the server's clock, ids and tokens are str.
+stateful test of the faces compares its answers. Times are ms of the server's clock, ids and tokens are str. What hosts
+and priorities add is in `polite_model.py`, behind the same doors as in the scripts: `_arrive`, `_depart`, `_turn`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, permutations
-from typing import Any
+from typing import Any, Self
 
 SUSPECT = 2
 MEMORY_MS = 60_000
@@ -19,6 +21,22 @@ Pair = tuple[str, str]
 
 class Late(Exception):
     """A claim arrived after its caller gave up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a put says of its tasks; pairs and positions are by the place of a task in the call, from 0."""
+
+    payloads: tuple[tuple[int, Any], ...] = ()
+    group: str = ""
+    groups: tuple[tuple[int, str], ...] = ()
+    priority: int | None = None
+    priorities: tuple[tuple[int, int], ...] = ()
+    improve: tuple[int, ...] | None = None
+    """The tasks that may run once more; () for all."""
+
+
+NOTHING = Given()
 
 
 class Model:
@@ -61,9 +79,9 @@ class Model:
         self.bell = False
         """Whether a stroke waits for an idle worker."""
 
-    def copy(self) -> Model:
+    def copy(self) -> Self:
         """Give another queue in the same state."""
-        other = Model.__new__(Model)
+        other = type(self).__new__(type(self))
         for name, value in self.__dict__.items():
             other.__dict__[name] = value.copy() if isinstance(value, set | dict) else value
         return other
@@ -105,6 +123,37 @@ class Model:
             ("s", self.scheduled),
         )
 
+    # ---- the doors: on a polite queue, there is more behind them
+
+    def _begin(self) -> None:
+        """A script begins."""
+
+    def _arrive(self, ids: Sequence[str]) -> None:
+        """Make tasks ready that are in no state now."""
+        self.todos.update(ids)
+        if ids:
+            self._ring()
+
+    def _depart(self, ids: Sequence[str], visited: int, broken: int) -> None:
+        """The visits of these tasks are over, or will not be made."""
+
+    def _turn(self) -> int:
+        """Give their turns to the hosts that this script has met; give how many tasks have moved."""
+        return 0
+
+    def _block(self, task: str, ms: int) -> None:
+        """Block the host of a task."""
+
+    def _next_turn(self) -> list[int]:
+        return []
+
+    def _renew(self, ids: Sequence[str]) -> list[str]:
+        """Give those tasks what was put for their next run; give the ones that were marked for one."""
+        return []
+
+    def _gone(self, ids: Sequence[str], *, forgotten: bool) -> None:
+        """These tasks are done, or in no state at all."""
+
     def _ring(self) -> None:
         self.bell = True
 
@@ -133,16 +182,20 @@ class Model:
         again: bool = False,
         due: int | None = None,
         payloads: Mapping[str, Any] | None = None,
+        given: Given = NOTHING,
     ) -> str:
-        """Put or, with a due time, schedule."""
+        """Put or, with a due time, schedule; payloads are by id, or by place in `given`."""
+        self._begin()
         if age > 0 and self.was_called(call):
             self.calls[call] = self.now
             return "".join(self.state(task) or "A" for task in ids)
-        letters = self._add(ids, again, due, payloads or {})
+        letters = self._add(ids, again, due, payloads or {}, given)
         self._remember(call)
         return letters
 
-    def _add(self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any]) -> str:
+    def _add(
+        self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any], given: Given = NOTHING
+    ) -> str:
         before = {task: self.state(task) for task in ids}
         letters: list[str] = []
         fresh: list[str] = []
@@ -245,7 +298,7 @@ class Model:
                     self._ring()
         if not ids:
             events = [min(each.values()) for each in (self.leases, self.scheduled) if each]
-            at = min(events, default=0)
+            at = min([*events, *self._next_turn()], default=0)
             if max(self.leases.values(), default=0) > self.now + (self.lease_ms or lease_ms) + 1000:
                 at = self.now
             return self.now, at, int(self.paused)
@@ -314,32 +367,62 @@ class Model:
         put: Sequence[str] = (),
         payloads: Mapping[str, Any] | None = None,
         again_ms: int | None = None,
+        given: Given = NOTHING,
     ) -> str:
         """End leases as done, or for a time; the one of a call that found something puts that."""
+        self._begin()
+        task, _ = pairs[0]
+        found = put if self.holds(pairs[0]) and task in self.in_progress else ()
+        # without the memory of done tasks, a task can put itself again only when its run has ended
+        itself = not self.keeps_done and again_ms is None and task in found
+        if found and not itself:
+            self._add(found, False, None, payloads or {}, given)
         letters, ended = self._end(call, pairs, "acked")
+        anew = self._renew(ended)
+        ended = [task for task in ended if task not in anew]
+        if ended and again_ms is not None:
+            self._rouse(self.now + again_ms)
+        if anew:
+            self.counters["reruns"] += len(anew)
+            for task in anew:
+                self._clear(task, payload=False)
+            self._depart(anew, 1, 0)
+            self._arrive(anew)
+            if not ended:
+                self._turn()
+        if ended:
+            self._finish(ended, again_ms)
+        if itself:
+            self._add(found, False, None, payloads or {}, given)
+        return letters
+
+    def _finish(self, ended: Sequence[str], again_ms: int | None) -> None:
         for task in ended:
             self._clear(task, payload=again_ms is None)
             if again_ms is not None:
                 self.scheduled[task] = self.now + again_ms
             elif self.keeps_done:
                 self.done.add(task)
-        if ended and again_ms is not None:
+        if again_ms is not None:
             self.counters["again"] += len(ended)
-            self._rouse(self.now + again_ms)
-        if ended and put:
-            self._add(put, False, None, payloads or {})
-        return letters
+        self._depart(ended, 1, 0)
+        self._turn()
+        if again_ms is None:
+            self._gone(ended, forgotten=False)
 
-    def release(self, call: str, pairs: Sequence[Pair], delay_ms: int = 0, most: int = 0) -> str:
+    def release(self, call: str, pairs: Sequence[Pair], delay_ms: int = 0, most: int = 0, block_ms: int = 0) -> str:
         """Give leases back; with `most`, as handlers do, who may not do so again and again."""
+        self._begin()
         letters, ended = self._end(call, pairs, "released")
+        self._renew(ended)
+        back: list[str] = []
         dues: list[int] = []
         for task in ended:
             wait = delay_ms
-            if most:
-                count = self.releases[task] = self.releases.get(task, 0) + 1
-                wait = max(delay_ms, min(60_000, 50 * 2 ** (count - 2)) if count > 1 else 0)
-            if most and self.releases[task] >= most:
+            count = self._count_release(task, most, block_ms)
+            if count > 1:
+                wait = max(delay_ms, min(60_000, 50 * 2 ** (count - 2)))
+            if count and count >= most:
                 self.failed.add(task)
                 self.errors.add(task)
                 self.traces.pop(task, None)
@@ -351,33 +434,67 @@ class Model:
                 self.scheduled[task] = self.now + wait
                 dues.append(self.now + wait)
             else:
-                self.todos.add(task)
-                self._ring()
+                back.append(task)
         if dues:
             self._rouse(min(dues))
+        self._depart(ended, 0, 0)
+        self._arrive(back)
+        if block_ms:
+            for task in ended:
+                self._block(task, block_ms)
+        self._turn()
         return letters
 
-    def fail(self, call: str, pairs: Sequence[Pair], retry_ms: int | Sequence[int], trace: str = "") -> str:
-        """Fail leases: -1 gives up; one delay for all of them, or one for each."""
+    def _count_release(self, task: str, most: int, block_ms: int) -> int:
+        """Count a release, if releases are counted; give how many there were."""
+        if not most:
+            return 0
+        count = self.releases[task] = self.releases.get(task, 0) + 1
+        return count
+
+    def fail(
+        self,
+        call: str,
+        pairs: Sequence[Pair],
+        retry_ms: int | Sequence[int],
+        trace: str = "",
+        blocks: Mapping[int, int] | None = None,
+    ) -> str:
+        """Fail leases: -1 gives up; one delay for all of them, or one for each; `blocks`: ms, by place of a lease."""
+        self._begin()
         letters, ended = self._end(call, pairs, "failed")
         delays = [retry_ms] * len(pairs) if isinstance(retry_ms, int) else retry_ms
-        retries = {pair[0]: delay for pair, delay, letter in zip(pairs, delays, letters, strict=True) if letter == "O"}
+        at = {pair[0]: i for i, (pair, letter) in enumerate(zip(pairs, letters, strict=True)) if letter == "O"}
+        anew = self._renew(ended)
         for task in ended:
             self.attempts[task] = self.attempts.get(task, 0) + 1
             self.errors.add(task)
             self.traces.pop(task, None)
             if trace:
                 self.traces[task] = trace
-            if retries[task] < 0:
+            if task in anew:
+                self._clear(task, payload=False)
+            elif delays[at[task]] < 0:
                 self.failed.add(task)
                 self.counters["gave_up"] += 1
             else:
-                self.scheduled[task] = self.now + retries[task]
-                self._rouse(self.now + retries[task])
+                self.scheduled[task] = self.now + delays[at[task]]
+                self._rouse(self.now + delays[at[task]])
+        if anew:
+            self.counters["reruns"] += len(anew)
+        self._depart(ended, 1, 1)
+        for task in ended:
+            if blocks and at[task] in blocks:
+                self._block(task, blocks[at[task]])
+        self._arrive(anew)
+        self._turn()
         return letters
 
-    def _crash(self, ids: Sequence[str]) -> tuple[int, int]:
-        back = given_up = 0
+    def _crash(self, ids: Sequence[str]) -> tuple[int, list[str]]:
+        """Take tasks back; give how many are ready again, and those that went to failed."""
+        back: list[str] = []
+        given_up: list[str] = []
+        self._renew(ids)
         for task in ids:
             if task in self.in_progress:
                 self.in_progress.remove(task)
@@ -386,32 +503,34 @@ class Model:
                 self.traces.pop(task, None)
                 if count >= self.max_crashes:
                     self.failed.add(task)
-                    given_up += 1
+                    given_up.append(task)
                 else:
-                    self.todos.add(task)
-                    back += 1
+                    back.append(task)
             self._drop(task)
         if given_up:
-            self.counters["gave_up"] += given_up
-        if back:
-            self._ring()
-        return back, given_up
+            self.counters["gave_up"] += len(given_up)
+        self._depart(ids, 0, 1)
+        self._arrive(back)
+        self._turn()
+        return len(back), given_up
 
     def crash(self, pairs: Sequence[Pair]) -> str:
         """Take back what a dead process was running, as its supervisor says."""
+        self._begin()
         held = [self.holds(pair) for pair in pairs]
         dead = [task for (task, _), yes in zip(pairs, held, strict=True) if yes]
+        back, given_up = self._crash(dead) if dead else (0, [])
         if dead:
-            back, given_up = self._crash(dead)
-            self.counters["crashed"] += back + given_up
+            self.counters["crashed"] += back + len(given_up)
         return "".join(
-            "L" if not yes else "f" if task in self.failed else "O" for (task, _), yes in zip(pairs, held, strict=True)
+            "L" if not yes else "f" if task in given_up else "O" for (task, _), yes in zip(pairs, held, strict=True)
         )
 
     # ---- the cleaner's
 
     def requeue_expired(self, expected: int = 0) -> tuple[int, int, int]:
         """Take back tasks whose lease ran out."""
+        self._begin()
         longest = self.lease_ms
         if longest:
             for task, at in self.leases.items():
@@ -428,19 +547,24 @@ class Model:
             self._rouse(self.grace_until, known)
             return self.now, 0, 0
         back, given_up = self._crash(ids)
-        self.counters["expired"] += back + given_up
-        return self.now, back, given_up
+        self.counters["expired"] += back + len(given_up)
+        return self.now, back, len(given_up)
 
     def promote_due(self) -> tuple[int, int]:
         """Make due tasks ready."""
+        self._begin()
         due = [task for task, at in self.scheduled.items() if at <= self.now]
         for task in due:
             del self.scheduled[task]
-            self.todos.add(task)
         if due:
             self.counters["promoted"] += len(due)
-            self._ring()
-        return self.now, len(due)
+            self._arrive(due)
+            self._turn()
+        return self.now, len(due) + self._due_turns()
+
+    def _due_turns(self) -> int:
+        """Hosts whose turn it is hand over their tasks; give how many."""
+        return 0
 
     def plan(self, longest_ms: int) -> tuple[int, int]:
         """Say until when a cleaner may sleep, and note that it looks again by then."""
@@ -451,7 +575,7 @@ class Model:
             at = min(at, max(deadline, self.grace_until) if self.now < self.grace_until else deadline)
             if self.lease_ms and max(self.leases.values()) > self.now + self.lease_ms + 1000:
                 at = self.now
-        at = min([at, *self.scheduled.values()])
+        at = min([at, *self.scheduled.values(), *self._next_turn()])
         if self.wake_at < at or self.wake_at > self.now + 60_000:
             self.wake_at = at
         return self.now, at
@@ -468,8 +592,10 @@ class Model:
 
     def forget(self, ids: Sequence[str]) -> str:
         """Remove tasks from every state."""
+        self._begin()
         letters = "".join(self.state(task) or "u" for task in ids)
         count = sum(self.state(task) is not None for task in set(ids))
+        self._withdraw([task for task in ids if self.state(task) in ("t", "p", "w")])
         for task in ids:
             for _, where in self._states():
                 if isinstance(where, set):
@@ -477,33 +603,42 @@ class Model:
             self.scheduled.pop(task, None)
             self._clear(task)
             self._drop(task)
+        self._turn()
+        self._gone(ids, forgotten=True)
         if count:
             self.counters["forgotten"] += count
         return letters
 
+    def _withdraw(self, ids: Sequence[str]) -> None:
+        """Let tasks, which are ready, in progress or waiting, give up their places."""
+
     def retry_failed(self, ids: Sequence[str]) -> int:
         """Make failed tasks ready."""
+        self._begin()
         moved = [task for task in dict.fromkeys(ids or sorted(self.failed)) if task in self.failed]
         for task in moved:
             self.failed.remove(task)
-            self.todos.add(task)
             self._clear(task, payload=False)
         if moved:
             self.counters["retried"] += len(moved)
-            self._ring()
+            self._arrive(moved)
+            self._turn()
         return len(moved)
 
     def pull(self, picked: Sequence[str]) -> tuple[str, ...]:
         """Take ready tasks for good."""
-        if self.paused:
+        self._begin()
+        if self.paused or not picked:
             return ()
         for task in picked:
             self.todos.remove(task)
             self._clear(task)
             if self.keeps_done:
                 self.done.add(task)
-        if picked:
-            self.counters["pulled"] += len(picked)
+        self.counters["pulled"] += len(picked)
+        self._depart(picked, 1, 0)
+        self._turn()
+        self._gone(picked, forgotten=False)
         return tuple(picked)
 
     def drained(self, before: float = float("inf")) -> int:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCHEDULES = "schedules"
+POLITE_SCHEDULES = "schedules --polite"
 FILES = {path.stem: path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").rglob("test_*.py"))}
 """Where each file of tests is, by its name without the ending: no two files have the same name."""
 PROPERTIES = f"{FILES['test_core_model']} -k fakeredis"
@@ -488,8 +489,8 @@ MUTANTS = [
     Mutant(
         "an ack that is sent again is another visit",
         "lua/ack.lua",
-        "return settle(call_id, codes, lost, #ended)",
-        "local letters = settle(call_id, codes, lost, #ended)\n"
+        "return settle(call_id, codes, lost, #ended + #anew)",
+        "local letters = settle(call_id, codes, lost, #ended + #anew)\n"
         "if polite and string.find(letters, 'R') then\n  depart(ids, hosts_of(ids), 1, 0)\n  turn()\nend\n"
         "return letters",
         [_test("test_polite", "sent_again_changes")],
@@ -507,6 +508,210 @@ MUTANTS = [
         "redis.call('HEXISTS', meta, 'converting') == 1 end",
         "false end",
         [_test("test_polite", "whose_client_died")],
+    ),
+    # ---- priorities, and tasks that run once more
+    Mutant(
+        "a priority changes nothing",
+        "lua/parts/priority.lua",
+        "(rank(ahead[i]) or 0) * point",
+        "0",
+        [_test("test_priority", "highest_priority_is_next")],
+    ),
+    Mutant(
+        "the lowest priority is next",
+        "lua/parts/polite.lua",
+        "call('ZPOPMIN', key('host:' .. one.name), free)",
+        "call('ZPOPMAX', key('host:' .. one.name), free)",
+        [_test("test_priority", "highest_priority_is_next")],
+    ),
+    Mutant(
+        "a task that is gone leaves its priority",
+        "lua/parts/priority.lua",
+        "if has('priority') then redis.call('HDEL', key('priorities'), unpack(ids)) end",
+        "",
+        [_test("test_priority", "leaves_no_priority")],
+    ),
+    Mutant(
+        "a task that becomes ready again forgets its priority",
+        "lua/parts/polite.lua",
+        "ahead and string.format('%.0f', now - ahead[i]) or now",
+        "now",
+        [_test("test_priority", "stays_with_its_task")],
+    ),
+    Mutant(
+        "a task that is taken back forgets its priority",
+        "lua/parts/polite.lua",
+        "now - (ahead and ahead[1] or 0)",
+        "now",
+        [_test("test_priority", "taken_back_wait_in")],
+    ),
+    Mutant(
+        "several tasks that are taken back forget their priorities",
+        "lua/parts/polite.lua",
+        "now - (ahead and ahead[j] or 0)",
+        "now",
+        [_test("test_priority", "taken_back_wait_in")],
+    ),
+    Mutant(
+        "a recall takes back what is in progress",
+        "lua/parts/polite.lua",
+        "    if ready[j] == 1 then\n",
+        "    if true then\n",
+        [POLITE_SCHEDULES],
+    ),
+    Mutant(
+        "a forgotten task stays in its lane",
+        "lua/parts/polite.lua",
+        "    call('ZREM', key('host:' .. name), id)\n",
+        "",
+        [_test("test_polite", "forget")],
+    ),
+    Mutant(
+        "a waiting task with a higher priority stays where it is",
+        "lua/parts/raise.lua",
+        "'XX', 'INCR', string.format('%.0f', less), ids[i])",
+        "'XX', 'INCR', 0, ids[i])",
+        [_test("test_priority", "raises_a_task_that")],
+    ),
+    Mutant(
+        "a raised task keeps its payload",
+        "lua/parts/raise.lua",
+        "        if bodies[i] then redis.call('HSET', payload, ids[i], bodies[i]) end\n",
+        "",
+        [_test("test_priority", "raises_a_task_that")],
+    ),
+    Mutant(
+        "the same priority raises",
+        "lua/parts/raise.lua",
+        "local more = level > (rank(had[i]) or 0)",
+        "local more = level >= (rank(had[i]) or 0)",
+        [_test("test_priority", "not_higher")],
+    ),
+    Mutant(
+        "of an id that is named twice the last counts",
+        "lua/parts/raise.lua",
+        "levels[i] and levels[i] > (levels[before] or 0)",
+        "levels[i]",
+        [_test("test_priority", "named_twice_the_highest")],
+    ),
+    Mutant(
+        "every put brings done tasks back",
+        "lua/parts/raise.lua",
+        "elseif more and (all or improves[i]) and state == 'd' then",
+        "elseif more and state == 'd' then",
+        [_test("test_priority", "done_at_a_lower")],
+    ),
+    Mutant(
+        "a lower mark replaces a higher one",
+        "lua/parts/raise.lua",
+        "if not mark or level > (rank(string.match(mark, '^%S+')) or 0) then found[i] = 'marked' end",
+        "found[i] = 'marked'",
+        [_test("test_priority", "runs_once_more_after")],
+    ),
+    Mutant(
+        "a task that comes back keeps the priority of its last run",
+        "lua/parts/raise.lua",
+        "    if #rows > 0 then redis.call('HSET', key('priorities'), unpack(rows)) end\n",
+        "",
+        [_test("test_priority", "done_at_a_lower")],
+    ),
+    Mutant(
+        "the first priority of a queue is lost if its task is in progress",
+        "lua/parts/raise.lua",
+        "if (found[i] == 'up' or found[i] == 'marked') and",
+        "if found[i] == 'up' and",
+        [_test("test_priority", "first_priority_of")],
+    ),
+    Mutant(
+        "a queue without turns takes priorities",
+        "lua/parts/raise.lua",
+        "  if not polite then\n",
+        "  if false then\n",
+        [_test("test_priority", "not_polite_has_no_order")],
+    ),
+    Mutant(
+        "a task without a host takes a priority",
+        "lua/parts/raise.lua",
+        "elseif word and not (groups[i] or names[i]) then",
+        "elseif false then",
+        [_test("test_priority", "without_a_host_has")],
+    ),
+    Mutant(
+        "schedule moves a waiting task that is named twice",
+        "lua/parts/add.lua",
+        "if codes[i] == 'A' or where[i] == 's' then",
+        "if codes[i] == 'A' or codes[i] == 's' then",
+        [_test("test_priority", "named_twice_and_leaves")],
+    ),
+    Mutant(
+        "an improved task has its old payload",
+        "lua/parts/rerun.lua",
+        "        if with == '1' then redis.call('HSET', key('payload'), ids[i], body) end\n",
+        "",
+        [_test("test_priority", "runs_once_more_after")],
+    ),
+    Mutant(
+        "an improved task has its old priority",
+        "lua/parts/rerun.lua",
+        "        if has('priority') then redis.call('HSET', key('priorities'), ids[i], level) end\n",
+        "",
+        [_test("test_priority", "runs_once_more_after")],
+    ),
+    Mutant(
+        "a mark outlives its run",
+        "lua/parts/rerun.lua",
+        "    if #gone > 0 then redis.call('HDEL', key('rerun'), unpack(gone)) end\n",
+        "",
+        [_test("test_priority", "runs_once_more_after")],
+    ),
+    Mutant(
+        "the next run has the record of the last",
+        "lua/parts/rerun.lua",
+        "    clear(anew)\n",
+        "",
+        [_test("test_priority", "runs_once_more_after")],
+    ),
+    Mutant(
+        "a run that is repeated is not counted",
+        "lua/parts/rerun.lua",
+        "    if #moved > 0 then count_up(stats, 'reruns', #moved) end\n",
+        "",
+        [_test("test_priority", "runs_once_more_after")],
+    ),
+    Mutant(
+        "a batch repeats every task",
+        "lua/parts/rerun.lua",
+        "if marks[i] and which[i] then anew",
+        "if which[i] then marks[i] = marks[i] or '0 0' anew",
+        [_test("test_priority", "only_the_improved")],
+    ),
+    Mutant(
+        "an improved task is done when its run ends",
+        "lua/ack.lua",
+        "if run_again then anew, anew_names = run_again(ids, yes, over) end\n",
+        "",
+        [_test("test_depth", "finds_what_bfs or scripts_find"), _test("test_priority", "runs_once_more_after")],
+    ),
+    Mutant(
+        "the visit of a task that runs once more is none",
+        "lua/ack.lua",
+        "  depart(anew, anew_names, 1, 0)\n",
+        "  depart(anew, anew_names, 0, 0)\n",
+        [POLITE_SCHEDULES],
+    ),
+    Mutant(
+        "a released task has its old payload",
+        "lua/release.lua",
+        "  if renew then renew(ended, marks_of(ended)) end",
+        "  if false then renew(ended, marks_of(ended)) end",
+        [_test("test_priority", "did_not_end_goes_on")],
+    ),
+    Mutant(
+        "a lost task has its old payload",
+        "lua/parts/crashed.lua",
+        "  if renew then renew(ids, marks_of(ids)) end",
+        "  if false then renew(ids, marks_of(ids)) end",
+        [_test("test_priority", "did_not_end_goes_on")],
     ),
 ]
 
@@ -527,8 +732,14 @@ def plant(mutant: Mutant | None, tree: Path) -> None:
 
 def command(killer: str) -> list[str]:
     """Give the command of a killer; it succeeds where there is no bug."""
-    if killer == SCHEDULES:
-        return [sys.executable, "-m", "tests.rig.schedules", "600"]
+    if killer.startswith(SCHEDULES):
+        return [
+            sys.executable,
+            "-m",
+            "tests.rig.schedules",
+            "600" if killer == SCHEDULES else "100",
+            *killer.split()[1:],
+        ]
     file, _, name = killer.partition(" -k ")
     return [sys.executable, "-m", "pytest", *ALONE, "-m", "", *file.split(), "-k", name]
 
@@ -580,12 +791,13 @@ def spared() -> list[subprocess.CompletedProcess[str]]:
 
     The schedules and the properties do so wherever the tests are run; here they are asked for a few steps.
     """
-    named = sorted({killer for mutant in MUTANTS for killer in mutant.killers} - {SCHEDULES, PROPERTIES})
+    played = (SCHEDULES, POLITE_SCHEDULES, PROPERTIES)
+    named = sorted({killer for mutant in MUTANTS for killer in mutant.killers}.difference(played))
     files, names = zip(*(killer.split(" -k ") for killer in named), strict=True)
     together = f"{' '.join(sorted(set(files)))} -k {' or '.join(sorted(set(names)))}"
     with tempfile.TemporaryDirectory(prefix="timeoutq-mutant-") as folder:
         plant(None, Path(folder))
-        return [run(killer, Path(folder), STEPS="400") for killer in (SCHEDULES, PROPERTIES, together)]
+        return [run(killer, Path(folder), STEPS="400") for killer in (*played, together)]
 
 
 def judge(mutant: Mutant) -> Verdict:

@@ -1,8 +1,9 @@
-"""A random walk over the calls of a polite queue, and the history that judges it; `test_polite_walk.py` runs it.
+"""A random walk over the calls of a polite queue, and the two that judge it; `test_polite_walk.py` runs it.
 
-Three clients take turns on one server. The walk knows of each host no more than what its clients were told, and the
-server's time before and after each call: from that follows the earliest moment at which a host may be visited again. A
-claim says to the millisecond when it was, by the deadline of its lease.
+Three clients take turns on one server. The follower (`follower.py`) holds each reply and all keys against the model.
+The history knows of each host no more than what its clients were told, and the server's time before and after each
+call: from that follows the earliest moment at which a host may be visited again. A claim says to the millisecond when
+it was, by the deadline of its lease.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import Any
 
 import redis
 
+from tests.rig.follower import Follower
 from tests.rig.invariants import check_keys
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, Politeness, Queue, sending
+from timeoutq import InvalidInput, Lease, Politeness, Queue, Task, arguments, sending
 from timeoutq.calls import Call
 
 USUAL_MS = 10
@@ -91,19 +93,28 @@ class Walk:
         rules = Politeness(USUAL_MS / 1000, 1)
         self.queues = [Queue(name, url, timeout=LONG_MS / 1000, politeness=rules, max_crashes=4) for _ in range(3)]
         self.raw: Any = redis.Redis.from_url(url)
+        self.follower = Follower(url, name)
+        for queue in self.queues:
+            self.follower.follow(queue)
         self.hosts: defaultdict[str, Known] = defaultdict(Known)
         self.did: Counter[str] = Counter()
-        self.steps: list[Callable[[Queue], None]] = [
+        every: list[Callable[[Queue], None]] = [
             *[self.put] * 6, *[self.claim] * 14, *[self.ack] * 8, *[self.fail] * 3, *[self.release] * 3,
             *[self.clean] * 3, self.schedule, self.extend, self.crash, self.pull, self.forget, self.retry,
-            self.delay, self.per_host, self.budget, self.block, self.unblock, self.ban, self.ack_twice, self.put_twice,
-            self.free,
+            self.delay, self.per_host, self.budget, self.block, *[self.unblock] * 2, self.ban, self.ack_twice,
+            self.put_twice, self.free, *[self.put_first] * 5, *[self.improve] * 4, *[self.ack_and_improve] * 3,
+            self.schedule_first, self.off_and_on, self.release_by_handler, self.retry_some, self.plan, self.all_hosts,
         ]  # fmt: skip
+        # what a walk does not do lets the rest happen more often, and in other orders
+        kinds = sorted({step.__name__ for step in every})
+        done = {kind for kind in kinds if self.random.random() < 0.7} | {"put", "claim", "ack", "unblock", "clean"}
+        self.steps = [step for step in every if step.__name__ in done]
 
     def close(self) -> None:
         """Close the connections."""
         for queue in self.queues:
             queue.close()
+        self.follower.close()
         self.raw.close()
 
     def now(self) -> int:
@@ -112,11 +123,12 @@ class Walk:
         return int(seconds) * 1000 + int(micros) // 1000
 
     def step(self) -> None:
-        """Do one thing, and check all that must hold."""
+        """Do one thing; the follower checks each call, and now and then all is checked that must hold."""
         what = self.random.choice(self.steps)
         what(self.random.choice(self.queues))
         self.did[what.__name__] += 1
-        check_keys(self.raw, self.name)
+        if self.random.random() < 0.2:
+            check_keys(self.raw, self.name)
 
     def finish(self) -> None:
         """Give all hosts what they wait for, and work until nothing is left."""
@@ -221,7 +233,7 @@ class Walk:
     def _twice(self, queue: Queue, call: Call[Any]) -> Any:
         found = queue.run(sending.answer(queue.talk, call))
         before = self._kept()
-        self.raw.execute_command(*call.command(20))
+        queue._link().send([call.command(20)])
         assert self._kept() == before, f"{call.name} was sent again, and was carried out again"
         return found
 
@@ -339,3 +351,131 @@ class Walk:
             name = self._host()
             queue.hosts.ban(name, "so it is")
             self.hosts[name].banned = True
+
+    # ---- priorities
+
+    def _first(self) -> list[Task]:
+        tasks = [task for task in self._tasks() if not task.startswith("x")]
+        if self.random.random() < 0.3:
+            tasks += self.random.choices(tasks, k=2) if tasks else []
+        return [
+            Task(task, self._payload(), priority=self._level() if self.random.random() < 0.5 else None)
+            for task in tasks
+        ]
+
+    def _level(self) -> int:
+        return self.random.choice([-1000, -3, -2, -1, 0, 1, 2, 3, 1000])
+
+    def _payload(self) -> object:
+        return self.random.choice([None, None, self.random.randint(0, 99)])
+
+    def _group(self) -> str | None:
+        return GROUP if self.random.random() < 0.1 else None
+
+    def put_first(self, queue: Queue) -> None:
+        """Put some with priorities, of their own or of the call; some twice."""
+        level = self.random.choice([None, self._level()])
+        queue.put(self._first(), priority=level, again=self.random.random() < 0.2)
+
+    def schedule_first(self, queue: Queue) -> None:
+        """Schedule some with priorities, or raise them."""
+        queue.schedule(
+            self._first(), after=self.random.random() / 30, priority=self._level(), improve=self.random.random() < 0.5
+        )
+
+    def improve(self, queue: Queue) -> None:
+        """Put some with priorities, so that they run once more: all of them, or each by itself; some with a group."""
+        tasks = [Task(task.task, task.payload, priority=self._level()) for task in self._first()]
+        held = self._some()
+        if held is not None and not held.lease.task.startswith("free"):
+            # what is in progress is seldom met otherwise
+            group = GROUP if held.lease.task.startswith("x") else None
+            tasks.append(Task(held.lease.task, self._payload(), group=group, priority=self._level()))
+        if self.random.random() < 0.5:
+            queue.put(tasks, improve=True)
+        else:
+            improved = [self.random.random() < 0.6 for _ in tasks]
+            queue.put(
+                [
+                    Task(task.task, task.payload, group=task.group, priority=task.priority, improve=yes)
+                    for task, yes in zip(tasks, improved, strict=True)
+                ]
+            )
+
+    def ack_and_improve(self, queue: Queue) -> None:
+        """Ack one with what it found: with priorities, some to run once more, itself too."""
+        visit, at_ms = self._some(), self.now()
+        if visit is None:
+            return
+        found = [
+            Task(task, self._payload(), priority=level, improve=level is not None and self.random.random() < 0.5)
+            for task in self._tasks()
+            if not task.startswith("x")
+            for level in [self.random.choice([None, self._level()])]
+        ]
+        if self.random.random() < 0.2 and not visit.lease.task.startswith("x"):
+            found.append(Task(visit.lease.task, self._payload(), priority=self._level(), improve=True))
+        with_lost = queue.run(
+            sending.answers(queue.talk, [queue.operations.ack_put(visit.lease, arguments.tasks((found,)))])
+        )
+        self._ended(visit, with_lost[0], at_ms, 1)
+
+    # ---- what is rare
+
+    def off_and_on(self, queue: Queue) -> None:
+        """End politeness, now and then, and begin it again while tasks are ready and held."""
+        if self.random.random() < 0.7:
+            return
+        queue.configure(politeness="off")
+        try:
+            queue.put(self._first() or POOL[0], priority=1)
+        except InvalidInput:
+            self.did["refused"] += 1
+        queue.put([task for task in self._tasks() if task.startswith("x")] or "x0", group=GROUP)
+        for lease in queue.claim(self.random.randint(1, 3), timeout=LONG_MS / 1000):
+            self._held_without_turn(lease)
+        self._end_some(queue)
+        queue.configure(politeness=Politeness(USUAL_MS / 1000, 1))
+        for name in list(self.hosts):
+            held = self.hosts[name].open
+            self.hosts[name] = Known(most=max(1, len(held)), open=held)
+
+    def _held_without_turn(self, lease: Lease) -> None:
+        known = self.hosts[host_of(lease.task)]
+        known.open = [visit for visit in known.open if visit.lease.task != lease.task]
+        known.open.append(Visit(lease, round(lease.deadline * 1000), 0))
+
+    def _end_some(self, queue: Queue) -> None:
+        ends = [lambda lease: queue.ack([lease]), lambda lease: queue.release([lease])]
+        for known in self.hosts.values():
+            for visit in list(known.open):
+                if not host_of(visit.lease.task) or self.random.random() < 0.3:
+                    known.open.remove(visit)
+                    self.random.choice(ends)(visit.lease)
+
+    def release_by_handler(self, queue: Queue) -> None:
+        """Give one back as a handler does, which may do so three times only."""
+        visit, at_ms = self._some(), self.now()
+        if visit is not None:
+            block_ms = self.random.choice([0, 0, 5])
+            calls = queue.operations.release([visit.lease], 0, block_ms, most=3)
+            (answer,) = queue.run(sending.answers(queue.talk, calls))
+            self._ended(visit, answer, at_ms, 0)
+            known = self.hosts[host_of(visit.lease.task)]
+            if answer == "ok" and block_ms and not known.banned:
+                known.blocked_ms = max(known.blocked_ms, at_ms + block_ms)
+
+    def retry_some(self, queue: Queue) -> None:
+        """Try some again by name, wherever they are."""
+        queue.retry_failed(self._tasks())
+
+    def plan(self, queue: Queue) -> None:
+        """Ask how long a cleaner may sleep."""
+        queue.run(sending.answer(queue.talk, queue.operations.plan(10_000)))
+
+    def all_hosts(self, queue: Queue) -> None:
+        """Change the rules of all hosts, and change them back."""
+        queue.configure(politeness=Politeness(USUAL_MS / 1000, 2))
+        queue.configure(politeness=Politeness(USUAL_MS / 1000, 1))
+        for known in self.hosts.values():
+            known.most = max(known.most, 2)

