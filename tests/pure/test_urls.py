@@ -174,13 +174,13 @@ def test_different_pages_keep_different_forms() -> None:
     assert len(set(forms)) == len(SPELLINGS)
 
 
-@pytest.mark.parametrize("url", REFUSED)
-def test_what_is_no_url_of_a_page_is_refused_with_its_reason(url: str) -> None:
+@pytest.mark.parametrize("page", REFUSED)
+def test_what_is_no_url_of_a_page_is_refused_with_its_reason(page: str) -> None:
     with pytest.raises(BadUrl) as caught:
-        normalise(url)
-    assert REFUSED[url].replace("it has an empty", "its host has an empty") in caught.value.reason
+        normalise(page)
+    assert REFUSED[page].replace("it has an empty", "its host has an empty") in caught.value.reason
     assert caught.value.reason in str(caught.value)
-    assert caught.value.url == url
+    assert caught.value.url == page
     assert len(str(caught.value)) < 400
 
 
@@ -282,21 +282,21 @@ PLAIN = st.builds(
 @example("http://a.bc/..")
 @example("http://xn--a.bc/")
 @example("http://a.xn--a/")
-def test_the_quick_way_gives_what_the_long_way_gives(url: str) -> None:
-    assert not _NORMAL.fullmatch(url) or _formed(_read(url, None)) == url
+def test_the_quick_way_gives_what_the_long_way_gives(page: str) -> None:
+    assert not _NORMAL.fullmatch(page) or _formed(_read(page, None)) == page
 
 
 def test_most_urls_take_the_quick_way() -> None:
-    for url in ("http://h.example/", "https://www.h.example/a/b-c_d.html?id=12", "https://h.example/a,b;c=(d)/"):
-        assert _NORMAL.fullmatch(url), url
-    for url in (
+    for page in ("http://h.example/", "https://www.h.example/a/b-c_d.html?id=12", "https://h.example/a,b;c=(d)/"):
+        assert _NORMAL.fullmatch(page), page
+    for page in (
         "http://h.example",
         "http://h.example/./",
         "http://h.example/..",
         "http://h.example/../?a",
         "http://1.2/",
     ):
-        assert not _NORMAL.fullmatch(url), url
+        assert not _NORMAL.fullmatch(page), page
 
 
 def test_hostile_urls_take_no_time() -> None:
@@ -331,7 +331,7 @@ def test_hostile_urls_take_no_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "on", "belongs"),
+    ("page", "on", "belongs"),
     [
         ("https://www.Example.CO.UK:8443/x", "www.example.co.uk:8443", "example.co.uk"),
         ("http://example.com/", "example.com", "example.com"),
@@ -349,8 +349,8 @@ def test_hostile_urls_take_no_time() -> None:
         ("https://[2001:DB8::1]/", "[2001:db8::1]", "[2001:db8::1]"),
     ],
 )
-def test_a_url_has_a_host_and_a_registrable_domain(url: str, on: str, belongs: str) -> None:
-    assert (host(url), domain(url)) == (on, belongs)
+def test_a_url_has_a_host_and_a_registrable_domain(page: str, on: str, belongs: str) -> None:
+    assert (host(page), domain(page)) == (on, belongs)
     assert arguments.host(belongs) == belongs.encode(), "a group of this name would be another"
 
 

@@ -70,7 +70,7 @@ class Site:
                 self.end_headers()
                 self.wfile.write(answer)
 
-            do_POST = do_PUT = do_GET  # noqa: N815  # likewise
+            do_POST = do_PUT = do_GET  # noqa: N815  # the names that http.server calls
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
