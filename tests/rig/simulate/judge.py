@@ -116,8 +116,8 @@ class Judge:
         self._look_for_idle(now)
         self._look_for_stopping(now)
         for name, due in list(self._due_at.items()):
-            if not self._host_is_open(name):
-                self._due_at[name] = max(due, now)
+            if not self._host_is_open(name) or not self._free():
+                due = self._due_at[name] = max(due, now)  # it waits for its host, or for a handler that is free
             runs = world.runs.get(name)
             if runs:
                 late = runs[0].began - due
