@@ -22,6 +22,7 @@ class Calls(Heartbeat):
 
     def __init__(self, queue: FakeQueue, held: dict[int, Lease]) -> None:
         self.lost: list[tuple[Lease, Answer]] = []
+        self.face = queue
         super().__init__(queue, held, self.lost.extend, lambda: {"held": len(held)})
         self.calls: list[tuple[str, float, float]] = []
         self.fails = False
@@ -63,8 +64,8 @@ def heart(held: dict[int, Lease]) -> Iterator[Calls]:
 
 
 def test_leases_are_extended_each_third_of_the_timeout(heart: Calls, held: dict[int, Lease]) -> None:
-    heart.queue.put("a")
-    (lease,) = heart.queue.claim()
+    heart.face.put("a")
+    (lease,) = heart.face.claim()
     held[lease.fence] = lease
     began = time.monotonic()
     heart.start()
@@ -72,7 +73,7 @@ def test_leases_are_extended_each_third_of_the_timeout(heart: Calls, held: dict[
     first, *_, fourth = heart.times("extend")[:4]
     assert 0.19 < first - began < 0.5
     assert 0.59 < fourth - first < 1.2
-    assert heart.queue.stats().counters.get("extended", 0) != 0 or heart.queue.inspect("a").lease_left
+    assert heart.face.stats().counters.get("extended", 0) != 0 or heart.face.inspect("a").lease_left
 
 
 def test_after_an_error_it_tries_again_soon_and_then_goes_on_at_its_pace(
@@ -161,21 +162,21 @@ def test_news_is_told_within_a_second_and_silence_is_not_broken_without(heart: C
 
 
 def test_what_is_refused_is_reported_once_it_is_known_and_still_held(heart: Calls, held: dict[int, Lease]) -> None:
-    heart.queue.put("a")
-    (lease,) = heart.queue.claim()
+    heart.face.put("a")
+    (lease,) = heart.face.claim()
     held[lease.fence] = lease
-    heart.queue.forget("a")
+    heart.face.forget("a")
     heart.start()
     wait_until(lambda: heart.lost)
     assert heart.lost[0] == (lease, Answer.LOST)
 
 
 def test_of_many_leases_the_one_that_was_lost_is_reported_alone(heart: Calls, held: dict[int, Lease]) -> None:
-    heart.queue.put("a", "b", "c")
-    leases = heart.queue.claim(3)
+    heart.face.put("a", "b", "c")
+    leases = heart.face.claim(3)
     held.update({lease.fence: lease for lease in leases})
     (lost,) = [lease for lease in leases if lease.task == "b"]
-    heart.queue.forget("b")
+    heart.face.forget("b")
     heart.start()
     wait_until(lambda: heart.lost)
     assert {(lease.task, answer) for lease, answer in list(heart.lost)} == {(lost.task, Answer.LOST)}
