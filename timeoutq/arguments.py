@@ -183,6 +183,18 @@ def unpack(data: bytes | None) -> Payload:
         return data
 
 
+def _plain_ids(tasks: list[object]) -> list[bytes] | None:
+    """Give the bytes of ids that are valid strings, and None when one of them has to be looked at.
+
+    This is the hot path of a bulk put: no step of it is one of Python's for each id.
+    """
+    try:
+        found = list(map(str.encode, cast("list[str]", tasks)))
+    except (TypeError, UnicodeEncodeError):
+        return None
+    return found if all(found) and max(map(len, found), default=0) <= MAX_ID else None
+
+
 @dataclass(slots=True)
 class TaskList:
     """Tasks that were checked: their ids and, by the position of a task, what goes with its id."""
@@ -205,18 +217,13 @@ class TaskList:
 
     def add_all(self, tasks: Iterable[object]) -> None:
         """Add ids and `Task`s."""
-        append = self.ids.append
-        for task in tasks:
-            # the common case, valid strings, without a call a string: this is the hot path of a bulk put
-            if type(task) is str:
-                try:
-                    data = task.encode()
-                except UnicodeEncodeError:
-                    data = task_id(task)
-                if 0 < len(data) <= MAX_ID:
-                    append(data)
-                    continue
-            self.add(task)
+        items = list(tasks)
+        plain = _plain_ids(items)
+        if plain is not None:
+            self.ids += plain
+            return
+        for item in items:
+            self.add(item)
 
     def add_mapping(self, payloads: Mapping[TaskId, Payload]) -> None:
         """Add ids with their payloads."""
