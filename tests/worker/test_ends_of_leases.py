@@ -176,6 +176,36 @@ async def test_leases_that_are_lost_end_wherever_their_tasks_are_and_leave_the_o
     assert (tally.acked, tally.failed, tally.released, tally.lost) == (2 + 5 + (not away), 0, 0, 2 + away)
 
 
+@pytest.mark.parametrize("how", [*ENDS, "runs too long", "is lost"])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_each_run_counts_once_for_max_tasks_and_for_the_durations(
+    url: str, queue: Queue, shape: str, how: str
+) -> None:
+    tasks, max_runtime = Tasks(), 0.4 if how == "runs too long" else None
+    tasks.gives = {"first": ENDS[how][0]} if how in ENDS else {}
+    queue.put("first")
+    async with AsyncQueue(queue.name, url, timeout=60, retry=[3600], max_runtime=max_runtime) as mine:
+        worker = Worker(mine, tasks.handler(shape), concurrency=1, max_tasks=2, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: tasks.begun == ["first"])
+        if how == "is lost":
+            (lease,) = worker.held.values()
+            queue.forget("first")
+            assert worker._heartbeat is not None
+            worker._heartbeat._on_lost([(lease, Answer.LOST)])
+            await until(lambda: not worker.running)
+        elif how == "runs too long":
+            await until(lambda: worker.tally.failed == 1)
+        tasks.end("first", "second", "third", "found-1", "found-2", *MUCH)
+        await until(lambda: any(worker._desk.spans.counts.values()) or queue.stats().durations is not None)
+        queue.put("second", "third")
+        tally = await running
+    assert (tally.end, len(tasks.begun)) == ("max_tasks", 2)
+    durations = queue.stats().durations
+    assert durations is not None
+    assert durations.count == 2
+
+
 CUT_OFF = {"drains": "", "stops at once": "the worker stops at once", "is cancelled": "the worker ends early"}
 
 
