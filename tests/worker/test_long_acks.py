@@ -464,7 +464,7 @@ async def test_after_max_tasks_a_long_ack_that_gets_on_again_has_the_time_that_i
     know_the_scripts(queue)
     with Proxy(url, rate=1_000_000) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=0.5) as mine:
-            proxy.arm(Fault.RESET_BEFORE, b"link-page-0", times=None)
+            proxy.arm(Fault.RESET_BEFORE, b"link-page-1", times=None)
             queue.put("page")
             # longer than the trouble and one part behind it take, and shorter than all parts
             worker = Worker(mine, handler, concurrency=1, max_tasks=1, signals=False, drain_deadline=2.5)
