@@ -206,6 +206,16 @@ def test_waiting_ends_when_its_time_is_over(face: Any) -> None:
     assert 0.15 < time.monotonic() - began < 2
 
 
+def test_a_lease_that_was_extended_beyond_every_claim_keeps_its_time_when_others_are_taken_back(face: Any) -> None:
+    face.put("long", "short")
+    long, _ = face.claim(2, timeout=0.5)
+    longer = face.extend(long, 600)
+    wait_until(face.requeue_expired)
+    info = face.inspect(long.task)
+    assert info.state is State.IN_PROGRESS
+    assert info.deadline == pytest.approx(longer.deadline, abs=0.01)
+
+
 def test_extend_moves_the_deadline_and_the_lock(face: Any, url: str) -> None:
     face.put("a", "b")
     one, two = face.claim(2, timeout=1)
@@ -478,6 +488,17 @@ def test_pause_stops_claims_and_resume_wakes_them(face: Any, url: str) -> None:
     assert ids(got) == {"a"}
 
 
+def test_ready_tasks_are_there_since_the_first_of_them_and_none_since_the_last_was_claimed(face: Any) -> None:
+    assert face.stats().todos_since is None
+    face.put("a")
+    since = face.stats().todos_since
+    assert since == pytest.approx(face.stats().now, abs=30)
+    face.put("b")
+    assert face.stats().todos_since == since
+    face.claim(2)
+    assert face.stats().todos_since is None
+
+
 def test_drained_is_one_answer_over_all_states(face: Any) -> None:
     assert face.drained()
     face.schedule("a", after=100)
@@ -489,6 +510,8 @@ def test_drained_is_one_answer_over_all_states(face: Any) -> None:
     assert not face.drained(before=1)
     face.ack(lease)
     assert face.drained(before=1)
+    assert face.wait_drained(timeout=0, before=face.stats().now + 50)
+    assert not face.wait_drained(timeout=0)
 
 
 def test_purge_leaves_nothing(face: Any, url: str) -> None:

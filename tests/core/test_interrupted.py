@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -29,7 +30,10 @@ def interrupting() -> Iterator[None]:
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_claim_that_a_signal_interrupts_gives_its_leases_back(url: str, queue: Queue, interrupting: None) -> None:
+@pytest.mark.parametrize("waited", [0.0, 1.5])
+def test_a_claim_that_a_signal_interrupts_gives_its_leases_back(
+    url: str, queue: Queue, interrupting: None, waited: float
+) -> None:
     queue.put("first")
     queue.ack(queue.claim())
     queue.put([f"t{i}" for i in range(10)])
@@ -41,6 +45,7 @@ def test_a_claim_that_a_signal_interrupts_gives_its_leases_back(url: str, queue:
 
         def interrupt() -> None:
             wait_until(lambda: queue.stats().in_progress == 5)
+            time.sleep(waited)  # for so long the claim waits for the answer to what the server has carried out
             signal.pthread_kill(main, signal.SIGUSR1)
 
         other = threading.Thread(target=interrupt)

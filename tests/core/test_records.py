@@ -9,6 +9,7 @@ import redis
 
 from tests.rig.waiting import wait_until
 from timeoutq import GiveUp, Politeness, Retry, State, sending, tracebacks
+from timeoutq.testing import fake_queue
 
 
 def raised(message: str = "bad page", *, depth: int = 1) -> ValueError:
@@ -174,6 +175,18 @@ def test_the_newest_two_hundred_are_kept(face: Any) -> None:
     # one whose text is gone goes like the others
     assert face.retry_failed(all=True) == 230
     assert kept(face) == {}
+
+
+def test_a_traceback_that_was_met_again_goes_after_those_that_were_not() -> None:
+    tasks = ["usual", *(f"t{i}" for i in range(199)), "usual again", *(f"t{i}" for i in range(199, 250))]
+    with fake_queue() as fake:
+        for task in tasks:
+            fake.clock.advance(1)
+            fake.put(task)
+            trace = b"the usual\n" if task.startswith("usual") else f"a trace of {task}\n".encode()
+            settle(fake, fake.operations.fail(fake.claim(1), [-1], [b"no"], [trace])[0])
+        assert [fake.inspect(task).traceback for task in ("t49", "t50")] == [None, "a trace of t50\nno"]
+        assert fake.inspect("usual").traceback == fake.inspect("usual again").traceback == "the usual\nno"
 
 
 def test_a_failure_that_is_sent_again_counts_its_traceback_once(face: Any) -> None:

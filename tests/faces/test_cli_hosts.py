@@ -52,6 +52,13 @@ def test_hosts_are_rows_of_tabs_on_a_pipe_and_documents_with_json(say: Say, poli
     assert found["a.example"]["delay"] == 3600
 
 
+def test_all_tasks_of_a_host_that_are_in_flight_are_counted_however_many_there_are(say: Say, queue: Queue) -> None:
+    queue.configure(politeness=Politeness(delay=0, per_host=30))
+    queue.put(pages(A, 40))
+    assert [line[2] for line in say("hosts", queue.name).lines] == ["30"]
+    assert ["host", "a.example", "10", "30"] in [line[:4] for line in say("status", queue.name).lines]
+
+
 def test_hosts_come_in_pages(say: Say, polite: Queue) -> None:
     say("put", polite.name, *(f"http://h{i}.example/" for i in range(5)))
     first = say("hosts", polite.name, "-n", "2")
@@ -89,6 +96,9 @@ def test_a_host_that_nobody_has_met_has_the_rules_of_the_queue(say: Say, polite:
     assert (done.code, done.facts["delay"], done.facts["waiting"]) == (1, "3600s", "0")
     assert f"queue {polite.name} has never visited host new.example, and has no task and no rule for it" in done.err
     assert say("hosts", polite.name).out == ""
+    for rule in ("--delay", "--per-host", "--budget"):
+        say("host", polite.name, f"new.example{rule}", rule, "7")
+        assert say("host", polite.name, f"new.example{rule}").code == 0, rule
     say("put", polite.name, "http://new.example/")
     assert say("host", polite.name, "new.example").code == 0
 

@@ -180,6 +180,13 @@ def test_a_task_that_is_never_done_is_named() -> None:
             run(handler, queue, runs_each=20)
 
 
+def test_a_task_may_run_as_often_as_runs_each_says() -> None:
+    with fake_queue() as queue:
+        queue.put("a")
+        tally = run(lambda lease: None if lease.attempt == 3 else Retry(after=1), queue, runs_each=3).tally
+        assert (tally.acked, tally.failed) == (1, 2)
+
+
 def test_tasks_that_make_tasks_without_end_are_stopped() -> None:
     async def handler(lease: Lease) -> Any:
         return Ack(put=[f"{lease.task}+"])

@@ -534,6 +534,20 @@ def test_a_task_that_moves_while_it_is_exported_is_still_told_once(queue: Queue)
     assert sorted(found) == sorted([b"moves", *(b"t%d" % i for i in range(1500))])
 
 
+def test_a_task_that_has_left_the_exported_state_meanwhile_is_not_told(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leaves_meanwhile(face: Queue, page: Sequence[Any]) -> Iterator[list[Record]]:
+        queue.retry_failed("leaves")
+        return describe(face, page)
+
+    describe = transfer.describe
+    move(queue, failed=["leaves", "stays"])
+    monkeypatch.setattr(transfer, "describe", leaves_meanwhile)
+    found = [record.task for records in transfer.export(queue, [State.FAILED]) for record in records]
+    assert found == [b"stays"]
+
+
 def test_a_bar_on_the_terminal_takes_nothing_of_the_output(queue: Queue, url: str) -> None:
     queue.put([f"t{i}" for i in range(3000)])
     ours, theirs = pty.openpty()

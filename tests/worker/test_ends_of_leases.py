@@ -33,6 +33,7 @@ ENDS: dict[str, tuple[Any, State]] = {
     "raises": (ValueError("no"), State.SCHEDULED),
     "released": (Release(delay=3600), State.SCHEDULED),
     "refused": (Release(block_host=3600), State.TODOS),
+    "put back": (Release(), State.TODOS),
 }
 """What handlers of these tasks give, and where it brings their tasks."""
 
@@ -57,8 +58,9 @@ class Tasks:
             return self._give(lease.task)
 
         def in_thread(lease: Lease) -> object:
+            gate = self._gates[lease.task]  # made before the test may ask for it: two threads could make two
             self.begun.append(lease.task)
-            self._gates[lease.task].wait(60)
+            gate.wait(60)
             return self._give(lease.task)
 
         def awaited(lease: Lease) -> object:
@@ -131,13 +133,13 @@ async def test_what_handlers_give_ends_each_task_once_and_frees_its_place(
         await until(lambda: not worker.held)
         assert {task: queue.inspect(task).state for task in ENDS} == {task: state for task, (_, state) in ENDS.items()}
         ready = {entry.task for entry in queue.list("todos")}
-        assert ready == {"found-1", "found-2", *MUCH, "refused"}
+        assert ready == {"found-1", "found-2", *MUCH, "refused", "put back"}
         queue.forget(*ready)
         queue.resume()
         await all_places_are_free(queue, worker, tasks, len(ENDS), len(ENDS) + 2)
         worker.stop()
         tally = await running
-    assert (tally.acked, tally.failed, tally.released, tally.lost) == (4 + len(ENDS) + 2, 3, 2, 0)
+    assert (tally.acked, tally.failed, tally.released, tally.lost) == (4 + len(ENDS) + 2, 3, 3, 0)
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["server there", "server away"])
@@ -174,6 +176,54 @@ async def test_leases_that_are_lost_end_wherever_their_tasks_are_and_leave_the_o
     assert waits not in tasks.begun
     # a handler that max_runtime stops has failed; but this lease was lost meanwhile
     assert (tally.acked, tally.failed, tally.released, tally.lost) == (2 + 5 + (not away), 0, 0, 2 + away)
+
+
+@pytest.mark.parametrize("how", [*ENDS, "runs too long", "is lost"])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_each_run_counts_once_for_max_tasks_and_for_the_durations(
+    url: str, queue: Queue, shape: str, how: str
+) -> None:
+    tasks, max_runtime = Tasks(), 0.4 if how == "runs too long" else None
+    tasks.gives = {"first": ENDS[how][0]} if how in ENDS else {}
+    queue.put("first")
+    async with AsyncQueue(queue.name, url, timeout=60, retry=[3600], max_runtime=max_runtime) as mine:
+        worker = Worker(mine, tasks.handler(shape), concurrency=1, max_tasks=2, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: tasks.begun == ["first"])
+        if how == "is lost":
+            (lease,) = worker.held.values()
+            queue.forget("first")
+            assert worker._heartbeat is not None
+            worker._heartbeat._on_lost([(lease, Answer.LOST)])
+            await until(lambda: not worker.running)
+        elif how == "runs too long":
+            await until(lambda: worker.tally.failed == 1)
+        tasks.end("first", "second", "third", "found-1", "found-2", *MUCH)
+        await until(lambda: any(worker._desk.spans.counts.values()) or queue.stats().durations is not None)
+        queue.put("second", "third")
+        tally = await running
+    assert (tally.end, len(tasks.begun)) == ("max_tasks", 2)
+    durations = queue.stats().durations
+    assert durations is not None
+    assert durations.count == 2
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_task_that_its_handler_puts_back_while_the_worker_drains_is_ready_when_the_worker_has_ended(
+    url: str, queue: Queue, shape: str
+) -> None:
+    tasks = Tasks()
+    tasks.gives = {"only": Release()}
+    queue.put("only")
+    async with AsyncQueue(queue.name, url, timeout=60) as mine:
+        worker = Worker(mine, tasks.handler(shape), concurrency=1, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: tasks.begun == ["only"])
+        worker.stop()
+        tasks.end("only")
+        tally = await running
+    assert (tally.released, queue.inspect("only").releases) == (1, 1)
+    assert queue.inspect("only").state is State.TODOS
 
 
 CUT_OFF = {"drains": "", "stops at once": "the worker stops at once", "is cancelled": "the worker ends early"}

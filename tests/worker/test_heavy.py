@@ -91,6 +91,15 @@ def test_a_put_of_499_links_of_10_kb_over_a_slow_link_is_carried_out_once(kind: 
 
 
 @pytest.mark.parametrize("kind", FACES)
+def test_each_flush_of_a_long_put_has_a_deadline_of_its_own(kind: Any, url: str, queue: Queue) -> None:
+    know_the_scripts(queue)
+    with Proxy(url, rate=4_000_000) as proxy, kind(queue.name, proxy.url, deadline=1) as slow:
+        proxy.arm(Fault.RESET_BEFORE, b"heavy-9", times=1)  # in the last flush, a second or two after the first began
+        assert slow.put({f"heavy-{i}": os.urandom(MIB) for i in range(10)}).added == 10
+    assert queue.stats().todos == 10
+
+
+@pytest.mark.parametrize("kind", FACES)
 def test_a_single_heavy_task_is_put_and_claimed_over_a_slow_link(kind: Any, url: str, queue: Queue) -> None:
     page = os.urandom(MIB)
     with Proxy(url, rate=1_000_000) as proxy, kind(queue.name, proxy.url, deadline=1) as slow:

@@ -457,6 +457,24 @@ async def test_after_max_tasks_a_long_ack_that_the_server_does_not_take_is_given
     assert queue.inspect("page").state is State.TODOS
 
 
+async def test_after_max_tasks_a_long_ack_that_gets_on_again_has_the_time_that_it_needs(url: str, queue: Queue) -> None:
+    async def handler(lease: Lease) -> Ack:
+        return Ack(put=links(lease.task, 8))
+
+    know_the_scripts(queue)
+    with Proxy(url, rate=1_000_000) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=0.5) as mine:
+            proxy.arm(Fault.RESET_BEFORE, b"link-page-1", times=None)
+            queue.put("page")
+            # longer than the trouble and one part behind it take, and shorter than all parts
+            worker = Worker(mine, handler, concurrency=1, max_tasks=1, signals=False, drain_deadline=2.5)
+            running = asyncio.create_task(worker.run())
+            await until(lambda: worker._desk.long_acks.trouble is not None)
+            proxy.disarm()
+            tally = await running
+    assert (tally.acked, tally.released) == (1, 0)
+
+
 async def test_sigterm_after_max_tasks_is_the_first_one(url: str, queue: Queue) -> None:
     async with slow(url, queue, 600_000) as (proxy, mine):
         queue.put("page")

@@ -27,6 +27,7 @@ from timeoutq import (
     tracebacks,
 )
 from timeoutq import refusals as refusals_module
+from timeoutq.calls import BYTES
 from timeoutq.cli.app import app
 from timeoutq.refusals import Refusals
 from timeoutq.sending import answer
@@ -351,15 +352,18 @@ async def test_a_host_that_is_blocked_again_and_again_is_warned_of(
     assert "releases\t102, 102 of them blocked a host\n" in told
 
 
+@pytest.mark.parametrize("found", [[], {f"link-{i}": b"x" * (BYTES // 2 + 1) for i in range(2)}], ids=["", "long ack"])
 async def test_a_host_that_is_visited_in_between_is_not_warned_of(
-    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+    url: str, queue: Queue, found: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = 0
 
     async def sometimes(lease: Lease) -> Release | Ack:
         nonlocal runs
+        if lease.task != "https://a.example/":
+            return Ack()
         runs += 1
-        return Ack(again_in=0) if runs % 9 == 0 else Release(block_host=0.001)
+        return Ack(again_in=0, put=found) if runs % 9 == 0 else Release(block_host=0.001)
 
     queue.configure(politeness=Politeness(delay=0))
     queue.put("https://a.example/")

@@ -16,7 +16,7 @@ from timeoutq.cli.app import NOTHING, AsJson, Name, TaskName, Url, UrlFile, Yes,
 from timeoutq.cli.printing import Sink, iso, releases
 from timeoutq.cli.reading import moment, seconds
 from timeoutq.errors import InvalidInput
-from timeoutq.model import HostInfo
+from timeoutq.model import HostInfo, Politeness
 from timeoutq.standing import Standing, standing
 from timeoutq.text import age
 
@@ -154,12 +154,15 @@ def host(
             per_host="usual" if usual else _number_or(per_host, "--per-host", "usual"),
             budget=_number_or(budget, "--budget", "none"),
         )
+        rules = opened.stats().politeness
     _tell(found, as_json)
-    if delay is None and per_host is None and budget is None and not usual and _is_unmet(found):
+    if delay is None and per_host is None and budget is None and not usual and _is_unmet(found, rules):
         stop(NOTHING, f"queue {queue} has never visited host {found.host}, and has no task and no rule for it")
 
 
-def _is_unmet(info: HostInfo) -> bool:
+def _is_unmet(info: HostInfo, usual: Politeness | None) -> bool:
+    if usual is not None and (info.delay, info.per_host) != (usual.delay, usual.per_host):
+        return False
     met = (info.waiting, info.busy, info.visits, info.failures, info.turn, info.blocked_until, info.banned)
     return not any(met) and info.next_allowed is None and info.budget is None
 

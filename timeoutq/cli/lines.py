@@ -44,7 +44,7 @@ def of(seen: Snapshot) -> Iterator[Sequence[Any]]:
             iso(worker.beat),
         )  # fmt: skip
     for host in seen.hosts:
-        yield "host", host.host, host.waiting, len(host.in_flight), iso(host.turn), host.visits, host.failures
+        yield "host", host.host, host.waiting, host.busy, iso(host.turn), host.visits, host.failures
     for entry in seen.leases:
         yield "lease", entry.task, entry.holder, iso(entry.at)
     for entry in seen.due:

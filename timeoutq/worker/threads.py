@@ -231,6 +231,7 @@ class ThreadCrew:
                 self._come_back()
             else:
                 self.taken -= 1
+                self._desk.wake()  # the end of a lost lease is not sent: no answer to it wakes the pump
             over.set()
 
         run.task = self._loop.create_task(self._await(run, awaitable), name="handler", context=context)
