@@ -185,7 +185,7 @@ def test_a_traceback_that_was_met_again_goes_after_those_that_were_not() -> None
             fake.put(task)
             trace = b"the usual\n" if task.startswith("usual") else f"a trace of {task}\n".encode()
             settle(fake, fake.operations.fail(fake.claim(1), [-1], [b"no"], [trace])[0])
-        assert [fake.inspect(task).traceback for task in ("t49", "t50")] == [None, "a trace of t50\nno"]
+        assert [fake.inspect(task).traceback for task in ("t50", "t51")] == [None, "a trace of t51\nno"]
         assert fake.inspect("usual").traceback == fake.inspect("usual again").traceback == "the usual\nno"
 
 
