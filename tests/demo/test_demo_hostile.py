@@ -17,14 +17,15 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-import brotli
 import pytest
 
 from demo.bounded import SMALL, ParserLost, Reader, Refused
-from demo.command import members
 from demo.crawl import crawler, fetch
+from demo.crawls import members
 from demo.links import MOST_LINKS, read
 from demo.processes import Crawl
 from demo.robots import LONGEST, MOST_HELD, Memory, Rules, rules_of
@@ -34,6 +35,7 @@ from timeoutq import Ack, Lease, Queue, State
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.urls.bodies import Body, Broken, TooLong, Unreadable
 
+brotli: Any = import_module("brotli")  # it says nothing of types
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEEP = b"<div>" * 200_000
 WIDE = b"<p " + b" ".join(b"a%d" % i for i in range(800_000)) + b">"

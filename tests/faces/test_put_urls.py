@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-import brotli
 import pytest
 
 from tests.pure.test_sitemaps import index, urlset
@@ -24,6 +25,8 @@ from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
 from timeoutq import BadSitemap, Politeness, Queue
 from timeoutq.urls import Limits, sitemap
+
+brotli: Any = import_module("brotli")  # it says nothing of types
 
 __all__ = ["say"]
 
