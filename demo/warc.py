@@ -217,9 +217,7 @@ class Archive:
         answer = writer.create_warc_record(
             exchange.url, kind, BytesIO(body), len(body), warc_headers_dict=about, http_headers=head
         )
-        line = self._names(
-            f"{_ascii(exchange.target)} HTTP/1.1", _written(exchange.asked), protocol="GET", is_http_request=True
-        )
+        line = self._names(f"GET {_ascii(exchange.target)} HTTP/1.1", _written(exchange.asked), is_http_request=True)
         request = writer.create_warc_record(exchange.url, "request", http_headers=line)
         writer.write_request_response_pair(request, answer)
         is_page = exchange.is_whole and 200 <= exchange.status < 300

@@ -7,11 +7,11 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpcore
 import pytest
@@ -26,7 +26,8 @@ from demo.results import Result, Results
 from demo.robots import Memory, Rules, rules_of
 from demo.settings import Settings, SettingsError
 from demo.trail import Trail
-from timeoutq import Ack, GiveUp, Lease, Politeness, Queue, Release, Retry, Task
+from tests.rig.answering import Names, Site, lease, put
+from timeoutq import Ack, GiveUp, Politeness, Queue, Release, Retry
 from timeoutq.testing import fake_queue
 
 # ---- addresses of pages
@@ -112,18 +113,6 @@ class Network(httpcore.AsyncNetworkBackend):
         if host not in self.open:
             raise httpcore.ConnectError("refused")
         return httpcore.AsyncMockStream([b"HTTP/1.1 200 -\r\nContent-Length: 0\r\n\r\n"])
-
-
-class Names:
-    """Answers each question with the next of its answers, and the last for ever."""
-
-    def __init__(self, *answers: Sequence[str]) -> None:
-        self.answers = answers
-        self.asked = 0
-
-    async def __call__(self, host: str, port: int) -> Sequence[str]:
-        self.asked += 1
-        return self.answers[min(self.asked, len(self.answers)) - 1]
 
 
 async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
@@ -242,53 +231,6 @@ def test_a_wait_without_a_retry_after_grows_and_is_bounded() -> None:
 # ---- the crawler
 
 
-class Site:
-    """A server on loopback that answers each path with the bytes it is given, and notes what was asked."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, bytes] = {}
-        self.asked: list[str] = []
-        self.heads: list[str] = []
-        self.port = 0
-        self._open: set[asyncio.Task[None]] = set()
-
-    def url(self, path: str) -> str:
-        return f"http://site.example:{self.port}{path}"
-
-    def say(self, path: str, status: int = 200, body: bytes = b"", **headers: str) -> None:
-        lines = [f"HTTP/1.1 {status} -", f"content-length: {len(body)}"]
-        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-        self.answers[path] = "\r\n".join([*lines, "", ""]).encode() + body
-
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._open.add(task)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                path = head.split(" ")[1]
-                self.asked.append(path)
-                self.heads.append(head)
-                answer = self.answers.get(path, b"HTTP/1.1 404 -\r\nContent-Length: 0\r\n\r\n")
-                writer.write(answer)
-                await writer.drain()
-        self._open.discard(task)
-        writer.close()
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[Site]:
-        server = await asyncio.start_server(self.connected, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        try:
-            yield self
-        finally:
-            server.close()
-            for task in list(self._open):
-                task.cancel()
-            await asyncio.gather(*self._open, return_exceptions=True)
-
-
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     async with Site().serving() as serving:
@@ -303,15 +245,6 @@ async def crawling(**given: Any) -> AsyncIterator[Crawler]:
         yield crawler
     finally:
         await crawler.close()
-
-
-def lease(url: str, payload: object = None, attempt: int = 1) -> Lease:
-    return Lease(url, "w#1", 0.0, attempt=attempt, payload=payload)
-
-
-def put(found: Ack | Release) -> dict[str, object]:
-    assert isinstance(found, Ack)
-    return {task.task: task.payload for task in cast("list[Task]", found.put)}
 
 
 async def test_a_page_is_fetched_and_its_links_become_tasks_one_deeper(site: Site) -> None:
