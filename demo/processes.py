@@ -84,6 +84,8 @@ class Crawl:
     helpers: list[subprocess.Popen[bytes]] = field(default_factory=list["subprocess.Popen[bytes]"])
     files: dict[int, Path] = field(default_factory=dict[int, Path])
     """What each process says, by process id."""
+    leash: tuple[int, int] | None = None
+    """A pipe: the processes end when its writing end is closed, however this process ends."""
     killed: int = 0
     interrupts: Interrupts = field(default_factory=Interrupts)
 
@@ -97,11 +99,13 @@ class Crawl:
             "TIMEOUTQ_URL": self.url, "PYTHONPATH": str(HERE), "PYTHONUNBUFFERED": "1",
         }  # fmt: skip
         file = self.logs / f"{name}.log"
+        if self.leash is None:
+            self.leash = os.pipe()
         with file.open("ab") as log:
             # a session of its own: Ctrl-C is for this process, which then ends the others in order
             process = subprocess.Popen(  # noqa: S603  # our own commands
-                [sys.executable, "-m", *command],
-                cwd=HERE, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                [sys.executable, "-m", "demo.attended", *command],
+                cwd=HERE, env=environment, stdin=self.leash[0], stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.files[process.pid] = file
         return process
@@ -183,6 +187,9 @@ class Crawl:
                     process.wait()
             self.running.clear()
             self.helpers.clear()
+            for end in self.leash or ():
+                os.close(end)
+            self.leash = None
 
 
 def wait_for_site(url: str, process: subprocess.Popen[bytes], log: Path | None = None) -> None:
