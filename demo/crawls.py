@@ -79,7 +79,10 @@ class Crawling:
     def _finished(self, work: Crawl, verdict: dict[str, Any]) -> dict[str, Any]:
         """Add what is known when all processes have ended."""
         work.stop()
-        found = {**verdict, **summarise(work.queue, recrawl=self._settings.recrawl).told()}
+        summary = summarise(work.queue, recrawl=self._settings.recrawl)
+        found = {**verdict, **summary.told()}
+        if summary.again is not None:
+            found["pages"] += summary.again.pages  # they are never done
         if self._settings.warc:
             warc.mend(self._settings.warc)  # what killed workers have left
             files, size = warc.finished(self._settings.warc)

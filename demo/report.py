@@ -71,16 +71,16 @@ def tell(verdict: dict[str, Any], console: Console) -> None:
 def _rows(verdict: dict[str, Any]) -> list[tuple[str, str]]:
     manners, again, warc = verdict.get("manners"), verdict.get("recrawl"), verdict.get("warc")
     rows = [
-        ("pages done", f"{verdict['pages']}"),
+        ("pages visited" if again else "pages done", f"{verdict['pages']}"),
         ("given up" if verdict["lost"] is None or manners else "dead links failed", f"{verdict['failed']}"),
         *_left(verdict),
-        ("took", f"{verdict['seconds']} s, {verdict['pages_per_second']} pages/s"),
+        ("took", f"{verdict['seconds']} s" + ("" if again else f", {verdict['pages_per_second']} pages/s")),
         ("workers killed with -9", f"{verdict['killed']}"),
         *((f"redelivered: {cause}", f"{count}") for cause, count in verdict["redeliveries"].items()),
     ]
     if again:
         rows += [
-            ("pages visited again and again", f"{again['pages']}, {again['visits']} visits"),
+            ("their visits", f"{again['visits']}"),
             ("visits that found a change", f"{again['changed']}"),
             ("answered by 304 Not Modified", f"{again['unmodified']}"),
         ]

@@ -321,6 +321,7 @@ async def test_the_file_of_a_process_that_lives_is_left_alone(tmp_path: Path) ->
     assert len(answers(tmp_path)) == 2
 
 
+@pytest.mark.breaking
 async def test_a_large_file_is_mended_in_little_memory(tmp_path: Path) -> None:
     path = tmp_path / f"x.warc.gz{OPEN}"
     member = gzip.compress(b"\0" * 300_000_000, 1)
@@ -502,6 +503,7 @@ def test_a_crawl_with_kills_has_every_page_in_its_archive(tmp_path: Path) -> Non
     assert f'"files": {finished(folder)[0]}' in said
 
 
+@pytest.mark.breaking
 def test_a_crawl_whose_disk_is_full_stops_and_goes_on_when_there_is_space(tmp_path: Path) -> None:
     site = serve(tmp_path / "site", 200, 10_000)
     with disk(tmp_path / "disk", "900k") as folder, EmbeddedServer() as server, Queue("full", server.url) as queue:
