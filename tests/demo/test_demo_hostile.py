@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -89,6 +90,19 @@ def test_a_bomb_is_left_after_as_many_bytes_as_a_page_may_have(name: str) -> Non
             assert len(piece) <= 64 * 1024
             seen += len(piece)
     assert MB // 2 < seen <= MB
+
+
+@pytest.mark.parametrize("name", ["gzip", "br"])
+def test_a_bomb_is_unpacked_in_little_memory(name: str) -> None:
+    bomb = {"gzip": gzip.compress, "br": brotli.compress}[name](b"x" * 50 * MB)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLong):
+            for _ in Body(name, 20 * MB).feed(bomb):
+                pass
+        assert tracemalloc.get_traced_memory()[1] < 3 * MB
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_body_knows_whether_its_end_has_come() -> None:

@@ -150,6 +150,8 @@ class Site(ThreadingHTTPServer):
         self.at = f"http://127.0.0.1:{self.server_address[1]}"
         self.answers: dict[str, tuple[int, dict[str, str], bytes] | Callable[[_Handler], None]] = {}
         self.asked: list[str] = []
+        self.accepted: list[str] = []
+        """The Accept-Encoding of each request."""
         self.closing = threading.Event()
 
     def put(self, path: str, body: bytes | str, status: int = 200, **headers: str) -> str:
@@ -163,6 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.asked.append(self.path)
+        self.server.accepted.append(self.headers.get("Accept-Encoding", ""))
         answer = self.server.answers.get(self.path, (404, {}, b""))
         if callable(answer):
             answer(self)
@@ -203,6 +206,9 @@ def test_the_pages_of_an_index_are_put(say: Say, queue: Queue, site: Site) -> No
     assert (done.code, done.facts, done.err) == (0, {"added": "8"}, "")
     assert members(queue) == {*(f"http://h.example/{i}" for i in (1, 2, 4, 5, 6, 7, 8)), f"{site.at}/3"}
     assert site.asked.count("/1.xml") == 1
+    assert set(site.accepted) == {"gzip, deflate, br"}
+    pages = [page.url.rpartition("/")[2] for page in sitemap(f"{site.at}/index.xml")]
+    assert pages == ["1", "2", "3", "4", "5", "6", "7", "8"], "the order of the sitemaps is lost"
 
 
 def test_what_a_sitemap_says_of_a_page_can_be_its_payload(say: Say, queue: Queue, tmp_path: Path) -> None:
@@ -253,6 +259,7 @@ def test_a_sitemap_that_cannot_be_read_is_named_and_the_others_are_put(say: Say,
     assert "timeoutq: sitemap 'http://127.0.0.1:1/': it cannot be fetched: " in done.err
     assert f"{root}, line 1: 'mailto:x' is refused" in done.err
     assert f"{root}, line 1: sitemap '{root}' names itself again: a loop" in done.err
+    assert site.asked.count("/round.xml") == 1 + 5
     assert done.err.endswith("2 URLs and 12 sitemaps were refused; all others were put (--lenient: exit code 0)\n")
     assert members(queue) == {"http://h.example/1", "http://h.example/2"}
 
@@ -285,6 +292,29 @@ def test_indexes_are_followed_three_deep(site: Site) -> None:
     many = site.put("/many.xml", index(*(f"/{i}.xml" for i in range(10))))
     with pytest.raises(BadSitemap, match="there are more than 5 sitemaps"):
         list(sitemap(many, limits=Limits(sitemaps=5)))
+    for i in range(10):
+        site.put(f"/{i}.xml", urlset(f"http://h.example/{i}/1", f"http://h.example/{i}/2"))
+    assert len(list(sitemap(many, limits=Limits(sitemaps=11, pages=20)))) == 20
+    with pytest.raises(BadSitemap, match="there are more than 10 sitemaps"):
+        list(sitemap(many, limits=Limits(sitemaps=10)))
+
+
+def test_a_limit_of_all_sitemaps_ends_the_walk_whoever_is_told(site: Site) -> None:
+    site.put("/0.xml", urlset(*(f"http://h.example/{i}" for i in range(9))))
+    site.put("/1.xml", urlset("http://h.example/last"))
+    root = site.put("/index.xml", index("/0.xml", "/1.xml"))
+    told: list[str] = []
+    with pytest.raises(BadSitemap, match="there are more than 5 URLs"):
+        list(sitemap(root, limits=Limits(pages=5), refused=lambda _, error: told.append(str(error))))
+    assert (told, site.asked) == ([], ["/index.xml", "/0.xml"])
+
+
+def test_the_time_of_all_sitemaps_bounds_each_download(site: Site) -> None:
+    site.answers["/slow.xml"] = lambda handler: slowly(handler, HEADER + b"\r\n<urlset>", b" ")
+    start = time.monotonic()
+    with pytest.raises(BadSitemap, match="it was not there after"):
+        list(sitemap(f"{site.at}/slow.xml", limits=Limits(seconds=60, total_seconds=0.5)))
+    assert time.monotonic() - start < 15
 
 
 def slowly(handler: _Handler, begin: bytes, again: bytes) -> None:
