@@ -100,7 +100,8 @@ class Trail:
         """Give the payload that `of` reads."""
         found: dict[str, Any] = {"depth": self.depth, "redirects": self.redirects}
         if self.seen is not None:
-            found["seen"] = {name: value for name, value in asdict(self.seen).items() if value}
+            told = {**asdict(self.seen), "capture": asdict(self.seen.capture) if self.seen.capture.date else None}
+            found["seen"] = {name: value for name, value in told.items() if value}
         return found
 
     def redirected(self) -> Trail:

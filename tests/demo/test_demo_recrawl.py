@@ -32,6 +32,7 @@ def test_what_was_seen_travels_in_the_payload() -> None:
     assert Trail.of(json.loads(json.dumps(trail.payload()))) == trail
     assert Trail.of(Trail(2).payload()) == Trail(2)
     assert Trail.of(Trail(2, 0, Seen()).payload()).seen == Seen()
+    assert Trail(2, 0, Seen(visits=1)).payload() == {"depth": 2, "redirects": 0, "seen": {"visits": 1}}
 
 
 @pytest.mark.parametrize("odd", [None, 7, -1, "x\ny", "\u20ac", "x" * (LONGEST + 1), [], {}, True, 1e400, "nan"])
