@@ -403,6 +403,16 @@ async def test_a_host_whose_robots_txt_cannot_be_had_is_left_alone_for_a_while(s
     assert site.asked == ["/robots.txt"]
 
 
+async def test_a_robots_txt_that_never_ends_is_left_in_time(site: Site) -> None:
+    site.answers["/robots.txt"] = b"HTTP/1.1 200 -\r\nContent-Length: 100\r\n\r\nUser-agent: *\n"
+    site.say("/a", body=b"", content_type="text/html")
+    async with crawling(robots=True, total=0.2) as crawler:
+        async with asyncio.timeout(15):
+            with pytest.raises(Retry, match=r"robots\.txt: it took over 0\.2 s"):
+                await crawler.fetch(lease(site.url("/a")))
+    assert site.asked == ["/robots.txt"]
+
+
 async def test_redirects_of_a_robots_txt_are_followed_five_times(site: Site) -> None:
     site.say("/a", body=b"", content_type="text/html")
     site.say("/robots.txt", 301, location="/r1")
