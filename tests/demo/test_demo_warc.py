@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from demo import warc
 from demo.crawl import Crawler
-from demo.crawls import members
+from demo.crawls import Crawling, members
 from demo.exchange import Exchange
-from demo.processes import Crawl
+from demo.options import Options
+from demo.processes import Crawl, Interrupts
 from demo.settings import Settings
 from demo.trail import Capture
 from demo.warc import OPEN, Archive, ArchiveError, finished, mend, prepare, whole
@@ -33,6 +35,7 @@ from tests.rig.answering import Names, Site, lease
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, GiveUp, Queue, Release, Retry, State
 from timeoutq.embedded import EmbeddedServer
+from timeoutq.testing import fake_queue
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 iterator: Any = import_module("warcio.archiveiterator")  # it says nothing of types
@@ -463,6 +466,20 @@ async def test_nothing_ends_unwritten_and_the_crawl_stops_claiming(tmp_path: Pat
         assert "No such file or directory" in str(crawler.trouble)
     mend(tmp_path / "away")
     assert [url for _, url in answers(tmp_path / "away")] == [site.url("/robots.txt"), site.url("/a")]
+
+
+async def test_what_killed_workers_have_left_is_finished_at_the_end_of_a_crawl(tmp_path: Path) -> None:
+    folder = tmp_path / "warc"
+    path, data = await left(folder)
+    path.write_bytes(data[:-10])
+    with fake_queue() as queue:
+        assert isinstance(queue, Queue)
+        work = Crawl(queue, "redis://127.0.0.1:1/0", 1, tmp_path)
+        crawling = Crawling(Options(as_json=True), Settings(warc=str(folder)), Console(), Interrupts())
+        told = crawling._finished(work, {"pages": 0})
+    assert told["warc"]["files"] == 1
+    assert not in_work(folder)
+    assert len(answers(folder)) == 3  # a request was torn
 
 
 # ---- with real workers
