@@ -1,6 +1,6 @@
 """The processes of a crawl: started, killed on purpose, and ended by pid, also when Ctrl-C comes at a bad moment.
 
-`__main__.py` calls this, for a crawl of one site and of many hosts.
+`crawls.py` calls this, for a crawl of one site and of many hosts.
 """
 
 from __future__ import annotations
@@ -82,6 +82,10 @@ class Crawl:
     concurrency: int = 8
     running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict[int, "subprocess.Popen[bytes]"])
     helpers: list[subprocess.Popen[bytes]] = field(default_factory=list["subprocess.Popen[bytes]"])
+    files: dict[int, Path] = field(default_factory=dict[int, Path])
+    """What each process says, by process id."""
+    leash: tuple[int, int] | None = None
+    """A pipe: the processes end when its writing end is closed, however this process ends."""
     killed: int = 0
     interrupts: Interrupts = field(default_factory=Interrupts)
 
@@ -94,12 +98,17 @@ class Crawl:
             **os.environ, **self.settings.environment(),
             "TIMEOUTQ_URL": self.url, "PYTHONPATH": str(HERE), "PYTHONUNBUFFERED": "1",
         }  # fmt: skip
-        with (self.logs / f"{name}.log").open("ab") as log:
+        file = self.logs / f"{name}.log"
+        if self.leash is None:
+            self.leash = os.pipe()
+        with file.open("ab") as log:
             # a session of its own: Ctrl-C is for this process, which then ends the others in order
-            return subprocess.Popen(  # noqa: S603  # our own commands
-                [sys.executable, "-m", *command],
-                cwd=HERE, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            process = subprocess.Popen(  # noqa: S603  # our own commands
+                [sys.executable, "-m", "demo.attended", *command],
+                cwd=HERE, env=environment, stdin=self.leash[0], stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
+        self.files[process.pid] = file
+        return process
 
     def start_helper(self, *command: str, name: str) -> subprocess.Popen[bytes]:
         """Start a process that is not to end before the crawl."""
@@ -158,9 +167,9 @@ class Crawl:
         """Say so when a process ended by itself."""
         for process in [*self.running.values(), *self.helpers]:
             if process.poll() is not None:
-                logs = sorted(self.logs.glob("*.log"))
-                said = "\n".join(f"{log.name}: {log.read_text('utf-8', 'replace')[-400:]}" for log in logs)
-                raise DemoError(f"a process ended with {process.returncode}:\n{said}")
+                log = self.files[process.pid]
+                said = log.read_text("utf-8", "replace").strip()[-1000:]
+                raise DemoError(f"the process {log.stem} ended with {process.returncode}: {said}")
 
     def stop(self) -> None:
         """End all processes: asked first, killed after five seconds."""
@@ -178,6 +187,9 @@ class Crawl:
                     process.wait()
             self.running.clear()
             self.helpers.clear()
+            for end in self.leash or ():
+                os.close(end)
+            self.leash = None
 
 
 def wait_for_site(url: str, process: subprocess.Popen[bytes], log: Path | None = None) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
+from demo.trail import DEEPEST
+
 VARIABLE = "DEMO_SETTINGS"
 
 SITES = ("origin", "host", "any")
@@ -33,6 +35,13 @@ class Settings:
     """One of `SITES`."""
     depth: int | None = None
     """How many links away from the start a page may be; None: any number."""
+    ordered: bool = False
+    """Whether the queue is polite, so that tasks may have priorities: then pages near the start come first, and a limit
+    of depth is exact."""
+    include: tuple[str, ...] = ()
+    """Patterns of addresses that are followed (see `scope.py`); without any, all are."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of addresses that are not followed, whatever `include` says."""
     redirects: int = 10
     """How many redirects may lead to a page."""
     max_bytes: int = 10 * 1024 * 1024
@@ -58,17 +67,33 @@ class Settings:
     """How often a page may say Retry-After in a row before that counts as a failed attempt."""
     results: str = ""
     """The file that takes a line of JSON for each page; none when empty."""
+    warc: str = ""
+    """The folder that takes every answer, as WARC; none when empty."""
+    warc_bytes: int = 1024 * 1024 * 1024
+    """A WARC file of this size is finished, and the next one begun."""
+    recrawl: bool = False
+    """Whether pages are visited again and again, sooner if they change."""
+    first: float = 86_400.0
+    """How long after the first visit a page is visited again."""
+    shortest: float = 3_600.0
+    """The shortest time between two visits of a page."""
+    longest: float = 30 * 86_400.0
+    """The longest time between two visits of a page."""
 
     def __post_init__(self) -> None:
         if self.site not in SITES:
             raise SettingsError(f"site {self.site!r} is none of {', '.join(SITES)}")
-        for name in ("redirects", "max_bytes", "depth", "delay", "patience"):
+        for name in ("redirects", "max_bytes", "depth", "delay", "patience", "warc_bytes"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise SettingsError(f"{name} {value!r} is below 0: give 0 or more")
-        for name in ("timeout", "total", "parsing", "most_pause"):
+        for name in ("timeout", "total", "parsing", "most_pause", "first", "shortest", "longest"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} {getattr(self, name)!r} is no time: give more than 0 seconds")
+        if self.shortest > self.longest:
+            raise SettingsError(f"shortest {self.shortest:g} s is longer than longest {self.longest:g} s")
+        if self.ordered and self.depth is not None and self.depth > DEEPEST:
+            raise SettingsError(f"depth {self.depth} is more than {DEEPEST}, the lowest priority that there is")
 
     def environment(self) -> dict[str, str]:
         """Give the variable that makes `from_environment` of another process find the same."""
@@ -91,6 +116,8 @@ class Settings:
                 raise SettingsError(f"{VARIABLE} names {name!r}, which is none of {', '.join(known)}")
             if not _fits(value, known[name]):
                 raise SettingsError(f"{VARIABLE}: {name} is {value!r}, where {known[name]!r} is the default")
+        for name in ("include", "exclude"):
+            values[name] = tuple(values.get(name, ()))
         return cls(**values)
 
 
@@ -99,4 +126,6 @@ def _fits(value: object, default: object) -> bool:
         return value is None or (isinstance(value, int) and not isinstance(value, bool))
     if isinstance(default, float):
         return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(default, tuple):
+        return isinstance(value, list) and all(isinstance(one, str) for one in cast("list[object]", value))
     return type(value) is type(default)

@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from demo.command import free_port, members
+from demo.crawls import members
+from demo.processes import free_port
 from demo.site import expected
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, State, Worker

@@ -140,10 +140,21 @@ def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
         assert process.returncode == 130
-        wait_until(lambda: not [pid for pid in mine if Path(f"/proc/{pid}/cmdline").exists()])
+        wait_until(lambda: not any(map(runs, mine)))
         assert list(tmp_path.iterdir()) == []
     finally:
         process.kill()
+
+
+def test_no_process_outlives_a_demo_that_was_killed(tmp_path: Path) -> None:
+    process = demo(TMPDIR=str(tmp_path))
+    try:
+        wait_until(lambda: children(process.pid) >= 7, timeout=20)
+        mine = descendants(process.pid)
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+    wait_until(lambda: not any(map(runs, mine)), timeout=20)
 
 
 def small_site(folder: Path) -> str:
@@ -215,6 +226,14 @@ def descendants(pid: int) -> list[int]:
     """Give the processes whose parent is `pid`."""
     done = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
     return [int(word) for word in done.stdout.split() if Path(f"/proc/{word}").exists()]
+
+
+def runs(pid: int) -> bool:
+    """Say whether a process is there, and no zombie."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
 
 
 def children(pid: int) -> int:

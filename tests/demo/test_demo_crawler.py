@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +18,16 @@ import pytest
 
 from demo import polite
 from demo.addresses import CheckedBackend, PrivateAddress, check, is_public
-from demo.crawl import Crawler, Trail
+from demo.crawl import Crawler
 from demo.links import read, same_site
 from demo.pauses import growing, retry_after
 from demo.processes import Crawl, Interrupts
 from demo.results import Result, Results
 from demo.robots import Memory, Rules, rules_of
 from demo.settings import Settings, SettingsError
-from timeoutq import Ack, GiveUp, Lease, Politeness, Queue, Release, Retry
+from demo.trail import Trail
+from tests.rig.answering import Names, Site, lease, put
+from timeoutq import Ack, GiveUp, Politeness, Queue, Release, Retry
 from timeoutq.testing import fake_queue
 
 # ---- addresses of pages
@@ -111,18 +113,6 @@ class Network(httpcore.AsyncNetworkBackend):
         if host not in self.open:
             raise httpcore.ConnectError("refused")
         return httpcore.AsyncMockStream([b"HTTP/1.1 200 -\r\nContent-Length: 0\r\n\r\n"])
-
-
-class Names:
-    """Answers each question with the next of its answers, and the last for ever."""
-
-    def __init__(self, *answers: Sequence[str]) -> None:
-        self.answers = answers
-        self.asked = 0
-
-    async def __call__(self, host: str, port: int) -> Sequence[str]:
-        self.asked += 1
-        return self.answers[min(self.asked, len(self.answers)) - 1]
 
 
 async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
@@ -241,53 +231,6 @@ def test_a_wait_without_a_retry_after_grows_and_is_bounded() -> None:
 # ---- the crawler
 
 
-class Site:
-    """A server on loopback that answers each path with the bytes it is given, and notes what was asked."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, bytes] = {}
-        self.asked: list[str] = []
-        self.heads: list[str] = []
-        self.port = 0
-        self._open: set[asyncio.Task[None]] = set()
-
-    def url(self, path: str) -> str:
-        return f"http://site.example:{self.port}{path}"
-
-    def say(self, path: str, status: int = 200, body: bytes = b"", **headers: str) -> None:
-        lines = [f"HTTP/1.1 {status} -", f"content-length: {len(body)}"]
-        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-        self.answers[path] = "\r\n".join([*lines, "", ""]).encode() + body
-
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._open.add(task)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                path = head.split(" ")[1]
-                self.asked.append(path)
-                self.heads.append(head)
-                answer = self.answers.get(path, b"HTTP/1.1 404 -\r\nContent-Length: 0\r\n\r\n")
-                writer.write(answer)
-                await writer.drain()
-        self._open.discard(task)
-        writer.close()
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[Site]:
-        server = await asyncio.start_server(self.connected, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        try:
-            yield self
-        finally:
-            server.close()
-            for task in list(self._open):
-                task.cancel()
-            await asyncio.gather(*self._open, return_exceptions=True)
-
-
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     async with Site().serving() as serving:
@@ -304,24 +247,22 @@ async def crawling(**given: Any) -> AsyncIterator[Crawler]:
         await crawler.close()
 
 
-def lease(url: str, payload: object = None, attempt: int = 1) -> Lease:
-    return Lease(url, "w#1", 0.0, attempt=attempt, payload=payload)
-
-
 async def test_a_page_is_fetched_and_its_links_become_tasks_one_deeper(site: Site) -> None:
     body = b"<a href='/b'>b</a><a href='http://other.example/'>o</a>"
     site.say("/a", body=body, content_type="text/html")
     async with crawling() as crawler:
         found = await crawler.fetch(lease(site.url("/a"), {"depth": 2, "redirects": 1}))
-    assert found == Ack(put={site.url("/b"): {"depth": 3, "redirects": 0}})
+    assert put(found) == {site.url("/b"): {"depth": 3, "redirects": 0}}
     assert f"Host: site.example:{site.port}" in site.heads[0]
 
 
 async def test_a_page_at_the_greatest_depth_is_fetched_and_its_links_are_not(site: Site) -> None:
     site.say("/a", body=b"<a href='/b'>b</a>", content_type="text/html")
     async with crawling(depth=2) as crawler:
-        assert await crawler.fetch(lease(site.url("/a"), {"depth": 2})) == Ack(put={})
-        assert await crawler.fetch(lease(site.url("/a"), {"depth": 1})) != Ack(put={})
+        assert put(await crawler.fetch(lease(site.url("/a"), {"depth": 2}))) == {}
+        assert put(await crawler.fetch(lease(site.url("/a"), {"depth": 1}))) == {
+            site.url("/b"): {"depth": 2, "redirects": 0}
+        }
 
 
 @pytest.mark.parametrize("payload", [None, 7, "x", {"depth": "x"}, {"depth": -1}, b"bytes", ["depth"]])
@@ -337,9 +278,9 @@ async def test_a_redirect_is_a_task_of_its_own_and_not_followed(site: Site) -> N
     site.say("/nowhere", 302, location="http://[bad")
     async with crawling() as crawler:
         found = await crawler.fetch(lease(site.url("/old"), {"depth": 4, "redirects": 1}))
-        assert found == Ack(put={site.url("/new"): {"depth": 4, "redirects": 2}})
+        assert put(found) == {site.url("/new"): {"depth": 4, "redirects": 2}}
         for path in ("/away", "/mail", "/same", "/nowhere"):
-            assert await crawler.fetch(lease(site.url(path))) == Ack(put={})
+            assert put(await crawler.fetch(lease(site.url(path)))) == {}
     assert site.asked == ["/old", "/away", "/mail", "/same", "/nowhere"]
 
 
@@ -401,7 +342,7 @@ async def test_what_is_no_page_of_html_is_not_downloaded(site: Site) -> None:
     site.answers["/film"] = b"HTTP/1.1 200 -\r\nContent-Type: video/mp4\r\nContent-Length: 999999999\r\n\r\n"
     async with crawling(total=60.0, timeout=60.0) as crawler:
         async with asyncio.timeout(20):
-            assert await crawler.fetch(lease(site.url("/film"))) == Ack(put={})
+            assert put(await crawler.fetch(lease(site.url("/film")))) == {}
 
 
 async def test_a_page_that_is_too_long_is_given_up_before_it_has_come(site: Site) -> None:
@@ -410,7 +351,7 @@ async def test_a_page_that_is_too_long_is_given_up_before_it_has_come(site: Site
     site.answers["/endless"] = head + b"Transfer-Encoding: chunked\r\n\r\n" + b"5\r\nabcde\r\n" * 300
     async with crawling(max_bytes=1000, total=60.0, timeout=60.0) as crawler:
         async with asyncio.timeout(20):
-            with pytest.raises(GiveUp, match="999,999,999 bytes are more than 1,000: raise --max-bytes"):
+            with pytest.raises(GiveUp, match="999,999,999 bytes, which are more than 1,000: raise --max-bytes"):
                 await crawler.fetch(lease(site.url("/named")))
             with pytest.raises(GiveUp, match="more than 1,000 bytes"):
                 await crawler.fetch(lease(site.url("/endless")))
@@ -462,6 +403,16 @@ async def test_a_host_whose_robots_txt_cannot_be_had_is_left_alone_for_a_while(s
     assert site.asked == ["/robots.txt"]
 
 
+async def test_a_robots_txt_that_never_ends_is_left_in_time(site: Site) -> None:
+    site.answers["/robots.txt"] = b"HTTP/1.1 200 -\r\nContent-Length: 100\r\n\r\nUser-agent: *\n"
+    site.say("/a", body=b"", content_type="text/html")
+    async with crawling(robots=True, total=0.2) as crawler:
+        async with asyncio.timeout(15):
+            with pytest.raises(Retry, match=r"robots\.txt: it took over 0\.2 s"):
+                await crawler.fetch(lease(site.url("/a")))
+    assert site.asked == ["/robots.txt"]
+
+
 async def test_redirects_of_a_robots_txt_are_followed_five_times(site: Site) -> None:
     site.say("/a", body=b"", content_type="text/html")
     site.say("/robots.txt", 301, location="/r1")
@@ -473,7 +424,7 @@ async def test_redirects_of_a_robots_txt_are_followed_five_times(site: Site) -> 
             await crawler.fetch(lease(site.url("/a")))
     site.say("/r5", 302, location="/r6")
     async with crawling(robots=True) as crawler:
-        assert await crawler.fetch(lease(site.url("/a"))) == Ack(put={})
+        assert put(await crawler.fetch(lease(site.url("/a")))) == {}
     assert "/r6" not in site.asked
 
 

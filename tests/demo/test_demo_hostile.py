@@ -7,22 +7,26 @@ import gzip
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from demo.bounded import SMALL, ParserLost, Reader, Refused
-from demo.command import members
 from demo.crawl import crawler, fetch
+from demo.crawls import members
 from demo.links import MOST_LINKS, read
 from demo.processes import Crawl
 from demo.robots import LONGEST, MOST_HELD, Memory, Rules, rules_of
@@ -32,12 +36,15 @@ from timeoutq import Ack, Lease, Queue, State
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.urls.bodies import Body, Broken, TooLong, Unreadable
 
+brotli: Any = import_module("brotli")  # it says nothing of types
+ROOT = Path(__file__).resolve().parent.parent.parent
 DEEP = b"<div>" * 200_000
 WIDE = b"<p " + b" ".join(b"a%d" % i for i in range(800_000)) + b">"
 TANGLED = b"".join(b"<b id=%x>" % i for i in range(6_000)) + b"<div>" * 6_000 + b"</b>" * 6_000
 LINKS = b"".join(b"<a href=/%x>x</a>" % i for i in range(500_000))
 LARGE = b"<title>large</title>" + b"<p>some text</p>" * 2_000 + b"<a href=/good/next>next</a>"
 MB = 1024 * 1024
+TEXT_IN_BROTLI = brotli.compress(b"text")
 
 # ---- bodies
 
@@ -63,6 +70,8 @@ def test_a_body_is_unpacked_whatever_it_is_packed_with(step: int) -> None:
         ("deflate", zlib.compress(text)),
         ("deflate", bare(text)),
         ("deflate, gzip", gzip.compress(zlib.compress(text))),
+        ("br", brotli.compress(text)),
+        ("br, gzip", gzip.compress(brotli.compress(text))),
     ):
         assert unpacked(encodings, body, step=step) == text
     two = gzip.compress(b"first") + gzip.compress(b"second")
@@ -71,15 +80,44 @@ def test_a_body_is_unpacked_whatever_it_is_packed_with(step: int) -> None:
     assert unpacked("deflate", zlib.compress(b"first") + gzip.compress(b"second"), step=step) == b"first"
 
 
-def test_a_bomb_is_left_after_as_many_bytes_as_a_page_may_have() -> None:
-    bomb = gzip.compress(b"x" * 50 * MB)
+@pytest.mark.parametrize("name", ["gzip", "br"])
+def test_a_bomb_is_left_after_as_many_bytes_as_a_page_may_have(name: str) -> None:
+    bomb = {"gzip": gzip.compress, "br": brotli.compress}[name](b"x" * 50 * MB)
     seen = 0
-    opened = Body("gzip", MB)
+    opened = Body(name, MB)
     with pytest.raises(TooLong, match="more than 1,048,576 bytes"):
         for piece in opened.feed(bomb):
             assert len(piece) <= 64 * 1024
             seen += len(piece)
-    assert seen <= MB
+    assert MB // 2 < seen <= MB
+
+
+@pytest.mark.parametrize("name", ["gzip", "br"])
+def test_a_bomb_is_unpacked_in_little_memory(name: str) -> None:
+    bomb = {"gzip": gzip.compress, "br": brotli.compress}[name](b"x" * 50 * MB)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLong):
+            for _ in Body(name, 20 * MB).feed(bomb):
+                pass
+        assert tracemalloc.get_traced_memory()[1] < 3 * MB
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_body_knows_whether_its_end_has_come() -> None:
+    for name, packed in (("gzip", gzip.compress(b"text")), ("deflate", zlib.compress(b"text")), ("br", TEXT_IN_BROTLI)):
+        opened = Body(name, MB)
+        list(opened.feed(packed[:-1]))
+        assert not opened.ended, name
+        list(opened.feed(packed[-1:]))
+        assert opened.ended, name
+
+
+@pytest.mark.parametrize("step", [1, 3, 1000])
+def test_nothing_may_follow_the_end_of_brotli(step: int) -> None:
+    with pytest.raises(Broken, match="brotli"):
+        unpacked("br", TEXT_IN_BROTLI + b"more", step=step)
 
 
 def test_a_layer_within_may_not_be_longer_than_the_page() -> None:
@@ -92,12 +130,27 @@ def test_a_layer_within_may_not_be_longer_than_the_page() -> None:
 def test_what_is_packed_too_often_or_in_a_way_that_was_not_asked_for_is_not_unpacked() -> None:
     with pytest.raises(Unreadable, match="packed 4 times over, where 2 are unpacked"):
         Body("gzip, gzip, gzip, gzip", MB)
-    with pytest.raises(Unreadable, match="Content-Encoding br was not asked for"):
-        Body("br", MB)
+    with pytest.raises(Unreadable, match="Content-Encoding zstd was not asked for"):
+        Body("zstd", MB)
+    with pytest.raises(Broken, match="is not the brotli"):
+        unpacked("br", b"\x5b\xff\xff\x3f" * 100)
     with pytest.raises(Broken, match="is not the gzip"):
         unpacked("gzip", b"<p>plain</p>")
     with pytest.raises(Broken, match="is not the deflate"):
         unpacked("deflate", b"\xff" * 100)
+
+
+def test_without_the_package_nobody_asks_for_brotli_and_who_sends_it_is_told() -> None:
+    code = (
+        "import sys; sys.modules['brotli'] = None\nfrom timeoutq.urls.bodies import *\nprint(ACCEPTED)\n"
+        "try: Body('br', 9)\nexcept Unreadable as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        "gzip, deflate\nContent-Encoding br was not asked for, because the package brotli (1.2 or later) is missing: "
+        "pip install 'timeoutq[crawl]'\n"
+    )
+    assert done.stderr == ""
 
 
 # ---- reading
@@ -274,7 +327,9 @@ def hostile() -> Mapping[str, tuple[Answer, str]]:
         "/bomb": (Answer(gzip.compress(b"x" * 100 * MB), "gzip"), "the page has more than 10,485,760 bytes"),
         "/twice": (Answer(layers(b"\0" * 200 * MB, 2), "gzip, gzip"), "the page has more than 10,485,760 bytes"),
         "/four": (Answer(layers(b"\0" * 200 * MB, 4), "gzip,gzip,gzip,gzip"), "packed 4 times over"),
-        "/brotli": (Answer(b"\x5b\xff\xff\x3f" * 100, "br"), "Content-Encoding br was not asked for"),
+        "/brotli": (Answer(brotli.compress(b"\0" * 100 * MB), "br"), "the page has more than 10,485,760 bytes"),
+        "/no-brotli": (Answer(b"\x5b\xff\xff\x3f" * 100, "br"), "is not the brotli"),
+        "/zstd": (Answer(b"xxxx", "zstd"), "Content-Encoding zstd was not asked for"),
         "/broken": (Answer(b"<p>no gzip</p>", "gzip"), "is not the gzip"),
         "/slow": (Answer(b"x", drip=True), "the page took over 2 s"),
     }

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from demo.command import progress, tell
 from demo.hosts import BUDGET, MOST, STRICT_DELAY, TEMPERS, Host, Server, answer, expected, generate
 from demo.links import canonical
 from demo.polite import HeldBack, held_back
 from demo.processes import free_port
+from demo.report import progress, tell
 from demo.verdict import Finding, Terms, Visit, at_once, between, judge_tasks, judge_visits, read_log
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Stats

@@ -1,13 +1,17 @@
 """Unpacks the bodies of answers piece by piece, so that no layer of Content-Encoding can exceed its limit.
 
-A kilobyte of gzip can become a megabyte, and gzip within gzip a terabyte. So each encoding of a body is undone in small
-pieces, and each layer has a limit of its own. `sitemaps.py` and the demo's crawler read through this module.
+A kilobyte of gzip can become a megabyte, one of brotli a gigabyte, and gzip within gzip a terabyte. So each encoding of
+a body is undone in small pieces, and each layer has a limit of its own. `sitemaps.py` and the demo's crawler read
+through this module. Brotli needs the package `brotli` (extra `crawl`); without the package, nobody asks for brotli.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
 LAYERS = 2
 """How many encodings around a body are undone; one is usual."""
@@ -15,7 +19,18 @@ LAYERS = 2
 PIECE = 64 * 1024
 """What one step of a layer gives at most, bytes."""
 
-_KNOWN = ("gzip", "x-gzip", "deflate")
+_KNOWN = ("gzip", "x-gzip", "deflate", "br")
+
+
+def _has_brotli() -> bool:
+    # before 1.2, one step of the package could give any number of bytes
+    return find_spec("brotli") is not None and hasattr(import_module("brotli").Decompressor, "can_accept_more_data")
+
+
+HAS_BROTLI = _has_brotli()
+
+ACCEPTED = "gzip, deflate, br" if HAS_BROTLI else "gzip, deflate"
+"""What a client asks for with Accept-Encoding: all that can be undone here."""
 
 
 class Unreadable(Exception):
@@ -74,6 +89,35 @@ class Layer:
                 return
 
 
+class Brotli:
+    """The layer of brotli; the same calls as `Layer`."""
+
+    def __init__(self) -> None:
+        module: Any = import_module("brotli")  # it says nothing of types
+        self._unpacker = module.Decompressor()
+        self._error: type[Exception] = module.error
+
+    @property
+    def ended(self) -> bool:
+        """Whether the packed data has come to its end: it was not cut."""
+        return bool(self._unpacker.is_finished())
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Give what `data` unpacks to; unlike with gzip, no bytes may follow the end of the packed data."""
+        if self.ended and data:
+            raise Broken("the body goes on after the end of its brotli")
+        while not self.ended:
+            try:
+                piece: bytes = self._unpacker.process(data, output_buffer_limit=PIECE)
+            except self._error as error:
+                raise Broken("the body is not the brotli that it claims to be") from error
+            data = b""
+            yield from (piece[at : at + PIECE] for at in range(0, len(piece), PIECE))
+            # a short piece is the last that there is for now
+            if len(piece) < PIECE and self._unpacker.can_accept_more_data():
+                return
+
+
 _MEMBER = b"\x1f\x8b\x08"
 """What each member of a file of gzip begins with (RFC 1952, 2.3.1)."""
 
@@ -106,7 +150,12 @@ class Body:
         unknown = [name for name in names if name not in _KNOWN]
         if unknown:
             raise Unreadable(f"Content-Encoding {unknown[0]:.40} was not asked for and cannot be unpacked")
-        self._layers = [Layer(name) for name in reversed(names)]
+        if "br" in names and not HAS_BROTLI:
+            raise Unreadable(
+                "Content-Encoding br was not asked for, because the package brotli (1.2 or later) is missing: "
+                "pip install 'timeoutq[crawl]'"
+            )
+        self._layers = [Brotli() if name == "br" else Layer(name) for name in reversed(names)]
         self._left = [most] * (len(names) + 1)
         self._most = most
 

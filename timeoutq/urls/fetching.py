@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import IO
 
 from timeoutq.errors import BadSitemap, MissingExtra
-from timeoutq.urls.bodies import Body, Broken, TooLong, Unreadable
+from timeoutq.urls.bodies import ACCEPTED, Body, Broken, TooLong, Unreadable
 
 REDIRECTS = 5
 PAUSE = 20.0
@@ -27,7 +27,11 @@ except ImportError as error:
     ) from error
 
 
-def fetch(url: str, seconds: float, sent: int, unpacked: int) -> IO[bytes]:
+Transport = Callable[[], httpx.AsyncBaseTransport]
+"""Makes what carries the requests of one download, such as a transport that connects to public addresses only."""
+
+
+def fetch(url: str, seconds: float, sent: int, unpacked: int, transport: Transport | None = None) -> IO[bytes]:
     """Give what a URL answers, unpacked, in a temporary file, which is gone when it is closed.
 
     `sent` and `unpacked` are how many bytes may come, and how many they may unpack to. Raises `BadSitemap`, whose
@@ -35,7 +39,7 @@ def fetch(url: str, seconds: float, sent: int, unpacked: int) -> IO[bytes]:
     """
     file = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
     try:
-        asyncio.run(_within(url, seconds, sent, unpacked, file))
+        asyncio.run(_within(url, seconds, sent, unpacked, file, transport))
         file.seek(0)
     except BaseException:
         file.close()
@@ -43,10 +47,12 @@ def fetch(url: str, seconds: float, sent: int, unpacked: int) -> IO[bytes]:
     return file
 
 
-async def _within(url: str, seconds: float, sent: int, unpacked: int, file: IO[bytes]) -> None:
+async def _within(
+    url: str, seconds: float, sent: int, unpacked: int, file: IO[bytes], transport: Transport | None
+) -> None:
     try:
         async with asyncio.timeout(seconds):
-            await _download(url, sent, unpacked, file)
+            await _download(url, sent, unpacked, file, transport)
     except TimeoutError:
         raise BadSitemap(f"it was not there after {seconds:g} s") from None
     except (TooLong, Unreadable, Broken) as error:
@@ -59,10 +65,11 @@ async def _within(url: str, seconds: float, sent: int, unpacked: int, file: IO[b
         raise BadSitemap(f"the temporary file cannot be written: {error.strerror}; free some space") from error
 
 
-async def _download(url: str, sent: int, unpacked: int, file: IO[bytes]) -> None:
+async def _download(url: str, sent: int, unpacked: int, file: IO[bytes], transport: Transport | None) -> None:
     client = httpx.AsyncClient(
-        verify=_trust(), follow_redirects=True, max_redirects=REDIRECTS, timeout=PAUSE, headers=_headers()
-    )
+        verify=_trust(), follow_redirects=True, max_redirects=REDIRECTS, timeout=PAUSE, headers=_headers(),
+        transport=transport() if transport is not None else None,
+    )  # fmt: skip
     async with client, client.stream("GET", url) as response:
         if response.status_code != 200:
             raise BadSitemap(f"the server answers HTTP {response.status_code}")
@@ -82,7 +89,7 @@ async def _download(url: str, sent: int, unpacked: int, file: IO[bytes]) -> None
 def _headers() -> Mapping[str, str]:
     import timeoutq
 
-    return {"User-Agent": f"timeoutq/{timeoutq.__version__}", "Accept": "*/*", "Accept-Encoding": "gzip"}
+    return {"User-Agent": f"timeoutq/{timeoutq.__version__}", "Accept": "*/*", "Accept-Encoding": ACCEPTED}
 
 
 @lru_cache(maxsize=1)

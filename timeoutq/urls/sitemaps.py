@@ -11,13 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from timeoutq.arguments import shown
 from timeoutq.errors import BadSitemap, BadUrl, InvalidInput
 from timeoutq.urls import bodies
 from timeoutq.urls.entries import Entry, Reader
 from timeoutq.urls.normal import normalise
+
+if TYPE_CHECKING:
+    from timeoutq.urls.fetching import Transport
 
 MIB = 1024 * 1024
 _WEB = re.compile(r"https?:", re.IGNORECASE)
@@ -64,24 +67,31 @@ class _TooMuch(BadSitemap):
 
 
 def sitemap(
-    source: str | os.PathLike[str], *, limits: Limits | None = None, refused: Refused | None = None
+    source: str | os.PathLike[str],
+    *,
+    limits: Limits | None = None,
+    refused: Refused | None = None,
+    transport: Transport | None = None,
 ) -> Iterator[Page]:
     """Give the pages that a sitemap names: a URL on http or https, or a file. It blocks while it fetches.
 
     A sitemap is XML or a text of one URL per line, packed by gzip or not. The sitemaps that an index or a robots.txt
     names are read in their turn, each once. `refused` is called with the place and the error of each URL and of each
     further sitemap that cannot be used, and the rest goes on; without it, the first such error is raised.
+    `transport` is called for each download and gives the transport of httpx that carries the requests: an index on the
+    web may name any address, and a transport can refuse private ones (`httpx.ConnectError`).
 
     Raises `BadSitemap` when the first sitemap cannot be used, and when a limit of the whole is reached: the pages
     before were given. Raises `MissingExtra` when a URL is given without the package httpx.
     """
-    return _Walk(limits or Limits(), refused).pages(os.fspath(source))
+    return _Walk(limits or Limits(), refused, transport).pages(os.fspath(source))
 
 
 class _Walk:
-    def __init__(self, limits: Limits, refused: Refused | None) -> None:
+    def __init__(self, limits: Limits, refused: Refused | None, transport: Transport | None) -> None:
         self._limits = limits
         self._refused = refused
+        self._transport = transport
         self._until = time.monotonic() + limits.total_seconds
         self._seen: set[str] = set()
         self._pages = 0
@@ -150,7 +160,7 @@ class _Walk:
     def _entries(self, name: str) -> Iterator[Entry]:
         left = self._left()
         reader = Reader(is_robots=_is_robots(name))
-        with _opened(name, min(self._limits.seconds, left), self._limits) as file:
+        with self._opened(name, min(self._limits.seconds, left)) as file:
             try:
                 for data in _unpacked(file, self._limits):
                     self._left()
@@ -160,6 +170,16 @@ class _Walk:
             except (bodies.Broken, bodies.TooLong) as error:
                 raise BadSitemap(str(error)) from error
         yield from reader.end()
+
+    def _opened(self, name: str, seconds: float) -> IO[bytes]:
+        if _WEB.match(name):
+            from timeoutq.urls.fetching import fetch
+
+            return fetch(name, seconds, self._limits.sent, self._limits.unpacked, self._transport)
+        try:
+            return Path(name).open("rb")
+        except OSError as error:
+            raise BadSitemap(f"it cannot be read: {error.strerror}") from error
 
     def _left(self) -> float:
         left = self._until - time.monotonic()
@@ -174,17 +194,6 @@ def _base(sitemap: str) -> str | None:
 
 def _is_robots(name: str) -> bool:
     return name.partition("?")[0].rpartition("/")[2] == "robots.txt"
-
-
-def _opened(name: str, seconds: float, limits: Limits) -> IO[bytes]:
-    if _WEB.match(name):
-        from timeoutq.urls.fetching import fetch
-
-        return fetch(name, seconds, limits.sent, limits.unpacked)
-    try:
-        return Path(name).open("rb")
-    except OSError as error:
-        raise BadSitemap(f"it cannot be read: {error.strerror}") from error
 
 
 def _unpacked(file: IO[bytes], limits: Limits) -> Iterator[bytes]:

@@ -1,0 +1,289 @@
+"""Crawls from their first page to the verdict: seeds the queue, runs workers and cleaners, kills some, and judges.
+
+A crawl of the demo's own site is compared with a plain traversal of the same links; one of many hosts is judged by the
+log of these hosts; of somebody else's site, nobody knows what it should have had. `command.py` calls this.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from demo import polite, warc
+from demo.hosts import Host, expected, generate
+from demo.links import canonical, origin
+from demo.options import Options
+from demo.place import Place
+from demo.processes import Crawl, DemoError, Interrupts, free_port, wait_for_site
+from demo.report import progress, told
+from demo.seeds import Seeds
+from demo.settings import Settings
+from demo.summary import summarise
+from demo.traverse import traverse
+from demo.verdict import Terms, judge_tasks, judge_visits, read_log
+from timeoutq import Queue, State
+from timeoutq.text import safe
+from timeoutq.watch.draw import render
+from timeoutq.watch.snapshot import snapshot
+
+LEFT_ALONE = 120.0
+"""A crawl has gone wrong when nothing is done for this long, seconds; one that visits pages again may rest for days."""
+
+
+class Crawling:
+    """One crawl by the words of a command line; whatever happens, no process and no file of it is left."""
+
+    def __init__(self, options: Options, settings: Settings, console: Console, interrupts: Interrupts) -> None:
+        self._options = options
+        self._settings = settings
+        self._console = console
+        self._interrupts = interrupts
+
+    def run(self, place: Place) -> dict[str, Any]:
+        """Run the whole; give the verdict. Raises `DemoError`, `ArchiveError` and the errors of the queue."""
+        options = self._options
+        if self._settings.warc:
+            warc.prepare(self._settings.warc, 2 * self._settings.max_bytes)
+        with ExitStack() as stack:
+            logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timeoutq-demo-")))
+            queue = stack.enter_context(place.open())
+            settings = replace(self._settings, queue=queue.name)
+            work = Crawl(
+                queue, place.address, options.workers, logs, settings, options.retry, interrupts=self._interrupts
+            )
+            stack.callback(work.stop)
+            self._tell(told(settings, options.per_host))
+            if options.guest:
+                polite.set_up(queue, settings.delay, options.per_host)
+            if options.hosts is not None:
+                return self._finished(work, self._crawl_hosts(work, options.hosts))
+            if options.foreign:
+                return self._finished(work, self._crawl_foreign(work))
+            return self._finished(work, self._crawl_own(work))
+
+    def _tell(self, line: str) -> None:
+        if not self._options.as_json:
+            self._console.print(line, highlight=False)
+
+    def _finished(self, work: Crawl, verdict: dict[str, Any]) -> dict[str, Any]:
+        """Add what is known when all processes have ended."""
+        work.stop()
+        summary = summarise(work.queue, recrawl=self._settings.recrawl)
+        found = {**verdict, **summary.told()}
+        if summary.again is not None:
+            found["pages"] += summary.again.pages  # they are never done
+        if self._settings.warc:
+            warc.mend(self._settings.warc)  # what killed workers have left
+            files, size = warc.finished(self._settings.warc)
+            found["warc"] = {"folder": self._settings.warc, "files": files, "bytes": size}
+        return found
+
+    def _crawl_own(self, work: Crawl) -> dict[str, Any]:
+        """Crawl the demo's own site, or a folder, and compare with a plain traversal."""
+        site = self._options.site
+        port = free_port()
+        served = ["--dir", str(site.resolve())] if site is not None else []
+        process = work.start_helper("demo.site", "--port", str(port), *served, name="site")
+        start = canonical(f"http://127.0.0.1:{port}/")
+        assert start is not None
+        wait_for_site(f"{start}healthz" if site is None else start, process)
+        seconds = self._crawl(work, start, every=40)
+        self._tell("drained; now the same links, one after the other, without a queue …")
+        return judge(work.queue, start, seconds, work.killed)
+
+    def _crawl_foreign(self, work: Crawl) -> dict[str, Any]:
+        """Crawl somebody's site, until nothing is left, or until Ctrl-C if pages are visited again."""
+        first = canonical(self._options.url) if self._options.url is not None else None
+        seeds = Seeds(work.settings, lambda line: typer.echo(f"demo: {safe(line)}", err=True))
+        began = time.monotonic()
+        try:
+            seconds = self._crawl(work, first, every=40, seeds=seeds)
+        except KeyboardInterrupt:
+            if not work.settings.recrawl:
+                raise
+            seconds = time.monotonic() - began
+        stats = work.queue.stats()
+        # nobody knows what a foreign site should have had
+        verdict = {
+            **outcome(work.queue, stats.done, stats.failed, seconds, work.killed),
+            "lost": None, "unexpected": 0, "ok": True,
+        }  # fmt: skip
+        return {**verdict, "seeds": {"put": seeds.put, "outside": seeds.outside, "refused": seeds.refused}}
+
+    def _crawl(self, work: Crawl, first: str | None, every: int, seeds: Seeds | None = None) -> float:
+        """Put the first pages, start the processes, and watch until it is over; give the seconds it took."""
+        (seeds or Seeds(work.settings, self._tell)).plant(work.queue, first, self._options.sitemap)
+        if not work.queue.stats().known:
+            raise DemoError("no page to begin with: the sitemap names none that belongs to the crawl")
+        for _ in range(work.workers):
+            work.start_worker()
+        for _ in range(2):
+            work.start_cleaner()
+        kill = killer(work, self._options.most_kills, self._options.kill, every)
+        return watch(work, kill, self._console, self._options.as_json)
+
+    def _crawl_hosts(self, work: Crawl, count: int) -> dict[str, Any]:
+        """Crawl the generated hosts from the first of them, and judge by their log."""
+        made = generate(count)
+        port = free_port(made[0].address)
+        log = work.logs / "visits.jsonl"
+        server = work.start_helper(
+            "demo.hosts", "--hosts", str(count), "--port", str(port), "--log", str(log), name="hosts"
+        )
+        wait_for_site(f"http://{made[-1].address}:{port}/robots.txt", server, work.logs / "hosts.log")
+        log.write_text("")  # that visit was ours
+        for host in made:
+            if host.budget is not None:
+                polite.set_budget(work.queue, f"{host.address}:{port}", host.budget)
+        seconds = self._crawl(work, made[0].url(port), every=20)
+        port_of = f":{port}"  # a queue that is kept may hold the hosts of another run
+        done, failed = (
+            {url for url in members(work.queue, state) if origin(url).endswith(port_of)}
+            for state in (State.DONE, State.FAILED)
+        )
+        told_of = outcome(work.queue, len(done), len(failed), seconds, work.killed)
+        work.stop()  # what is still being visited is logged now
+        return {**told_of, **self._manners(work, made, port, done, failed)}
+
+    def _manners(self, work: Crawl, made: list[Host], port: int, done: set[str], failed: set[str]) -> dict[str, Any]:
+        """Judge by the log of the hosts whether the crawl was polite to each, and by the queue whether all is done."""
+        processes = work.workers + work.killed
+        right = expected(made, port)
+        terms = Terms(
+            work.settings.delay,
+            self._options.per_host,
+            {host.address: host.delay for host in made if host.delay is not None},
+            {host.address: host.budget for host in made if host.budget is not None},
+            processes,
+        )
+        forbidden = {(host.address, "/secret/diary") for host in made}
+        manners = judge_visits(read_log(work.logs / "visits.jsonl"), terms, forbidden)
+        limited = {host.url(port) for host in made if host.budget is not None}
+        findings = [*manners.findings, *judge_tasks(done, failed, right.done, right.failed, limited)]
+        return {
+            "lost": sum(finding.kind == "lost" for finding in findings),
+            "unexpected": sum(finding.kind == "unexpected" for finding in findings),
+            "manners": {
+                "visits": manners.visits,
+                "hosts": manners.hosts,
+                "nearest": manners.nearest,
+                "most_at_once": manners.most_at_once,
+                "again": manners.again,
+            },
+            "findings": [(finding.kind, finding.where, finding.what) for finding in findings[:20]],
+            "ok": not findings,
+        }
+
+
+def watch(crawl: Crawl, kill: Callable[[int], bool], console: Console, quiet: bool) -> float:
+    """Show the crawl until nothing is left to do, and kill workers on the way; give the seconds that the crawl took.
+
+    Raises `DemoError` when nothing is done any more.
+    """
+    began = moved = time.monotonic()
+    said = 0.0
+    before = -1
+    most = math.inf if crawl.settings.recrawl else max(LEFT_ALONE, 2 * crawl.settings.most_pause)
+    live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal and not quiet else None
+    with live or ExitStack():
+        while True:
+            seen = snapshot(crawl.queue)
+            stats = seen.stats
+            if live is not None:
+                live.update(render(seen, console.width, min(24, console.height)), refresh=True)
+            elif not quiet and time.monotonic() - said >= 1:
+                said = time.monotonic()
+                line = progress(stats, polite.held_back(crawl.queue), crawl.killed)
+                console.print(f"{said - began:5.1f} s  {line}", highlight=False, soft_wrap=True)
+            if stats.known and polite.over(crawl.queue):
+                return time.monotonic() - began
+            crawl.check()
+            if stats.done + stats.failed != before:
+                before, moved = stats.done + stats.failed, time.monotonic()
+            elif time.monotonic() - moved > most:
+                raise DemoError(f"nothing was done for {time.monotonic() - moved:.0f} s: {stats}")
+            time.sleep(0.02 if kill(stats.done) else 0.1)
+
+
+def killer(work: Crawl, kills: int, until_the_end: bool, every: int) -> Callable[[int], bool]:
+    """Give what kills a worker when it is time: each `every` pages one that holds leases, or each second or two any.
+
+    It is called with the number of pages done, and says whether more kills may come soon.
+    """
+    at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # any time will do
+
+    def kill(done: int) -> bool:
+        nonlocal at
+        if until_the_end and time.monotonic() >= at:
+            at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # any time will do
+            return work.kill_any()
+        if work.killed < kills and done >= every * (work.killed + 1):
+            work.kill_one()
+        return work.killed < kills
+
+    return kill
+
+
+def members(queue: Queue, state: State) -> set[str]:
+    """Read a whole state, page by page."""
+    found: set[str] = set()
+    cursor: str | None = None
+    while True:
+        page = queue.list(state, cursor, 500)
+        found |= {entry.task for entry in page.entries}
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def of_site(queue: Queue, state: State, start: str) -> set[str]:
+    """Read the tasks of one site in a state: a queue that is kept may hold other sites, too."""
+    return {url for url in members(queue, state) if origin(url) == origin(start)}
+
+
+def outcome(queue: Queue, done: int, failed: int, seconds: float, killed: int) -> dict[str, Any]:
+    """Give the figures that are reported of every crawl."""
+    stats, held_back = queue.stats(), polite.held_back(queue)
+    counters = stats.counters
+    return {
+        "queue": queue.name,
+        "pages": done,
+        "failed": failed,
+        "waiting": stats.waiting,
+        "hosts_used_up": held_back.used_up,
+        "hosts_blocked": held_back.blocked,
+        "seconds": round(seconds, 2),
+        "pages_per_second": round(done / seconds, 1),
+        "killed": killed,
+        "redeliveries": {
+            "lease ran out": counters.get("expired", 0),
+            "process died": counters.get("crashed", 0),
+            "given back": counters.get("released", 0),
+            "retried": max(0, counters.get("failed", 0) - counters.get("gave_up", 0)),
+        },
+    }
+
+
+def judge(queue: Queue, start: str, seconds: float, killed: int) -> dict[str, Any]:
+    """Compare what the queue holds with a plain traversal of the same links."""
+    done, failed = of_site(queue, State.DONE, start), of_site(queue, State.FAILED, start)
+    reachable, dead = traverse(start)
+    return {
+        **outcome(queue, len(done), len(failed), seconds, killed),
+        "lost": len((reachable | dead) - done - failed),
+        "unexpected": len(done - reachable) + len(failed - dead),
+        "not_done": sorted(reachable - done)[:5],
+        "not_reachable": sorted((done - reachable) | (failed - dead))[:5],
+        "ok": done == reachable and failed == dead,
+    }
