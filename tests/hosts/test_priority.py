@@ -69,6 +69,7 @@ def test_the_highest_priority_is_next_then_the_longest_wait(polite: Any) -> None
     assert visits(polite) == [page(n) for n in (5, 3, 4, 1, 7, 2, 6)]
 
 
+@pytest.mark.timeout(600)  # twenty thousand calls, one after the other
 def test_ten_thousand_tasks_of_one_host_come_in_the_order_of_their_priorities(url: str) -> None:
     Queue("order", url).purge()
     with Queue("order", url, politeness=POLITE) as queue:
