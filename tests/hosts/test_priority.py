@@ -83,6 +83,26 @@ def test_ten_thousand_tasks_of_one_host_come_in_the_order_of_their_priorities(ur
         queue.purge()
 
 
+def test_the_commands_of_claims_and_acks_do_not_grow_with_the_tasks_that_have_priorities(url: str, raw: Any) -> None:
+    def commands(name: str, *, ranked: bool) -> tuple[int, int]:
+        """Drain a queue of 40 hosts; tell how many rounds that took, and how many commands."""
+        Queue(name, url).purge()
+        with Queue(name, url, politeness=POLITE) as queue:
+            tasks = [f"http://h{n % 40}.example/{n}" for n in range(400)]
+            queue.put([Task(task, priority=n % 7) for n, task in enumerate(tasks)] if ranked else tasks)
+            before, rounds = sum(stat["calls"] for stat in raw.info("commandstats").values()), 0
+            while leases := queue.claim(40):
+                queue.ack(leases)
+                rounds += 1
+            after = sum(stat["calls"] for stat in raw.info("commandstats").values())
+            queue.purge()
+        return rounds, after - before
+
+    (rounds, plain), (rounds_too, ranked) = commands("plain", ranked=False), commands("ranked", ranked=True)
+    assert rounds == rounds_too == 10
+    assert ranked < plain + 100  # a command for each task would be 400
+
+
 def test_the_priority_of_a_task_goes_before_that_of_the_call(fake: FakeQueue) -> None:
     busy(fake)
     fake.put(Task(page(1), priority=7), page(2), priority=3)
