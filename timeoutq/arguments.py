@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -204,7 +205,7 @@ class TaskList:
     groups: dict[int, bytes] = field(default_factory=dict[int, bytes])
     priorities: dict[int, int] = field(default_factory=dict[int, int])
     improved: list[int] = field(default_factory=list[int])
-    """The positions of the tasks that `improve` counts for."""
+    """The positions of the tasks that `improve` counts for, in order."""
     _packed: int = field(default=0, compare=False)
 
     def add(self, task: object) -> None:
@@ -237,7 +238,8 @@ class TaskList:
         def within(found: dict[int, T]) -> dict[int, T]:
             return {i - start: found[i] for i in range(start, stop) if i in found} if found else {}
 
-        improved = [at - start for at in self.improved if start <= at < stop] if self.improved else []
+        first, end = bisect_left(self.improved, start), bisect_left(self.improved, stop)
+        improved = [at - start for at in self.improved[first:end]]
         return TaskList(
             self.ids[start:stop], within(self.payloads), within(self.groups), within(self.priorities), improved
         )

@@ -6,6 +6,7 @@ not at all, and the fault alone decides which; the invariants hold, and no task 
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from tests.rig.invariants import check, check_keys
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.servers import REDIS
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, Lease, Politeness, Queue, State, Unavailable, scripts, sending
+from timeoutq import Answer, Lease, Politeness, Queue, State, Task, Unavailable, scripts, sending
 from timeoutq.embedded import EmbeddedServer
 
 CARRIED_OUT = {Fault.RESET_AFTER, Fault.SWALLOW, Fault.CUT, Fault.LATENCY, Fault.DRIP}
@@ -187,6 +188,59 @@ def _a_host(scene: Scene) -> None:
     scene.put("http://a.example/")
 
 
+PAGES = [f"http://a.example/{n}" for n in range(3)]
+
+
+def _two_pages_wait(scene: Scene) -> None:
+    scene.watch.configure(politeness=Politeness(0, 1))
+    scene.watch.put([Task(page, {"n": 1}, priority=1) for page in PAGES])
+
+
+def _raised(scene: Scene) -> int:
+    # the priority, the payload and the place in the lane: all of it or nothing
+    page = scene.watch.inspect(PAGES[1])
+    score = scene.raw.zscore(scene.watch.operations.key("host:a.example"), page.task)
+    found = page.priority, page.payload, math.ceil(-score / 2**41)
+    assert found in ((1, {"n": 1}, 1), (9, {"n": 2}, 9)), found
+    assert scene.counted("put") == len(PAGES)
+    return int(page.priority == 9)
+
+
+def _one_done_and_one_in_progress(scene: Scene) -> None:
+    scene.watch.configure(politeness=Politeness(0, 1))
+    for page in PAGES[:2]:
+        scene.watch.put(Task(page, priority=-3))
+        scene.leases = scene.watch.claim(1)
+        if page == PAGES[0]:
+            scene.watch.ack(scene.leases)
+
+
+def _better() -> list[Task]:
+    return [Task(page, {"n": 2}, priority=5, improve=True) for page in PAGES]
+
+
+def _improved(scene: Scene) -> int:
+    # a new page, one that comes back, and the mark of one in progress: all of it or nothing
+    states, mark = scene.states(PAGES[0], PAGES[2]), scene.raw.hget(scene.watch.operations.key("rerun"), PAGES[1])
+    whole = State.DONE not in states and None not in states
+    assert mark is None or mark.startswith(b"5 1"), mark
+    assert whole or states == [State.DONE, None], states
+    assert whole == (mark is not None)
+    assert scene.counted("put") == (4 if whole else 2)
+    return int(whole)
+
+
+def _acked_and_improved(scene: Scene) -> int:
+    # the page that is acked is improved, too: it runs once more
+    states = scene.states(*PAGES)
+    whole = scene.counted("acked") == 2
+    assert whole == (State.DONE not in states), states
+    assert whole == (State.IN_PROGRESS not in states), states
+    assert (scene.counted("put"), scene.counted("reruns")) == ((4, 1) if whole else (2, 0))
+    assert [scene.watch.inspect(page).priority for page in PAGES] == ([5, 5, 5] if whole else [-3, -3, 0])
+    return int(whole)
+
+
 def _done_too_many(scene: Scene) -> None:
     scene.finish("a", "b", "c")
     scene.watch.configure(keep_done=1)
@@ -221,6 +275,20 @@ OPERATIONS = [
         lambda s: s.queue.put("a", again=True),
         lambda r: r[0] in (Answer.ADDED, Answer.TODOS),
         lambda s: s.counted("put") - 1, 1,
+    ),
+    Operation(
+        "put that raises", "put",
+        _two_pages_wait,
+        lambda s: s.queue.put(Task(PAGES[1], {"n": 2}, priority=9)),
+        lambda r: r[0] in (Answer.RAISED, Answer.WAITING),
+        _raised, 1,
+    ),
+    Operation(
+        "put that improves", "put",
+        _one_done_and_one_in_progress,
+        lambda s: s.queue.put(_better()),
+        lambda r: Answer.DONE not in r,
+        _improved, 1,
     ),
     Operation(
         "schedule", "schedule",
@@ -274,6 +342,12 @@ OPERATIONS = [
         lambda s: s.lease("a"),
         lambda s: s.queue.ack(s.leases[0], put=["found", "more"]),
         one, _acked_and_put, 1, ends=True,
+    ),
+    Operation(
+        "ack that improves", "ack",
+        _one_done_and_one_in_progress,
+        lambda s: s.queue.ack(s.leases[0], put=_better()),
+        one, _acked_and_improved, 1, ends=True,
     ),
     Operation(
         "release", "release",

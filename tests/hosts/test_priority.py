@@ -69,6 +69,7 @@ def test_the_highest_priority_is_next_then_the_longest_wait(polite: Any) -> None
     assert visits(polite) == [page(n) for n in (5, 3, 4, 1, 7, 2, 6)]
 
 
+@pytest.mark.timeout(600)  # twenty thousand calls, one after the other
 def test_ten_thousand_tasks_of_one_host_come_in_the_order_of_their_priorities(url: str) -> None:
     Queue("order", url).purge()
     with Queue("order", url, politeness=POLITE) as queue:
@@ -80,6 +81,26 @@ def test_ten_thousand_tasks_of_one_host_come_in_the_order_of_their_priorities(ur
         assert len(order) == 10_000 and page(99_999) not in order
         assert [levels[task] for task in order] == sorted(levels.values(), reverse=True)
         queue.purge()
+
+
+def test_the_commands_of_claims_and_acks_do_not_grow_with_the_tasks_that_have_priorities(url: str, raw: Any) -> None:
+    def commands(name: str, *, ranked: bool) -> tuple[int, int]:
+        """Drain a queue of 40 hosts; tell how many rounds that took, and how many commands."""
+        Queue(name, url).purge()
+        with Queue(name, url, politeness=POLITE) as queue:
+            tasks = [f"http://h{n % 40}.example/{n}" for n in range(400)]
+            queue.put([Task(task, priority=n % 7) for n, task in enumerate(tasks)] if ranked else tasks)
+            before, rounds = sum(stat["calls"] for stat in raw.info("commandstats").values()), 0
+            while leases := queue.claim(40):
+                queue.ack(leases)
+                rounds += 1
+            after = sum(stat["calls"] for stat in raw.info("commandstats").values())
+            queue.purge()
+        return rounds, after - before
+
+    (rounds, plain), (rounds_too, ranked) = commands("plain", ranked=False), commands("ranked", ranked=True)
+    assert rounds == rounds_too == 10
+    assert ranked < plain + 100  # a command for each task would be 400
 
 
 def test_the_priority_of_a_task_goes_before_that_of_the_call(fake: FakeQueue) -> None:

@@ -55,7 +55,7 @@ SMALL = PoliteLimits(
 POLITE = {
     "leases run out, are released and fail": replace(SMALL, releases=1, fails=1),
     "two claims each": replace(SMALL, claims=2, ticks=1),
-    "replies are lost and workers die": replace(SMALL, ticks=1, faults=1, rules=SMALL.rules[:1]),
+    "replies about hosts are lost and workers die": replace(SMALL, ticks=1, faults=1),
     "two visits at once, budgets and blocks by workers": replace(
         SMALL, per_host=2, blocks=1, ticks=1, rules=(("h", "budget", "1"), ("h", "per_host", "1"), ("h", "budget", "3"))
     ),

@@ -36,6 +36,8 @@ RECORDS = [
     Record(b"old", State.DONE),
     Record(b"bad", State.FAILED, error="x"),
 ]
+RANKED = [Record(f"{A}{n}".encode(), State.TODOS, payload=n, priority=n) for n in range(2, 5)]
+"""On a ranked queue, one of them is there already."""
 
 HOSTS = [
     HostRecord(b"a.example", 5.0, 1, 9, 3, 2, 4e9, banned="asked"),
@@ -55,6 +57,10 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "extend": ("extend", lambda q, held: q.extend(held)),
     "ack": ("ack", lambda q, held: q.ack(held)),
     "ack and put": ("ack", lambda q, held: q.ack(held[0], put={"new": {"n": 1}, f"{A}new": None})),
+    "ack and improve": (
+        "ack",
+        lambda q, held: q.ack(held[0], put=[Task(task, priority=8, improve=True) for task in (held[0].task, f"{A}9")]),
+    ),
     "ack for a time": ("ack", lambda q, held: q.ack(held[0], again_in=60, payload={"n": 3})),
     "fail": ("fail", lambda q, held: q.fail(held, "no", retry_in=60)),
     "give up": ("fail", lambda q, held: q.fail(held, "no", give_up=True)),
@@ -74,6 +80,10 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "ban a host": ("host", lambda q, _: q.hosts.ban("a.example", "they asked")),
     "repair": ("repair", lambda q, _: q.run(flows.repair(q.talk))),
     "restore": ("restore", lambda q, _: q.run(sending.answer(q.talk, q.operations.restore(RECORDS, q.token)))),
+    "restore priorities": (
+        "restore",
+        lambda q, _: q.run(sending.answer(q.talk, q.operations.restore(RANKED, q.token))),
+    ),
     "restore hosts": (
         "restore_hosts",
         lambda q, _: q.run(sending.answer(q.talk, restore_hosts(q.operations, HOSTS, q.token))),

@@ -1,12 +1,13 @@
-"""What politeness costs, and whether it is fair: a polite queue beside a plain one, many hosts, one huge one.
+"""What politeness and priorities cost, and whether politeness is fair: many hosts, and one huge host beside them.
 
 `report.py` takes these measurements.
 """
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from statistics import median
@@ -15,7 +16,7 @@ from timeoutq.bench.ground import Crew, Ground, Measure
 from timeoutq.bench.terms import Figure, Readings, Target
 from timeoutq.bench.workers import look, rate_of_acks
 from timeoutq.client import Queue
-from timeoutq.model import Politeness
+from timeoutq.model import Politeness, Task
 
 LABELS = ("10", "1k", "1m")
 
@@ -33,20 +34,29 @@ def pages(hosts: int, each: int, *, prefix: str = "host") -> Iterator[list[str]]
         yield part
 
 
-def _filled(queue: Queue, batches: Iterator[Sequence[str]]) -> None:
+def _ranked(batches: Iterable[Iterable[str]]) -> Iterator[list[Task]]:
+    """Give each task a priority, at random from all that there are."""
+    dice = random.Random(12)  # noqa: S311  # the same priorities each time
+    for part in batches:
+        yield [Task(url, priority=dice.randint(-1000, 1000)) for url in part]
+
+
+def _filled(queue: Queue, batches: Iterator[list[str]] | Iterator[list[Task]]) -> None:
     for part in batches:
         queue.put(part)
 
 
-# ---- how much of a plain queue's throughput is left
+# ---- how much of a plain queue's throughput is left, and how much of a polite queue's with priorities
 
 
 def _polite(ground: Ground) -> Readings:
     hosts, each = ground.sizes.polite
+    one = Politeness(delay=0, per_host=1)
     found: dict[str, float | None] = {}
-    for name, politeness in (("hosts-plain", None), ("hosts-polite", Politeness(delay=0, per_host=1))):
+    for name, politeness in (("hosts-plain", None), ("hosts-polite", one), ("hosts-priority", one)):
         with ground.queue(politeness=politeness) as queue:
-            _filled(queue, pages(hosts, each))
+            tasks = pages(hosts, each)
+            _filled(queue, _ranked(tasks) if name == "hosts-priority" else tasks)
             with ground.worker(queue, "nothing") as crew:
                 crew.until(partial(_begun, ground, queue), "ack anything")
                 found[name], found[f"{name}-server"] = rate_of_acks(ground, queue, hosts * each)
@@ -107,6 +117,9 @@ POLITE = Measure(
         Figure("hosts-polite", "the same on a polite queue, one visit of a host at once", "tasks/s", "hosts-plain",
                Target("ratio", "≥", 0.6)),
         Figure("hosts-polite-server", "the server's CPU meanwhile", "% of a core"),
+        Figure("hosts-priority", "the same, each task with another priority", "tasks/s", "hosts-polite",
+               Target("ratio", "≥", 0.9)),
+        Figure("hosts-priority-server", "the server's CPU meanwhile", "% of a core"),
     ],
     _polite,
 )  # fmt: skip

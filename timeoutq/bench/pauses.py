@@ -49,6 +49,7 @@ class Scene:
         self.held: list[Lease] = []
         self.flown: list[Lease] = []
         self._numbers = count()
+        self._ranks = count(1)
         self.ops = queue.operations
         self.longest: dict[str, float] = {}
         """For each verb, how long its longest script took, ms of the server's CPU."""
@@ -130,6 +131,7 @@ class Scene:
 
     def acts(self) -> Iterator[Callable[[], object]]:
         """Give the acts in order, all but `purge`."""
+        yield self.rank  # from now on, the queue has priorities
         yield from (self.put, self.schedule, self.claims, self.replay, self.extend, self.ack, self.fail, self.release)
         yield from (self.crash, self.pull, self.forget, self.clean, self.prune, self.repair, self.look, self.transfer)
         yield from (self.rules, self.block, self.ban, self.end_politeness, self.begin_politeness)
@@ -139,6 +141,21 @@ class Scene:
         for some in (self.urls(BATCH), self.strangers(BATCH), [f"x{next(self._numbers)}" for _ in range(BATCH)]):
             for _ in range(2):
                 self.run(*self.ops.put((some,), self.queue.talk.nonce))
+
+    def rank(self) -> None:
+        """Put tasks with priorities, and raise them; have some in progress run once more, and bring done tasks back."""
+
+        def put(tasks: list[str]) -> None:
+            how = arguments.How(priority=next(self._ranks), improve=True)
+            self.run(*self.ops.put((tasks,), self.queue.talk.nonce, how))
+
+        for some in (self.urls(BATCH), self.strangers(BATCH)):
+            put(some)
+            put(some)
+        again, done = _taken(self.flown, BATCH), _taken(self.flown, BATCH)
+        put([lease.task for lease in again])
+        self.run(*self.ops.ack(again), *self.ops.ack(done))
+        put([lease.task for lease in done])
 
     def schedule(self) -> None:
         """Schedule tasks that are due at once, and make them ready."""

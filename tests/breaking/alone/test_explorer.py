@@ -18,7 +18,7 @@ from tests.rig.polite_world import POLITE, SMALL, PoliteLimits
 from tests.rig.world import Limits
 
 ONE = (("a",),)
-WORLDS: dict[str, Limits] = {
+PLAIN: dict[str, Limits] = {
     "nothing breaks, two tasks": Limits(puts=(("a", "b"),), claims=1, ticks=3, faults=0),
     "nothing breaks, two claims each": Limits(puts=ONE, ticks=3, faults=0),
     "one fault of any kind": Limits(puts=ONE, claims=1, ticks=2, faults=1, releases=0, fails=0),
@@ -35,10 +35,9 @@ WORLDS: dict[str, Limits] = {
         puts=ONE, claims=1, ticks=3, extends=0, releases=0, fails=0, kinds=frozenset({"failover", "lost"})
     ),
 }
-
-
-WORLDS |= {name: POLITE[name] for name in POLITE if name != "leases run out, are released and fail"}
-WORLDS["leases of hosts run out and are released"] = replace(SMALL, releases=1)
+OF_HOSTS: dict[str, Limits] = {name: POLITE[name] for name in POLITE if name != "leases run out, are released and fail"}
+OF_HOSTS["leases of hosts run out and are released"] = replace(SMALL, releases=1)
+WORLDS = PLAIN | OF_HOSTS
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +52,10 @@ def test_no_order_of_steps_breaks_an_invariant(name: str, walks: dict[str, Futur
     seen = walks[name].result()
     assert seen.states > 10_000
     levels.count("explorer", states=seen.states, transitions=seen.transitions)
+
+
+def test_no_two_worlds_have_one_name() -> None:
+    assert len(WORLDS) == len(PLAIN) + len(OF_HOSTS)
 
 
 # ---- the explorer finds what is seeded

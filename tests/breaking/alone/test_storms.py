@@ -76,8 +76,9 @@ def test_a_storm_loses_nothing_and_each_second_start_has_a_cause(
     assert report["causes"]["struck"] > 0
 
 
-def test_a_storm_on_hosts_visits_none_early_and_loses_nothing(tmp_path: Path) -> None:
-    code, report = storm(tmp_path, "--kills", "150", "--rate", "30", "--hosts", "40")
+def test_a_storm_on_hosts_visits_none_early_and_loses_nothing(length: float | None, tmp_path: Path) -> None:
+    words = ["--kills", "150", "--rate", "30"] if length is None else ["--for", f"{length}s"]
+    code, report = storm(tmp_path, "--hosts", "40", *words, seconds=length or 0)
     levels.count("storms", kills=report["kills"], stops=report["stops"], terms=report["terms"], tasks=report["tasks"])
     assert report["violations"] == [], f"seed {report['seed']}"
     assert code == 0
