@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.exceptions import NoScriptError
 
 from tests.rig.model import Given, Late, Model, Pair
 from tests.rig.polite_model import PoliteModel, Refused, Rules
@@ -147,7 +148,7 @@ def seen(raw: Any, key: Callable[[str], str]) -> dict[str, Any]:
     names = sorted({*found["hosts"], *(host for host, _ in found["places"])})
     for host in names:
         pipe.zrange(key("host:" + host), 0, -1, withscores=True)
-    lanes = zip(names, pipe.execute() if names else (), strict=True)
+    lanes: Iterator[tuple[str, Any]] = zip(names, pipe.execute() if names else [], strict=True)
     found["lanes"] = {(host, text(task)): int(score) for host, lane in lanes for task, score in lane}
     meta = found.pop("meta")
     found["uses"] = set(meta.get("uses", "").split())
@@ -435,7 +436,7 @@ class FollowedLink(Link):
             return super().send([command])[0]
         wrapped: list[Command] = [(b"MULTI",), (b"TIME",), command, (b"TIME",), (b"EXEC",)]
         before, reply, after = super().send(wrapped)[-1]
-        if not isinstance(reply, redis.exceptions.NoScriptError):
+        if not isinstance(reply, NoScriptError):
             first, last = (int(seconds) * 1000 + int(micros) // 1000 for seconds, micros in (before, after))
             self._follower.called(command, reply, (first, last))
         return reply
