@@ -13,7 +13,7 @@ from tests.rig.spiders.starting import Spiders, order
 from timeoutq import Queue
 
 pytest.importorskip("scrapy")
-pytestmark = pytest.mark.breaking
+pytestmark = [pytest.mark.breaking, pytest.mark.parametrize("server", ["valkey"], indirect=True)]
 
 
 def pages(seen: Seen) -> Answer:

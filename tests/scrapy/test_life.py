@@ -16,7 +16,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue
 
 pytest.importorskip("scrapy")
-pytestmark = pytest.mark.breaking
+pytestmark = [pytest.mark.breaking, pytest.mark.parametrize("server", ["valkey"], indirect=True)]
 
 SPIDER = "mapping:Links"
 
@@ -119,6 +119,33 @@ def test_two_processes_share_one_queue_and_its_politeness(fresh: Queue) -> None:
     assert fresh.drained()
 
 
+def test_a_new_queue_takes_the_rules_of_hosts_from_the_settings_and_an_old_one_keeps_its_own(fresh: Queue) -> None:
+    slots = {"a.example": {"delay": 7, "concurrency": 2}}
+    with Site(many) as site:
+        first = order(SPIDER, site.url, TIMEOUTQ_QUEUE=fresh.name, TIMEOUTQ_BATCH=5, DOWNLOAD_SLOTS=slots)
+        run(fresh.given[0], [first])
+        host = fresh.hosts.inspect("a.example")
+        assert (host.delay, host.per_host) == (7, 2)
+        assert fresh.stats().politeness == Politeness(0, 8)
+        with Spiders(fresh.given[0], [order(SPIDER, site.url, TIMEOUTQ_QUEUE=fresh.name, DOWNLOAD_DELAY=3)]) as other:
+            other.results()
+            assert "keeps its own politeness" in other.log()
+            assert f"timeoutq configure {fresh.name} --delay 3s --per-host 8" in other.log()
+    assert fresh.stats().politeness == Politeness(0, 8)
+
+
+def test_a_queue_whose_politeness_ends_gets_no_priorities_any_more(fresh: Queue) -> None:
+    """Such a queue refuses them, and all that is put with them."""
+    with Site(many, delay=0.1) as site:
+        with Spiders(fresh.given[0], [order("mapping:Chain", site.url, TIMEOUTQ_QUEUE=fresh.name)]) as process:
+            wait_until(lambda: fresh.stats().done >= 4, 30)
+            fresh.configure(politeness="off")
+            (result,) = process.results()
+            assert "is no longer polite" in process.log()
+    assert {item["number"] for item in result["items"]} == set(range(21))
+    assert fresh.stats().failed == 0
+
+
 def test_what_cannot_be_used_is_refused_with_the_cure(fresh: Queue) -> None:
     """Each spider of one process meets one mistake; `cases` says what is wrong, and what the error has to say."""
     url = fresh.given[0]
@@ -132,6 +159,11 @@ def test_what_cannot_be_used_is_refused_with_the_cure(fresh: Queue) -> None:
             ({"TIMEOUTQ_STAY": "perhaps"}, "the setting TIMEOUTQ_STAY must be True or False"),
             ({"TIMEOUTQ_URL": "http://localhost"}, "the server URL does not parse"),
             ({"DOWNLOAD_DELAY": -1}, "the setting DOWNLOAD_DELAY must be from 0"),
+            ({"DOWNLOAD_SLOTS": {"a.example": {"delay": "long"}}}, "DOWNLOAD_SLOTS has odd rules for 'a.example'"),
+            (
+                {"DOWNLOAD_SLOTS": {"a.example": {"concurrency": 0}}},
+                "the setting DOWNLOAD_SLOTS['a.example']['concurrency'] must be from 1 to 10,000, not 0",
+            ),
             ({"TIMEOUTQ_QUEUE": "no name!"}, "name"),
             ({"TIMEOUTQ_QUEUE": plain.name}, f"timeoutq configure {plain.name} --delay 0s --per-host 8"),
             ({"TIMEOUTQ_QUEUE": theirs.name}, f"queue '{theirs.name}' was made by spider 'links', not by 'other'"),
