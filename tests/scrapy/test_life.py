@@ -16,9 +16,13 @@ from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue
 
 pytest.importorskip("scrapy")
-pytestmark = [pytest.mark.breaking, pytest.mark.parametrize("server", ["valkey"], indirect=True)]
+pytestmark = [
+    pytest.mark.breaking, pytest.mark.timeout(400), pytest.mark.parametrize("server", ["valkey"], indirect=True)
+]  # fmt: skip
 
 SPIDER = "mapping:Links"
+START = 100.0
+"""Seconds in which a process of Scrapy has surely begun to work, on a busy machine, too."""
 
 
 def many(seen: Seen) -> Answer:
@@ -44,7 +48,7 @@ def in_work(queue: Queue, least: int = 4) -> Callable[[], bool]:
 
 def test_ctrl_c_gives_back_what_waits_and_what_is_fetched_is_acked(fresh: Queue) -> None:
     with Site(many, delay=0.4) as site, running(fresh, site) as process:
-        wait_until(in_work(fresh), 30)
+        wait_until(in_work(fresh), START)
         os.kill(process.pid, signal.SIGINT)
         (result,) = process.results()
     stats = fresh.stats()
@@ -58,9 +62,9 @@ def test_ctrl_c_gives_back_what_waits_and_what_is_fetched_is_acked(fresh: Queue)
 
 def test_a_second_ctrl_c_gives_everything_back_at_once(fresh: Queue) -> None:
     with Site(many, delay=0.3) as site, running(fresh, site) as process:
-        wait_until(in_work(fresh), 30)
+        wait_until(in_work(fresh), START)
         site.delay = 30.0
-        wait_until(lambda: fresh.stats().in_progress >= 8, 30)
+        wait_until(lambda: fresh.stats().in_progress >= 8, START)
         os.kill(process.pid, signal.SIGINT)
         wait_until(lambda: "Closing spider" in process.log(), 20)
         os.kill(process.pid, signal.SIGINT)
@@ -71,7 +75,7 @@ def test_a_second_ctrl_c_gives_everything_back_at_once(fresh: Queue) -> None:
 
 def test_a_spider_shows_as_a_worker_with_what_it_holds(fresh: Queue) -> None:
     with Site(many, delay=0.3) as site, running(fresh, site) as process:
-        wait_until(lambda: any(worker.held >= 4 for worker in fresh.workers()), 30)
+        wait_until(lambda: any(worker.held >= 4 for worker in fresh.workers()), START)
         (worker,) = fresh.workers()
         assert worker.pid == process.pid
         assert worker.concurrency == 12  # CONCURRENT_REQUESTS, and some that are parsed meanwhile
@@ -81,7 +85,7 @@ def test_a_spider_shows_as_a_worker_with_what_it_holds(fresh: Queue) -> None:
 
 def test_a_process_that_stays_works_on_what_is_put_later(fresh: Queue) -> None:
     with Site(many) as site, running(fresh, site, TIMEOUTQ_STAY=True) as process:
-        wait_until(lambda: fresh.stats().done == 62, 30)
+        wait_until(lambda: fresh.stats().done == 62, START)
         assert fresh.drained()
         fresh.put(f"{site.url}/links/late")
         wait_until(lambda: fresh.states(f"{site.url}/links/late")[0] == "done", 10)
@@ -138,7 +142,7 @@ def test_a_queue_whose_politeness_ends_gets_no_priorities_any_more(fresh: Queue)
     """Such a queue refuses them, and all that is put with them."""
     with Site(many, delay=0.1) as site:
         with Spiders(fresh.given[0], [order("mapping:Chain", site.url, TIMEOUTQ_QUEUE=fresh.name)]) as process:
-            wait_until(lambda: fresh.stats().done >= 4, 30)
+            wait_until(lambda: fresh.stats().done >= 4, START)
             fresh.configure(politeness="off")
             (result,) = process.results()
             assert "is no longer polite" in process.log()
