@@ -96,9 +96,9 @@ def ran(server: EmbeddedServer) -> Iterator[Ran]:
         times = {"errbacks": 0, "gives_up": 1}
         orders = [order(f"mapping:{kind}", site.url, RETRY_TIMES=times.get(name, 2)) for name, kind in NAMES.items()]
         with Spiders(server.url, orders) as spiders, Queue("misses", server.url) as queue:
-            wait_until(lambda: queue.inspect(late).error is not None, 100)
+            wait_until(lambda: queue.inspect(late).error or spiders.process.poll() is not None, 300)
             reason = queue.why(late)
-            results = dict(zip(NAMES, spiders.results(100), strict=True))
+            results = dict(zip(NAMES, spiders.results(300), strict=True))
             log = spiders.log()
         yield Ran(site, server.url, results, log, reason)
         for name in NAMES:

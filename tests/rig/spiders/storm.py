@@ -179,12 +179,12 @@ def holders(queue: Queue) -> dict[int, int]:
 
 def storms(
     corpus: Path, url: str, folder: Path, *, processes: int = 3, at_once: int = 8, every: float = 2.0,
-    beside: bool = True, latest: float = 600.0,
+    beside: bool = True, latest: float = 600.0, most: int = MOST,
 ) -> Iterator[Ran]:  # fmt: skip
     """Crawl a corpus undisturbed, then in a storm on timeoutq, then in one on scrapy-redis with as many kills.
 
-    Each process fetches `at_once` pages at the same time, and one is killed `every` so many seconds. Raises
-    `TimeoutError` if a run is not over after `latest` seconds.
+    Each process fetches `at_once` pages at the same time, and one is killed `every` so many seconds, `most` at most.
+    Raises `TimeoutError` if a run is not over after `latest` seconds.
     """
     pages = len(list(corpus.rglob("*.html")))
     # undisturbed, the crawl would last as long as the kills
@@ -196,7 +196,7 @@ def storms(
         storm_with = partial(Storm, site, folder, delay, latest)
         yield storm_with({**common, "ADDONS": {}}).run(Ran("Scrapy alone, undisturbed"), 1, 0, 0)
         settings = {**common, "TIMEOUTQ_URL": url, "TIMEOUTQ_LEASE": 2}
-        yield (ours := _on_timeoutq(storm_with(settings), url, processes, every))
+        yield (ours := _on_timeoutq(storm_with(settings), url, processes, every, most))
         if beside:
             with redis.Redis.from_url(url) as raw:
                 raw.delete("docs:requests", "docs:dupefilter")
@@ -204,11 +204,11 @@ def storms(
             yield other.run(Ran("scrapy-redis"), processes, every, ours.kills)
 
 
-def _on_timeoutq(storm: Storm, url: str, processes: int, every: float) -> Ran:
+def _on_timeoutq(storm: Storm, url: str, processes: int, every: float, most: int) -> Ran:
     with Queue(QUEUE, url, timeout=2) as queue:
         queue.purge()
         queue.configure(max_crashes=1000, politeness=Politeness(0, 1000))
-        ran = storm.run(Ran("timeoutq"), processes, every, MOST, partial(holders, queue))
+        ran = storm.run(Ran("timeoutq"), processes, every, most, partial(holders, queue))
         assert queue.drained()
         stats = queue.stats()
         errors = {entry.error for entry in queue.each("failed")}
