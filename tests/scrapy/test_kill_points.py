@@ -13,7 +13,9 @@ from tests.rig.spiders.starting import Spiders, order
 from timeoutq import Queue
 
 pytest.importorskip("scrapy")
-pytestmark = pytest.mark.breaking
+pytestmark = [
+    pytest.mark.breaking, pytest.mark.timeout(400), pytest.mark.parametrize("server", ["valkey"], indirect=True)
+]  # fmt: skip
 
 
 def pages(seen: Seen) -> Answer:

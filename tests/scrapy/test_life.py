@@ -16,9 +16,13 @@ from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue
 
 pytest.importorskip("scrapy")
-pytestmark = pytest.mark.breaking
+pytestmark = [
+    pytest.mark.breaking, pytest.mark.timeout(400), pytest.mark.parametrize("server", ["valkey"], indirect=True)
+]  # fmt: skip
 
 SPIDER = "mapping:Links"
+START = 100.0
+"""Seconds in which a process of Scrapy has surely begun to work, on a busy machine, too."""
 
 
 def many(seen: Seen) -> Answer:
@@ -44,7 +48,7 @@ def in_work(queue: Queue, least: int = 4) -> Callable[[], bool]:
 
 def test_ctrl_c_gives_back_what_waits_and_what_is_fetched_is_acked(fresh: Queue) -> None:
     with Site(many, delay=0.4) as site, running(fresh, site) as process:
-        wait_until(in_work(fresh), 30)
+        wait_until(in_work(fresh), START)
         os.kill(process.pid, signal.SIGINT)
         (result,) = process.results()
     stats = fresh.stats()
@@ -58,9 +62,9 @@ def test_ctrl_c_gives_back_what_waits_and_what_is_fetched_is_acked(fresh: Queue)
 
 def test_a_second_ctrl_c_gives_everything_back_at_once(fresh: Queue) -> None:
     with Site(many, delay=0.3) as site, running(fresh, site) as process:
-        wait_until(in_work(fresh), 30)
+        wait_until(in_work(fresh), START)
         site.delay = 30.0
-        wait_until(lambda: fresh.stats().in_progress >= 8, 30)
+        wait_until(lambda: fresh.stats().in_progress >= 8, START)
         os.kill(process.pid, signal.SIGINT)
         wait_until(lambda: "Closing spider" in process.log(), 20)
         os.kill(process.pid, signal.SIGINT)
@@ -71,7 +75,7 @@ def test_a_second_ctrl_c_gives_everything_back_at_once(fresh: Queue) -> None:
 
 def test_a_spider_shows_as_a_worker_with_what_it_holds(fresh: Queue) -> None:
     with Site(many, delay=0.3) as site, running(fresh, site) as process:
-        wait_until(lambda: any(worker.held >= 4 for worker in fresh.workers()), 30)
+        wait_until(lambda: any(worker.held >= 4 for worker in fresh.workers()), START)
         (worker,) = fresh.workers()
         assert worker.pid == process.pid
         assert worker.concurrency == 12  # CONCURRENT_REQUESTS, and some that are parsed meanwhile
@@ -81,7 +85,7 @@ def test_a_spider_shows_as_a_worker_with_what_it_holds(fresh: Queue) -> None:
 
 def test_a_process_that_stays_works_on_what_is_put_later(fresh: Queue) -> None:
     with Site(many) as site, running(fresh, site, TIMEOUTQ_STAY=True) as process:
-        wait_until(lambda: fresh.stats().done == 62, 30)
+        wait_until(lambda: fresh.stats().done == 62, START)
         assert fresh.drained()
         fresh.put(f"{site.url}/links/late")
         wait_until(lambda: fresh.states(f"{site.url}/links/late")[0] == "done", 10)
@@ -119,6 +123,33 @@ def test_two_processes_share_one_queue_and_its_politeness(fresh: Queue) -> None:
     assert fresh.drained()
 
 
+def test_a_new_queue_takes_the_rules_of_hosts_from_the_settings_and_an_old_one_keeps_its_own(fresh: Queue) -> None:
+    slots = {"a.example": {"delay": 7, "concurrency": 2}}
+    with Site(many) as site:
+        first = order(SPIDER, site.url, TIMEOUTQ_QUEUE=fresh.name, TIMEOUTQ_BATCH=5, DOWNLOAD_SLOTS=slots)
+        run(fresh.given[0], [first])
+        host = fresh.hosts.inspect("a.example")
+        assert (host.delay, host.per_host) == (7, 2)
+        assert fresh.stats().politeness == Politeness(0, 8)
+        with Spiders(fresh.given[0], [order(SPIDER, site.url, TIMEOUTQ_QUEUE=fresh.name, DOWNLOAD_DELAY=3)]) as other:
+            other.results()
+            assert "keeps its own politeness" in other.log()
+            assert f"timeoutq configure {fresh.name} --delay 3s --per-host 8" in other.log()
+    assert fresh.stats().politeness == Politeness(0, 8)
+
+
+def test_a_queue_whose_politeness_ends_gets_no_priorities_any_more(fresh: Queue) -> None:
+    """Such a queue refuses them, and all that is put with them."""
+    with Site(many, delay=0.1) as site:
+        with Spiders(fresh.given[0], [order("mapping:Chain", site.url, TIMEOUTQ_QUEUE=fresh.name)]) as process:
+            wait_until(lambda: fresh.stats().done >= 4, START)
+            fresh.configure(politeness="off")
+            (result,) = process.results()
+            assert "is no longer polite" in process.log()
+    assert {item["number"] for item in result["items"]} == set(range(21))
+    assert fresh.stats().failed == 0
+
+
 def test_what_cannot_be_used_is_refused_with_the_cure(fresh: Queue) -> None:
     """Each spider of one process meets one mistake; `cases` says what is wrong, and what the error has to say."""
     url = fresh.given[0]
@@ -132,6 +163,11 @@ def test_what_cannot_be_used_is_refused_with_the_cure(fresh: Queue) -> None:
             ({"TIMEOUTQ_STAY": "perhaps"}, "the setting TIMEOUTQ_STAY must be True or False"),
             ({"TIMEOUTQ_URL": "http://localhost"}, "the server URL does not parse"),
             ({"DOWNLOAD_DELAY": -1}, "the setting DOWNLOAD_DELAY must be from 0"),
+            ({"DOWNLOAD_SLOTS": {"a.example": {"delay": "long"}}}, "DOWNLOAD_SLOTS has odd rules for 'a.example'"),
+            (
+                {"DOWNLOAD_SLOTS": {"a.example": {"concurrency": 0}}},
+                "the setting DOWNLOAD_SLOTS['a.example']['concurrency'] must be from 1 to 10,000, not 0",
+            ),
             ({"TIMEOUTQ_QUEUE": "no name!"}, "name"),
             ({"TIMEOUTQ_QUEUE": plain.name}, f"timeoutq configure {plain.name} --delay 0s --per-host 8"),
             ({"TIMEOUTQ_QUEUE": theirs.name}, f"queue '{theirs.name}' was made by spider 'links', not by 'other'"),

@@ -10,7 +10,8 @@ import pytest
 
 from tests.rig.spiders.site import Answer, Seen, Site, html
 from tests.rig.spiders.starting import Spiders, order
-from timeoutq import Politeness, Queue, State, Task
+from tests.rig.waiting import wait_until
+from timeoutq import Politeness, Queue, Reason, State, Task
 from timeoutq.embedded import EmbeddedServer
 
 pytest.importorskip("scrapy")
@@ -20,6 +21,7 @@ NAMES = {
     "redirects": "Redirects", "errbacks": "Errbacks", "again": "Again", "carries": "Carries", "refused": "Refused",
     "misses": "Misses", "asynchronous": "Asynchronous", "raises": "Raises", "pipelines": "Pipelines",
     "depths": "Depths", "robots": "Robots", "rules": "Rules", "closes": "Closes", "busy": "Busy", "spread": "Spread",
+    "printed": "Printed", "starts": "Starts", "ordered": "Ordered",
 }  # fmt: skip
 NOBODY = "http://127.0.0.1:1"
 
@@ -64,6 +66,8 @@ class Ran:
     url: str
     results: dict[str, dict[str, Any]]
     log: str
+    reason: Reason
+    """Why the task whose callback is missing waits, while the spiders ran."""
 
     def items(self, name: str) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = self.results[name]["items"]
@@ -86,14 +90,17 @@ def ran(server: EmbeddedServer) -> Iterator[Ran]:
         for name in NAMES:
             with Queue(name, server.url) as queue:
                 queue.purge()
+        late = f"{site.url}/misses/late"
         with Queue("misses", server.url, politeness=Politeness(0, 8)) as queue:
-            queue.put(Task(f"{site.url}/misses/late", payload={"callback": "parse_late"}))
+            queue.put(Task(late, payload={"callback": "parse_late"}))
         times = {"errbacks": 0, "gives_up": 1}
         orders = [order(f"mapping:{kind}", site.url, RETRY_TIMES=times.get(name, 2)) for name, kind in NAMES.items()]
-        with Spiders(server.url, orders) as spiders:
-            results = dict(zip(NAMES, spiders.results(100), strict=True))
+        with Spiders(server.url, orders) as spiders, Queue("misses", server.url) as queue:
+            wait_until(lambda: queue.inspect(late).error or spiders.process.poll() is not None, 300)
+            reason = queue.why(late)
+            results = dict(zip(NAMES, spiders.results(300), strict=True))
             log = spiders.log()
-        yield Ran(site, server.url, results, log)
+        yield Ran(site, server.url, results, log, reason)
         for name in NAMES:
             with Queue(name, server.url) as queue:
                 queue.purge()
@@ -208,6 +215,24 @@ def test_the_id_of_another_request_has_its_fingerprint(ran: Ran) -> None:
     assert max(map(len, done)) < 1024
 
 
+def test_a_fingerprinter_of_the_project_decides_which_requests_are_one(ran: Ran) -> None:
+    assert len(ran.items("printed")) == 2  # the first page, and one of the two
+    with ran.queue("printed") as queue:
+        done = [entry.task.removeprefix(ran.site.url) for entry in queue.each("done")]
+    assert sorted(done) == sorted(
+        ["start:printed", *(f"/#GET:{ran.path('printed', page).encode()[-20:].hex()}" for page in ("", "page"))]
+    )
+
+
+def test_start_requests_may_be_any_and_their_own_dont_filter_has_no_effect(ran: Ran) -> None:
+    items = ran.items("starts")
+    assert [item["path"] for item in items if "path" in item] == ["one"]
+    assert {"form": "POST"} in items
+    assert len(ran.site.of("/starts/one")) == 1
+    if ran.results["starts"]["scrapy"] >= [2, 13]:  # before, a start could bring no items
+        assert {"item": "of the start"} in items
+
+
 @pytest.mark.parametrize(
     ("page", "cause"),
     [
@@ -237,10 +262,10 @@ def test_a_page_with_a_request_that_cannot_travel_fails_and_its_other_requests_a
 
 def test_a_task_waits_whose_callback_the_spider_lacks_and_why_says_so(ran: Ran) -> None:
     assert ran.items("misses") == [{"fetched": True}]
+    assert ran.reason.code == "due"
+    assert "spider 'misses' has no method 'parse_late' in this version" in ran.reason.message
     with ran.queue("misses") as queue:
-        reason = queue.why(ran.path("misses", "late"))
-    assert reason.code == "due"
-    assert "spider 'misses' has no method 'parse_late' in this version" in reason.message
+        assert queue.inspect(ran.path("misses", "late")).state == State.SCHEDULED
     assert ran.site.of("/misses/late") == []
 
 
@@ -299,14 +324,57 @@ def test_a_callback_that_closes_the_spider_gives_its_page_back_and_what_it_has_f
 
 
 def test_a_host_that_asks_to_be_left_alone_is_left_alone(ran: Ran) -> None:
-    assert ran.items("busy") == [{"times": 1}]
-    first, second = ran.site.of("/busy/")
-    assert second.at - first.at > 0.95
+    assert sorted(item["times"] for item in ran.items("busy")) == [0, 1]
+    first, *later = sorted([*ran.site.of("/busy/"), *ran.site.of("/busy/other")], key=lambda seen: seen.at)
+    assert (first.path, len(later)) == ("/busy/", 2)
+    assert min(seen.at for seen in later) - first.at > 0.95  # the other page of the host, too
 
 
 def test_a_download_slot_of_its_own_is_a_group_and_one_that_was_copied_is_not(ran: Ran) -> None:
     with ran.queue("spread") as queue:
         assert {host.host for host in queue.hosts.each()} == {"elsewhere", ran.site.url.removeprefix("http://")}
+
+
+def test_the_priority_of_a_request_is_that_of_its_task(ran: Ran) -> None:
+    seen = [visit.path.rpartition("/")[2] for visit in ran.site.visits if visit.path.startswith("/ordered/")]
+    seen.remove("slot")  # it counts for another host
+    # the start page
+    assert seen[0] == ""
+    assert [page for page in seen[1:] if page != "p3"] == ["p2000", "p9", "late", "p5", "p0", "p-2", "p-2000"]
+    items = {item["path"]: item["again"] for item in ran.items("ordered")}
+    assert items["late"], "the page was raised, and what the newer request carries counts"
+    assert not items["p3"], "a request with a lower priority changes nothing"
+    with ran.queue("ordered") as queue:
+        assert queue.drained()
+        assert str(queue.states("data:text/html,nowhere")[0]) == "done"
+
+
+@pytest.mark.parametrize(
+    ("id", "given"),
+    [
+        ("https://a.example/1", True),
+        ("http://me:secret@a.example:8080/#POST:1f", True),
+        ("http://[::1]/", True),
+        ("start:links", False),
+        ("data:text/html,<a href=http://a.example>", False),
+        ("file:///etc/hosts", False),
+        ("http://me@/", False),
+        ("http://...:80/", False),
+        ("http://:80/", False),
+        ("http:/a.example/", False),
+    ],
+)
+def test_a_task_has_a_priority_only_where_the_queue_finds_a_host(server: EmbeddedServer, id: str, given: bool) -> None:
+    from timeoutq.scrapy.tasks import task_of
+
+    task = task_of(id, {"priority": 2000})
+    assert (task.priority, task_of(id, {"priority": 0}).priority) == (1000 if given else None, None)
+    assert task_of(id, {"priority": 1}, "a group").priority == 1
+    assert task_of(id, {"priority": 1}, "a group", polite=False).priority is None
+    # the queues of the spiders are on this server, too
+    with Queue("hosts-of-ids", server.url, politeness=Politeness(0, 1)) as queue:
+        assert list(queue.put(task)) == ["added"]  # it is not refused
+        queue.purge()
 
 
 def test_stats_go_into_scrapys_collector(ran: Ran) -> None:

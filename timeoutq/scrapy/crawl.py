@@ -36,6 +36,8 @@ from timeoutq.worker import Worker
 
 log = logging.getLogger(__name__)
 
+NOT_POLITE = "this queue is not polite"
+"""How the refusal of a priority begins, if the queue takes none."""
 LOOK_EVERY = 0.2
 """Seconds between two looks at the engine: whether it closes, and whether it has dropped a request."""
 ANY_TIME = 1e6
@@ -66,6 +68,8 @@ class Crawl:
         self._working: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._told: dict[str, int] = {}
+        self._is_polite = True
+        """Whether the queue takes priorities. Its operator may end its politeness; then it refuses them."""
         self.is_drained = False
         self._is_closed = False
         self.queue: AsyncQueue
@@ -128,7 +132,7 @@ class Crawl:
             self._handle,
             concurrency=self.plan.batch,
             prefetch=0,
-            retry=(self.queue.retry.wait, _is_no_retry),
+            retry=(self.queue.retry.wait, self._is_no_retry),
             burst=not self.plan.stay,
             signals=False,
             drain_deadline=ANY_TIME,
@@ -170,8 +174,32 @@ class Crawl:
             visit.finish()  # the lease is lost, or the worker ends
             self._taken.discard(visit)
         if visit.found and not visit.puts_with_ack:
-            await self.queue.put(visit.found)  # what a failed callback has found is kept
+            await self.put(visit.found)  # what a failed callback has found is kept
         return visit.result()
+
+    def _is_no_retry(self, state: RetryCallState) -> bool:
+        """Give up on all errors but a `Retry`: that of RetryMiddleware, which counts to RETRY_TIMES itself."""
+        error = None if state.outcome is None else state.outcome.exception()
+        return not (isinstance(error, Retry) or (error is not None and self._is_about_politeness(error)))
+
+    def _is_about_politeness(self, error: BaseException) -> bool:
+        """Say whether the queue has refused a priority because it is no longer polite; if so, give it no more."""
+        if not isinstance(error, InvalidInput) or NOT_POLITE not in str(error):
+            return False
+        if self._is_polite:
+            words = "queue %s is no longer polite: no host is spared, and priorities have no effect"
+            self._say(logging.WARNING, words, self.queue.name)
+        self._is_polite = False
+        return True
+
+    async def put(self, found: list[Task]) -> None:
+        """Put tasks, without their priorities if the queue is no longer polite."""
+        try:
+            await self.queue.put(found)
+        except InvalidInput as error:
+            if not self._is_about_politeness(error):
+                raise
+            await self.queue.put([Task(task.task, task.payload, task.group) for task in found])
 
     def _visit(self, lease: Lease, request: Request) -> Visit:
         if lease.attempt > 1:
@@ -280,7 +308,7 @@ class Crawl:
         origin = tasks.NOWHERE if visit is None else visit.origin
         payload, group = self._payload(id, request, origin, start=start)
         self._count("scheduler/enqueued")
-        return tasks.task_of(id, payload, group)
+        return tasks.task_of(id, payload, group, polite=self._is_polite)
 
     def _payload(
         self, id: str, request: Request, origin: tasks.Origin, *, start: bool = False
@@ -314,7 +342,7 @@ class Crawl:
 
     async def _put_strays(self) -> None:
         strays = self._strays[:500]
-        await self.queue.put(strays)
+        await self.put(strays)
         del self._strays[: len(strays)]
 
     # ---- what happens to visits
@@ -455,11 +483,6 @@ class Crawl:
             if now != self._told.get(key, 0):
                 self._count(f"timeoutq/{name}", now - self._told.get(key, 0))
                 self._told[key] = now
-
-
-def _is_no_retry(state: RetryCallState) -> bool:
-    """Give up on all errors but a `Retry`: that of RetryMiddleware, which counts to RETRY_TIMES itself."""
-    return state.outcome is None or not isinstance(state.outcome.exception(), Retry)
 
 
 def _is_retry(request: Request, of: Request) -> bool:

@@ -63,7 +63,7 @@ def read(settings: BaseSettings) -> Plan:
         stay=_read(lambda name: settings.getbool(name, False), "TIMEOUTQ_STAY", "True or False"),
         batch=batch,
         politeness=Politeness(delay, per_host or max(1, at_once)),
-        hosts=dict(_slots(settings.getdict("DOWNLOAD_SLOTS"))),
+        hosts=_slots(_read(settings.getdict, "DOWNLOAD_SLOTS", "a dict")),
     )
 
 
@@ -91,9 +91,14 @@ def _text(settings: BaseSettings, name: str) -> str | None:
 def _slots(slots: Mapping[str, Any]) -> Mapping[str, Mapping[str, float | int]]:
     found: dict[str, dict[str, float | int]] = {}
     for host, rules in slots.items():
-        found[host] = {}
-        if "delay" in rules:
-            found[host]["delay"] = float(rules["delay"])
-        if "concurrency" in rules:
-            found[host]["per_host"] = int(rules["concurrency"])
+        kept = found[host] = {}
+        try:
+            if "delay" in rules:
+                kept["delay"] = float(rules["delay"])
+            if "concurrency" in rules:
+                kept["per_host"] = int(rules["concurrency"])
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"the setting DOWNLOAD_SLOTS has odd rules for {host!r}: {error}") from None
+        _check(f"DOWNLOAD_SLOTS[{host!r}]['delay']", kept.get("delay", 0), 0, LONGEST)
+        _check(f"DOWNLOAD_SLOTS[{host!r}]['concurrency']", kept.get("per_host", 1), 1, 10_000)
     return found

@@ -48,6 +48,10 @@ class Sower(Protocol):
         """Hand a request that a visit has yielded to the engine."""
         ...
 
+    async def put(self, found: list[Task]) -> None:
+        """Put tasks."""
+        ...
+
 
 class Seeds:
     """The start requests of one spider."""
@@ -113,7 +117,7 @@ class Seeds:
     async def _put(self, visit: Visit) -> None:
         found, visit.found = visit.found, []
         if found:
-            await self._crawl.queue.put(found)
+            await self._crawl.put(found)
 
 
 async def _each(start: Any) -> AsyncIterator[Any]:

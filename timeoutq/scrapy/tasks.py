@@ -11,6 +11,7 @@ import base64
 import binascii
 import inspect
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -128,14 +129,34 @@ def payload_of(
     return found, slot
 
 
-def task_of(id: str, payload: Payload, group: str | None = None) -> Task:
-    """Make the task of a request. This is the one place where the priority of a request becomes that of a task."""
-    return Task(id, payload=payload or None, group=group)
+def task_of(id: str, payload: Payload, group: str | None = None, *, polite: bool = True) -> Task:
+    """Make the task of a request. This is the one place where the priority of a request becomes that of a task.
+
+    A queue takes priorities only while it is polite (`polite`), and only of tasks that have a host or a group.
+    """
+    priority = priority_of(payload)
+    if priority is not None and not (polite and (group or has_host(id))):
+        priority = None
+    return Task(id, payload=payload or None, group=group, priority=priority)
 
 
-def priority_of(payload: Payload) -> int:
-    """Give the priority of a task: that of its request, from -1000 to 1000."""
-    return max(-MOST_PRIORITY, min(MOST_PRIORITY, int(payload.get("priority", 0))))
+def priority_of(payload: Payload) -> int | None:
+    """Give the priority of a task: that of its request, from -1000 to 1000; None for 0, which is that of any task."""
+    return max(-MOST_PRIORITY, min(MOST_PRIORITY, int(payload.get("priority", 0)))) or None
+
+
+def has_host(id: str) -> bool:
+    """Say whether the queue surely finds a host in an id; false for `data:` and `file:///`, and for what looks odd."""
+    found = _AUTHORITY.match(id)
+    if found is None:
+        return False
+    first = found[1].rpartition("@")[2][:1]
+    return first > " " and first not in _NO_NAME
+
+
+_AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#\\]*)")
+_NO_NAME = ".:\u3002"
+"""Dots and a port may be all that stands where a name is expected; then there is none."""
 
 
 def request_of(id: str, payload: Any, spider: Spider) -> Request:

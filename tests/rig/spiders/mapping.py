@@ -358,6 +358,11 @@ class Busy(Mapped):
     """A host that asks to be left alone."""
 
     name = "busy"
+    custom_settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 1}
+
+    def start_requests(self) -> Any:
+        yield Request(self.at(""))
+        yield Request(self.at("other"))
 
     def parse(self, response: Any) -> Any:
         yield {"times": response.meta.get("retry_times", 0)}
@@ -373,6 +378,78 @@ class Spread(Mapped):
         if "one" not in response.url:
             yield Request(self.at("one"), meta={"download_slot": "elsewhere"})
             yield Request(self.at("one-copied"), meta=response.meta)
+
+
+class ByPath:
+    """A fingerprinter of a project's own: the query of a URL does not count."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        return request.url.partition("?")[0].encode()[-20:]
+
+
+class Printed(Mapped):
+    """Two URLs that are one page by the project's own fingerprinter."""
+
+    name = "printed"
+    custom_settings = {"REQUEST_FINGERPRINTER_CLASS": "tests.rig.spiders.mapping.ByPath"}
+
+    def parse(self, response: Any) -> Any:
+        yield {"path": response.url.removeprefix(self.site)}
+        yield Request(self.at("page?session=1"))
+        yield Request(self.at("page?session=2"))
+
+
+class Starts(Mapped):
+    """A start that yields one page twice, a form, and an item."""
+
+    name = "starts"
+
+    def start_requests(self) -> Any:
+        yield Request(self.at("one"), dont_filter=True)
+        yield Request(self.at("one"), dont_filter=True)
+        yield FormRequest(self.at("form"), formdata={"a": "1"}, callback=self.parse_form)
+
+    async def start(self) -> AsyncIterator[Any]:
+        for request in self.start_requests():
+            yield request
+        yield {"item": "of the start"}
+
+    def parse(self, response: Any) -> Any:
+        yield {"path": response.url.rpartition("/")[2]}
+
+    def parse_form(self, response: Any) -> Any:
+        yield {"form": response.request.method}
+
+
+class Ordered(Mapped):
+    """Pages of one host, which is visited by one process at a time, with priorities in no order."""
+
+    name = "ordered"
+    custom_settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 1}
+
+    def parse(self, response: Any) -> Any:
+        for priority in (3, -2, 0, 9, -2000, 5, 2000):
+            yield Request(self.at(f"p{priority}"), priority=priority, callback=self.parse_page)
+        yield Request(self.at("late"), priority=-5, callback=self.parse_page)
+        yield Request("data:text/html,nowhere", priority=5, callback=self.parse_page)
+        yield Request(self.at("slot"), priority=1, callback=self.parse_page, meta={"download_slot": "elsewhere"})
+
+    def parse_page(self, response: Any, again: bool = False) -> Any:
+        yield {"path": response.url.rpartition("/")[2], "again": again}
+        if response.url.endswith("p9"):
+            yield Request(self.at("late"), priority=7, callback=self.parse_page, cb_kwargs={"again": True})
+            yield Request(self.at("p3"), priority=2, callback=self.parse_page, cb_kwargs={"again": True})
+
+
+class Chain(Mapped):
+    """Each page leads to the next one, with a priority."""
+
+    name = "chain"
+
+    def parse(self, response: Any, number: int = 0) -> Any:
+        yield {"number": number}
+        if number < 20:
+            yield Request(self.at(f"{number + 1}"), priority=number + 1, cb_kwargs={"number": number + 1})
 
 
 class Other(Mapped):

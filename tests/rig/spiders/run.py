@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from scrapy import signals
+from scrapy import signals, version_info
 from scrapy.crawler import Crawler, CrawlerProcess
 from scrapy.settings import Settings
 from scrapy.utils.reactor import install_reactor
@@ -37,7 +37,7 @@ def main() -> None:
         module, _, name = order["spider"].partition(":")
         kind = getattr(import_module(module), name)
         crawler = Crawler(kind, Settings({**COMMON, **order.get("settings", {})}))
-        result: dict[str, Any] = {"items": [], "error": "", "stats": {}}
+        result: dict[str, Any] = {"items": [], "error": "", "stats": {}, "scrapy": version_info[:2]}
         results.append(result)
         _follow(crawler, result)
         process.crawl(crawler, **order.get("arguments", {})).addErrback(partial(_note, result))
