@@ -126,7 +126,8 @@ class Ground:
         """Make a queue under a new name; the queue is removed when the block ends."""
         name = f"bench-{secrets.token_hex(6)}"
         self._made.append(name)
-        with Queue(name, self.url, timeout=timeout, politeness=politeness) as opened:
+        # a busy machine may need long for a large put
+        with Queue(name, self.url, timeout=timeout, politeness=politeness, deadline=PATIENCE) as opened:
             yield opened
         # only without an error: after one, `__exit__` first ends the processes that work on the queue
         self._remove(name)
@@ -235,6 +236,11 @@ ID = "https://example.com/articles/2026/of-the-benchmark/%012d.html"
 def ids(count: int, first: int = 0) -> list[str]:
     """Give `count` ids, numbered from `first` on."""
     return [ID % number for number in range(first, first + count)]
+
+
+def cpu_ms(info: Any) -> float:
+    """Read from a reply of INFO how much CPU time the server's main thread has had, ms."""
+    return 1000 * (float(info["used_cpu_user_main_thread"]) + float(info["used_cpu_sys_main_thread"]))
 
 
 class Crew:

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from statistics import median
+from typing import Any
 
-from timeoutq.bench.ground import Crew, Ground, Measure
+from timeoutq.bench.ground import Crew, Ground, Measure, cpu_ms
 from timeoutq.bench.terms import Figure, Readings, Target
 from timeoutq.bench.workers import look, rate_of_acks
+from timeoutq.calls import Call
 from timeoutq.client import Queue
 from timeoutq.model import Politeness, Task
 
@@ -61,6 +63,37 @@ def _polite(ground: Ground) -> Readings:
                 crew.until(partial(_begun, ground, queue), "ack anything")
                 found[name], found[f"{name}-server"] = rate_of_acks(ground, queue, hosts * each)
     return found
+
+
+# ---- what priorities cost the server, in turns: so this figure is steady on a busy machine, too
+
+
+def _cpu(ground: Ground) -> Readings:
+    hosts, each = ground.sizes.polite
+    spent: dict[str, list[float]] = {"hosts-cpu": [], "hosts-cpu-priority": []}
+    with ExitStack() as stack:
+        queues: dict[str, Queue] = {}
+        for name in spent:
+            queue = queues[name] = stack.enter_context(ground.queue(politeness=Politeness(delay=0, per_host=1)))
+            tasks = pages(hosts, each)
+            _filled(queue, _ranked(tasks) if name == "hosts-cpu-priority" else tasks)
+            queue.ack(queue.claim(1))  # from now on the server knows the scripts
+        for _ in range(min(ground.sizes.cycles, max(1, hosts * each // 200))):
+            for name, queue in queues.items():
+                claimed, took = _timed(ground, queue.operations.claim(queue.token(), 100, 30_000))
+                acked = [_timed(ground, call)[1] for call in queue.operations.ack(claimed.leases)]
+                spent[name].append((took + sum(acked)) / len(claimed.leases))
+    return {name: median(values) for name, values in spent.items()}
+
+
+def _timed(ground: Ground, call: Call[Any]) -> tuple[Any, float]:
+    """Run a call; give its result, and the CPU time of the server's main thread, µs."""
+    pipe = ground.bare.pipeline(transaction=False)
+    pipe.execute_command("INFO", "cpu")
+    pipe.execute_command(*call.command())
+    pipe.execute_command("INFO", "cpu")
+    before, reply, after = pipe.execute()
+    return call.read(reply), 1000 * (cpu_ms(after) - cpu_ms(before))
 
 
 # ---- how much dearer a claim becomes with the number of hosts
@@ -122,6 +155,15 @@ POLITE = Measure(
         Figure("hosts-priority-server", "the server's CPU meanwhile", "% of a core"),
     ],
     _polite,
+)  # fmt: skip
+CPU = Measure(
+    "hosts-cpu",
+    [
+        Figure("hosts-cpu", "the server's CPU for claim + ack of 100 on a polite queue", "µs/task"),
+        Figure("hosts-cpu-priority", "the same, each task with another priority", "µs/task", "hosts-cpu",
+               Target("ratio", "≤", 1.1)),
+    ],
+    _cpu, once=True,
 )  # fmt: skip
 CLAIMS = Measure(
     "hosts-claim",

@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any
 
 from timeoutq import arguments, rights, sending
-from timeoutq.bench.ground import Ground, Measure
+from timeoutq.bench.ground import Ground, Measure, cpu_ms
 from timeoutq.bench.terms import Figure, Readings, Target
 from timeoutq.calls import BATCH, Call, Command
 from timeoutq.client import Queue
@@ -73,7 +73,7 @@ class Scene:
             pipe.execute_command(*call.command())
             pipe.execute_command("INFO", "cpu")
             before, reply, after = pipe.execute()
-            took = _cpu_ms(after) - _cpu_ms(before)
+            took = cpu_ms(after) - cpu_ms(before)
             self.longest[call.name] = max(self.longest.get(call.name, 0.0), took)
             found = call.read(reply)
         return found
@@ -324,10 +324,6 @@ def _taken(leases: list[Lease], n: int) -> list[Lease]:
     found = leases[-n:]
     del leases[-n:]
     return found
-
-
-def _cpu_ms(info: Any) -> float:
-    return 1000 * (float(info["used_cpu_user_main_thread"]) + float(info["used_cpu_sys_main_thread"]))
 
 
 # ---- on a server

@@ -33,7 +33,7 @@ MEASURES: Sequence[Measure] = (
     limits.BARE_100_APART, limits.BARE_500, clients.CLAIM_500,
     limits.BARE_100, clients.CLAIM_100, workers.WORKER, workers.WORKER_2, workers.WORKER_DEF, workers.WORKER_DEF_2,
     workers.PICKUP, workers.COLD, workers.LATE, workers.KILLED, workers.IDLE, clients.REQUEUE, clients.MEMORY,
-    clients.STARTS, hosts.POLITE, hosts.FAIR, workers.BURST, clients.GROWTH, hosts.CLAIMS, pauses.PAUSES,
+    clients.STARTS, hosts.POLITE, hosts.CPU, hosts.FAIR, workers.BURST, clients.GROWTH, hosts.CLAIMS, pauses.PAUSES,
     latency.LATENCY, spiders.SPIDERS,
 )  # fmt: skip
 
