@@ -36,6 +36,6 @@ def test_a_crawl_whose_processes_are_killed_again_and_again_brings_the_items_of_
     from tests.rig.spiders import storm
 
     alone, ours = storm.storms(corpus, server.url, tmp_path, at_once=3, most=storm.KILLS + 2, beside=False)
-    assert len(alone.found) == len(alone.items) == PAGES
+    assert len(alone.found) == PAGES
     assert ours.found == alone.found
     assert ours.met >= storm.KILLS
