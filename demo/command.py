@@ -1,9 +1,9 @@
-"""What `python -m demo` does: crawls that finish with nothing lost although workers are killed under them.
+"""The command `python -m demo`: reads the options, starts a server if none is named, runs the crawl, prints the result.
 
-Starts a private server and a site, seeds the queue, runs worker processes and cleaners, kills workers with SIGKILL
-while they hold leases, and compares what is done with a plain traversal of the same links. With --hosts it crawls many
-generated hosts instead, each of its own temper, and judges by their log whether the crawl was polite to each. With
---url or --sitemap it is a crawler: a guest on somebody's site, which it keeps to. `options.py` has the words.
+Without a URL it crawls a site of its own, kills workers while they hold leases, and compares the pages that are done
+with a plain traversal of the same links. With --hosts it crawls many generated hosts, and judges by their log whether
+the crawl was polite. With --url or --sitemap it crawls somebody's site, politely. `options.py` has the options,
+`crawls.py` runs the crawl.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ def main(
     results: options.ResultsTo = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Crawl with workers that are killed on the way, and show that nothing is lost."""
+    """Crawl a site (--url, --sitemap), many generated hosts (--hosts), or the demo's own site.
+
+    On its own site, it kills two workers on the way by default, and shows that nothing is lost.
+    """
     given = Options(
         site, url, tuple(sitemap or ()), hosts, depth, same_site, tuple(include or ()), tuple(exclude or ()), delay,
         per_host, max_bytes, allow_private, recrawl, first, shortest, longest, workers, kills, kill, queue, keep, redis,

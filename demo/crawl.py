@@ -1,9 +1,9 @@
 """The handler of the crawler: ask robots.txt, fetch a page, put its links and ack it in one step.
 
 `timeoutq worker crawl demo.crawl:fetch --lifespan demo.crawl:crawler` runs it, with the settings of the environment
-(see `settings.py`). A page that answers 5xx, late or not at all is tried again as the retry policy says; one that
-answers 4xx is given up, as is one that robots.txt forbids; a redirect is a task of its own; a host that says
-Retry-After is left alone for that long. When the archive cannot be written, nothing is acked any more: the page is
+(see `settings.py`). A page that answers 429 or 5xx, too late or not at all is tried again as the retry policy says. A
+page that answers another 4xx, or that robots.txt forbids, is given up. A redirect is a task of its own. A host that
+says Retry-After is left alone for that long. When the archive cannot be written, nothing is acked any more: the page is
 given back, and the worker drains.
 """
 
@@ -35,10 +35,10 @@ from timeoutq.errors import InvalidInput
 log = logging.getLogger(__name__)
 
 MOST_COUNTED = 10_000
-"""Of how many pages a process remembers how often they said Retry-After."""
+"""A process counts the Retry-After answers of this many pages at most; it forgets the oldest."""
 
 GIVEN_BACK = 5.0
-"""How long a page waits that was given back because the archive cannot be written, seconds."""
+"""Seconds that a page waits after it was given back because the archive cannot be written."""
 
 NOT_MODIFIED = 304
 

@@ -42,7 +42,7 @@ LEFT_ALONE = 120.0
 
 
 class Crawling:
-    """One crawl by the words of a command line; whatever happens, no process and no file of it is left."""
+    """One crawl, as the options say. Whatever happens, no process and no temporary file is left behind."""
 
     def __init__(self, options: Options, settings: Settings, console: Console, interrupts: Interrupts) -> None:
         self._options = options
@@ -82,7 +82,7 @@ class Crawling:
         summary = summarise(work.queue, recrawl=self._settings.recrawl)
         found = {**verdict, **summary.told()}
         if summary.again is not None:
-            found["pages"] += summary.again.pages  # they are never done
+            found["pages"] += summary.again.pages  # a page that is visited again is scheduled, never done
         if self._settings.warc:
             warc.mend(self._settings.warc)  # what killed workers have left
             files, size = warc.finished(self._settings.warc)
@@ -217,9 +217,11 @@ def watch(crawl: Crawl, kill: Callable[[int], bool], console: Console, quiet: bo
 
 
 def killer(work: Crawl, kills: int, until_the_end: bool, every: int) -> Callable[[int], bool]:
-    """Give what kills a worker when it is time: each `every` pages one that holds leases, or each second or two any.
+    """Give a function that kills a worker when it is time; call it often, with the number of pages that are done.
 
-    It is called with the number of pages done, and says whether more kills may come soon.
+    It kills `kills` workers that hold leases, one after each `every` pages; with `until_the_end` it kills any worker,
+    every one to two seconds. It returns whether the caller should call again soon, because the next kill depends on the
+    number of pages.
     """
     at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # any time will do
 
@@ -236,15 +238,8 @@ def killer(work: Crawl, kills: int, until_the_end: bool, every: int) -> Callable
 
 
 def members(queue: Queue, state: State) -> set[str]:
-    """Read a whole state, page by page."""
-    found: set[str] = set()
-    cursor: str | None = None
-    while True:
-        page = queue.list(state, cursor, 500)
-        found |= {entry.task for entry in page.entries}
-        cursor = page.cursor
-        if cursor is None:
-            return found
+    """Give the ids of all tasks in a state."""
+    return {entry.task for entry in queue.each(state)}
 
 
 def of_site(queue: Queue, state: State, start: str) -> set[str]:

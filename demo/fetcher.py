@@ -130,7 +130,11 @@ class Fetcher:
             await response.aclose()
 
     async def _page(self, exchange: Exchange, asked: Mapping[str, str]) -> Fetched:
-        """Fetch; what is no page is read for the archive alone, and it is not its fault if it never ends."""
+        """Fetch one URL. Raises `GiveUp` or `Retry` without an answer, and if a page of HTML cannot be read to its end.
+
+        Anything else (an error, a redirect, a file) is read only if there is an archive, and only for the archive: if
+        such a body is too long or never ends, the archive gets a part of it, and nothing is raised.
+        """
         headers: dict[str, str] = {}
         is_page = False
         try:
@@ -149,7 +153,7 @@ class Fetcher:
 
     def _judged(self, error: Exception) -> GiveUp | Retry:
         if isinstance(error, TooLong):
-            return GiveUp(f"the page has {error}: raise --max-bytes")
+            return GiveUp(f"the page has {error}: to read it, raise --max-bytes")
         if isinstance(error, Unreadable):
             return GiveUp(str(error))
         if isinstance(error, TimeoutError):
@@ -157,7 +161,11 @@ class Fetcher:
         return Retry(reason=said(error))
 
     async def _body(self, exchange: Exchange, response: httpx.Response, is_page: bool) -> bytearray:
-        """Read a body, unpacked if it is of a page; the exchange gets it as it was sent, as far as it came."""
+        """Read a body. Gives the unpacked bytes of a page, the bytes as they were sent of anything else.
+
+        `exchange.body` gets the bytes as they were sent, also if the body breaks off. Raises `TooLong`, `Unreadable`
+        and `Broken`.
+        """
         most = self._settings.max_bytes
         named = response.headers.get("content-length", "")
         if named.isdecimal() and int(named) > most and (is_page or self._archive is None):

@@ -38,9 +38,13 @@ Sitemaps = Annotated[
 Hosts = Annotated[
     int | None, typer.Option(min=1, max=MOST, help="Crawl this many generated hosts.", rich_help_panel=WHAT)
 ]
-Depth = Annotated[int | None, typer.Option(min=0, help="Follow links at most this far; exact.", rich_help_panel=WHAT)]
+Depth = Annotated[int | None, typer.Option(min=0, help="Crawl the pages within this many links.", rich_help_panel=WHAT)]
 SameSite = Annotated[
-    str | None, typer.Option(help=f"Follow links to the same … : {', '.join(SITES)}.", rich_help_panel=WHAT)
+    str | None,
+    typer.Option(
+        help=f"How far links may lead: to the same origin, to the same host, to any host ({', '.join(SITES)}).",
+        rich_help_panel=WHAT,
+    ),
 ]
 Include = Annotated[
     list[str] | None,
@@ -92,7 +96,7 @@ Redis = Annotated[str | None, typer.Option(help="Use this server instead of a pr
 KeptIn = Annotated[
     Path | None,
     typer.Option(
-        "--state", help="Keep the private server's data in this folder, and the queue.", rich_help_panel=WHERE
+        "--state", help="Keep the queue: store the private server's data in this folder.", rich_help_panel=WHERE
     ),
 ]
 Warc = Annotated[

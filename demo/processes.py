@@ -83,7 +83,7 @@ class Crawl:
     running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict[int, "subprocess.Popen[bytes]"])
     helpers: list[subprocess.Popen[bytes]] = field(default_factory=list["subprocess.Popen[bytes]"])
     files: dict[int, Path] = field(default_factory=dict[int, Path])
-    """What each process says, by process id."""
+    """The log file of each process, by process id."""
     leash: tuple[int, int] | None = None
     """A pipe: the processes end when its writing end is closed, however this process ends."""
     killed: int = 0
@@ -164,7 +164,7 @@ class Crawl:
         self.start_worker()
 
     def check(self) -> None:
-        """Say so when a process ended by itself."""
+        """Raise `DemoError`, with the end of its log, if a process has ended by itself."""
         for process in [*self.running.values(), *self.helpers]:
             if process.poll() is not None:
                 log = self.files[process.pid]

@@ -80,7 +80,7 @@ def _rows(verdict: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if again:
         rows += [
-            ("their visits", f"{again['visits']}"),
+            ("visits of these pages", f"{again['visits']}"),
             ("visits that found a change", f"{again['changed']}"),
             ("answered by 304 Not Modified", f"{again['unmodified']}"),
         ]

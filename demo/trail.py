@@ -46,7 +46,7 @@ class Seen:
     """Seconds from the last visit to this one."""
     visits: int = 0
     changed: int = 0
-    """Of how many visits the page was another than before."""
+    """How many visits found the page changed."""
     unmodified: int = 0
     """How many visits were answered by 304 Not Modified."""
     capture: Capture = field(default_factory=Capture)
@@ -85,7 +85,8 @@ class Trail:
     """How a page was found, and what was seen of it; the payload of its task."""
 
     depth: int = 0
-    """Links from the start: on a polite queue by the shortest way, elsewhere by the way that was found first."""
+    """How many links the page is away from the start: on a polite queue by the shortest path, else by the first path
+    that reached the page."""
     redirects: int = 0
     """Redirects in a row that led here."""
     seen: Seen | None = None

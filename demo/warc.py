@@ -1,11 +1,12 @@
-"""Archives of what was fetched: WARC 1.1 (ISO 28500), one response record a visit, each with its request.
+"""Archives what was fetched as WARC 1.1 (ISO 28500): for each visit, one response record and its request.
 
-A process writes files of its own and needs nobody's leave. What `write` has taken is on the disk when `write` is over,
-so a page is acked only after it is in the archive. The file that is written has the ending `.open`, and is locked; when
-it is large enough, or the process ends, the file loses that ending. A process that was killed leaves its file with the
-ending, and at its end perhaps a piece of a record: whoever opens the archive next cuts this piece off (`mend`).
+Each process writes files of its own. When `write` returns, the records are on the disk, so a page is acked only after
+it is in the archive. While a file is written, its name ends in `.open`, and the file is locked; when the file is large
+enough, or the process ends, it loses this ending. A process that was killed leaves a file that ends in `.open`, perhaps
+with a torn record at its end: the next process that opens the archive cuts the torn record off (`mend`).
 
-Whatever goes wrong on the disk is an `ArchiveError`, once and for all: the caller stops claiming. `fetcher.py` writes.
+After an error of the disk, every further `write` raises `ArchiveError`: the caller stops claiming. `fetcher.py` calls
+`write`.
 """
 
 from __future__ import annotations
@@ -95,10 +96,11 @@ class Archive:
             raise _cannot(self._folder, error) from error
 
     async def write(self, exchange: Exchange, before: Capture | None = None) -> Capture:
-        """Write one visit; give what the next record of its address may refer to. It is on the disk then.
+        """Write the records of one visit to the disk; give the capture that the next record of this URL may refer to.
 
-        `before` is what this archive has of the address: a 304, or a page that says the same, becomes a revisit record.
-        Raises `ArchiveError`, and nothing of the visit is in the archive; then, and for all further visits.
+        `before` is the last capture of this URL in the archive: a 304, or a page that is equal to it, becomes a revisit
+        record. Raises `ArchiveError` if the disk cannot be written: then nothing of the visit is in the archive, and
+        every later call raises the same error.
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, exchange, before)
 
@@ -220,8 +222,10 @@ class Archive:
         line = self._names(f"GET {_ascii(exchange.target)} HTTP/1.1", _written(exchange.asked), is_http_request=True)
         request = writer.create_warc_record(exchange.url, "request", http_headers=line)
         writer.write_request_response_pair(request, answer)
+        if profile:
+            return kept.getvalue(), before
         is_page = exchange.is_whole and 200 <= exchange.status < 300
-        return kept.getvalue(), before if profile else Capture(date, digest) if is_page else Capture()
+        return kept.getvalue(), Capture(date, digest) if is_page else Capture()
 
 
 def _profile(exchange: Exchange, before: Capture, digest: str) -> str:
@@ -273,9 +277,9 @@ def _cannot(place: Path, error: OSError) -> ArchiveError:
 
 
 def mend(folder: str | Path) -> list[Path]:
-    """Finish the files that processes have left which live no more; give their names. Raises `ArchiveError`.
+    """Finish the files of processes that are dead; give the paths of the finished files. Raises `ArchiveError`.
 
-    A piece of a record at the end is cut off. Its page was not acked, so the page is visited again.
+    A torn record at the end of a file is cut off. Its page was not acked, so the page is visited again.
     """
     found: list[Path] = []
     try:

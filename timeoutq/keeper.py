@@ -50,7 +50,10 @@ class AsyncClient(Protocol):
 
 
 class Held:
-    """The leases that a keeper holds, and what it says of its program. Safe to use from any thread."""
+    """The leases that a keeper holds, and what the keeper tells the queue about the program.
+
+    A `Keeper` may be used from any thread, an `AsyncKeeper` only in the event loop of its queue.
+    """
 
     def __init__(self, queue: Any, on_lost: OnLost | None, concurrency: int) -> None:
         if on_lost is not None and not callable(on_lost):
@@ -58,9 +61,9 @@ class Held:
         self.concurrency = arguments.count(concurrency, "concurrency", high=100_000)
         """How many tasks the program works on at once, as `workers` shows it."""
         self.acked = 0
-        """How many tasks the program has acked, as `workers` shows it; the program counts."""
+        """How many tasks the program has acked, for `workers` to show. The program counts them, the keeper does not."""
         self.failed = 0
-        """How many tasks the program has failed, as `workers` shows it; the program counts."""
+        """The same for tasks that the program has failed."""
         self.queue = queue
         self._on_lost = on_lost
         self._held: dict[int, Lease] = {}

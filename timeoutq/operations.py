@@ -357,7 +357,7 @@ class Operations:
 def _how(found: TaskList, how: How) -> Words:
     # the options that put and schedule have for all of their tasks
     words: Words = section("again") if arguments.flag(how.again, "again") else []
-    if callable(how.group):
+    if callable(how.group) and not isinstance(how.group, type):
         found.group_by(how.group)
     elif how.group is not None:
         words += section("group", arguments.host(how.group))

@@ -66,7 +66,11 @@ def rows(lines: list[str]) -> dict[str, list[str]]:
     text = [line.strip("│ ") for line in lines]
     head = next(i for i, line in enumerate(text) if line.startswith("hosts "))
     cells = [re.split(r" {2,}", line) for line in text[head:]]
-    return {found[0]: found[1:] for found in cells if len(found) > 1}
+    table: dict[str, list[str]] = {}
+    for name, *behind in cells:
+        if behind:
+            table.setdefault(name, behind)  # errors stand below, with their hosts in front
+    return table
 
 
 # ---- what is drawn

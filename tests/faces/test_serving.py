@@ -92,7 +92,7 @@ def test_a_wrong_option_of_a_worker_is_one_clear_line(
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("list", "The columns on a pipe: task, at, holder, error."),
+        ("list", "The columns on a pipe: task, at, holder, error, priority."),
         ("retry", "timeoutq requeue QUEUE --from failed --match GLOB"),
         ("worker", "like 10,30,60 or 500ms,10s,5m,2h,1d"),
         ("server", "Ctrl-C (SIGINT) or SIGTERM ends it"),

@@ -72,7 +72,7 @@ def serve(pages: int) -> None:
 
 
 def crawl() -> None:
-    """Crawl a site with the settings that stdin says; write the number of pages, the seconds, and those of CPU."""
+    """Crawl a site. Read `{"site": …, "settings": …}` from stdin, write `[pages, seconds, CPU seconds]` to stdout."""
     from scrapy import Spider, signals
     from scrapy.crawler import Crawler, CrawlerProcess
     from scrapy.settings import Settings

@@ -1,4 +1,4 @@
-"""How fast Scrapy crawls on timeoutq, beside its own scheduler in memory and, if it is there, beside scrapy-redis.
+"""How fast Scrapy crawls on timeoutq, compared with Scrapy's own scheduler and, if it is installed, scrapy-redis.
 
 One process of Scrapy crawls a site on loopback, which another process serves from memory. The spider, the site and all
 settings are the same each time, but for those that choose the scheduler. The three take turns within a round.
@@ -52,7 +52,7 @@ def _spiders(ground: Ground) -> Readings:
 
 @contextmanager
 def _site(pages: int) -> Iterator[str]:
-    """Serve a site of so many pages; give its address."""
+    """Serve a site of `pages` pages in a process of its own; give the site's address."""
     process = subprocess.Popen(  # noqa: S603  # our own command
         [sys.executable, "-c", f"import {crawled.__name__} as c; c.serve({pages})"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

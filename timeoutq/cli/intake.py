@@ -69,9 +69,10 @@ class Intake:
         self.tell(f"{where}: {said}" if where else said)
 
     def line(self, line: bytes, number: int) -> bytes | None:
-        """Give the URL of a line of a file of URLs: without blanks, a byte order mark, and a comment; None without one.
+        """Give the URL in a line of a file, without blanks, byte order mark and comment; None if the line has no URL.
 
-        A comment begins with a # at the beginning of the line or after a blank; elsewhere # begins a fragment.
+        A # at the beginning of the line or after a blank begins a comment; elsewhere it begins a fragment. `number`
+        counts lines from 1. Raises `InvalidInput`, which names the line, for UTF-16 and for a line that is too long.
         """
         if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise InvalidInput("line 1: the file is UTF-16: save it as UTF-8")
@@ -162,7 +163,7 @@ class Sitemaps:
 
 
 def voice(progress: Any) -> Callable[[str], None]:
-    """Give what prints lines on stderr above a bar of progress."""
+    """Give a function that prints a line on stderr, above the progress bar."""
     from rich.text import Text
 
     from timeoutq.text import safe
@@ -172,7 +173,7 @@ def voice(progress: Any) -> Callable[[str], None]:
 
 
 def place(path: Path | None) -> Callable[[int], str]:
-    """Give what names a line of a file, or of stdin."""
+    """Give a function from a line number to words like `seeds.txt, line 7`; None is standard input."""
     return partial(_line, "standard input" if path is None or str(path) == "-" else str(path))
 
 

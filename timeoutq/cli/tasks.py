@@ -267,7 +267,9 @@ Priority = Annotated[
 ]  # fmt: skip
 Improve = Annotated[
     bool,
-    typer.Option("--improve", help="Tasks in progress, or done at a lower priority, run once more with this one."),
+    typer.Option(
+        "--improve", help="With --priority: tasks in progress or done at a lower priority run once more at this one."
+    ),
 ]
 Durable = Annotated[int, typer.Option("--durable", metavar="N", help="Number of replicas that must confirm the tasks.")]
 
@@ -289,8 +291,9 @@ def put(
     For each named task, a line says "added", or the state that holds the task
     already, or "raised": the task was there with a lower priority, and has this
     priority and payload from now on. For a file, stdin or a sitemap, the answers
-    are counted. What --urls or --sitemap refuses is named on stderr, with its
-    line; all else is put, and the exit code is 2.
+    are counted. If --urls, --sitemap or --group-by refuses a URL, stderr says
+    which URL, on which line, and why. All other URLs are put, and the exit code
+    is 2, or 0 with --lenient.
     """
     if group is not None and group_by is not None:
         raise InvalidInput("give --group or --group-by, not both")

@@ -60,19 +60,19 @@ class Addon:
                 "AUTOTHROTTLE_ENABLED is turned off: on timeoutq, the queue decides how often a host is visited",
             )
 
-        def put(name: str, value: Any) -> None:
+        def override(name: str, value: Any) -> None:
             settings.set(name, value, priority=ABOVE_ALL)
 
-        put("SCHEDULER", plan.SCHEDULER)
-        put("TWISTED_REACTOR", REACTOR)
+        override("SCHEDULER", plan.SCHEDULER)
+        override("TWISTED_REACTOR", REACTOR)
         for name, part, place in (
             ("SPIDER_MIDDLEWARES", "timeoutq.scrapy.middlewares.SpiderSide", NEXT_TO_ENGINE),
             ("DOWNLOADER_MIDDLEWARES", "timeoutq.scrapy.middlewares.DownloaderSide", NEXT_TO_DOWNLOADER),
         ):
-            put(name, {**settings.getdict(name), part: place})
+            override(name, {**settings.getdict(name), part: place})
         # the queue is polite for all processes together
-        put("DOWNLOAD_DELAY", 0)
-        put("AUTOTHROTTLE_ENABLED", False)
-        put("DOWNLOAD_SLOTS", {})
-        put("CONCURRENT_REQUESTS_PER_IP", 0)
-        put("CONCURRENT_REQUESTS_PER_DOMAIN", max(1, settings.getint("CONCURRENT_REQUESTS")))
+        override("DOWNLOAD_DELAY", 0)
+        override("AUTOTHROTTLE_ENABLED", False)
+        override("DOWNLOAD_SLOTS", {})
+        override("CONCURRENT_REQUESTS_PER_IP", 0)
+        override("CONCURRENT_REQUESTS_PER_DOMAIN", max(1, settings.getint("CONCURRENT_REQUESTS")))

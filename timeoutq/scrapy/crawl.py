@@ -37,13 +37,13 @@ from timeoutq.worker import Worker
 log = logging.getLogger(__name__)
 
 NOT_POLITE = "this queue is not polite"
-"""How the refusal of a priority begins, if the queue takes none."""
+"""What the message says when a queue refuses a priority because the queue is not polite."""
 LOOK_EVERY = 0.2
 """Seconds between two looks at the engine: whether it closes, and whether it has dropped a request."""
 ANY_TIME = 1e6
 """Seconds for which a worker may drain: Scrapy itself decides how long it waits for what it fetches."""
 LONGEST_WAIT = 600.0
-"""The most seconds until a task is tried again whose callback the spider lacks."""
+"""If the spider lacks the callback of a task, the task is tried again after this many seconds at most."""
 
 
 class Crawl:
@@ -57,8 +57,8 @@ class Crawl:
         self._crawler = crawler
         self._ready: deque[Visit] = deque()
         self._taken: set[Visit] = set()
-        self._missing: set[int] = set()
-        """Visits of which the engine did not know when it was last looked."""
+        self._missing: set[Visit] = set()
+        """Visits whose request the engine did not have at the last look."""
         self._parent: Visit | None = None
         """The visit whose request is on its way from the middleware to the scheduler."""
         self._strays: list[Task] = []
@@ -72,6 +72,8 @@ class Crawl:
         """Whether the queue takes priorities. Its operator may end its politeness; then it refuses them."""
         self.is_drained = False
         self._is_closed = False
+        self._stopping = False
+        """Whether the worker was told to claim no more, because the engine closes."""
         self.queue: AsyncQueue
 
     # ---- the beginning and the end
@@ -84,7 +86,11 @@ class Crawl:
         return spider
 
     async def open(self) -> None:
-        """Open the queue, and begin to work. Raises `InvalidInput` for a queue that is not this spider's."""
+        """Open the queue, put the start task if need be, and start the worker.
+
+        Raises `InvalidInput` for a name that no queue may have, and for a queue that another spider made or that is not
+        polite.
+        """
         self._usual = self._crawler.settings["REQUEST_FINGERPRINTER_CLASS"] == (
             "scrapy.utils.request.RequestFingerprinter"
         )
@@ -112,27 +118,34 @@ class Crawl:
                 self._worker.stop(now=True)
             await asyncio.wait({self._working}, timeout=self.queue.talk.deadline + 5)
             self._tell_stats()
-        if self._strays:
-            await self._put_strays()
-        if hasattr(self, "queue"):
-            await self.queue.close()
-        atexit.unregister(self._give_back)
+        try:
+            if self._putting is not None:
+                self._putting.cancel()  # two that put would delete requests that nobody has put
+                await asyncio.wait({self._putting})
+            while self._strays:
+                await self._put_strays()
+        finally:
+            if hasattr(self, "queue"):
+                await self.queue.close()
+            atexit.unregister(self._give_back)
 
     def _give_back(self) -> None:
-        # a second Ctrl-C stops the event loop: nothing of this process is left but this
+        # after a second Ctrl-C there is no event loop any more: only this function, by atexit, can give leases back
         worker = self._worker
         if worker is not None and worker.held:
-            with suppress(TimeoutqError):
+            with suppress(TimeoutqError):  # else the leases run out, and other processes take the pages then
                 self._twin.release(list(worker.held.values()))
 
     def _work(self) -> None:
+        self._tell_stats()  # the last numbers of the worker before
+        self._told.clear()
         self.is_drained = False
         self._worker = Worker(
             self.queue,
             self._handle,
             concurrency=self.plan.batch,
             prefetch=0,
-            retry=(self.queue.retry.wait, self._is_no_retry),
+            retry=(self.queue.retry.wait, self._is_last_attempt),
             burst=not self.plan.stay,
             signals=False,
             drain_deadline=ANY_TIME,
@@ -171,14 +184,18 @@ class Crawl:
         try:
             await visit.over
         finally:
-            visit.finish()  # the lease is lost, or the worker ends
+            visit.finish()  # no effect after a normal end; else the lease is lost, or the worker ends
             self._taken.discard(visit)
         if visit.found and not visit.puts_with_ack:
             await self.put(visit.found)  # what a failed callback has found is kept
         return visit.result()
 
-    def _is_no_retry(self, state: RetryCallState) -> bool:
-        """Give up on all errors but a `Retry`: that of RetryMiddleware, which counts to RETRY_TIMES itself."""
+    def _is_last_attempt(self, state: RetryCallState) -> bool:
+        """Say whether the task goes to `failed` now.
+
+        No after a `Retry`, because RetryMiddleware counts to RETRY_TIMES itself, and no if the queue has refused a
+        priority: the next attempt puts without priorities. Yes after every other error.
+        """
         error = None if state.outcome is None else state.outcome.exception()
         return not (isinstance(error, Retry) or (error is not None and self._is_about_politeness(error)))
 
@@ -217,7 +234,6 @@ class Crawl:
         while self._ready:
             visit = self._ready.popleft()
             if not visit.is_over and visit.request is not None:
-                visit.is_taken = True
                 self._taken.add(visit)
                 return visit.request
         return None
@@ -230,7 +246,8 @@ class Crawl:
     # ---- requests go out
 
     def send(self, visit: Visit, request: Request) -> None:
-        """Hand a request that a visit has yielded to the engine, which hands it to the scheduler, which calls `add`."""
+        """Hand the engine a request that a visit has yielded. Within this call, the engine calls the scheduler's
+        `enqueue_request`, and that calls `add`, which finds the visit in `_parent`."""
         before, self._parent = self._parent, visit
         try:
             self.engine.crawl(request)
@@ -453,12 +470,10 @@ class Crawl:
                 visit.finish()
             self.seeds.stop()
 
-    _stopping = False
-
     def _find_dropped(self) -> None:
         """End visits whose requests have left the engine without a word: a middleware has dropped or replaced them."""
-        gone = {id(v) for v in self._taken if v.request is not None and not self.engine.has(v.request)}
-        for visit in [v for v in self._taken if id(v) in gone & self._missing]:
+        gone = {visit for visit in self._taken if visit.request is not None and not self.engine.has(visit.request)}
+        for visit in gone & self._missing:  # missing at two looks in a row: at one look it may be between two steps
             if not visit.output_over:
                 visit.close(GiveUp("Scrapy has dropped the request before a callback or an errback was called"))
             visit.finish()
@@ -478,11 +493,10 @@ class Crawl:
             return
         tally = self._worker.tally
         for name in ("claimed", "acked", "failed", "released", "lost"):
-            now = getattr(tally, name)
-            key = f"{id(self._worker)} {name}"
-            if now != self._told.get(key, 0):
-                self._count(f"timeoutq/{name}", now - self._told.get(key, 0))
-                self._told[key] = now
+            now, told = getattr(tally, name), self._told.get(name, 0)
+            if now != told:
+                self._count(f"timeoutq/{name}", now - told)
+                self._told[name] = now
 
 
 def _is_retry(request: Request, of: Request) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import TYPE_CHECKING, Any, Self
@@ -107,7 +108,12 @@ def seconds_of(retry_after: bytes | None) -> float:
     """Give the seconds of a Retry-After header; 0 for none, and for what cannot be read."""
     text = (retry_after or b"").decode("latin-1").strip()
     try:
-        seconds = float(text) if text.isdigit() else parsedate_to_datetime(text).timestamp() - time()
+        if text.isdigit():
+            seconds = float(text)
+        else:
+            date = parsedate_to_datetime(text)
+            # a date without a zone is GMT, like every date in HTTP
+            seconds = (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp() - time()
     except (ValueError, OverflowError):
         return 0.0
     return min(LONGEST_WAIT, max(0.0, seconds)) if math.isfinite(seconds) else 0.0

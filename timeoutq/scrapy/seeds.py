@@ -1,8 +1,8 @@
 """The start of a spider, once for each queue: a task of its own, whose handler goes through the start requests.
 
-Whichever process claims this task puts the start requests. While the task is not done, the queue is not drained, so no
-process that is early ends too soon; and if the process is killed, another one does the task again. When all start
-requests are in the queue, a mark in the queue's settings says so, and no process puts the task again.
+The process that claims the start task puts the start requests. Until the start task is done, the queue is not drained,
+so no other process ends for lack of work; if the process is killed, another process does the start task again. When all
+start requests are in the queue, a mark in the queue's settings says so, and no process puts the start task again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from timeoutq.scrapy.visits import End, Visit
 log = logging.getLogger(__name__)
 
 AT_ONCE = 100
-"""So many start requests are put in one call."""
+"""How many start requests are put in one call, at most."""
 PATIENCE = 0.1
-"""Seconds for which start requests wait for others."""
+"""Seconds without a further start request after which those that were gathered are put."""
 
 
 class Sower(Protocol):
@@ -109,9 +109,8 @@ class Seeds:
         finally:
             self.visit = None
         await self._put(visit)
-        if visit.end is not None:
-            return visit.result()
-        await mark_started(self._crawl.queue)
+        if visit.end is None:
+            await mark_started(self._crawl.queue)
         return visit.result()
 
     async def _put(self, visit: Visit) -> None:
@@ -121,7 +120,7 @@ class Seeds:
 
 
 async def _each(start: Any) -> AsyncIterator[Any]:
-    """Go through the start requests; give None when what was given may be put, because the next one takes its time."""
+    """Give the start requests and items of a spider, one by one; give None if none has come for `PATIENCE` seconds."""
     if not hasattr(start, "__aiter__"):
         for number, one in enumerate(start):
             yield one

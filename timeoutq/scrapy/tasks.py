@@ -58,7 +58,10 @@ def canonical(url: str) -> str:
 
 
 def base_id(request: Request, prints: Fingerprinter, *, usual: bool) -> str:
-    """Give the id that two requests share if Scrapy counts them as one; `usual`: by its own fingerprinter."""
+    """Give the id of a request: two requests that Scrapy counts as one have the same id.
+
+    `usual` says that the project uses Scrapy's own fingerprinter, and not one of the project.
+    """
     if usual and request.method == "GET" and not request.body and not request.meta.get("verbatim_url"):
         id = canonical(request.url)
         if len(id) <= LONGEST_URL:
@@ -79,7 +82,11 @@ def fresh_id(base: str, parent: str, number: int) -> str:
 
 @dataclass(slots=True)
 class Origin:
-    """What a request inherits from its parent without wanting it."""
+    """The visit that a request comes from, as far as `payload_of` must know it.
+
+    Scrapy writes `download_slot` into the meta of each request that it fetches, and spiders hand the meta on. A slot
+    that came about so is not a group that the spider has chosen.
+    """
 
     slot: str | None = None
     """The `download_slot` that Scrapy has written into the meta of the parent."""
@@ -265,9 +272,7 @@ def _meta(request: Request, origin: Origin) -> tuple[dict[str, Any], str | None]
     meta = request.meta
     slot = meta.get("download_slot")
     keeps_slot = isinstance(slot, str) and slot != origin.slot and slot != _host(request.url)
-    if not (RUNTIME & meta.keys()) and (slot is None or keeps_slot):
-        return meta, slot
-    dropped = RUNTIME if keeps_slot or slot is None else RUNTIME | {"download_slot"}
+    dropped = RUNTIME if keeps_slot else RUNTIME | {"download_slot"}
     return {key: value for key, value in meta.items() if key not in dropped}, slot if keeps_slot else None
 
 

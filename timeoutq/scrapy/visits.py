@@ -49,8 +49,6 @@ class Visit:
         """Whether the request came from the spider's start."""
         self.keeps_slot = False
         """Whether the task named its `download_slot`."""
-        self.is_taken = False
-        """Whether the engine has taken the request."""
         self.has_response = False
         """Whether a response has reached the spider's side: from then on, all output passes the spider middleware."""
         self.items = 0
@@ -99,7 +97,7 @@ class Visit:
         self.close(GiveUp(words))
 
     def close(self, end: Release | BaseException) -> None:
-        """Note how the visit ends, unless this is known already; the visit ends when its output is over."""
+        """Note how the visit will end; the first note counts. This does not end the visit: `finish` and `_look` do."""
         if self.end is None:
             self.end = end
 
@@ -110,7 +108,7 @@ class Visit:
 
     @property
     def puts_with_ack(self) -> bool:
-        """Whether what was found goes with the ack; a visit that is released finds it again."""
+        """Whether nobody has to put what was found: the ack does, or the visit is released and finds it again."""
         return isinstance(self.end, Release) or (self.end is None and self.retry is None)
 
     def result(self) -> End:

@@ -30,7 +30,7 @@ LONGEST_TEXT = 8192
 """What is kept of the text of an element, characters."""
 
 HEAD = 512
-"""By this many bytes XML is told from text."""
+"""How many of the first bytes decide whether a sitemap is XML or text."""
 
 _ROOTS = {"urlset": "url", "sitemapindex": "sitemap"}
 _BLANKS = b" \t\r\n"

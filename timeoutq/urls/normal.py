@@ -64,7 +64,8 @@ def normalise(url: str, base: str | None = None) -> str:
     any case, in Unicode or with escapes, an IPv4 address in hex or octal, an IPv6 address written at length, the usual
     port. So does what names one page nearly everywhere: escapes of letters, escapes in lower case, the order of
     different query arguments (equal ones keep their order), `+` and `%20` in the query, empty query arguments, a dot
-    at the end of the host. The user's name and password and the fragment are dropped. The form of a form is itself.
+    at the end of the host. The user's name, the password and the fragment are dropped. `normalise` does not change what
+    it has given.
 
     Raises `BadUrl`, whose `reason` says what is wrong: another scheme, no scheme and no `base`, a host or a port that
     cannot exist, more than 1,024 bytes in the end. Raises `InvalidInput` for what is no `str`.
@@ -72,7 +73,7 @@ def normalise(url: str, base: str | None = None) -> str:
     if not isinstance(url, str):
         raise InvalidInput(f"a URL is str, not {type(url).__name__}: {shown(url)}")
     if len(url) <= MAX_ID and _NORMAL.fullmatch(url):
-        return str.__str__(url)
+        return str.__str__(url)  # a plain str, also of a subclass
     try:
         return _formed(_read(url, None if base is None else _base(base)))
     except _Refused as refused:

@@ -32,7 +32,8 @@ class Limits:
     """What a sitemap may cost; the protocol allows 50,000 pages and 50 MiB, unpacked, for each file."""
 
     sent: int = 50 * MIB
-    """The bytes of one sitemap as they are sent, or as they are in the file."""
+    """The bytes of one sitemap as they are sent, or of a local file of gzip. A local file that is not packed has only
+    the limit `unpacked`."""
     unpacked: int = 100 * MIB
     """The bytes of one sitemap once they are unpacked."""
     pages: int = 10_000_000
@@ -73,11 +74,14 @@ def sitemap(
     refused: Refused | None = None,
     transport: Transport | None = None,
 ) -> Iterator[Page]:
-    """Give the pages that a sitemap names: a URL on http or https, or a file. It blocks while it fetches.
+    """Give the pages that a sitemap names. `source` is a URL on http or https, or a file.
 
-    A sitemap is XML or a text of one URL per line, packed by gzip or not. The sitemaps that an index or a robots.txt
-    names are read in their turn, each once. `refused` is called with the place and the error of each URL and of each
-    further sitemap that cannot be used, and the rest goes on; without it, the first such error is raised.
+    The call blocks while it downloads, and a download raises `RuntimeError` inside a running event loop: in asyncio,
+    write `await asyncio.to_thread(list, sitemap(source))`. A sitemap is XML or a text of one URL per line, packed by
+    gzip or not. The sitemaps that an index or a robots.txt names are read in their turn, each once. `refused` is called
+    with the place and the error of each URL and of each further sitemap that cannot be used, and the rest goes on;
+    without it, the first such error is raised.
+
     `transport` is called for each download and gives the transport of httpx that carries the requests: an index on the
     web may name any address, and a transport can refuse private ones (`httpx.ConnectError`).
 

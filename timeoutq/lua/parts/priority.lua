@@ -1,9 +1,9 @@
 -- priority: on a polite queue, the task with the highest priority is the next of its host. A queue uses this as soon as a put has
 -- given a priority; tasks without one have 0
 -- priorities  the priority of each task that has one, a whole number from -1000 to 1000; kept also while the task is done
--- A task stands in its lane at the time at which it became ready, in ms, less 2^41 for each point of its priority: so a higher
--- priority goes first, and among equals the longest wait
-local point = 2199023255552
+-- The score of a task in the lane of its host is the time at which the task became ready, in ms, minus 2^41 for each point of
+-- priority. So the task with the highest priority goes first, and among equals the task that has waited longest
+local point = 2199023255552 -- 2^41
 local ahead_of, unrank
 
 -- rank: the priority that a word says; nil for one that is none

@@ -2,14 +2,15 @@
 -- PARTS switch priority ready
 local chosen_of, raised_by, raise, grade
 
--- levels_of: the priorities that a put gives, each at the place of its task, false where it gives none; nil when it gives none at
--- all. If they cannot be used, the second value is an error: the verb replies with it and writes nothing
+-- levels_of: the priorities of a put: levels[i] is the priority of ids[i], or false if this task has none; nil if the put has no
+-- priority at all. If a priority cannot be used, gives nil and an error: the verb replies with the error and writes nothing
 local function levels_of(ids, given)
   if #ids == 0 or not given.priority and not given.priorities then return nil end
   if not polite then
     return nil, {err = 'PRIORITY this queue is not polite, and ready tasks of a queue that is not polite have no order: make it '
       .. 'polite (politeness=Politeness(delay=0, per_host=1000) keeps nobody waiting), or use one queue for each priority'}
   end
+  -- fail on keys of a foreign type, and for lack of rights, before anything is written
   redis.call('HLEN', key('priorities'))
   redis.call('HLEN', key('rerun'))
   local levels, own = {}, given.priorities or {}
@@ -29,7 +30,7 @@ local function levels_of(ids, given)
 end
 
 if polite then
-  -- chosen_of: of an id that is named several times, which place counts: the one with the highest priority
+  -- chosen_of: for each id, the place that counts: if a put names an id several times, the place with the highest priority
   function chosen_of(ids, levels)
     local chosen = {}
     for i = 1, #ids do
@@ -39,8 +40,10 @@ if polite then
     return chosen
   end
 
-  -- raised_by: what a put does to the tasks that are there: by place, up where it raises one that has not been claimed; marked for
-  -- one in progress that is to run once more; back for one that is done. The last two only where the put says `improve`
+  -- raised_by: what a put with priorities does to each task that the queue has already. found[i] is 'up': ids[i] waits for a claim,
+  -- and gets the higher priority; 'marked': ids[i] is in progress, and runs once more; 'back': ids[i] is done, and comes back;
+  -- nil: nothing. 'marked' and 'back' only for tasks with improve: `improve` is nil for none, {} for all, or a list of places.
+  -- where[i] is the state: t todos, w waiting, s scheduled, p in progress, d done. Gives `found`, and the priorities before
   function raised_by(ids, where, levels, chosen, improve)
     local found, all = {}, improve and #improve == 0
     local had, improves = redis.call('HMGET', key('priorities'), unpack(ids)), {}
@@ -62,7 +65,7 @@ if polite then
     return found, had
   end
 
-  -- raise: write what raised_by() has found, but for what comes back
+  -- raise: write the new priorities, payloads and marks that raised_by() has found. Done tasks come back in add()
   function raise(ids, where, levels, found, had, bodies)
     local names
     for i = 1, #ids do
@@ -82,7 +85,7 @@ if polite then
     end
   end
 
-  -- grade: keep the priorities of new tasks; one that comes back without a priority keeps the one that it had
+  -- grade: store the priorities of tasks that are added; a task that comes back without a priority keeps the priority that it had
   function grade(ids, fresh, where, levels)
     local rows, none = {}, {}
     for n = 1, #fresh do

@@ -10,7 +10,7 @@ if uses then
     return has('rerun') and redis.call('HMGET', key('rerun'), unpack(ids)) or {}
   end
 
-  -- renew: the marked ones of these tasks have from now on what their marks say, and are marked no longer
+  -- renew: give each marked task the priority and the payload of its mark, and remove the mark
   function renew(ids, marks)
     local gone = {}
     for i = 1, #ids do
@@ -24,8 +24,8 @@ if uses then
     if #gone > 0 then redis.call('HDEL', key('rerun'), unpack(gone)) end
   end
 
-  -- run_again: the runs of those tasks in progress end that `which` says true for: the marked ones are ready again, with a clean
-  -- record; gives them and their hosts. From now on `which` says false for them, and `over` true
+  -- run_again: which[i] says that the run of ids[i] has just ended. If that task is marked, make it ready again, with a clean
+  -- record, and set which[i] to false and over[i] to true. Gives the tasks that are ready again, and their hosts
   function run_again(ids, which, over)
     local marks, anew, kept = marks_of(ids), {}, {}
     for i = 1, #ids do
