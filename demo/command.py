@@ -63,9 +63,11 @@ def main(
     On its own site, it kills two workers on the way by default, and shows that nothing is lost.
     """
     given = Options(
-        site, url, tuple(sitemap or ()), hosts, depth, same_site, tuple(include or ()), tuple(exclude or ()), delay,
-        per_host, max_bytes, allow_private, recrawl, first, shortest, longest, workers, kills, kill, queue, keep, redis,
-        state, warc, warc_bytes, results, as_json,
+        site=site, url=url, sitemap=tuple(sitemap or ()), hosts=hosts, depth=depth, same_site=same_site,
+        include=tuple(include or ()), exclude=tuple(exclude or ()), delay=delay, per_host=per_host,
+        max_bytes=max_bytes, allow_private=allow_private, recrawl=recrawl, first=first, shortest=shortest,
+        longest=longest, workers=workers, kills=kills, kill=kill, queue=queue, keep=keep, redis=redis, state=state,
+        warc=warc, warc_bytes=warc_bytes, results=results, as_json=as_json,
     )  # fmt: skip
     run(given, options.settings_of(given))
 

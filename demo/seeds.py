@@ -62,7 +62,7 @@ class Seeds:
 
     def _refuse(self, where: str, error: InvalidInput) -> None:
         self.refused += 1
-        said = f"{error.url[:200]!r} is refused: {error.reason}" if isinstance(error, BadUrl) else str(error)
+        said = error.words if isinstance(error, BadUrl) else str(error)
         self.tell(f"{where}: {said}" if where else said)
 
     def _transport(self) -> httpx.AsyncBaseTransport:

@@ -28,6 +28,11 @@ class BadUrl(InvalidInput):
         self.url = url
         self.reason = reason
 
+    @property
+    def words(self) -> str:
+        """The URL, cut to a length that fits into a line, and what is wrong with it."""
+        return f"{self.url[:200]!r} is refused: {self.reason}"
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle it whole: a pool of processes hands errors over that way."""
         return _bad_url, (str(self), self.url, self.reason)

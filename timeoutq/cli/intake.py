@@ -51,21 +51,21 @@ class Intake:
 
     def check(self) -> None:
         """Raise `InvalidInput` for options that do not go together, and `MissingExtra` if a package is missing."""
-        if self.lenient and not self.strange:
+        if self.lenient and not self.is_needed:
             raise InvalidInput("--lenient goes with --urls, --sitemap or --group-by: nothing else refuses single lines")
-        if self.strange:
+        if self.is_needed:
             import_module("timeoutq.urls")  # it says which package is missing
 
     @property
-    def strange(self) -> bool:
-        """Whether anything is done here at all."""
+    def is_needed(self) -> bool:
+        """Whether an option asks for what this module does."""
         return self.urls or self.by is not None
 
     def refuse(self, where: str, error: InvalidInput) -> None:
         """Count and tell what is left out."""
         self.refused += 1
         self.sitemaps += not isinstance(error, BadUrl)
-        said = f"{error.url[:200]!r} is refused: {error.reason}" if isinstance(error, BadUrl) else str(error)
+        said = error.words if isinstance(error, BadUrl) else str(error)
         self.tell(f"{where}: {said}" if where else said)
 
     def line(self, line: bytes, number: int) -> bytes | None:
@@ -82,7 +82,7 @@ class Intake:
 
     def take(self, task: bytes | Task, where: str) -> bytes | Task | None:
         """Give a task as it is put; None if it is refused."""
-        if not self.strange:
+        if not self.is_needed:
             return task
         from timeoutq.urls import domain, host, normalise
 

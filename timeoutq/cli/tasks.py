@@ -117,7 +117,7 @@ class Source:
                 found = bare if bare is None or self.payload is None else Task(bare, self.payload)
             else:
                 found = _read_line(line, number, self.as_jsonl, self.payload)
-            if found is not None and intake.strange:
+            if found is not None and intake.is_needed:
                 found = intake.take(found, where(number))
             if found is not None:
                 yield read, len(line), found
@@ -198,7 +198,7 @@ def _put_named(
     from timeoutq.model import Task, raw
 
     given: Any = tasks if body is None else [Task(task, body) for task in tasks]
-    if intake.strange:
+    if intake.is_needed:
         taken = [
             intake.take(raw(task) if body is None else Task(task, body), f"task {number}")
             for number, task in enumerate(tasks, 1)

@@ -158,7 +158,11 @@ class Crawl:
         try:
             await worker.run()
         except Exception as error:
-            self._say(logging.ERROR, "the worker of queue %s has ended: %s", self.queue.name, error)
+            trace = None if isinstance(error, TimeoutqError) else error  # its message says all
+            telling.say(
+                log, logging.ERROR, "the worker of queue %s has ended: %s", self.queue.name, error,
+                fields={"spider": self.spider}, exc_info=trace,
+            )  # fmt: skip
             reason = "timeoutq_error"
         self.is_drained = True
         if reason and not self.engine.is_closing:
@@ -197,9 +201,9 @@ class Crawl:
         priority: the next attempt puts without priorities. Yes after every other error.
         """
         error = None if state.outcome is None else state.outcome.exception()
-        return not (isinstance(error, Retry) or (error is not None and self._is_about_politeness(error)))
+        return not (isinstance(error, Retry) or (error is not None and self._notices_end_of_politeness(error)))
 
-    def _is_about_politeness(self, error: BaseException) -> bool:
+    def _notices_end_of_politeness(self, error: BaseException) -> bool:
         """Say whether the queue has refused a priority because it is no longer polite; if so, give it no more."""
         if not isinstance(error, InvalidInput) or NOT_POLITE not in str(error):
             return False
@@ -214,7 +218,7 @@ class Crawl:
         try:
             await self.queue.put(found)
         except InvalidInput as error:
-            if not self._is_about_politeness(error):
+            if not self._notices_end_of_politeness(error):
                 raise
             await self.queue.put([Task(task.task, task.payload, task.group) for task in found])
 

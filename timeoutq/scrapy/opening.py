@@ -9,7 +9,7 @@ import logging
 
 from scrapy import Spider
 
-from timeoutq import sending, telling
+from timeoutq import arguments, sending, telling
 from timeoutq.client import AsyncQueue
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Politeness, Stats
@@ -22,17 +22,17 @@ OWNER, STARTED = "scrapy_spider", "scrapy_started"
 
 
 async def opened(plan: Plan, spider: Spider) -> tuple[AsyncQueue, bool]:
-    """Open the queue; say whether the start requests were put before.
+    """Open the queue. Gives the queue, and whether its start requests were put before.
 
     Raises `InvalidInput` for a name that no queue may have, and for a queue that another spider made or that is not
     polite.
     """
-    try:
-        queue = AsyncQueue(plan.queue or spider.name, plan.url, timeout=plan.lease)
-    except InvalidInput as error:
-        if plan.queue is None and "name" in str(error):
+    if plan.queue is None:
+        try:
+            arguments.queue_name(spider.name)
+        except InvalidInput as error:
             raise InvalidInput(f"the spider's name cannot be that of a queue: {error}; set TIMEOUTQ_QUEUE") from None
-        raise
+    queue = AsyncQueue(plan.queue or spider.name, plan.url, timeout=plan.lease)
     try:
         return queue, await _adopt(queue, plan, spider)
     except BaseException:

@@ -9,6 +9,7 @@ import asyncio
 import ssl
 import tempfile
 from collections.abc import Callable, Mapping
+from errno import EDQUOT, ENOSPC
 from functools import lru_cache
 from typing import IO
 
@@ -62,7 +63,8 @@ async def _within(
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise BadSitemap(f"it cannot be fetched: {error or type(error).__name__}") from error
     except OSError as error:
-        raise BadSitemap(f"the temporary file cannot be written: {error.strerror}; free some space") from error
+        cure = "; free some space for temporary files" if error.errno in (ENOSPC, EDQUOT) else ""
+        raise BadSitemap(f"it cannot be fetched: {error.strerror or error}{cure}") from error
 
 
 async def _download(url: str, sent: int, unpacked: int, file: IO[bytes], transport: Transport | None) -> None:
