@@ -371,6 +371,17 @@ def test_a_handler_may_improve_its_own_task(fake: FakeQueue, keep: Any) -> None:
 # ---- nothing is left behind
 
 
+@pytest.mark.parametrize("keep", [0, 1, None])
+def test_what_an_improved_page_that_links_to_itself_has_found_is_put(fake: FakeQueue, keep: Any) -> None:
+    fake.configure(keep_done=keep)
+    fake.put(page(1), priority=-5)
+    (lease,) = fake.claim(1)
+    fake.put(page(1), priority=-1, improve=True)
+    fake.ack(lease, put=[page(1), page(2), Task(page(3), priority=-4)])
+    assert set(visits(fake)) == {page(1), page(2), page(3)}
+    assert fake.stats().counters["acked"] == 4
+
+
 @pytest.mark.parametrize("gone", ["not kept", "pruned", "forgotten", "pulled", "improved and forgotten"])
 def test_a_task_that_is_gone_leaves_no_priority_behind(fake: FakeQueue, gone: str) -> None:
     raw = fakeredis.FakeRedis(server=fake.clock.server)

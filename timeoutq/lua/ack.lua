@@ -59,6 +59,7 @@ if #anew > 0 then
   count_up(stats, 'acked', #anew)
   depart(anew, anew_names, 1, 0)
   arrive(anew, anew_names)
+  if itself then add(found, given, false, false, levels) end
   if #ended == 0 then turn() end
 end
 if #ended > 0 then
