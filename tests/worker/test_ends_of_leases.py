@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -44,29 +43,31 @@ class Tasks:
     def __init__(self) -> None:
         self.begun: list[str] = []
         self.gives: dict[str, object] = {}
-        self._gates: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+        self._gates: dict[str, threading.Event] = {}
 
     def end(self, *tasks: str) -> None:
         for task in tasks:
-            self._gates[task].set()
+            self._gate(task).set()
 
     def handler(self, shape: str) -> Any:
         async def in_loop(lease: Lease) -> object:
             self.begun.append(lease.task)
-            while not self._gates[lease.task].is_set():
+            while not self._gate(lease.task).is_set():
                 await asyncio.sleep(0.005)
             return self._give(lease.task)
 
         def in_thread(lease: Lease) -> object:
-            gate = self._gates[lease.task]  # made before the test may ask for it: two threads could make two
             self.begun.append(lease.task)
-            gate.wait(60)
+            self._gate(lease.task).wait(60)
             return self._give(lease.task)
 
         def awaited(lease: Lease) -> object:
             return in_loop(lease)
 
         return {"async": in_loop, "thread": in_thread, "awaited": awaited}[shape]
+
+    def _gate(self, task: str) -> threading.Event:
+        return self._gates.setdefault(task, threading.Event())  # in one step: two threads must not make two
 
     def _give(self, task: str) -> object:
         came = self.gives.get(task)
