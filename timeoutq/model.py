@@ -32,10 +32,10 @@ class Task:
     group: str | None = None
     """On a polite queue, the host that the task counts for. None stands for the `group` of the call, or the host of the
     task's URL."""
-    priority: int | None = None
+    priority: int | None = field(default=None, kw_only=True)
     """On a polite queue, -1000 to 1000: of the tasks that wait for one host, the one with the highest priority is next.
     None stands for the `priority` of the call, or 0."""
-    improve: bool = False
+    improve: bool = field(default=False, kw_only=True)
     """As `improve=` of `put`, for this task."""
 
     def __init__(
@@ -43,6 +43,7 @@ class Task:
         task: TaskId,
         payload: Payload = None,
         group: str | None = None,
+        *,
         priority: int | None = None,
         improve: bool = False,
     ) -> None:

@@ -75,7 +75,7 @@ def _read_line(line: bytes, number: int, as_jsonl: bool, payload: Any) -> bytes 
             arguments.priority(priority)
         elif improve:
             raise InvalidInput('"improve" compares priorities: add "priority" to the line')
-        return Task(task, fields.get("payload"), group, priority, bool(improve))
+        return Task(task, fields.get("payload"), group, priority=priority, improve=bool(improve))
     except InvalidInput as error:
         raise InvalidInput(f"line {number}: {error}") from error
 
