@@ -223,6 +223,22 @@ def test_of_an_id_that_is_named_twice_the_highest_priority_counts(fake: FakeQueu
     assert (fake.inspect(page(1)).priority, fake.inspect(page(1)).payload) == (2, "b")
 
 
+def test_of_a_known_id_that_is_named_twice_each_place_counts_for_what_it_says(fake: FakeQueue) -> None:
+    fake.put(page(1), priority=-5)
+    assert visits(fake) == [page(1)]
+    assert "added" in list(fake.put(page(1), Task(page(1), priority=-2, improve=True)))
+    assert visits(fake) == [page(1)]
+    assert "added" in list(fake.put(Task(page(1), priority=1, improve=True), Task(page(1), "b", priority=2)))
+    assert (fake.inspect(page(1)).priority, fake.inspect(page(1)).payload) == (2, "b")
+    assert visits(fake) == [page(1)]
+    busy(fake)
+    fake.put(page(2), priority=-5)
+    assert "raised" in list(fake.put(page(2), Task(page(2), priority=-2)))
+    assert fake.inspect(page(2)).priority == -2
+    fake.put(page(3), Task(page(3), priority=-2))
+    assert fake.inspect(page(3)).priority == 0
+
+
 def test_schedule_raises_a_waiting_task_that_is_named_twice_and_leaves_it_where_it_is(fake: FakeQueue) -> None:
     busy(fake)
     fake.put(page(1))

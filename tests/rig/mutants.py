@@ -590,14 +590,14 @@ MUTANTS = [
     Mutant(
         "of an id that is named twice the last counts",
         "lua/parts/raise.lua",
-        "levels[i] and levels[i] > (levels[before] or 0)",
+        "levels[i] and levels[i] > (levels[before] or where[i] and -math.huge or 0)",
         "levels[i]",
         [_test("test_priority", "named_twice_the_highest")],
     ),
     Mutant(
         "every put brings done tasks back",
         "lua/parts/raise.lua",
-        "elseif more and (all or improves[i]) and state == 'd' then",
+        "elseif more and (all or improves[ids[i]]) and state == 'd' then",
         "elseif more and state == 'd' then",
         [_test("test_priority", "done_at_a_lower")],
     ),

@@ -6,6 +6,7 @@ queue as long as nobody configures politeness. A queue of the model is small: ea
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -294,14 +295,14 @@ class PoliteModel(Model):
     ) -> str:
         before, levels = {task: self.state(task) for task in ids}, self._levels(ids, given)
         bodies = {i: payloads.get(task) for i, task in enumerate(ids)} | dict(given.payloads)
-        counts = self._which_counts(ids, levels)
+        counts = self._which_counts(ids, levels, before)
         letters: list[str] = []
         fresh: dict[str, int] = {}
         seen: set[str] = set()
         twice = False
         for i, task in enumerate(ids):
             state = before[task]
-            raised = self._raised(task, i, levels, given) if counts[i] else ""
+            raised = self._raised(ids, i, levels, given) if counts[i] else ""
             if counts[i] and (state is None or (again and state in "df") or raised == "back"):
                 fresh[task] = i
                 letters.append("A")
@@ -344,20 +345,31 @@ class PoliteModel(Model):
             self.counters["put"] += len(fresh)
 
     @staticmethod
-    def _which_counts(ids: Sequence[str], levels: Sequence[int | None] | None) -> list[bool]:
-        """Of a task that is named several times, the first counts, or the first of the highest priority."""
+    def _which_counts(
+        ids: Sequence[str], levels: Sequence[int | None] | None, before: Mapping[str, str | None]
+    ) -> list[bool]:
+        """Of a task that is named several times, the first counts, or the first of the highest priority.
+
+        No priority is 0 for a new task, and none at all for one that is there.
+        """
         chosen: dict[str, int] = {}
         for i, task in enumerate(ids):
             level = levels[i] if levels else None
-            if task not in chosen or (level is not None and level > ((levels or [])[chosen[task]] or 0)):
+            if task not in chosen:
                 chosen[task] = i
+            elif level is not None:
+                other = (levels or [])[chosen[task]]
+                none = -math.inf if before[task] else 0
+                if level > (none if other is None else other):
+                    chosen[task] = i
         return [chosen[task] == i for i, task in enumerate(ids)]
 
-    def _raised(self, task: str, i: int, levels: Sequence[int | None] | None, given: Given) -> str:
+    def _raised(self, ids: Sequence[str], i: int, levels: Sequence[int | None] | None, given: Given) -> str:
+        task = ids[i]
         level, state = levels[i] if levels else None, self.state(task)
         if level is None or level <= self._rank(task):
             return ""
-        improves = given.improve is not None and (given.improve == () or i in given.improve)
+        improves = given.improve is not None and (given.improve == () or any(ids[at] == task for at in given.improve))
         if state in ("t", "w", "s"):
             return "up"
         if improves and state == "p" and (task not in self.marks or level > self.marks[task][0]):

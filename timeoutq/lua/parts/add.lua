@@ -44,7 +44,7 @@ local function add(ids, given, again, due, levels)
   end
   local payloads, groups = given.payloads or {}, given.groups or {}
   local fresh, codes, seen, twice = {}, {}, {}, false
-  local chosen, up, had = levels and chosen_of(ids, levels) or seen, {}, nil
+  local chosen, up, had = levels and chosen_of(ids, levels, where) or seen, {}, nil
   if levels and known > 0 then up, had = raised_by(ids, where, levels, chosen, given.improve) end
   for i = 1, #ids do
     local id, state = ids[i], where[i]

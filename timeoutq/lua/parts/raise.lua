@@ -30,34 +30,36 @@ local function levels_of(ids, given)
 end
 
 if polite then
-  -- chosen_of: for each id, the place that counts: if a put names an id several times, the place with the highest priority
-  function chosen_of(ids, levels)
+  -- chosen_of: for each id, the place that counts: if a put names an id several times, the place with the highest priority. A
+  -- place without a priority gives a new task the priority 0, and says nothing of a task that is there already
+  function chosen_of(ids, levels, where)
     local chosen = {}
     for i = 1, #ids do
       local before = chosen[ids[i]]
-      if not before or levels[i] and levels[i] > (levels[before] or 0) then chosen[ids[i]] = i end
+      if not before or levels[i] and levels[i] > (levels[before] or where[i] and -math.huge or 0) then chosen[ids[i]] = i end
     end
     return chosen
   end
 
   -- raised_by: what a put with priorities does to each task that the queue has already. found[i] is 'up': ids[i] waits for a claim,
   -- and gets the higher priority; 'marked': ids[i] is in progress, and runs once more; 'back': ids[i] is done, and comes back;
-  -- nil: nothing. 'marked' and 'back' only for tasks with improve: `improve` is nil for none, {} for all, or a list of places.
+  -- nil: nothing. 'marked' and 'back' only for tasks with improve: `improve` is nil for none, {} for all, or a list of places;
+  -- of an id that is named several times, one place is enough.
   -- where[i] is the state: t todos, w waiting, s scheduled, p in progress, d done. Gives `found`, and the priorities before
   function raised_by(ids, where, levels, chosen, improve)
     local found, all = {}, improve and #improve == 0
     local had, improves = redis.call('HMGET', key('priorities'), unpack(ids)), {}
-    for _, at in ipairs(improve or {}) do improves[tonumber(at)] = true end
+    for _, at in ipairs(improve or {}) do improves[ids[tonumber(at)]] = true end
     for i = 1, #ids do
       local state, level = where[i], levels[i]
       if state and level and chosen[ids[i]] == i then
         local more = level > (rank(had[i]) or 0)
         if state == 't' or state == 'w' or state == 's' then
           found[i] = more and 'up' or nil
-        elseif more and (all or improves[i]) and state == 'p' then
+        elseif more and (all or improves[ids[i]]) and state == 'p' then
           local mark = redis.call('HGET', key('rerun'), ids[i])
           if not mark or level > (rank(string.match(mark, '^%S+')) or 0) then found[i] = 'marked' end
-        elseif more and (all or improves[i]) and state == 'd' then
+        elseif more and (all or improves[ids[i]]) and state == 'd' then
           found[i] = 'back'
         end
       end
