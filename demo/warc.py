@@ -12,6 +12,7 @@ After an error of the disk, every further `write` raises `ArchiveError`: the cal
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import re
@@ -38,6 +39,16 @@ LARGEST = 1024 * 1024 * 1024
 
 PIECE = 1024 * 1024
 
+CURES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space, or raise the quota",
+    errno.EACCES: "mend its rights",
+    errno.EPERM: "mend its rights",
+    errno.EROFS: "mount its disk for writing, or name another folder",
+    errno.EIO: "mend its disk, or name another folder",
+}
+"""What a person can do about an error of the disk."""
+
 _REVISIT = "http://netpreserve.org/warc/1.1/revisit/"
 
 
@@ -56,7 +67,7 @@ def prepare(folder: str | Path, free: int) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK | os.X_OK):
-            raise PermissionError(None, "Permission denied")
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         disk = os.statvfs(path)
     except OSError as error:
         raise _cannot(path, error) from error
@@ -268,9 +279,8 @@ def _machine() -> str:
 
 def _cannot(place: Path, error: OSError) -> ArchiveError:
     said = error.strerror or str(error)
-    return ArchiveError(
-        f"the WARC archive at {place} cannot be written: {said}; free some space or mend its rights, then go on"
-    )
+    cure = CURES.get(error.errno or 0, "name another folder")
+    return ArchiveError(f"the WARC archive at {place} cannot be written: {said}; {cure}, then go on")
 
 
 # ---- what a process that was killed has left
