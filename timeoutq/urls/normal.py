@@ -115,9 +115,7 @@ def _read(url: str, base: _Parts | None) -> _Parts:
     target, mark, query = rest.partition("?")
     target = target.replace("\\", "/")
     if not scheme and base is None:
-        if not text:
-            _refuse("it is empty")
-        _refuse(f"it has no scheme: write https://{text.lstrip('/'):.60} or http://…")
+        _refuse(_without_scheme(text, target))
     if target.startswith("//") or base is None or scheme not in ("", base.scheme):
         authority, slash, path = target.lstrip("/").partition("/")
         return _Parts(scheme or (base.scheme if base else ""), authority, slash + path, query)
@@ -128,6 +126,18 @@ def _read(url: str, base: _Parts | None) -> _Parts:
     else:
         path, query = base.path, query if mark else base.query
     return _Parts(base.scheme, base.authority, path, query)
+
+
+def _without_scheme(text: str, target: str) -> str:
+    """Say what is wrong with a URL that has no scheme, and how it is written if that can be told."""
+    if not text:
+        return "it is empty"
+    with_host = target.removeprefix("//")
+    if with_host[:1] in ("", "/", "."):
+        return "it has no scheme and no host: write the whole URL, with https:// or http:// and the host"
+    if any(character.isspace() for character in with_host.partition("/")[0]):
+        return "it has no scheme, and a blank inside: write one URL, beginning with https:// or http://"
+    return f"it has no scheme: write https://{text.lstrip('/'):.60} or http://…"
 
 
 def _formed(parts: _Parts) -> str:
