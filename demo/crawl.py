@@ -14,7 +14,7 @@ import logging
 import signal
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from demo import polite
@@ -22,6 +22,7 @@ from demo.addresses import CheckedBackend
 from demo.bounded import ParserLost, Reader, Refused
 from demo.fetcher import Fetched, Fetcher
 from demo.links import Page, canonical, origin
+from demo.outside import Outside
 from demo.pauses import BUSY, growing, retry_after
 from demo.results import Result, Results
 from demo.robots import Memory, Rules
@@ -68,6 +69,7 @@ class Crawler:
         self._recrawl = Recrawl(settings.first, settings.shortest, settings.longest)
         self._asked_to_wait: OrderedDict[str, int] = OrderedDict()
         self._results = Results(settings.results) if settings.results else None
+        self._outside = Outside(settings.outside) if settings.outside else None
         self._queue = AsyncQueue(settings.queue) if settings.queue else None
         self.trouble: ArchiveError | None = None
         """Why nothing can be crawled any more."""
@@ -80,6 +82,8 @@ class Crawler:
             self._archive.close()
         if self._results is not None:
             self._results.close()
+        if self._outside is not None:
+            self._outside.close()
         if self._queue is not None:
             await self._queue.close()
 
@@ -127,10 +131,15 @@ class Crawler:
             if trail.redirects >= self.settings.redirects:
                 raise GiveUp(f"more than {self.settings.redirects} redirects led here")
             target = canonical(fetched.location, url)
-            return self._scope.those([target] if target is not None else [], url), trail.redirected()
+            return self._belonging([target] if target is not None else [], url), trail.redirected()
         if self.settings.depth is not None and trail.depth >= self.settings.depth:
             return [], trail
-        return self._scope.those(page.links, url), trail.linked()
+        return self._belonging(page.links, url), trail.linked()
+
+    def _belonging(self, urls: Sequence[str], url: str) -> list[str]:
+        if self._outside is not None:
+            self._outside.note(self._scope.left_out(urls, url))
+        return self._scope.those(urls, url)
 
     async def _ask_robots(self, url: str) -> None:
         if not self.settings.robots:

@@ -48,7 +48,11 @@ SameSite = Annotated[
 ]
 Include = Annotated[
     list[str] | None,
-    typer.Option(help="Follow only addresses like this: 'https://a.example/news/*'. Repeatable.", rich_help_panel=WHAT),
+    typer.Option(
+        help="Follow only addresses like this: 'https://a.example/news/*'. Repeatable. The pages that lead there must "
+        "match too.",
+        rich_help_panel=WHAT,
+    ),
 ]
 Exclude = Annotated[
     list[str] | None, typer.Option(help="Follow no address like this: '*.pdf'. Repeatable.", rich_help_panel=WHAT)

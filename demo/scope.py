@@ -44,6 +44,10 @@ class Scope:
         """Give those of the addresses that belong to the crawl."""
         return [url for url in urls if self.has(url, found_on)]
 
+    def left_out(self, urls: Iterable[str], found_on: str) -> list[str]:
+        """Give those of the addresses that are of the same site and do not belong to the crawl: by the patterns."""
+        return [url for url in urls if same_site(url, found_on, self.site) and not self.names(url)]
+
 
 def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
     # `translate` makes patterns that never go back over what `*` has matched: no address makes them slow
