@@ -222,7 +222,7 @@ File = Annotated[
 Jsonl = Annotated[
     bool,
     typer.Option(
-        "--jsonl", help='Lines are JSON: {"task": …}, and if need be "payload", "group", "priority", "improve".'
+        "--jsonl", help='Lines are JSON: {"task": …}, and optionally "payload", "group", "priority", "improve".'
     ),
 ]
 PayloadOption = Annotated[str | None, typer.Option("--payload", help="JSON that goes with each task.")]
@@ -245,13 +245,13 @@ SitemapData = Annotated[
     typer.Option("--sitemap-data", help="Payload: what the sitemap says in lastmod, changefreq and priority."),
 ]
 MaxUrls = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="The most URLs of a --sitemap; 10,000,000 by default.")
+    int | None, typer.Option(min=1, metavar="N", help="The most URLs from each --sitemap (default: 10,000,000).")
 ]
 GroupBy = Annotated[
     By | None,
     typer.Option(
         "--group-by", show_default=False,
-        help="The host to which each URL belongs on a polite queue: its host (the default), or its registrable domain.",
+        help="What the URLs on a polite queue are grouped by: host, or registrable domain (default: host).",
     ),
 ]  # fmt: skip
 Lenient = Annotated[bool, typer.Option("--lenient", help="Exit with 0 although URLs or sitemaps were refused.")]
@@ -281,7 +281,7 @@ def put(
     durable: Durable = 0, urls: Urls = False,
     sitemap: SitemapOption = None, sitemap_data: SitemapData = False, max_urls: MaxUrls = None,
     max_time: Annotated[
-        float | None, duration("The longest time for a --sitemap; 1h by default.")
+        float | None, duration("The longest time for each --sitemap (default: 1h).")
     ] = None,
     group_by: GroupBy = None, lenient: Lenient = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
