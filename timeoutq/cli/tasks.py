@@ -30,6 +30,7 @@ from timeoutq.cli.reading import (
     seconds,
 )
 from timeoutq.errors import AccessDenied, InvalidInput
+from timeoutq.model import State
 
 if TYPE_CHECKING:
     from timeoutq.client import Queue
@@ -188,7 +189,8 @@ def _put(
         if as_json:
             sink.document(counts)
         else:
-            sink.rows(("answer", "tasks"), counts.items())
+            known = {state.value: f"known already, in {state.value}" for state in State} if sys.stdout.isatty() else {}
+            sink.rows(("answer", "tasks"), ((known.get(answer, answer), count) for answer, count in counts.items()))
     intake.end()
 
 
@@ -291,9 +293,11 @@ def put(
     For each named task, a line says "added", or the state that holds the task
     already, or "raised": the task was there with a lower priority, and has this
     priority and payload from now on. For a file, stdin or a sitemap, the answers
-    are counted. If --urls, --sitemap or --group-by refuses a URL, stderr says
-    which URL, on which line, and why. All other URLs are put, and the exit code
-    is 2, or 0 with --lenient.
+    are counted: "todos 1" says that one of the tasks was in todos already.
+
+    If --urls, --sitemap or --group-by refuses a URL, stderr says which URL, on
+    which line, and why. All other URLs are put, and the exit code is 2, or 0
+    with --lenient.
     """
     if group is not None and group_by is not None:
         raise InvalidInput("give --group or --group-by, not both")
