@@ -28,7 +28,7 @@ from demo.results import Result, Results
 from demo.robots import Memory, Rules
 from demo.scope import Scope
 from demo.settings import Settings, SettingsError
-from demo.trail import Seen, Trail, tasks, text
+from demo.trail import Seen, Trail, header_text, tasks
 from demo.warc import Archive, ArchiveError
 from timeoutq import Ack, AsyncQueue, GiveUp, Lease, Recrawl, Release, Retry
 from timeoutq.errors import InvalidInput
@@ -122,7 +122,7 @@ class Crawler:
         put = tasks(found, following, ordered=self.settings.ordered, improve=limited)
         if not self.settings.recrawl:
             return Ack(put=put)
-        seen = looked(seen or Seen(), fetched, self._recrawl)
+        seen = seen_after_visit(seen or Seen(), fetched, self._recrawl)
         return Ack(put=put, again_in=seen.interval, payload=trail.next(seen).payload())
 
     def _following(self, url: str, trail: Trail, fetched: Fetched, page: Page) -> tuple[list[str], Trail]:
@@ -139,7 +139,7 @@ class Crawler:
     def _belonging(self, urls: Sequence[str], url: str) -> list[str]:
         if self._outside is not None:
             self._outside.note(self._scope.left_out(urls, url))
-        return self._scope.those(urls, url)
+        return self._scope.belonging(urls, url)
 
     async def _ask_robots(self, url: str) -> None:
         if not self.settings.robots:
@@ -197,7 +197,7 @@ def _archive(settings: Settings) -> Archive | None:
     return Archive(settings.warc, settings.agent, largest=settings.warc_bytes, free=free)
 
 
-def looked(before: Seen, fetched: Fetched, recrawl: Recrawl) -> Seen:
+def seen_after_visit(before: Seen, fetched: Fetched, recrawl: Recrawl) -> Seen:
     """Give what is known of a page after this visit, with the time until the next.
 
     A page has changed if it says something else than before, or leads elsewhere. Where nothing is read, because it is
@@ -207,7 +207,7 @@ def looked(before: Seen, fetched: Fetched, recrawl: Recrawl) -> Seen:
     digest = before.digest if same else _digest(fetched)
     changed = digest != before.digest
     again = before.visits > 0
-    etag, modified = (text(fetched.headers.get(name)) for name in ("etag", "last-modified"))
+    etag, modified = (header_text(fetched.headers.get(name)) for name in ("etag", "last-modified"))
     return Seen(
         # a 304 need not name them again
         etag=etag or (before.etag if same else ""),

@@ -150,9 +150,9 @@ class Crawling:
             if host.budget is not None:
                 polite.set_budget(work.queue, f"{host.address}:{port}", host.budget)
         seconds = self._crawl(work, made[0].url(port), every=20)
-        port_of = f":{port}"  # a queue that is kept may hold the hosts of another run
+        ending = f":{port}"  # a queue that is kept may hold the hosts of another run
         done, failed = (
-            {url for url in members(work.queue, state) if origin(url).endswith(port_of)}
+            {url for url in members(work.queue, state) if origin(url).endswith(ending)}
             for state in (State.DONE, State.FAILED)
         )
         told_of = outcome(work.queue, len(done), len(failed), seconds, work.killed)

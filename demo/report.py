@@ -65,7 +65,7 @@ def tell(verdict: dict[str, Any], console: Console) -> None:
     _tell_hosts(verdict, console)
     _tell_errors(verdict, console)
     _tell_often(verdict, console)
-    _judge(verdict, console)
+    _tell_verdict(verdict, console)
 
 
 def _rows(verdict: dict[str, Any]) -> list[tuple[str, str]]:
@@ -150,7 +150,7 @@ def _tell_often(verdict: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def _judge(verdict: dict[str, Any], console: Console) -> None:
+def _tell_verdict(verdict: dict[str, Any], console: Console) -> None:
     if verdict.get("manners"):
         for kind, where, what in verdict["findings"]:
             console.print(f"[red]{escape(f'{kind}: {safe(where)}: {safe(what)}')}[/]")

@@ -62,15 +62,15 @@ HERE = "http://h.example/"
 def test_patterns_say_what_is_followed(include: tuple[str, ...], exclude: tuple[str, ...], let_in: str) -> None:
     scope = Scope("host", include, exclude)
     paths = ("news/1", "news/old/2", "a.pdf", "x?q=1")
-    assert [path for path in paths if scope.names(HERE + path)] == let_in.split()
-    assert scope.those([HERE + path for path in paths], HERE) == [HERE + path for path in let_in.split()]
+    assert [path for path in paths if scope.allows(HERE + path)] == let_in.split()
+    assert scope.belonging([HERE + path for path in paths], HERE) == [HERE + path for path in let_in.split()]
     assert not scope.has("http://other.example/news/1", HERE)
 
 
 def test_no_address_makes_a_pattern_slow() -> None:
     scope = Scope("any", ("*a" * 30 + "b",), ("*x*x*x*x*x*x*y",))
     began = time.thread_time()
-    assert not scope.names("http://h.example/" + "ax" * 450)
+    assert not scope.allows("http://h.example/" + "ax" * 450)
     assert time.thread_time() - began < 0.5
 
 
