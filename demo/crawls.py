@@ -125,7 +125,10 @@ class Crawling:
         return {**verdict, "seeds": {"put": seeds.put, "outside": seeds.outside, "refused": seeds.refused}}
 
     def _crawl(self, work: Crawl, first: str | None, every: int, seeds: Seeds | None = None) -> float:
-        """Put the first pages, start the processes, and watch until it is over; give the seconds it took."""
+        """Put the first pages, start the processes, and watch until it is over; give the seconds it took.
+
+        If workers are to be killed, one is killed after each `every` pages.
+        """
         (seeds or Seeds(work.settings, self._tell)).plant(work.queue, first, self._options.sitemap)
         if not work.queue.stats().known:
             raise DemoError("no page to begin with: the sitemap names none that belongs to the crawl")

@@ -220,7 +220,7 @@ def test_a_link_is_joined_to_the_page_that_holds_it(link: str, found: str | None
 
 
 def test_a_base_that_is_none_is_named() -> None:
-    with pytest.raises(BadUrl, match="its base 'mailto:x' is none either: its scheme is mailto") as caught:
+    with pytest.raises(BadUrl, match="the base 'mailto:x' is no URL of a page: its scheme is mailto") as caught:
         normalise("/a", "mailto:x")
     assert caught.value.url == "/a"
 

@@ -33,11 +33,14 @@ MAX_NAME = 253
 _PORTS = {"http": "80", "https": "443"}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _ENDS = "".join(map(chr, range(33)))
+"""What is cut off at both ends of a URL: control characters and the blank."""
 _INSIDE = str.maketrans("", "", "\t\n\r")
+"""What is left out inside a URL: tabs and line ends."""
 _LABEL = re.compile(rf"[a-z0-9_-]{{1,{MAX_LABEL}}}")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
+"""A number in a host's name, in hex, octal or decimal."""
 
 _NORMAL = re.compile(
     r"https?://(?![^/]*xn--)(?=[^/]{4,253}/)(?:[a-z0-9_-]{1,63}\.)+[a-z]{2,63}"
@@ -93,7 +96,7 @@ def _base(base: str) -> _Parts:
     try:
         return _read(normalise(base), None)
     except BadUrl as bad:
-        _refuse(f"its base {shown(base)} is none either: {bad.reason}")
+        _refuse(f"the base {shown(base)} is no URL of a page: {bad.reason}")
 
 
 def _read(url: str, base: _Parts | None) -> _Parts:
