@@ -7,6 +7,7 @@ Copy from it what you need. A handler of your own needs the first group; the sec
     trail      the payload of a task: how a page was found, what was seen of it
     links      a page's links; the one form of an address
     scope      which addresses belong to the crawl
+    outside    how many addresses the patterns have left out
     polite     what the handler asks of the queue's politeness
     robots, pauses         what a site asks for: robots.txt, Retry-After
     settings   what a crawl may do, on its way to the worker processes

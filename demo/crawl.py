@@ -14,7 +14,7 @@ import logging
 import signal
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from demo import polite
@@ -22,12 +22,13 @@ from demo.addresses import CheckedBackend
 from demo.bounded import ParserLost, Reader, Refused
 from demo.fetcher import Fetched, Fetcher
 from demo.links import Page, canonical, origin
+from demo.outside import Outside
 from demo.pauses import BUSY, growing, retry_after
 from demo.results import Result, Results
 from demo.robots import Memory, Rules
 from demo.scope import Scope
 from demo.settings import Settings, SettingsError
-from demo.trail import Seen, Trail, tasks, text
+from demo.trail import Seen, Trail, header_text, tasks
 from demo.warc import Archive, ArchiveError
 from timeoutq import Ack, AsyncQueue, GiveUp, Lease, Recrawl, Release, Retry
 from timeoutq.errors import InvalidInput
@@ -68,6 +69,7 @@ class Crawler:
         self._recrawl = Recrawl(settings.first, settings.shortest, settings.longest)
         self._asked_to_wait: OrderedDict[str, int] = OrderedDict()
         self._results = Results(settings.results) if settings.results else None
+        self._outside = Outside(settings.outside) if settings.outside else None
         self._queue = AsyncQueue(settings.queue) if settings.queue else None
         self.trouble: ArchiveError | None = None
         """Why nothing can be crawled any more."""
@@ -80,6 +82,8 @@ class Crawler:
             self._archive.close()
         if self._results is not None:
             self._results.close()
+        if self._outside is not None:
+            self._outside.close()
         if self._queue is not None:
             await self._queue.close()
 
@@ -118,7 +122,7 @@ class Crawler:
         put = tasks(found, following, ordered=self.settings.ordered, improve=limited)
         if not self.settings.recrawl:
             return Ack(put=put)
-        seen = looked(seen or Seen(), fetched, self._recrawl)
+        seen = seen_after_visit(seen or Seen(), fetched, self._recrawl)
         return Ack(put=put, again_in=seen.interval, payload=trail.next(seen).payload())
 
     def _following(self, url: str, trail: Trail, fetched: Fetched, page: Page) -> tuple[list[str], Trail]:
@@ -127,10 +131,15 @@ class Crawler:
             if trail.redirects >= self.settings.redirects:
                 raise GiveUp(f"more than {self.settings.redirects} redirects led here")
             target = canonical(fetched.location, url)
-            return self._scope.those([target] if target is not None else [], url), trail.redirected()
+            return self._belonging([target] if target is not None else [], url), trail.redirected()
         if self.settings.depth is not None and trail.depth >= self.settings.depth:
             return [], trail
-        return self._scope.those(page.links, url), trail.linked()
+        return self._belonging(page.links, url), trail.linked()
+
+    def _belonging(self, urls: Sequence[str], url: str) -> list[str]:
+        if self._outside is not None:
+            self._outside.note(self._scope.left_out(urls, url))
+        return self._scope.belonging(urls, url)
 
     async def _ask_robots(self, url: str) -> None:
         if not self.settings.robots:
@@ -188,7 +197,7 @@ def _archive(settings: Settings) -> Archive | None:
     return Archive(settings.warc, settings.agent, largest=settings.warc_bytes, free=free)
 
 
-def looked(before: Seen, fetched: Fetched, recrawl: Recrawl) -> Seen:
+def seen_after_visit(before: Seen, fetched: Fetched, recrawl: Recrawl) -> Seen:
     """Give what is known of a page after this visit, with the time until the next.
 
     A page has changed if it says something else than before, or leads elsewhere. Where nothing is read, because it is
@@ -198,7 +207,7 @@ def looked(before: Seen, fetched: Fetched, recrawl: Recrawl) -> Seen:
     digest = before.digest if same else _digest(fetched)
     changed = digest != before.digest
     again = before.visits > 0
-    etag, modified = (text(fetched.headers.get(name)) for name in ("etag", "last-modified"))
+    etag, modified = (header_text(fetched.headers.get(name)) for name in ("etag", "last-modified"))
     return Seen(
         # a 304 need not name them again
         etag=etag or (before.etag if same else ""),

@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from demo import polite, warc
+from demo import outside, polite, warc
 from demo.hosts import Host, expected, generate
 from demo.links import canonical, origin
 from demo.options import Options
@@ -58,7 +58,8 @@ class Crawling:
         with ExitStack() as stack:
             logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timeoutq-demo-")))
             queue = stack.enter_context(place.open())
-            settings = replace(self._settings, queue=queue.name)
+            has_patterns = bool(self._settings.include or self._settings.exclude)
+            settings = replace(self._settings, queue=queue.name, outside=str(logs) if has_patterns else "")
             work = Crawl(
                 queue, place.address, options.workers, logs, settings, options.retry, interrupts=self._interrupts
             )
@@ -83,6 +84,8 @@ class Crawling:
         found = {**verdict, **summary.told()}
         if summary.again is not None:
             found["pages"] += summary.again.pages  # a page that is visited again is scheduled, never done
+        if work.settings.outside:
+            found["outside_patterns"] = outside.count(work.settings.outside)
         if self._settings.warc:
             warc.mend(self._settings.warc)  # what killed workers have left
             files, size = warc.finished(self._settings.warc)
@@ -113,16 +116,19 @@ class Crawling:
             if not work.settings.recrawl:
                 raise
             seconds = time.monotonic() - began
-        stats = work.queue.stats()
+        stats, trouble = work.queue.stats(), not_begun(work.queue, first)
         # nobody knows what a foreign site should have had
         verdict = {
             **outcome(work.queue, stats.done, stats.failed, seconds, work.killed),
-            "lost": None, "unexpected": 0, "ok": True,
+            "lost": None, "unexpected": 0, "not_begun": trouble, "ok": trouble is None,
         }  # fmt: skip
         return {**verdict, "seeds": {"put": seeds.put, "outside": seeds.outside, "refused": seeds.refused}}
 
     def _crawl(self, work: Crawl, first: str | None, every: int, seeds: Seeds | None = None) -> float:
-        """Put the first pages, start the processes, and watch until it is over; give the seconds it took."""
+        """Put the first pages, start the processes, and watch until it is over; give the seconds it took.
+
+        If workers are to be killed, one is killed after each `every` pages.
+        """
         (seeds or Seeds(work.settings, self._tell)).plant(work.queue, first, self._options.sitemap)
         if not work.queue.stats().known:
             raise DemoError("no page to begin with: the sitemap names none that belongs to the crawl")
@@ -147,9 +153,9 @@ class Crawling:
             if host.budget is not None:
                 polite.set_budget(work.queue, f"{host.address}:{port}", host.budget)
         seconds = self._crawl(work, made[0].url(port), every=20)
-        port_of = f":{port}"  # a queue that is kept may hold the hosts of another run
+        ending = f":{port}"  # a queue that is kept may hold the hosts of another run
         done, failed = (
-            {url for url in members(work.queue, state) if origin(url).endswith(port_of)}
+            {url for url in members(work.queue, state) if origin(url).endswith(ending)}
             for state in (State.DONE, State.FAILED)
         )
         told_of = outcome(work.queue, len(done), len(failed), seconds, work.killed)
@@ -245,6 +251,21 @@ def members(queue: Queue, state: State) -> set[str]:
 def of_site(queue: Queue, state: State, start: str) -> set[str]:
     """Read the tasks of one site in a state: a queue that is kept may hold other sites, too."""
     return {url for url in members(queue, state) if origin(url) == origin(start)}
+
+
+def not_begun(queue: Queue, first: str | None) -> dict[str, str] | None:
+    """Give a page to begin with that failed, as `url` and `error`, if the crawl could not begin there.
+
+    Without a first page, a crawl could not begin if all pages of its sitemaps failed.
+    """
+    if first is not None:
+        info = queue.inspect(first)
+        return {"url": first, "error": info.error or "unknown"} if info.state is State.FAILED else None
+    stats = queue.stats()
+    if stats.failed < stats.known:
+        return None
+    failed = next(iter(queue.list(State.FAILED, n=1).entries), None)
+    return None if failed is None else {"url": failed.task, "error": failed.error or "unknown"}
 
 
 def outcome(queue: Queue, done: int, failed: int, seconds: float, killed: int) -> dict[str, Any]:

@@ -22,9 +22,9 @@ class Exchange:
     began: float = field(default_factory=time.time)
     """Unix seconds."""
     address: str = ""
-    """Of the machine that answered; empty when it is not known."""
+    """The IP address of the machine that answered; empty when it is not known."""
     target: bytes = b"/"
-    """What stands between the method and the version of HTTP."""
+    """The part of the request line between the method and the version of HTTP."""
     asked: list[Header] = field(default_factory=list[Header])
     version: bytes = b"HTTP/1.1"
     status: int = 0
@@ -32,11 +32,11 @@ class Exchange:
     reason: bytes = b""
     answered: list[Header] = field(default_factory=list[Header])
     body: bytearray | bytes = b""
-    """As it was sent, so still packed where the answer has a Content-Encoding."""
+    """The bytes of the body as they were sent, so still packed if the answer has a Content-Encoding."""
     is_whole: bool = False
     """Whether all of the body is there."""
     cut: str = ""
-    """Why it is not, in the word that WARC has for it: length, time, disconnect or unspecified."""
+    """Why the body is cut, in WARC's words: length, time, disconnect or unspecified; empty if it is whole."""
 
     def sent(self, request: httpx.Request) -> None:
         """Note a request."""

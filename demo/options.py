@@ -48,12 +48,18 @@ SameSite = Annotated[
 ]
 Include = Annotated[
     list[str] | None,
-    typer.Option(help="Follow only addresses like this: 'https://a.example/news/*'. Repeatable.", rich_help_panel=WHAT),
+    typer.Option(
+        help="Follow only addresses like this: 'https://a.example/news/*'. Repeatable. The pages that lead there must "
+        "match too.",
+        rich_help_panel=WHAT,
+    ),
 ]
 Exclude = Annotated[
     list[str] | None, typer.Option(help="Follow no address like this: '*.pdf'. Repeatable.", rich_help_panel=WHAT)
 ]
-Delay = Annotated[float | None, typer.Option(min=0, help="Seconds between visits of a host; 1.", rich_help_panel=HOW)]
+Delay = Annotated[
+    float | None, typer.Option(min=0, help="Seconds between visits of a host (default: 1).", rich_help_panel=HOW)
+]
 PerHost = Annotated[int, typer.Option(min=1, help="Visits of a host at once.", rich_help_panel=HOW)]
 MaxBytes = Annotated[int, typer.Option(min=1, help="Longer pages fail.", rich_help_panel=HOW)]
 AllowPrivate = Annotated[
@@ -67,24 +73,33 @@ DoRecrawl = Annotated[
 ]
 First = Annotated[
     float | None,
-    typer.Option(parser=seconds, metavar="TIME", help="--recrawl: the first interval; 1d.", rich_help_panel=HOW),
+    typer.Option(
+        parser=seconds, metavar="TIME", help="--recrawl: the first interval (default: 1d).", rich_help_panel=HOW
+    ),
 ]
 Shortest = Annotated[
     float | None,
-    typer.Option(parser=seconds, metavar="TIME", help="--recrawl: the shortest interval; 1h.", rich_help_panel=HOW),
+    typer.Option(
+        parser=seconds, metavar="TIME", help="--recrawl: the shortest interval (default: 1h).", rich_help_panel=HOW
+    ),
 ]
 Longest = Annotated[
     float | None,
-    typer.Option(parser=seconds, metavar="TIME", help="--recrawl: the longest interval; 30d.", rich_help_panel=HOW),
+    typer.Option(
+        parser=seconds, metavar="TIME", help="--recrawl: the longest interval (default: 30d).", rich_help_panel=HOW
+    ),
 ]
 Workers = Annotated[int, typer.Option(min=1, help="Worker processes.", rich_help_panel=HOW)]
 Kills = Annotated[
     int | None,
-    typer.Option(min=0, help="Workers to kill; 2, or none with --url, --sitemap or --hosts.", rich_help_panel=HOW),
+    typer.Option(
+        min=0, help="Workers to kill (default: 2; none with --url, --sitemap or --hosts).", rich_help_panel=HOW
+    ),
 ]
 Kill = Annotated[bool, typer.Option("--kill", help="Kill workers at random until the end.", rich_help_panel=HOW)]
 QueueName = Annotated[
-    str | None, typer.Option(help="Work on a queue of this name; it must be new, or kept.", rich_help_panel=WHERE)
+    str | None,
+    typer.Option(help="Use a queue of this name: a new one, or with --keep one that exists.", rich_help_panel=WHERE),
 ]
 Keep = Annotated[
     bool,

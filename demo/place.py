@@ -1,4 +1,7 @@
-"""Where a crawl's queue is, and what becomes of it."""
+"""Opens the queue of a crawl, and purges it at the end unless it is kept.
+
+`command.py` makes a place, `crawls.py` opens it.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ class Place:
     """Where a crawl's queue is, and what becomes of it."""
 
     address: str
+    """The URL of the server."""
     name: str | None = None
     """None: a new name."""
     keep: bool = False
-    """Whether it stays after the crawl."""
+    """Whether the queue stays after the crawl."""
 
     @contextmanager
     def open(self) -> Generator[Queue]:

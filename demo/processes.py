@@ -25,6 +25,7 @@ from timeoutq import Queue, State
 
 HERE = Path(__file__).resolve().parent.parent
 LEASE = 2.0
+"""Seconds: the pages of a killed worker wait for this long."""
 
 
 class DemoError(Exception):

@@ -65,7 +65,7 @@ def tell(verdict: dict[str, Any], console: Console) -> None:
     _tell_hosts(verdict, console)
     _tell_errors(verdict, console)
     _tell_often(verdict, console)
-    _judge(verdict, console)
+    _tell_verdict(verdict, console)
 
 
 def _rows(verdict: dict[str, Any]) -> list[tuple[str, str]]:
@@ -100,12 +100,14 @@ def _rows(verdict: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _left(verdict: dict[str, Any]) -> list[tuple[str, str]]:
     hosts, blocked, seeds = verdict["hosts_used_up"], verdict["hosts_blocked"], verdict.get("seeds", {})
+    beyond_patterns = verdict.get("outside_patterns")
     beyond = f"{verdict['waiting']}, of {hosts} host{'' if hosts == 1 else 's'}"
     return [
         *([("pages beyond a budget", beyond)] if verdict["waiting"] and hosts else []),
         *([("hosts still blocked", f"{blocked}")] if blocked else []),
         *([("of sitemaps: refused", f"{seeds['refused']}")] if seeds.get("refused") else []),
         *([("of sitemaps: outside the crawl", f"{seeds['outside']}")] if seeds.get("outside") else []),
+        *([("outside the patterns", f"{beyond_patterns:,} addresses")] if beyond_patterns is not None else []),
     ]
 
 
@@ -148,7 +150,7 @@ def _tell_often(verdict: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def _judge(verdict: dict[str, Any], console: Console) -> None:
+def _tell_verdict(verdict: dict[str, Any], console: Console) -> None:
     if verdict.get("manners"):
         for kind, where, what in verdict["findings"]:
             console.print(f"[red]{escape(f'{kind}: {safe(where)}: {safe(what)}')}[/]")
@@ -156,6 +158,9 @@ def _judge(verdict: dict[str, Any], console: Console) -> None:
             console.print(
                 "[green]every page within its host's budget is done, and no host was visited too soon or too often[/]"
             )
+    elif verdict.get("not_begun"):
+        url, error = (escape(safe(verdict["not_begun"][key])) for key in ("url", "error"))
+        console.print(f"[red]the crawl could not begin: {url}: {error}[/]")
     elif verdict.get("recrawl"):
         console.print("[green]stopped; what was to be visited again waits in the queue[/]")
     elif verdict["lost"] is None:

@@ -30,7 +30,7 @@ class Scope:
         object.__setattr__(self, "_included", _any_of(self.include))
         object.__setattr__(self, "_excluded", _any_of(self.exclude))
 
-    def names(self, url: str) -> bool:
+    def allows(self, url: str) -> bool:
         """Say whether the patterns let an address in, wherever it was found."""
         if self._excluded is not None and self._excluded.match(url):
             return False
@@ -38,11 +38,15 @@ class Scope:
 
     def has(self, url: str, found_on: str) -> bool:
         """Say whether an address that a page names belongs to the crawl."""
-        return same_site(url, found_on, self.site) and self.names(url)
+        return same_site(url, found_on, self.site) and self.allows(url)
 
-    def those(self, urls: Iterable[str], found_on: str) -> list[str]:
+    def belonging(self, urls: Iterable[str], found_on: str) -> list[str]:
         """Give those of the addresses that belong to the crawl."""
         return [url for url in urls if self.has(url, found_on)]
+
+    def left_out(self, urls: Iterable[str], found_on: str) -> list[str]:
+        """Give those of the addresses that are of the same site and do not belong to the crawl: by the patterns."""
+        return [url for url in urls if same_site(url, found_on, self.site) and not self.allows(url)]
 
 
 def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str] | None:

@@ -55,7 +55,7 @@ class Seeds:
     def _pages(self, source: str, first: str | None) -> Iterator[str]:
         scope = Scope(self.settings.site, self.settings.include, self.settings.exclude)
         for page in sitemap(source, refused=self._refuse, transport=self._transport):
-            if scope.has(page.url, first) if first is not None else scope.names(page.url):
+            if scope.has(page.url, first) if first is not None else scope.allows(page.url):
                 yield page.url
             else:
                 self.outside += 1

@@ -42,6 +42,8 @@ class Settings:
     """Patterns of addresses that are followed (see `scope.py`); without any, all are."""
     exclude: tuple[str, ...] = ()
     """Patterns of addresses that are not followed, whatever `include` says."""
+    outside: str = ""
+    """The folder in which each process notes the addresses that the patterns leave out; none when empty."""
     redirects: int = 10
     """How many redirects may lead to a page."""
     max_bytes: int = 10 * 1024 * 1024

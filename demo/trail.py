@@ -59,14 +59,14 @@ class Seen:
         given = cast("Mapping[str, Any]", payload)
         kept = _mapping(given.get("capture"))
         return cls(
-            etag=text(given.get("etag")),
-            modified=text(given.get("modified")),
-            digest=text(given.get("digest")),
+            etag=header_text(given.get("etag")),
+            modified=header_text(given.get("modified")),
+            digest=header_text(given.get("digest")),
             interval=_seconds(given.get("interval")),
             visits=_count(given.get("visits")),
             changed=_count(given.get("changed")),
             unmodified=_count(given.get("unmodified")),
-            capture=Capture(text(kept.get("date")), text(kept.get("digest"))),
+            capture=Capture(header_text(kept.get("date")), header_text(kept.get("digest"))),
         )
 
     def asks(self, is_archived: bool) -> dict[str, str]:
@@ -129,7 +129,7 @@ def tasks(urls: Iterable[str], trail: Trail, *, ordered: bool, improve: bool) ->
     return [Task(url, payload, priority=priority, improve=ordered and improve) for url in urls]
 
 
-def text(value: object) -> str:
+def header_text(value: object) -> str:
     """Give a value if it may stand in a header of HTTP: printable ASCII, not too long; else nothing."""
     return value if isinstance(value, str) and len(value) <= LONGEST and _TEXT.fullmatch(value) else ""
 

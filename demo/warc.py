@@ -12,6 +12,7 @@ After an error of the disk, every further `write` raises `ArchiveError`: the cal
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import re
@@ -38,6 +39,16 @@ LARGEST = 1024 * 1024 * 1024
 
 PIECE = 1024 * 1024
 
+CURES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space, or raise the quota",
+    errno.EACCES: "mend its rights",
+    errno.EPERM: "mend its rights",
+    errno.EROFS: "mount its disk for writing, or name another folder",
+    errno.EIO: "mend its disk, or name another folder",
+}
+"""What a person can do about an error of the disk."""
+
 _REVISIT = "http://netpreserve.org/warc/1.1/revisit/"
 
 
@@ -56,7 +67,7 @@ def prepare(folder: str | Path, free: int) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK | os.X_OK):
-            raise PermissionError(None, "Permission denied")
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         disk = os.statvfs(path)
     except OSError as error:
         raise _cannot(path, error) from error
@@ -78,7 +89,7 @@ class Archive:
         self._agent = agent
         self._largest = largest
         self._writer_of: Callable[..., Any] = import_module("warcio.warcwriter").WARCWriter  # it says nothing of types
-        self._names: Callable[..., Any] = import_module("warcio.statusandheaders").StatusAndHeaders
+        self._head_of: Callable[..., Any] = import_module("warcio.statusandheaders").StatusAndHeaders
         self._serial = 0
         self._visits = 0
         """In the file that is open."""
@@ -151,7 +162,7 @@ class Archive:
         self._file = os.open(new, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._append(self._about(name))
+            self._append(self._warcinfo(name))
             new.rename(self._path)
         except OSError:
             self._let_go()
@@ -176,7 +187,7 @@ class Archive:
 
     # ---- records
 
-    def _about(self, name: str) -> bytes:
+    def _warcinfo(self, name: str) -> bytes:
         kept = BytesIO()
         writer = self._writer_of(kept, gzip=True, warc_version="1.1")
         about = {
@@ -194,7 +205,7 @@ class Archive:
         writer = self._writer_of(kept, gzip=True, warc_version="1.1")
         date = _date(exchange.began)
         digest = _digest(writer, exchange.body)
-        head = self._names(
+        head = self._head_of(
             f"{exchange.status} {_ascii(exchange.reason)}".strip(), _written(exchange.answered),
             protocol=_ascii(exchange.version),
         )  # fmt: skip
@@ -219,7 +230,7 @@ class Archive:
         answer = writer.create_warc_record(
             exchange.url, kind, BytesIO(body), len(body), warc_headers_dict=about, http_headers=head
         )
-        line = self._names(f"GET {_ascii(exchange.target)} HTTP/1.1", _written(exchange.asked), is_http_request=True)
+        line = self._head_of(f"GET {_ascii(exchange.target)} HTTP/1.1", _written(exchange.asked), is_http_request=True)
         request = writer.create_warc_record(exchange.url, "request", http_headers=line)
         writer.write_request_response_pair(request, answer)
         if profile:
@@ -268,9 +279,8 @@ def _machine() -> str:
 
 def _cannot(place: Path, error: OSError) -> ArchiveError:
     said = error.strerror or str(error)
-    return ArchiveError(
-        f"the WARC archive at {place} cannot be written: {said}; free some space or mend its rights, then go on"
-    )
+    cure = CURES.get(error.errno or 0, "name another folder")
+    return ArchiveError(f"the WARC archive at {place} cannot be written: {said}; {cure}, then go on")
 
 
 # ---- what a process that was killed has left
@@ -299,7 +309,7 @@ def _mended(path: Path, file: BinaryIO) -> Path | None:
         return None  # its process lives
     if path.stat().st_ino != os.fstat(file.fileno()).st_ino:
         return None
-    end, records = whole(file)
+    end, records = end_of_whole_records(file)
     if records < 2:
         path.unlink()  # it says only what the archive is
         return None
@@ -309,7 +319,7 @@ def _mended(path: Path, file: BinaryIO) -> Path | None:
     return path.rename(path.with_suffix(""))
 
 
-def whole(file: BinaryIO) -> tuple[int, int]:
+def end_of_whole_records(file: BinaryIO) -> tuple[int, int]:
     """Give where the last whole record of a file ends, and how many whole records there are."""
     end = records = 0
     unpacker = zlib.decompressobj(31)

@@ -5,6 +5,7 @@ The faces call it for `Queue.why`, and so for `timeoutq why`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,9 +13,11 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from timeoutq import sending
 from timeoutq.calls import Call
-from timeoutq.model import HostInfo, State, Task, TaskId, TaskInfo
+from timeoutq.errors import AccessDenied
+from timeoutq.model import HostInfo, State, Task, TaskId, TaskInfo, raw, text
+from timeoutq.reads import pairs_of
 from timeoutq.replies import Why
-from timeoutq.sending import Flow, Talk
+from timeoutq.sending import Flow, Talk, ask
 from timeoutq.standing import Standing, standing
 
 ADVICE = {
@@ -23,6 +26,9 @@ ADVICE = {
     "budget": "hosts.set(budget=) gives more",
 }
 """Advice for a program, at the end of a message; the command has its own words for the same advice."""
+
+LOOKS = 10
+"""How often each state is searched for an id that goes on after a #; each time among the next 1,000 tasks or so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,8 @@ class Reason:
     info: TaskInfo
     host: HostInfo | None = None
     near: str | None = None
-    """For an unknown task: one that the queue knows and whose URL is the same but for its form."""
+    """For an unknown task: one that the queue knows and whose URL is the same but for its form, or for what follows
+    a #."""
     before: int | None = None
     """For a task that waits for its host's turn: how many of the host's tasks go before it."""
 
@@ -55,9 +62,39 @@ def _explain(talk: Talk, call: Call[Why]) -> Flow[Reason]:
         for other in forms(found.info.task):
             if (yield from sending.answer(talk, talk.operations.inspect(other))).state is not None:
                 return _reason(found, "unknown", f"it was never put, but {other!r} was", other)
+        longer = yield from _longer(talk, found.info.task)
+        if longer is not None:
+            said = f"it was never put, but {longer!r} was: all after the # belongs to the id"
+            return _reason(found, "unknown", said, longer)
         return _reason(found, "unknown", "no state holds it: it was never put, or it was forgotten or pruned later")
     code, message = judge(found)
     return _reason(found, code, message)
+
+
+def _longer(talk: Talk, task: str) -> Flow[str | None]:
+    # an id that goes on after a #, as that of a POST: a large queue is not searched to its end
+    if "://" not in task:
+        return None
+    start = task if "#" in task else f"{task}#"
+    pattern = re.sub(rb"([\\*?\[\]^-])", rb"\\\1", raw(start)) + b"*"
+    cursors: dict[State, bytes | str] = dict.fromkeys(State, "0")
+    for _ in range(LOOKS):
+        wanted = ("MATCH", pattern, "COUNT", 1000)
+        places = [(state, talk.operations.key(state.value), cursor) for state, cursor in cursors.items()]
+        try:
+            replies = yield from ask(
+                talk,
+                [("ZSCAN" if at is State.SCHEDULED else "SSCAN", key, cursor, *wanted) for at, key, cursor in places],
+            )
+        except AccessDenied:  # whoever may only run scripts gets the plain answer
+            return None
+        for (state, _, _), (_, met) in zip(places, replies, strict=True):
+            if met:
+                return text(pairs_of(met)[0][0] if state is State.SCHEDULED else met[0])
+        cursors = {state: reply[0] for state, reply in zip(cursors, replies, strict=True) if int(reply[0])}
+        if not cursors:
+            return None
+    return None
 
 
 def _reason(found: Why, code: str, message: str, near: str | None = None) -> Reason:

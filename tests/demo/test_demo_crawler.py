@@ -351,7 +351,9 @@ async def test_a_page_that_is_too_long_is_given_up_before_it_has_come(site: Site
     site.answers["/endless"] = head + b"Transfer-Encoding: chunked\r\n\r\n" + b"5\r\nabcde\r\n" * 300
     async with crawling(max_bytes=1000, total=60.0, timeout=60.0) as crawler:
         async with asyncio.timeout(20):
-            with pytest.raises(GiveUp, match="999,999,999 bytes, which are more than 1,000: to read it"):
+            with pytest.raises(
+                GiveUp, match="999,999,999 bytes, which are more than 1,000: to read it, raise --max-bytes"
+            ):
                 await crawler.fetch(lease(site.url("/named")))
             with pytest.raises(GiveUp, match="more than 1,000 bytes"):
                 await crawler.fetch(lease(site.url("/endless")))

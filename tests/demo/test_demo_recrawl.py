@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from demo.crawl import Crawler, looked
+from demo.crawl import Crawler, seen_after_visit
 from demo.fetcher import Fetched
 from demo.settings import Settings
 from demo.trail import LONGEST, Capture, Seen, Trail
@@ -65,42 +65,42 @@ def page(body: bytes | None = b"text", status: int = 200, **headers: str) -> Fet
 
 
 def test_a_page_is_visited_sooner_if_it_changes_and_later_if_not() -> None:
-    first = looked(Seen(), page(etag='"1"'), RECRAWL)
+    first = seen_after_visit(Seen(), page(etag='"1"'), RECRAWL)
     assert (first.interval, first.visits, first.changed, first.etag) == (100, 1, 0, '"1"')
-    same = looked(first, page(etag='"1"'), RECRAWL)
+    same = seen_after_visit(first, page(etag='"1"'), RECRAWL)
     assert (same.interval, same.visits, same.changed) == (140, 2, 0)
-    other = looked(same, page(b"other"), RECRAWL)
+    other = seen_after_visit(same, page(b"other"), RECRAWL)
     assert (other.interval, other.visits, other.changed, other.etag) == (112, 3, 1, "")
-    unmodified = looked(other, page(None, 304), RECRAWL)
+    unmodified = seen_after_visit(other, page(None, 304), RECRAWL)
     assert unmodified.interval == pytest.approx(112 * 1.4)
     assert (unmodified.changed, unmodified.unmodified) == (1, 1)
     assert unmodified.digest == other.digest
-    back = looked(unmodified, page(), RECRAWL)
+    back = seen_after_visit(unmodified, page(), RECRAWL)
     assert back.changed == 2
     seen = first
     for _ in range(40):
-        seen = looked(seen, page(str(seen.visits).encode()), RECRAWL)
+        seen = seen_after_visit(seen, page(str(seen.visits).encode()), RECRAWL)
     assert seen.interval == 10
     for _ in range(40):
-        seen = looked(seen, page(), RECRAWL)
+        seen = seen_after_visit(seen, page(), RECRAWL)
     assert seen.interval == 1000
 
 
 def test_a_304_keeps_what_it_does_not_name() -> None:
-    before = looked(Seen(), page(etag='"1"', last_modified="then"), RECRAWL)
-    assert looked(before, page(None, 304), RECRAWL).etag == '"1"'
-    assert looked(before, page(None, 304, etag='"2"'), RECRAWL).etag == '"2"'
-    assert looked(before, page(None, 304, etag='"2"'), RECRAWL).modified == "then"
+    before = seen_after_visit(Seen(), page(etag='"1"', last_modified="then"), RECRAWL)
+    assert seen_after_visit(before, page(None, 304), RECRAWL).etag == '"1"'
+    assert seen_after_visit(before, page(None, 304, etag='"2"'), RECRAWL).etag == '"2"'
+    assert seen_after_visit(before, page(None, 304, etag='"2"'), RECRAWL).modified == "then"
 
 
 def test_what_is_not_read_has_changed_if_its_head_says_so() -> None:
-    film = looked(Seen(), page(None, etag='"1"'), RECRAWL)
-    assert looked(film, page(None, etag='"1"'), RECRAWL).changed == 0
-    assert looked(film, page(None, etag='"2"'), RECRAWL).changed == 1
-    moved = looked(Seen(), page(None, 301, location="/a"), RECRAWL)
-    assert looked(moved, page(None, 301, location="/a"), RECRAWL).changed == 0
-    assert looked(moved, page(None, 301, location="/b"), RECRAWL).changed == 1
-    assert looked(moved, page(b"text"), RECRAWL).changed == 1
+    film = seen_after_visit(Seen(), page(None, etag='"1"'), RECRAWL)
+    assert seen_after_visit(film, page(None, etag='"1"'), RECRAWL).changed == 0
+    assert seen_after_visit(film, page(None, etag='"2"'), RECRAWL).changed == 1
+    moved = seen_after_visit(Seen(), page(None, 301, location="/a"), RECRAWL)
+    assert seen_after_visit(moved, page(None, 301, location="/a"), RECRAWL).changed == 0
+    assert seen_after_visit(moved, page(None, 301, location="/b"), RECRAWL).changed == 1
+    assert seen_after_visit(moved, page(b"text"), RECRAWL).changed == 1
 
 
 # ---- the handler

@@ -24,6 +24,7 @@ import pytest
 import typer
 from rich.console import Console
 
+from demo import outside
 from demo.crawls import members
 from demo.options import RETRY, RETRY_FOR_DAYS, Options, settings_of
 from demo.report import tell
@@ -61,15 +62,15 @@ HERE = "http://h.example/"
 def test_patterns_say_what_is_followed(include: tuple[str, ...], exclude: tuple[str, ...], let_in: str) -> None:
     scope = Scope("host", include, exclude)
     paths = ("news/1", "news/old/2", "a.pdf", "x?q=1")
-    assert [path for path in paths if scope.names(HERE + path)] == let_in.split()
-    assert scope.those([HERE + path for path in paths], HERE) == [HERE + path for path in let_in.split()]
+    assert [path for path in paths if scope.allows(HERE + path)] == let_in.split()
+    assert scope.belonging([HERE + path for path in paths], HERE) == [HERE + path for path in let_in.split()]
     assert not scope.has("http://other.example/news/1", HERE)
 
 
 def test_no_address_makes_a_pattern_slow() -> None:
     scope = Scope("any", ("*a" * 30 + "b",), ("*x*x*x*x*x*x*y",))
     began = time.thread_time()
-    assert not scope.names("http://h.example/" + "ax" * 450)
+    assert not scope.allows("http://h.example/" + "ax" * 450)
     assert time.thread_time() - began < 0.5
 
 
@@ -289,6 +290,48 @@ def test_a_sitemap_is_crawled_and_what_is_outside_is_counted(tmp_path: Path) -> 
         _, complaint = nothing.communicate(timeout=60)
         assert nothing.returncode == 3
         assert "no page to begin with" in complaint
+
+
+def test_a_crawl_that_cannot_begin_says_why_and_what_helps(tmp_path: Path) -> None:
+    with serving(lambda path: ({"Content-Type": "text/html"}, b"<a href=/a>a</a>")) as url:
+        process = demo("--url", url, "--delay", "0", "--workers", "1")
+        said, complaint = process.communicate(timeout=60)
+        assert process.returncode == 1, complaint
+        assert f"the crawl could not begin: {url}: GiveUp: 127.0.0.1 has the private address 127.0.0.1: " in said
+        assert "crawl it with --allow-private" in said
+        assert "everything that was found" not in said
+        file = tmp_path / "s.txt"
+        file.write_text(f"{url}c\n{url}d\n")
+        told = told_by(demo("--sitemap", str(file), "--delay", "0", "--workers", "1", "--json"), code=1)
+        assert told["not_begun"]["url"] in (f"{url}c", f"{url}d")
+        assert "--allow-private" in told["not_begun"]["error"]
+        told = told_by(demo("--sitemap", str(file), *GUEST))
+        assert (told["not_begun"], told["ok"], told.get("outside_patterns")) == (None, True, None)
+
+
+def test_addresses_outside_the_patterns_are_counted_once_each() -> None:
+    pages = {
+        "/": b"<a href=/list/1>1</a> <a href=/item/1>i</a> <a href=//other.example/item/3>o</a>",
+        "/item/1": b"<a href=/list/1>1</a> <a href=/list/2>2</a> <a href=/item/2>i</a>",
+        "/item/2": b"<a href=/moved>m</a>",
+    }
+    with serving(lambda path: ({"Content-Type": "text/html"}, pages.get(path, b""))) as url:
+        words = ("--url", url, "--include", "*/item/*", "--delay", "0", "--workers", "2", "--allow-private")
+        told = told_by(demo(*words, "--json"))
+        assert (told["pages"], told["failed"], told["outside_patterns"]) == (3, 0, 3)
+        process = demo(*words)
+        said, complaint = process.communicate(timeout=60)
+        assert process.returncode == 0, complaint
+        assert re.search(r"outside the patterns +3 addresses", said), said
+
+
+def test_a_process_notes_a_bounded_number_of_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside, "MOST", 3)
+    noted = outside.Outside(tmp_path)
+    for part in (["a", "b"], ["b", "a"], ["c", "d"], ["e"]):
+        noted.note(part)
+    noted.close()
+    assert outside.count(tmp_path) == 3
 
 
 # ---- the summary

@@ -30,7 +30,7 @@ from demo.options import Options
 from demo.processes import Crawl, Interrupts
 from demo.settings import Settings
 from demo.trail import Capture
-from demo.warc import OPEN, Archive, ArchiveError, finished, mend, prepare, whole
+from demo.warc import OPEN, Archive, ArchiveError, end_of_whole_records, finished, mend, prepare
 from tests.rig.answering import Names, Site, lease
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, GiveUp, Queue, Release, Retry, State
@@ -284,7 +284,7 @@ async def test_a_record_that_is_torn_is_cut_off_wherever_it_is_torn(tmp_path: Pa
     path, data = await left(tmp_path)
     ends = [0]
     for length in range(1, len(data) + 1):
-        end, _ = whole(io.BytesIO(data[:length]))
+        end, _ = end_of_whole_records(io.BytesIO(data[:length]))
         assert end <= length
         if end != ends[-1]:
             ends.append(end)
@@ -307,7 +307,7 @@ async def test_what_is_no_gzip_behind_the_last_record_is_cut_off(tmp_path: Path)
 
 async def test_a_file_without_a_visit_is_removed(tmp_path: Path) -> None:
     path, data = await left(tmp_path, 1)
-    end = whole(io.BytesIO(data[: len(data) // 3]))[0]
+    end = end_of_whole_records(io.BytesIO(data[: len(data) // 3]))[0]
     for content in (b"", b"junk", data[: end or 100]):
         path.write_bytes(content)
         assert mend(tmp_path) == []
@@ -382,8 +382,12 @@ def test_what_was_written_is_there_after_kill_9(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_is_told_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
-        with pytest.raises(ArchiveError, match=f"{place} cannot be written: .*mend its rights"):
+        with pytest.raises(ArchiveError, match=f"{place} cannot be written: [A-Z][a-z ]+; name another folder, then"):
             prepare(place, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "access", lambda *_: False)  # pyright: ignore[reportUnknownLambdaType]  # any words
+        with pytest.raises(ArchiveError, match="cannot be written: Permission denied; mend its rights, then go on"):
+            prepare(tmp_path, 0)
     with pytest.raises(ArchiveError, match=r"bytes left, and one page may need 1,000,000,000,000,000,000: free some"):
         prepare(tmp_path, 10**18)
     monkeypatch.setattr(warc, "find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType]  # any name

@@ -592,6 +592,16 @@ def test_on_a_terminal_it_asks_and_draws(url: str, queue: Queue, tmp_path: Path)
     assert queue.stats().known == 0
 
 
+def test_counts_of_a_put_do_not_read_as_the_size_of_the_queue(url: str, queue: Queue, say: Say, tmp_path: Path) -> None:
+    queue.put("a", "b", "c")
+    ids = tmp_path / "ids"
+    ids.write_text("a\nd\n")
+    _, shown = shown_on_a_terminal(url, "put", queue.name, "--file", str(ids))
+    rows = {tuple(line.rsplit(maxsplit=1)) for line in shown.splitlines() if line.startswith(("added", "known"))}
+    assert rows == {("added", "1"), ("known already, in todos", "1")}
+    assert say("put", queue.name, "--file", str(ids)).out == "todos\t2\n"  # programs read it
+
+
 def test_a_page_has_no_more_lines_than_asked_for_and_leaves_nothing_out(say: Say, queue: Queue) -> None:
     queue.put([f"t{i}" for i in range(200)])
     seen: set[str] = set()

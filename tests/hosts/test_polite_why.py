@@ -77,6 +77,30 @@ def test_a_url_that_was_put_in_another_form_is_named(fake: FakeQueue, put: str, 
     assert reason.message == f"it was never put, but {put!r} was"
 
 
+@pytest.mark.parametrize("state", ["todos", "done", "scheduled", "waiting"])
+def test_an_id_that_goes_on_after_the_url_is_named(fake: FakeQueue, state: str) -> None:
+    post = f"{A}s?q=[x]*#POST:1f0c"
+    fake.put(f"{A}1", f"{A}s?q=xy#POST:2", f"{A}s2#POST:3")
+    if state == "scheduled":
+        fake.schedule(post, after=60)
+    else:
+        fake.put(post, group="b.example" if state in ("todos", "done") else None)
+    if state == "done":
+        fake.ack(next(lease for lease in fake.claim(9) if lease.task == post))
+    assert fake.inspect(post).state == state
+    for asked in (f"{A}s?q=[x]*", f"{A}s?q=[x]*#PO"):
+        reason = fake.why(asked)
+        assert (reason.code, reason.near) == ("unknown", post)
+        assert reason.message == f"it was never put, but {post!r} was: all after the # belongs to the id"
+    assert fake.why(f"{A}s?q=[x]").near is None
+
+
+def test_a_large_queue_is_not_searched_to_its_end(fake: FakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timeoutq.why.LOOKS", 0)
+    fake.put(f"{A}s#POST:1")
+    assert fake.why(f"{A}s").near is None
+
+
 def test_what_is_no_url_has_no_other_form(fake: FakeQueue) -> None:
     for task in ("plain", "x:y", "http://[::1", "http://a.example:port/", "://"):
         assert list(forms(task)) == []

@@ -84,13 +84,18 @@ SPELLINGS: dict[str, list[str]] = {
 REFUSED: dict[str, str] = {
     "": "it is empty",
     " \t\n": "it is empty",
-    "#top": "it has no scheme",
+    "#top": "it has no scheme and no host: write the whole URL, with https:// or http:// and the host",
     "h.example/a": "it has no scheme: write https://h.example/a",
     "h.example:8080/a": "it has no scheme: write https://h.example:8080/a",
     "localhost:8080": "it has no scheme: write https://localhost:8080",
     "//h.example/a": "it has no scheme: write https://h.example/a",
-    "/a": "it has no scheme",
-    "?x": "it has no scheme",
+    "/a": "it has no scheme and no host: write the whole URL, ",
+    "\\a b": "it has no scheme and no host: write the whole URL, ",
+    "../a.html": "it has no scheme and no host: write the whole URL, ",
+    "?x": "it has no scheme and no host: write the whole URL, ",
+    "not a url": "it has no scheme, and a blank inside: write one URL, beginning with https:// or http://",
+    "h.example/ i.example/": "it has no scheme: write https://h.example/ i.example/",
+    "//h.example i.example/": "it has no scheme, and a blank inside: write one URL, ",
     "mailto:me@h.example": "its scheme is mailto, not http or https",
     "JavaScript:alert(1)": "its scheme is javascript,",
     "java\nscript:alert(1)": "its scheme is javascript,",
@@ -215,7 +220,7 @@ def test_a_link_is_joined_to_the_page_that_holds_it(link: str, found: str | None
 
 
 def test_a_base_that_is_none_is_named() -> None:
-    with pytest.raises(BadUrl, match="its base 'mailto:x' is none either: its scheme is mailto") as caught:
+    with pytest.raises(BadUrl, match="the base 'mailto:x' is no URL of a page: its scheme is mailto") as caught:
         normalise("/a", "mailto:x")
     assert caught.value.url == "/a"
 

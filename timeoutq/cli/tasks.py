@@ -30,6 +30,7 @@ from timeoutq.cli.reading import (
     seconds,
 )
 from timeoutq.errors import AccessDenied, InvalidInput
+from timeoutq.model import State
 
 if TYPE_CHECKING:
     from timeoutq.client import Queue
@@ -188,7 +189,8 @@ def _put(
         if as_json:
             sink.document(counts)
         else:
-            sink.rows(("answer", "tasks"), counts.items())
+            known = {state.value: f"known already, in {state.value}" for state in State} if sys.stdout.isatty() else {}
+            sink.rows(("answer", "tasks"), ((known.get(answer, answer), count) for answer, count in counts.items()))
     intake.end()
 
 
@@ -222,7 +224,7 @@ File = Annotated[
 Jsonl = Annotated[
     bool,
     typer.Option(
-        "--jsonl", help='Lines are JSON: {"task": …}, and if need be "payload", "group", "priority", "improve".'
+        "--jsonl", help='Lines are JSON: {"task": …}, and optionally "payload", "group", "priority", "improve".'
     ),
 ]
 PayloadOption = Annotated[str | None, typer.Option("--payload", help="JSON that goes with each task.")]
@@ -245,13 +247,13 @@ SitemapData = Annotated[
     typer.Option("--sitemap-data", help="Payload: what the sitemap says in lastmod, changefreq and priority."),
 ]
 MaxUrls = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="The most URLs of a --sitemap; 10,000,000 by default.")
+    int | None, typer.Option(min=1, metavar="N", help="The most URLs from each --sitemap (default: 10,000,000).")
 ]
 GroupBy = Annotated[
     By | None,
     typer.Option(
         "--group-by", show_default=False,
-        help="The host to which each URL belongs on a polite queue: its host (the default), or its registrable domain.",
+        help="What the URLs on a polite queue are grouped by: host, or registrable domain (default: host).",
     ),
 ]  # fmt: skip
 Lenient = Annotated[bool, typer.Option("--lenient", help="Exit with 0 although URLs or sitemaps were refused.")]
@@ -281,7 +283,7 @@ def put(
     durable: Durable = 0, urls: Urls = False,
     sitemap: SitemapOption = None, sitemap_data: SitemapData = False, max_urls: MaxUrls = None,
     max_time: Annotated[
-        float | None, duration("The longest time for a --sitemap; 1h by default.")
+        float | None, duration("The longest time for each --sitemap (default: 1h).")
     ] = None,
     group_by: GroupBy = None, lenient: Lenient = False,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
@@ -291,9 +293,11 @@ def put(
     For each named task, a line says "added", or the state that holds the task
     already, or "raised": the task was there with a lower priority, and has this
     priority and payload from now on. For a file, stdin or a sitemap, the answers
-    are counted. If --urls, --sitemap or --group-by refuses a URL, stderr says
-    which URL, on which line, and why. All other URLs are put, and the exit code
-    is 2, or 0 with --lenient.
+    are counted: "todos 1" says that one of the tasks was in todos already.
+
+    If --urls, --sitemap or --group-by refuses a URL, stderr says which URL, on
+    which line, and why. All other URLs are put, and the exit code is 2, or 0
+    with --lenient.
     """
     if group is not None and group_by is not None:
         raise InvalidInput("give --group or --group-by, not both")

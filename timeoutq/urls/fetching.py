@@ -17,6 +17,7 @@ from timeoutq.errors import BadSitemap, MissingExtra
 from timeoutq.urls.bodies import ACCEPTED, Body, Broken, TooLong, Unreadable
 
 REDIRECTS = 5
+"""How many redirects may lead to a sitemap."""
 PAUSE = 20.0
 """How long a server may say nothing, seconds."""
 

@@ -33,11 +33,14 @@ MAX_NAME = 253
 _PORTS = {"http": "80", "https": "443"}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _ENDS = "".join(map(chr, range(33)))
+"""What is cut off at both ends of a URL: control characters and the blank."""
 _INSIDE = str.maketrans("", "", "\t\n\r")
+"""What is left out inside a URL: tabs and line ends."""
 _LABEL = re.compile(rf"[a-z0-9_-]{{1,{MAX_LABEL}}}")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
+"""A number in a host's name, in hex, octal or decimal."""
 
 _NORMAL = re.compile(
     r"https?://(?![^/]*xn--)(?=[^/]{4,253}/)(?:[a-z0-9_-]{1,63}\.)+[a-z]{2,63}"
@@ -93,7 +96,7 @@ def _base(base: str) -> _Parts:
     try:
         return _read(normalise(base), None)
     except BadUrl as bad:
-        _refuse(f"its base {shown(base)} is none either: {bad.reason}")
+        _refuse(f"the base {shown(base)} is no URL of a page: {bad.reason}")
 
 
 def _read(url: str, base: _Parts | None) -> _Parts:
@@ -115,9 +118,7 @@ def _read(url: str, base: _Parts | None) -> _Parts:
     target, mark, query = rest.partition("?")
     target = target.replace("\\", "/")
     if not scheme and base is None:
-        if not text:
-            _refuse("it is empty")
-        _refuse(f"it has no scheme: write https://{text.lstrip('/'):.60} or http://…")
+        _refuse(_without_scheme(text, target))
     if target.startswith("//") or base is None or scheme not in ("", base.scheme):
         authority, slash, path = target.lstrip("/").partition("/")
         return _Parts(scheme or (base.scheme if base else ""), authority, slash + path, query)
@@ -128,6 +129,18 @@ def _read(url: str, base: _Parts | None) -> _Parts:
     else:
         path, query = base.path, query if mark else base.query
     return _Parts(base.scheme, base.authority, path, query)
+
+
+def _without_scheme(text: str, target: str) -> str:
+    """Say what is wrong with a URL that has no scheme, and how it is written if that can be told."""
+    if not text:
+        return "it is empty"
+    with_host = target.removeprefix("//")
+    if with_host[:1] in ("", "/", "."):
+        return "it has no scheme and no host: write the whole URL, with https:// or http:// and the host"
+    if any(character.isspace() for character in with_host.partition("/")[0]):
+        return "it has no scheme, and a blank inside: write one URL, beginning with https:// or http://"
+    return f"it has no scheme: write https://{text.lstrip('/'):.60} or http://…"
 
 
 def _formed(parts: _Parts) -> str:

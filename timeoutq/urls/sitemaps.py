@@ -43,9 +43,9 @@ class Limits:
     depth: int = 3
     """How many indexes may lead to a sitemap, each named by the one before."""
     seconds: float = 60.0
-    """The download of one sitemap."""
+    """The most seconds that the download of one sitemap may take."""
     total_seconds: float = 3600.0
-    """All of it: downloads, and what the caller does meanwhile."""
+    """The most seconds for everything: downloads, and the time that the caller takes between two pages."""
 
 
 @dataclass(frozen=True, slots=True)
