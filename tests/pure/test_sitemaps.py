@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.rig.processes import ROOT
 from timeoutq import BadSitemap, BadUrl, InvalidInput
 from timeoutq.urls import Limits, sitemap, sitemaps
-from timeoutq.urls.entries import DEEPEST, LONGEST_PIECE, LONGEST_TEXT, MOST_NAMES, Entry, Reader
+from timeoutq.urls.entries import DEEPEST, LONGEST_NAME, LONGEST_PIECE, LONGEST_TEXT, MOST_NAMES, Entry, Reader
 
 NS = 'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -135,6 +138,8 @@ OUTSIDE = '<!DOCTYPE urlset [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
         ("<urlset>" + "".join(f"<a b{i}=''/>" for i in range(1100)), f"more than {MOST_NAMES:,} different names"),
         ("<urlset>" + "".join(f"<a xmlns:b{i}='x'/>" for i in range(1100)), f"more than {MOST_NAMES:,} different"),
         (f"<urlset><url><loc>{'x' * (LONGEST_TEXT + 1)}</loc></url></urlset>", "<loc> holds more than 8,192"),
+        (f"<urlset>\n<{'x' * LONGEST_NAME}>\n<y{'x' * LONGEST_NAME}/>", "line 3: the name yxxx"),
+        (f"<urlset><url {'x' * LONGEST_NAME}y=''/>", "of an element or an attribute has 1,001 characters"),
     ],
 )  # fmt: skip
 def test_what_is_no_sitemap_is_refused_by_name(data: bytes | str, said: str, step: int) -> None:
@@ -205,6 +210,35 @@ def test_nothing_grows_with_the_length_of_a_sitemap(begin: bytes, again: bytes) 
 )
 def test_what_must_be_held_until_its_end_is_refused_when_it_is_long(begin: bytes, again: bytes) -> None:
     assert LONGEST_PIECE / 2 < feed(Reader(), begin, again, 400) < 3 * LONGEST_PIECE
+
+
+BOMBS = """
+import resource, sys
+from timeoutq.urls.entries import Reader
+
+begin = f"<urlset xmlns:p='{'u' * 500_000}'"
+many = range(900)
+data = {
+    "elements": begin + ">" + "".join(f"<p:a{i}/>" for i in many),
+    "element": begin + ">" + "<p:a/>" * 900,
+    "attributes": begin + ">" + "".join(f"<a p:a{i}=''/>" for i in many),
+    "tag": begin + " " + " ".join(f"p:a{i}=''" for i in many) + ">",
+}[sys.argv[1]]
+before = resource.getrusage(resource.RUSAGE_SELF)
+assert list(Reader().feed(data.encode())) == []
+after = resource.getrusage(resource.RUSAGE_SELF)
+print(after.ru_utime - before.ru_utime, (after.ru_maxrss - before.ru_maxrss) // 1024)
+"""
+"""The URI of a namespace is long, and 900 names have its prefix."""
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="there, ru_maxrss has another unit")
+@pytest.mark.parametrize("kind", ["elements", "element", "attributes", "tag"])
+def test_a_long_namespace_is_not_written_before_each_name(kind: str) -> None:
+    done = subprocess.run([sys.executable, "-c", BOMBS, kind], cwd=ROOT, capture_output=True, text=True, check=True)
+    seconds, size = map(float, done.stdout.split())
+    assert seconds < 1
+    assert size < 50, "MiB"
 
 
 # ---- files
