@@ -286,6 +286,18 @@ def test_a_sitemap_that_cannot_be_read_is_named_and_the_others_are_put(say: Say,
     assert members(queue) == {"http://h.example/1", "http://h.example/2"}
 
 
+@pytest.mark.parametrize("location", ["http://xn--/", "http://xn--a/", "http://h.example:99999/", "http://[/"])
+def test_a_redirect_to_what_is_no_url_costs_one_sitemap(site: Site, location: str) -> None:
+    site.put("/away.xml", "", 302, Location=location)
+    site.put("/good.xml", urlset("http://h.example/"))
+    root = site.put("/index.xml", index("/away.xml", "/good.xml"))
+    told: list[str] = []
+    pages = sitemap(root, refused=lambda _, error: told.append(str(error)), limits=Limits(seconds=5))
+    assert [page.url for page in pages] == ["http://h.example/"]
+    assert len(told) == 1
+    assert told[0].startswith(f"sitemap '{site.at}/away.xml': it cannot be fetched: ")
+
+
 def root_of(site: Site) -> str:
     return f"{site.at}/index.xml"
 
