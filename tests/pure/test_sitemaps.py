@@ -86,6 +86,28 @@ def test_one_page_in_every_form(data: bytes, step: int) -> None:
     assert urls(data, step) == ["http://h.example/é"]
 
 
+@pytest.mark.parametrize("step", [1, 4, 100_000])
+def test_a_text_may_end_its_lines_in_each_way(step: int) -> None:
+    lines = entries("# all\rhttp://h.example/1\r\r\nhttp://h.example/2\nhttp://h.example/3\r", step)
+    assert [(entry.url, entry.line) for entry in lines] == [
+        ("http://h.example/1", 2),
+        ("http://h.example/2", 4),
+        ("http://h.example/3", 5),
+    ]
+    reader = Reader(is_robots=True)
+    text = b"User-agent: *\rSitemap: http://h.example/1.xml\rSitemap: /2.xml\r" + b"#" * 600
+    found = [entry for at in range(0, len(text), step) for entry in reader.feed(text[at : at + step])]
+    assert [(entry.url, entry.line) for entry in [*found, *reader.end()]] == [
+        ("http://h.example/1.xml", 2),
+        ("/2.xml", 3),
+    ]
+
+
+def test_lines_before_the_xml_count_in_each_way() -> None:
+    with pytest.raises(BadSitemap, match="line 5 is not XML as it must be: mismatched tag"):
+        entries("\r\r\n\n<urlset>\r<url></urlset>")
+
+
 def test_an_index_names_sitemaps() -> None:
     assert entries(index("http://h.example/1.xml", "2.xml")) == [
         Entry("http://h.example/1.xml", 1, is_sitemap=True),
@@ -138,8 +160,8 @@ OUTSIDE = '<!DOCTYPE urlset [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
         ("<urlset>" + "".join(f"<a b{i}=''/>" for i in range(1100)), f"more than {MOST_NAMES:,} different names"),
         ("<urlset>" + "".join(f"<a xmlns:b{i}='x'/>" for i in range(1100)), f"more than {MOST_NAMES:,} different"),
         (f"<urlset><url><loc>{'x' * (LONGEST_TEXT + 1)}</loc></url></urlset>", "<loc> holds more than 8,192"),
-        (f"<urlset>\n<{'x' * LONGEST_NAME}>\n<y{'x' * LONGEST_NAME}/>", "line 3: the name yxxx"),
-        (f"<urlset><url {'x' * LONGEST_NAME}y=''/>", "of an element or an attribute has 1,001 characters"),
+        (f"<urlset>\n<{'x' * LONGEST_NAME}>\n<y{'x' * LONGEST_NAME}/>", "has a name of 1,001 characters: yxxx"),
+        (f"<urlset><url {'x' * LONGEST_NAME}y=''/>", "line 1: an element or an attribute has a name of"),
     ],
 )  # fmt: skip
 def test_what_is_no_sitemap_is_refused_by_name(data: bytes | str, said: str, step: int) -> None:

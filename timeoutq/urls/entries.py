@@ -8,6 +8,7 @@ entities a kilobyte of XML becomes gigabytes, and depth, names and lengths have 
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -37,6 +38,7 @@ HEAD = 512
 
 _ROOTS = {"urlset": "url", "sitemapindex": "sitemap"}
 _BLANKS = b" \t\r\n"
+_LINE_END = re.compile(rb"\r\n?|\n")
 _WORDS = {"html": "it is a page of HTML, not a sitemap", "rss": "it is a feed", "feed": "it is a feed"}
 
 
@@ -90,7 +92,7 @@ class Reader:
         if bare.startswith(b"<"):
             skipped = head[: len(head) - len(bare)]
             self._head = bare  # some sitemaps have an empty line before the declaration, which XML forbids
-            return _Xml(skipped.count(b"\n"))
+            return _Xml(len(_LINE_END.findall(skipped)))
         if b"\0" in head:
             raise BadSitemap("it is neither XML nor text in UTF-8")
         return _Text(self._is_robots)
@@ -176,7 +178,7 @@ class _Xml:
         for one in (name, *attributes):
             if len(one) > LONGEST_NAME:
                 raise BadSitemap(
-                    f"line {self._here()}: the name {one:.40}… of an element or an attribute has {len(one):,} characters"
+                    f"line {self._here()}: an element or an attribute has a name of {len(one):,} characters: {one:.20}…"
                 )
             self._names.add(one)
         if len(self._names) > MOST_NAMES:
@@ -233,7 +235,9 @@ class _Text:
         self._line = self._found = 0
 
     def feed(self, data: bytes) -> Iterator[Entry]:
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        lines = (self._rest + data).splitlines(keepends=True)
+        # a CR at the end may be the first half of a CRLF
+        self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         for line in lines:
             yield from self._read(line)
         if len(self._rest) > LONGEST_PIECE:
