@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -354,12 +355,26 @@ def test_a_gzip_bomb_is_left_early(put: Put) -> None:
         ("/", "it cannot be read: Is a directory"),
         ("ftp://h.example/s.xml", "give a URL on http or https, or a file"),
         ("redis://h.example/", "give a URL on http or https, or a file"),
+        ("a\0b", r"sitemap 'a\x00b': it cannot be read: no file can have this name"),
+        ("a\ud800b", r"sitemap 'a\ud800b': it cannot be read: no file can have this name"),
     ],
 )
 def test_a_source_that_cannot_be_used_is_named(source: str, said: str) -> None:
     with pytest.raises(BadSitemap) as caught:
         list(sitemap(source))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("source", [None, b"s.xml", 7, ["s.xml"]])
+def test_what_is_no_source_is_refused(source: Any) -> None:
+    with pytest.raises(InvalidInput, match="a sitemap is a URL or a path, as str or PathLike, not "):
+        sitemap(source)
+
+
+async def test_a_url_inside_an_event_loop_is_refused_with_the_cure(put: Put) -> None:
+    with pytest.raises(InvalidInput, match=r"await asyncio.to_thread\(list, sitemap\(source\)\)"):
+        list(sitemap("http://127.0.0.1:1/"))
+    assert len(list(sitemap(put("s.xml", urlset("http://h.example/"))))) == 1, "a file needs no loop"
 
 
 def test_a_file_cannot_name_other_files(put: Put) -> None:
