@@ -38,9 +38,6 @@ LARGEST = 1024 * 1024 * 1024
 
 PIECE = 1024 * 1024
 
-_OWN = re.compile(r"crawl-\d+-\d{5,}-[A-Za-z0-9._]*-\d+\.warc\.gz" + re.escape(OPEN))
-"""What the files of an archive are called that are not finished; other files in its folder are somebody else's."""
-
 _REVISIT = "http://netpreserve.org/warc/1.1/revisit/"
 
 
@@ -277,6 +274,9 @@ def _cannot(place: Path, error: OSError) -> ArchiveError:
 
 
 # ---- what a process that was killed has left
+
+_OWN = re.compile(r"crawl-\d+-\d{5,}-[A-Za-z0-9._]*-\d+\.warc\.gz" + re.escape(OPEN))
+"""What the files of an archive are called that are not finished; other files in its folder are somebody else's."""
 
 
 def mend(folder: str | Path) -> list[Path]:
