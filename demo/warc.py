@@ -285,15 +285,19 @@ def _cannot(place: Path, error: OSError) -> ArchiveError:
 
 # ---- what a process that was killed has left
 
+_OWN = re.compile(r"crawl-\d+-\d{5,}-[A-Za-z0-9._]*-\d+\.warc\.gz" + re.escape(OPEN))
+"""What the files of an archive are called that are not finished; other files in its folder are somebody else's."""
+
 
 def mend(folder: str | Path) -> list[Path]:
     """Finish the files of processes that are dead; give the paths of the finished files. Raises `ArchiveError`.
 
-    A torn record at the end of a file is cut off. Its page was not acked, so the page is visited again.
+    A torn record at the end of a file is cut off. Its page was not acked, so the page is visited again. Other files in
+    the folder are left alone.
     """
     found: list[Path] = []
     try:
-        for path in sorted(Path(folder).glob(f"*{OPEN}")):
+        for path in sorted(path for path in Path(folder).iterdir() if _OWN.fullmatch(path.name) and path.is_file()):
             with suppress(FileNotFoundError), path.open("r+b") as file:  # another process may be faster
                 finished = _mended(path, file)
                 found += [finished] if finished is not None else []

@@ -324,15 +324,29 @@ async def test_the_file_of_a_process_that_lives_is_left_alone(tmp_path: Path) ->
     assert len(answers(tmp_path)) == 2
 
 
+async def test_what_others_have_in_the_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / f"c{OPEN}").mkdir()
+    (tmp_path / f"crawl-1-00000-h-1.warc.gz{OPEN}").mkdir()
+    foreign = [f"b{OPEN}", f"x.warc.gz{OPEN}", f"crawl-old.warc.gz{OPEN}"]
+    for name in foreign:
+        (tmp_path / name).write_text("of somebody else")
+    path, _ = await left(tmp_path / "new")
+    path.rename(tmp_path / path.name)
+    assert mend(tmp_path) == [(tmp_path / path.name).with_suffix("")]
+    assert [(tmp_path / name).read_text() for name in foreign] == ["of somebody else"] * 3
+    with opened(tmp_path) as archive:
+        await archive.write(exchange())
+
+
 @pytest.mark.breaking
 async def test_a_large_file_is_mended_in_little_memory(tmp_path: Path) -> None:
-    path = tmp_path / f"x.warc.gz{OPEN}"
+    path = tmp_path / f"crawl-2-00000-h-1.warc.gz{OPEN}"
     member = gzip.compress(b"\0" * 300_000_000, 1)
     path.write_bytes(member * 2 + member[:1000])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     mend(tmp_path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
-    assert (tmp_path / "x.warc.gz").stat().st_size == 2 * len(member)
+    assert path.with_suffix("").stat().st_size == 2 * len(member)
 
 
 WRITER = """

@@ -131,9 +131,31 @@ def test_a_file_in_utf_16_is_named(say: Say, queue: Queue) -> None:
     assert (done.code, done.err) == (2, "timeoutq: line 1: the file is UTF-16: save it as UTF-8\n")
 
 
-def test_an_endless_line_ends_the_command(say: Say, queue: Queue) -> None:
-    done = say("put", queue.name, "--urls", stdin=b"http://h.example/" + b"x" * 9_000_000)
-    assert (done.code, done.err) == (2, "timeoutq: line 1: it has more than 8,388,608 bytes\n")
+@pytest.mark.parametrize("begin", [b"http://h.example/", b" " * 9_000_000 + b"http://h.example/", b"# "])
+def test_a_line_that_is_too_long_is_refused_and_the_rest_is_put(
+    say: Say, queue: Queue, tmp_path: Path, begin: bytes
+) -> None:
+    file = tmp_path / "seeds.txt"
+    long = begin + b"x" * 17_000_000
+    file.write_bytes(b"http://h.example/1\n" + long + b"\nhttp://h.example/2\n")
+    done = say("put", queue.name, "--urls", "--file", str(file), "--lenient")
+    assert (done.code, done.facts) == (0, {"added": "2", "refused": "1"})
+    assert done.err.startswith(f"timeoutq: {file}, line 2: ")
+    assert done.err.endswith(" is refused: it has more than 65,536 characters\n")
+    assert len(done.err) < 500 + len(str(file))
+    assert members(queue) == {"http://h.example/1", "http://h.example/2"}
+
+
+def test_a_line_with_a_cr_inside_is_refused(say: Say, queue: Queue) -> None:
+    lines = b"http://h.example/1\r\r\nhttp://h.example/2\rhttp://h.example/3\n# old\rhttp://h.example/4\r\n"
+    done = say("put", queue.name, "--urls", stdin=lines)
+    assert (done.code, done.facts) == (2, {"added": "1", "refused": "2"})
+    reason = "it holds a CR (carriage return): end each line with LF or with CRLF"
+    assert done.err.splitlines()[:2] == [
+        rf"timeoutq: standard input, line 2: 'http://h.example/2\rhttp://h.example/3' is refused: {reason}",
+        rf"timeoutq: standard input, line 3: '# old\rhttp://h.example/4' is refused: {reason}",
+    ]
+    assert members(queue) == {"http://h.example/1"}
 
 
 # ---- sitemaps on the web
@@ -262,6 +284,18 @@ def test_a_sitemap_that_cannot_be_read_is_named_and_the_others_are_put(say: Say,
     assert site.asked.count("/round.xml") == 1 + 5
     assert done.err.endswith("2 URLs and 12 sitemaps were refused; all others were put (--lenient: exit code 0)\n")
     assert members(queue) == {"http://h.example/1", "http://h.example/2"}
+
+
+@pytest.mark.parametrize("location", ["http://xn--/", "http://xn--a/", "http://h.example:99999/", "http://[/"])
+def test_a_redirect_to_what_is_no_url_costs_one_sitemap(site: Site, location: str) -> None:
+    site.put("/away.xml", "", 302, Location=location)
+    site.put("/good.xml", urlset("http://h.example/"))
+    root = site.put("/index.xml", index("/away.xml", "/good.xml"))
+    told: list[str] = []
+    pages = sitemap(root, refused=lambda _, error: told.append(str(error)), limits=Limits(seconds=5))
+    assert [page.url for page in pages] == ["http://h.example/"]
+    assert len(told) == 1
+    assert told[0].startswith(f"sitemap '{site.at}/away.xml': it cannot be fetched: ")
 
 
 def root_of(site: Site) -> str:

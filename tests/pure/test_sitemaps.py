@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.rig.processes import ROOT
 from timeoutq import BadSitemap, BadUrl, InvalidInput
 from timeoutq.urls import Limits, sitemap, sitemaps
-from timeoutq.urls.entries import DEEPEST, LONGEST_PIECE, LONGEST_TEXT, MOST_NAMES, Entry, Reader
+from timeoutq.urls.entries import DEEPEST, LONGEST_NAME, LONGEST_PIECE, LONGEST_TEXT, MOST_NAMES, Entry, Reader
 
 NS = 'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -83,6 +87,28 @@ def test_one_page_in_every_form(data: bytes, step: int) -> None:
     assert urls(data, step) == ["http://h.example/é"]
 
 
+@pytest.mark.parametrize("step", [1, 4, 100_000])
+def test_a_text_may_end_its_lines_in_each_way(step: int) -> None:
+    lines = entries("# all\rhttp://h.example/1\r\r\nhttp://h.example/2\nhttp://h.example/3\r", step)
+    assert [(entry.url, entry.line) for entry in lines] == [
+        ("http://h.example/1", 2),
+        ("http://h.example/2", 4),
+        ("http://h.example/3", 5),
+    ]
+    reader = Reader(is_robots=True)
+    text = b"User-agent: *\rSitemap: http://h.example/1.xml\rSitemap: /2.xml\r" + b"#" * 600
+    found = [entry for at in range(0, len(text), step) for entry in reader.feed(text[at : at + step])]
+    assert [(entry.url, entry.line) for entry in [*found, *reader.end()]] == [
+        ("http://h.example/1.xml", 2),
+        ("/2.xml", 3),
+    ]
+
+
+def test_lines_before_the_xml_count_in_each_way() -> None:
+    with pytest.raises(BadSitemap, match="line 5 is not XML as it must be: mismatched tag"):
+        entries("\r\r\n\n<urlset>\r<url></urlset>")
+
+
 def test_an_index_names_sitemaps() -> None:
     assert entries(index("http://h.example/1.xml", "2.xml")) == [
         Entry("http://h.example/1.xml", 1, is_sitemap=True),
@@ -135,6 +161,8 @@ OUTSIDE = '<!DOCTYPE urlset [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
         ("<urlset>" + "".join(f"<a b{i}=''/>" for i in range(1100)), f"more than {MOST_NAMES:,} different names"),
         ("<urlset>" + "".join(f"<a xmlns:b{i}='x'/>" for i in range(1100)), f"more than {MOST_NAMES:,} different"),
         (f"<urlset><url><loc>{'x' * (LONGEST_TEXT + 1)}</loc></url></urlset>", "<loc> holds more than 8,192"),
+        (f"<urlset>\n<{'x' * LONGEST_NAME}>\n<y{'x' * LONGEST_NAME}/>", "has a name of 1,001 characters: yxxx"),
+        (f"<urlset><url {'x' * LONGEST_NAME}y=''/>", "line 1: an element or an attribute has a name of"),
     ],
 )  # fmt: skip
 def test_what_is_no_sitemap_is_refused_by_name(data: bytes | str, said: str, step: int) -> None:
@@ -205,6 +233,35 @@ def test_nothing_grows_with_the_length_of_a_sitemap(begin: bytes, again: bytes) 
 )
 def test_what_must_be_held_until_its_end_is_refused_when_it_is_long(begin: bytes, again: bytes) -> None:
     assert LONGEST_PIECE / 2 < feed(Reader(), begin, again, 400) < 3 * LONGEST_PIECE
+
+
+BOMBS = """
+import resource, sys
+from timeoutq.urls.entries import Reader
+
+begin = f"<urlset xmlns:p='{'u' * 500_000}'"
+many = range(900)
+data = {
+    "elements": begin + ">" + "".join(f"<p:a{i}/>" for i in many),
+    "element": begin + ">" + "<p:a/>" * 900,
+    "attributes": begin + ">" + "".join(f"<a p:a{i}=''/>" for i in many),
+    "tag": begin + " " + " ".join(f"p:a{i}=''" for i in many) + ">",
+}[sys.argv[1]]
+before = resource.getrusage(resource.RUSAGE_SELF)
+assert list(Reader().feed(data.encode())) == []
+after = resource.getrusage(resource.RUSAGE_SELF)
+print(after.ru_utime - before.ru_utime, (after.ru_maxrss - before.ru_maxrss) // 1024)
+"""
+"""The URI of a namespace is long, and 900 names have its prefix."""
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="there, ru_maxrss has another unit")
+@pytest.mark.parametrize("kind", ["elements", "element", "attributes", "tag"])
+def test_a_long_namespace_is_not_written_before_each_name(kind: str) -> None:
+    done = subprocess.run([sys.executable, "-c", BOMBS, kind], cwd=ROOT, capture_output=True, text=True, check=True)
+    seconds, size = map(float, done.stdout.split())
+    assert seconds < 1
+    assert size < 50, "MiB"
 
 
 # ---- files
@@ -298,12 +355,26 @@ def test_a_gzip_bomb_is_left_early(put: Put) -> None:
         ("/", "it cannot be read: Is a directory"),
         ("ftp://h.example/s.xml", "give a URL on http or https, or a file"),
         ("redis://h.example/", "give a URL on http or https, or a file"),
+        ("a\0b", r"sitemap 'a\x00b': it cannot be read: no file can have this name"),
+        ("a\ud800b", r"sitemap 'a\ud800b': it cannot be read: no file can have this name"),
     ],
 )
 def test_a_source_that_cannot_be_used_is_named(source: str, said: str) -> None:
     with pytest.raises(BadSitemap) as caught:
         list(sitemap(source))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("source", [None, b"s.xml", 7, ["s.xml"]])
+def test_what_is_no_source_is_refused(source: Any) -> None:
+    with pytest.raises(InvalidInput, match="a sitemap is a URL or a path, as str or PathLike, not "):
+        sitemap(source)
+
+
+async def test_a_url_inside_an_event_loop_is_refused_with_the_cure(put: Put) -> None:
+    with pytest.raises(InvalidInput, match=r"await asyncio.to_thread\(list, sitemap\(source\)\)"):
+        list(sitemap("http://127.0.0.1:1/"))
+    assert len(list(sitemap(put("s.xml", urlset("http://h.example/"))))) == 1, "a file needs no loop"
 
 
 def test_a_file_cannot_name_other_files(put: Put) -> None:

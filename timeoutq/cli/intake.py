@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from timeoutq.arguments import shown
 from timeoutq.cli.app import say, stop
 from timeoutq.cli.reading import LONGEST_LINE, bare_line
 from timeoutq.errors import BadUrl, InvalidInput
@@ -48,6 +49,8 @@ class Intake:
     """How many of those were sitemaps."""
     tell: Callable[[str], None] = say
     """Prints a line on stderr."""
+    is_within: bool = False
+    """Whether what was read last is the beginning of a line that is too long."""
 
     def check(self) -> None:
         """Raise `InvalidInput` for options that do not go together, and `MissingExtra` if a package is missing."""
@@ -72,22 +75,35 @@ class Intake:
         """Give the URL in a line of a file, without blanks, byte order mark and comment; None if the line has no URL.
 
         A # at the beginning of the line or after a blank begins a comment; elsewhere it begins a fragment. `number`
-        counts lines from 1. Raises `InvalidInput`, which names the line, for UTF-16 and for a line that is too long.
+        counts lines from 1. A line that is too long, or that holds a CR inside, is given as it is, as far as it was
+        read: `take` refuses it. Raises `InvalidInput`, which names the line, for UTF-16.
         """
+        is_end = line.endswith(b"\n")
+        if self.is_within:
+            self.is_within = not is_end
+            return None
         if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise InvalidInput("line 1: the file is UTF-16: save it as UTF-8")
         if len(line) >= LONGEST_LINE:
-            raise InvalidInput(f"line {number}: it has more than {LONGEST_LINE:,} bytes")
-        return bare_line(_COMMENT.sub(b"", bare_line(line, number)), 0) or None
+            self.is_within = not is_end
+            return line
+        bare = bare_line(line, number)
+        return bare if b"\r" in bare else bare_line(_COMMENT.sub(b"", bare), 0) or None
 
     def take(self, task: bytes | Task, where: str) -> bytes | Task | None:
         """Give a task as it is put; None if it is refused."""
         if not self.is_needed:
             return task
         from timeoutq.urls import domain, host, normalise
+        from timeoutq.urls.normal import LONGEST
 
         id = text(task) if isinstance(task, bytes) else task.task
         try:
+            if len(id) > LONGEST:
+                raise BadUrl(shown(id), url=id, reason=f"it has more than {LONGEST:,} characters")
+            if "\r" in id:
+                reason = "it holds a CR (carriage return): end each line with LF or with CRLF"
+                raise BadUrl(shown(id), url=id, reason=reason)
             if "\t" in id:
                 raise BadUrl(id, url=id, reason="it holds a tab; a line holds a URL and nothing else")
             if self.urls:

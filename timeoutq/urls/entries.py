@@ -8,7 +8,8 @@ entities a kilobyte of XML becomes gigabytes, and depth, names and lengths have 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
@@ -21,7 +22,10 @@ DEEPEST = 50
 """How deep elements may be nested; those of the protocol are 3 deep, and extensions a few more."""
 
 MOST_NAMES = 1000
-"""How many different names elements, attributes and namespaces may have: the parser remembers each."""
+"""How many different names elements and attributes may have: the parser remembers each."""
+
+LONGEST_NAME = 1000
+"""How long such a name may be, characters."""
 
 LONGEST_PIECE = 1024 * 1024
 """How long a tag, a comment or a line may be, bytes: it is held until its end is read."""
@@ -34,6 +38,7 @@ HEAD = 512
 
 _ROOTS = {"urlset": "url", "sitemapindex": "sitemap"}
 _BLANKS = b" \t\r\n"
+_LINE_END = re.compile(rb"\r\n?|\n")
 _WORDS = {"html": "it is a page of HTML, not a sitemap", "rss": "it is a feed", "feed": "it is a feed"}
 
 
@@ -87,7 +92,7 @@ class Reader:
         if bare.startswith(b"<"):
             skipped = head[: len(head) - len(bare)]
             self._head = bare  # some sitemaps have an empty line before the declaration, which XML forbids
-            return _Xml(skipped.count(b"\n"))
+            return _Xml(len(_LINE_END.findall(skipped)))
         if b"\0" in head:
             raise BadSitemap("it is neither XML nor text in UTF-8")
         return _Text(self._is_robots)
@@ -102,15 +107,16 @@ class _Xml:
     """A sitemap or an index in XML."""
 
     def __init__(self, skipped: int = 0) -> None:
-        self._parser = parser = expat.ParserCreate(namespace_separator=" ")
+        # without namespaces: expat would write the whole URI of a prefix in front of each name that has the prefix,
+        # so that a megabyte of XML needs gigabytes, within a single tag
+        self._parser = parser = expat.ParserCreate()
         parser.buffer_text = True
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._stop
         parser.CharacterDataHandler = self._characters
-        parser.StartNamespaceDeclHandler = lambda prefix, uri: self._names.update((prefix, uri))
         parser.EntityDeclHandler = self._entity
         self._skipped = skipped
-        self._names: set[str | None] = set()
+        self._names: set[str] = set()
         self._found: list[Entry] = []
         self._depth = self._fed = self._line = 0
         self._entry = ""
@@ -150,16 +156,11 @@ class _Xml:
         return self._parser.CurrentLineNumber + self._skipped
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        self._names.add(name)
-        self._names.update(attributes)
-        if len(self._names) > MOST_NAMES:
-            raise BadSitemap(
-                f"line {self._here()}: more than {MOST_NAMES:,} different names of elements and attributes"
-            )
+        self._remember(name, attributes)
         self._depth += 1
         if self._depth > DEEPEST:
             raise BadSitemap(f"line {self._here()}: elements nested more than {DEEPEST} deep")
-        local = name.rpartition(" ")[2]
+        local = name.rpartition(":")[2]
         if self._depth == 1:
             if local not in _ROOTS:
                 what = _WORDS.get(local.lower(), "it is no sitemap")
@@ -171,6 +172,19 @@ class _Xml:
             self._field, self._text, self._length = local, [], 0
             if local == "loc":
                 self._line = self._here()
+
+    def _remember(self, name: str, attributes: Iterable[str]) -> None:
+        """Count the names that the parser remembers."""
+        for one in (name, *attributes):
+            if len(one) > LONGEST_NAME:
+                raise BadSitemap(
+                    f"line {self._here()}: an element or an attribute has a name of {len(one):,} characters: {one:.20}…"
+                )
+            self._names.add(one)
+        if len(self._names) > MOST_NAMES:
+            raise BadSitemap(
+                f"line {self._here()}: more than {MOST_NAMES:,} different names of elements and attributes"
+            )
 
     def _characters(self, text: str) -> None:
         if self._field:
@@ -221,7 +235,9 @@ class _Text:
         self._line = self._found = 0
 
     def feed(self, data: bytes) -> Iterator[Entry]:
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        lines = (self._rest + data).splitlines(keepends=True)
+        # a CR at the end may be the first half of a CRLF
+        self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         for line in lines:
             yield from self._read(line)
         if len(self._rest) > LONGEST_PIECE:

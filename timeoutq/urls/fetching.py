@@ -61,7 +61,9 @@ async def _within(
         raise BadSitemap(str(error)) from error
     except httpx.TooManyRedirects as error:
         raise BadSitemap(f"it redirects more than {REDIRECTS} times") from error
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except BadSitemap:
+        raise
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # a ValueError: the host of a redirect
         raise BadSitemap(f"it cannot be fetched: {error or type(error).__name__}") from error
     except OSError as error:
         cure = "; free some space for temporary files" if error.errno in (ENOSPC, EDQUOT) else ""

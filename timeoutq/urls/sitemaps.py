@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -76,8 +78,8 @@ def sitemap(
 ) -> Iterator[Page]:
     """Give the pages that a sitemap names. `source` is a URL on http or https, or a file.
 
-    The call blocks while it downloads, and a download raises `RuntimeError` inside a running event loop: in asyncio,
-    write `await asyncio.to_thread(list, sitemap(source))`. A sitemap is XML or a text of one URL per line, packed by
+    The call blocks while it downloads, so inside a running event loop a URL is refused: in asyncio, write
+    `await asyncio.to_thread(list, sitemap(source))`. A sitemap is XML or a text of one URL per line, packed by
     gzip or not. The sitemaps that an index or a robots.txt names are read in their turn, each once. `refused` is called
     with the place and the error of each URL and of each further sitemap that cannot be used, and the rest goes on;
     without it, the first such error is raised.
@@ -86,9 +88,15 @@ def sitemap(
     web may name any address, and a transport can refuse private ones (`httpx.ConnectError`).
 
     Raises `BadSitemap` when the first sitemap cannot be used, and when a limit of the whole is reached: the pages
-    before were given. Raises `MissingExtra` when a URL is given without the package httpx.
+    before were given. Raises `InvalidInput` for what is neither `str` nor a path, and for a URL inside a running event
+    loop. Raises `MissingExtra` when a URL is given without the package httpx.
     """
-    return _Walk(limits or Limits(), refused, transport).pages(os.fspath(source))
+    name = os.fspath(source) if isinstance(source, str | os.PathLike) else source
+    if not isinstance(name, str):
+        raise InvalidInput(
+            f"a sitemap is a URL or a path, as str or PathLike, not {type(name).__name__}: {shown(name)}"
+        )
+    return _Walk(limits or Limits(), refused, transport).pages(name)
 
 
 class _Walk:
@@ -179,17 +187,29 @@ class _Walk:
         if _WEB.match(name):
             from timeoutq.urls.fetching import fetch
 
+            _see_that_no_loop_runs(name)
             return fetch(name, seconds, self._limits.sent, self._limits.unpacked, self._transport)
         try:
             return Path(name).open("rb")
         except OSError as error:
             raise BadSitemap(f"it cannot be read: {error.strerror}") from error
+        except ValueError as error:  # a NUL, or half a character
+            raise BadSitemap("it cannot be read: no file can have this name") from error
 
     def _left(self) -> float:
         left = self._until - time.monotonic()
         if left <= 0:
             raise _TooMuch(f"it is not read to its end, {self._limits.total_seconds:g} s after the first began")
         return left
+
+
+def _see_that_no_loop_runs(name: str) -> None:
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise InvalidInput(
+            f"sitemap {shown(name, 300)} cannot be fetched inside a running event loop, which would stand still: write "
+            "`await asyncio.to_thread(list, sitemap(source))`"
+        )
 
 
 def _base(sitemap: str) -> str | None:
