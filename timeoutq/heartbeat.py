@@ -207,6 +207,7 @@ class Heartbeat:
         self.pulse = Pulse(queue.name, queue.worker, queue.timeout, about)
         threads: Threads = PlainThreads() if machine is None else machine
         self._stop = threads.event()
+        self._left = False
         self._ended_by: BaseException | None = None
         self._thread = threads.thread(self._run, f"heartbeat-{queue.name}")
 
@@ -215,8 +216,11 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, say farewell to the queue, and wait for the thread to end."""
+        """Stop, say farewell to the queue, and wait for the thread to end, unless this is the thread itself."""
         self._stop.set()
+        if self._thread is threading.current_thread():  # `on_lost` has closed the keeper or the queue
+            self._farewell()  # now, because the caller may close the connections next
+            return
         # a server that is away need not be told, and must not hold up the end; the thread dies with its process
         self._thread.join(timeout=0.1 if self.pulse.down else self.queue.talk.deadline + 1)
 
@@ -252,13 +256,20 @@ class Heartbeat:
             else:
                 pulse.went(spoke=spoke)
             self._stop.wait(pulse.rest())
+        self._farewell()
+        if not self._keeps_open:
+            self.queue.close()
+
+    def _farewell(self) -> None:
+        """Tell the queue once that this worker leaves, if the server answers."""
+        if self._left:
+            return
+        self._left, pulse = True, self.pulse
         try:
             if not pulse.down:
                 self._beat(None)
         except Exception as error:
             pulse.no_farewell(error)
-        if not self._keeps_open:
-            self.queue.close()
 
     def _beat(self, about: Mapping[str, object] | None) -> None:
         # the same report is sent until the server has answered; the server counts no report twice

@@ -104,6 +104,29 @@ def test_a_callback_that_raises_is_told_and_the_other_leases_are_kept(
         assert mine.ack(other) == "ok"
 
 
+@pytest.mark.parametrize("what", ["keeper", "queue"])
+def test_a_callback_may_close_the_keeper_or_its_queue(queue: Queue, what: str, caplog: pytest.LogCaptureFixture) -> None:
+    queue.put("a")
+    mine = short(queue)
+    closed: list[str] = []
+
+    def on_lost(lease: Lease, answer: Answer) -> None:
+        (keeper if what == "keeper" else mine).close()
+        closed.append(lease.task)
+
+    keeper = mine.keeper(on_lost)
+    keeper.add(*mine.claim())
+    thread = next(one for one in threading.enumerate() if one.name == f"heartbeat-{queue.name}")
+    queue.forget("a")
+    wait_until(lambda: closed or "on_lost" in caplog.text)
+    thread.join(5)
+    assert not thread.is_alive()
+    assert caplog.text == ""
+    assert queue.workers() == [], "it has said farewell"
+    assert what == "keeper" or mine._held is None, "no connection was opened after the end"
+    mine.close()
+
+
 def test_the_program_shows_as_a_worker_with_what_it_holds_and_says_farewell(queue: Queue) -> None:
     queue.put("a", "b", "c")
     with short(queue, 6) as mine:

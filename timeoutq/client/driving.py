@@ -85,11 +85,13 @@ class Driver(Face):
 
     def close(self) -> None:
         """Close the connections, and the keepers; a later call opens new connections."""
-        for keeper in list(self._keepers):
-            keeper.close()
-        if self._held is not None:
-            self._held[1].close()
-            self._held = None
+        try:
+            for keeper in list(self._keepers):
+                keeper.close()
+        finally:
+            if self._held is not None:
+                self._held[1].close()
+                self._held = None
 
     def __enter__(self) -> Self:
         return self
