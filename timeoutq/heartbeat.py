@@ -122,6 +122,10 @@ class Pulse:
             return True
         return False
 
+    def soon(self) -> float:
+        """Give the seconds after which a heartbeat that has ended unasked begins again: leases run out meanwhile."""
+        return min(1.0, self.period / 4)
+
     def hurry(self) -> None:
         """Extend the leases in the next round: one of them has not much time left."""
         self._extend_at = min(self._extend_at, time.monotonic())
@@ -235,6 +239,7 @@ class Heartbeat:
         return f"the thread of its heartbeat has ended{why}; without it, all leases would run out"
 
     def _run(self) -> None:
+        self.pulse.begin()
         try:
             self._beat_on()
         except BaseException as error:  # the worker notices, and ends
@@ -242,7 +247,6 @@ class Heartbeat:
 
     def _beat_on(self) -> None:
         pulse = self.pulse
-        pulse.begin()
         while not self._stop.is_set():
             spoke = False
             try:
@@ -288,3 +292,21 @@ class Heartbeat:
         if refused:
             self._on_lost(refused)
         return True
+
+
+class LastingHeartbeat(Heartbeat):
+    """A heartbeat that goes on after whatever ends it unasked: nobody watches over the thread of a keeper."""
+
+    def _run(self) -> None:
+        pulse = self.pulse
+        pulse.begin()
+        while True:
+            try:
+                return self._beat_on()
+            except BaseException as error:
+                telling.say(
+                    log, logging.ERROR, "the heartbeat of a keeper of queue %s has ended, and begins again: %s",
+                    self.queue.name, error_words(error), fields={"queue": self.queue.name},
+                )  # fmt: skip
+            self._stop.wait(pulse.soon())
+            pulse.hurry()

@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from timeoutq import arguments, sending, telling
 from timeoutq.errors import InvalidInput
-from timeoutq.heartbeat import Client, Heartbeat, Pulse, extend_held
+from timeoutq.heartbeat import Client, LastingHeartbeat, Pulse, extend_held
 from timeoutq.model import Answer, Lease
 from timeoutq.operations import Operations
 from timeoutq.sending import Flow, Talk
@@ -54,6 +54,9 @@ class Held:
 
     A `Keeper` may be used from any thread, an `AsyncKeeper` only in the event loop of its queue.
     """
+
+    _let_through: tuple[type[BaseException], ...] = ()
+    """Errors of `on_lost` that the keeper does not catch."""
 
     def __init__(self, queue: Any, on_lost: OnLost | None, concurrency: int) -> None:
         if on_lost is not None and not callable(on_lost):
@@ -107,7 +110,9 @@ class Held:
                 continue
             try:
                 self._on_lost(lease, answer)
-            except Exception as error:
+            except self._let_through:
+                raise
+            except BaseException as error:  # also `sys.exit()`: the other leases are kept alive
                 telling.say(
                     log, logging.ERROR, "queue %s: on_lost of a keeper has raised an error for task %a: %s",
                     self.queue.name, lease.task, arguments.error_words(error),
@@ -122,7 +127,7 @@ class Keeper(Held):
         """Prepare; the thread starts with the first lease, or when `with` is entered."""
         super().__init__(queue, on_lost, concurrency)
         self._lock = threading.Lock()
-        self._heart: Heartbeat | None = None
+        self._heart: LastingHeartbeat | None = None
         self._pid = os.getpid()
         self._closed = False
 
@@ -153,7 +158,7 @@ class Keeper(Held):
         """How many workers of this queue are alive, this program among them, as the keeper has last heard."""
         return 1 if self._heart is None else self._heart.peers
 
-    def _beating(self) -> Heartbeat:
+    def _beating(self) -> LastingHeartbeat:
         if self._pid != os.getpid():
             # the thread, the lock and the leases are those of the process that has forked this one
             self._pid, self._lock, self._heart, self._held = os.getpid(), threading.Lock(), None, {}
@@ -162,7 +167,7 @@ class Keeper(Held):
             if self._closed:
                 raise InvalidInput("this keeper is closed: make another with queue.keeper()")
             if self._heart is None or not self._heart.lives:
-                self._heart = Heartbeat(self.queue, self._held, self._lost, self._about, keeps_open=True)
+                self._heart = LastingHeartbeat(self.queue, self._held, self._lost, self._about, keeps_open=True)
                 self._heart.start()
             return self._heart
 
@@ -174,11 +179,14 @@ class AsyncKeeper(Held):
     thread, and does not lose them.
     """
 
+    _let_through = (KeyboardInterrupt, SystemExit)  # they end the event loop, as in any asyncio task
+
     def __init__(self, queue: AsyncClient, on_lost: OnLost | None = None, concurrency: int = 1) -> None:
         """Prepare; the asyncio task starts with the first lease, or when `async with` is entered."""
         super().__init__(queue, on_lost, concurrency)
         self._pulse = Pulse(queue.name, queue.worker, queue.timeout, self._about)
         self._peers = 1
+        self._closed = False
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -190,6 +198,7 @@ class AsyncKeeper(Held):
 
     async def close(self) -> None:
         """Stop, and say farewell to the queue. Leases that are still held are not given back: release them, or ack."""
+        self._closed = True
         self._stop.set()
         if self._task is not None:
             _, late = await asyncio.wait({self._task}, timeout=0.1 if self._pulse.down else None)
@@ -211,10 +220,35 @@ class AsyncKeeper(Held):
         return self._peers
 
     def _beating(self) -> None:
-        if self._stop.is_set():
+        if self._closed:
             raise InvalidInput("this keeper is closed: make another with queue.keeper()")
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._beat_on(), name=f"keeper-{self.queue.name}")
+            self._begin()
+
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._beat_on(), name=f"keeper-{self.queue.name}")
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        why = "it was cancelled" if error is None else arguments.error_words(error)
+        if not self._closed:
+            task.get_loop().call_later(self._pulse.soon(), self._begin_again, task, why)
+
+    def _begin_again(self, task: asyncio.Task[None], why: str) -> None:
+        """Begin again after an end that nobody has asked for, unless the event loop is about to end, too."""
+        if self._closed or task is not self._task:
+            return
+        others, loop = asyncio.all_tasks(), task.get_loop()
+        if others and all(other.cancelling() for other in others):  # as `asyncio.run` does at its end
+            loop.call_later(self._pulse.soon(), self._begin_again, task, why)
+            return
+        telling.say(
+            log, logging.ERROR, "the asyncio task of a keeper of queue %s has ended, and begins again: %s",
+            self.queue.name, why, fields={"queue": self.queue.name},
+        )  # fmt: skip
+        self._pulse.hurry()
+        self._begin()
 
     async def _beat_on(self) -> None:
         pulse = self._pulse

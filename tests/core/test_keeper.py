@@ -104,8 +104,101 @@ def test_a_callback_that_raises_is_told_and_the_other_leases_are_kept(
         assert mine.ack(other) == "ok"
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), KeyboardInterrupt()], ids=repr)
+def test_after_a_callback_that_ends_its_thread_the_other_leases_are_kept(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ends(lease: Lease, answer: Answer) -> None:
+        raise error
+
+    with fake_queue(timeout=0.6) as mine, mine.keeper(ends) as keeper:
+        mine.put("a", "b")
+        keeper.add(*mine.claim(2))
+        mine.forget("a")
+        wait_until(lambda: "on_lost" in caplog.text)
+        assert f"on_lost of a keeper has raised an error for task 'a': {type(error).__name__}" in caplog.text
+        mine.forget("b")
+        wait_until(lambda: not keeper.held)
+
+
+async def test_after_a_callback_that_is_cancelled_the_other_leases_of_an_async_queue_are_kept(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ends(lease: Lease, answer: Answer) -> None:
+        raise asyncio.CancelledError
+
+    queue.put("a", "b")
+    async with AsyncQueue(queue.name, queue.given[0], timeout=0.6) as mine, mine.keeper(ends) as keeper:
+        keeper.add(*await mine.claim(2))
+        await mine.forget("a")
+        await until(lambda: _true("on_lost" in caplog.text))
+        await mine.forget("b")
+        await until(lambda: _true(not keeper.held))
+    assert caplog.text.count("on_lost") == 2
+    assert "begins again" not in caplog.text
+
+
+def test_a_thread_that_has_ended_unasked_begins_again(caplog: pytest.LogCaptureFixture) -> None:
+    mine = fake_queue(timeout=0.6)
+    mine.put("a")
+    plain, ends = mine.run, [True]
+
+    def run(flow: object) -> object:
+        if ends:
+            raise SystemExit(ends.pop())
+        return plain(flow)  # type: ignore[arg-type]  # a flow
+
+    leases = mine.claim()
+    mine.run = run  # type: ignore[method-assign,assignment]  # pyright: ignore[reportAttributeAccessIssue]  # the way to the server
+    keeper = mine.keeper()
+    keeper.add(*leases)
+    wait_until(lambda: not ends)
+    mine.forget("a")
+    wait_until(lambda: not keeper.held)
+    assert f"the heartbeat of a keeper of queue {mine.name} has ended, and begins again: SystemExit" in caplog.text
+    mine.close()
+
+
+async def test_a_keeper_whose_asyncio_task_somebody_cancels_begins_again(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.put("a")
+    async with AsyncQueue(queue.name, queue.given[0], timeout=0.6) as mine, mine.keeper() as keeper:
+        (lease,) = await mine.claim()
+        keeper.add(lease)
+        (task,) = (one for one in asyncio.all_tasks() if one.get_name() == f"keeper-{queue.name}")
+        task.cancel()
+        await until(lambda: _true("begins again: it was cancelled" in caplog.text))
+        await asyncio.sleep(lease.deadline + 0.5 - (await mine.stats()).now)
+        assert await mine.requeue_expired() == 0
+        assert await mine.ack(lease) == "ok"
+    assert queue.workers() == []
+
+
+def test_a_keeper_that_is_open_when_its_event_loop_ends_says_nothing(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        mine = AsyncQueue(queue.name, queue.given[0], timeout=0.04)
+        mine.keeper().add(*await mine.claim())
+        stubborn.append(asyncio.create_task(last()))
+        await asyncio.sleep(0)
+
+    async def last() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.2)  # longer than a keeper waits until it begins again
+
+    stubborn: list[asyncio.Task[None]] = []
+    asyncio.run(main())
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize("what", ["keeper", "queue"])
-def test_a_callback_may_close_the_keeper_or_its_queue(queue: Queue, what: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_may_close_the_keeper_or_its_queue(
+    queue: Queue, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     queue.put("a")
     mine = short(queue)
     closed: list[str] = []
