@@ -7,6 +7,7 @@ shows the program among the workers of the queue. `Keeper` does this in a thread
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import threading
@@ -61,6 +62,11 @@ class Held:
     def __init__(self, queue: Any, on_lost: OnLost | None, concurrency: int) -> None:
         if on_lost is not None and not callable(on_lost):
             raise InvalidInput(f"on_lost must be a function of (lease, answer), not {arguments.shown(on_lost)}")
+        if inspect.iscoroutinefunction(on_lost) or inspect.iscoroutinefunction(type(on_lost).__call__):
+            raise InvalidInput(
+                f"on_lost must be a plain function, because nobody awaits it, not {arguments.shown(on_lost)}: "
+                f"for work that awaits, start an asyncio task in it"
+            )
         self.concurrency = arguments.count(concurrency, "concurrency", high=100_000)
         """How many tasks the program works on at once, as `workers` shows it."""
         self.acked = 0
@@ -71,14 +77,28 @@ class Held:
         self._on_lost = on_lost
         self._held: dict[int, Lease] = {}
         self._started = time.time()
+        self._pid = os.getpid()
 
     def __repr__(self) -> str:
+        self._come()
         return f"<{type(self).__name__} of {self.queue!r} with {len(self._held)} leases>"
 
     @property
     def held(self) -> list[Lease]:
         """The leases that are kept alive."""
+        self._come()
         return list(self._held.values())
+
+    def _come(self) -> None:
+        """Begin anew in a forked process: threads, locks and leases are those of the process that has forked it."""
+        if self._pid != os.getpid():
+            self._held = {}
+            self.queue.talk.nonce()  # the client takes a name of its own
+            self._begin_anew()
+            self._pid = os.getpid()
+
+    def _begin_anew(self) -> None:
+        """Forget what belongs to the process that has forked this one."""
 
     def _about(self) -> dict[str, object]:
         host, pid, _ = self.queue.worker.split(":")
@@ -101,6 +121,7 @@ class Held:
 
     def remove(self, *leases: Lease) -> None:
         """Let go of leases: they have ended, or the program takes care of them. Unknown leases are left out."""
+        self._come()
         for lease in arguments.leases(leases):
             self._held.pop(lease.fence, None)
 
@@ -128,7 +149,6 @@ class Keeper(Held):
         super().__init__(queue, on_lost, concurrency)
         self._lock = threading.Lock()
         self._heart: LastingHeartbeat | None = None
-        self._pid = os.getpid()
         self._closed = False
 
     def add(self, *leases: Lease) -> None:
@@ -139,9 +159,10 @@ class Keeper(Held):
 
     def close(self) -> None:
         """Stop, and say farewell to the queue. Leases that are still held are not given back: release them, or ack."""
+        self._come()
         with self._lock:
             heart, self._heart, self._closed = self._heart, None, True
-        if heart is not None and self._pid == os.getpid():
+        if heart is not None:
             heart.stop()
 
     def __enter__(self) -> Self:
@@ -156,13 +177,14 @@ class Keeper(Held):
     @property
     def peers(self) -> int:
         """How many workers of this queue are alive, this program among them, as the keeper has last heard."""
+        self._come()
         return 1 if self._heart is None else self._heart.peers
 
+    def _begin_anew(self) -> None:
+        self._lock, self._heart = threading.Lock(), None
+
     def _beating(self) -> LastingHeartbeat:
-        if self._pid != os.getpid():
-            # the thread, the lock and the leases are those of the process that has forked this one
-            self._pid, self._lock, self._heart, self._held = os.getpid(), threading.Lock(), None, {}
-            self.queue.talk.nonce()  # the client takes a name of its own
+        self._come()
         with self._lock:
             if self._closed:
                 raise InvalidInput("this keeper is closed: make another with queue.keeper()")
@@ -198,12 +220,16 @@ class AsyncKeeper(Held):
 
     async def close(self) -> None:
         """Stop, and say farewell to the queue. Leases that are still held are not given back: release them, or ack."""
-        self._closed = True
+        self._come()
+        self._closed, task = True, self._task
+        if task is not None and not self._is_here(task):
+            self._leave(task)
+            return
         self._stop.set()
-        if self._task is not None:
-            _, late = await asyncio.wait({self._task}, timeout=0.1 if self._pulse.down else None)
-            for task in late:
-                task.cancel()
+        if task is not None:
+            _, late = await asyncio.wait({task}, timeout=0.1 if self._pulse.down else None)
+            for one in late:
+                one.cancel()
 
     async def __aenter__(self) -> Self:
         self._beating()
@@ -217,22 +243,48 @@ class AsyncKeeper(Held):
     @property
     def peers(self) -> int:
         """How many workers of this queue are alive, this program among them, as the keeper has last heard."""
+        self._come()
         return self._peers
 
+    def _begin_anew(self) -> None:
+        self._pulse = Pulse(self.queue.name, self.queue.worker, self.queue.timeout, self._about)
+        self._peers, self._stop, self._task = 1, asyncio.Event(), None
+
     def _beating(self) -> None:
+        self._come()
         if self._closed:
             raise InvalidInput("this keeper is closed: make another with queue.keeper()")
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise InvalidInput(
+                "no event loop runs here, and the keeper of an AsyncQueue is an asyncio task: "
+                "call add() in a coroutine, or use the keeper of a Queue"
+            ) from None
+        if self._task is not None and not self._task.done() and not self._is_here(self._task):
+            self._leave(self._task)
+            self._task = None
         if self._task is None or self._task.done():
             self._begin()
 
+    @staticmethod
+    def _is_here(task: asyncio.Task[None]) -> bool:
+        return task.get_loop() is asyncio.get_running_loop()
+
+    def _leave(self, task: asyncio.Task[None]) -> None:
+        """Let the asyncio task end that another event loop runs."""
+        with suppress(RuntimeError):  # that event loop is closed
+            task.get_loop().call_soon_threadsafe(self._stop.set)
+
     def _begin(self) -> None:
-        self._task = asyncio.create_task(self._beat_on(), name=f"keeper-{self.queue.name}")
+        self._stop = asyncio.Event()  # an event belongs to the event loop that has waited for it
+        self._task = asyncio.create_task(self._beat_on(self._stop), name=f"keeper-{self.queue.name}")
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         why = "it was cancelled" if error is None else arguments.error_words(error)
-        if not self._closed:
+        if not self._closed and task is self._task:
             task.get_loop().call_later(self._pulse.soon(), self._begin_again, task, why)
 
     def _begin_again(self, task: asyncio.Task[None], why: str) -> None:
@@ -250,9 +302,9 @@ class AsyncKeeper(Held):
         self._pulse.hurry()
         self._begin()
 
-    async def _beat_on(self) -> None:
+    async def _beat_on(self, stop: asyncio.Event) -> None:
         pulse = self._pulse
-        while not self._stop.is_set():
+        while not stop.is_set():
             spoke = False
             try:
                 if pulse.is_to_beat():
@@ -266,9 +318,9 @@ class AsyncKeeper(Held):
                 pulse.went(spoke=spoke)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pulse.rest()):
-                    await self._stop.wait()
+                    await stop.wait()
         try:
-            if not pulse.down:
+            if self._closed and not pulse.down:
                 await self._beat(None)
         except Exception as error:
             pulse.no_farewell(error)

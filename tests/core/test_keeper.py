@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, Queue, Unavailable
-from timeoutq.testing import fake_queue
+from timeoutq.testing import fake_async_queue, fake_queue
 
 
 def short(queue: Queue, timeout: float = 0.6) -> Queue:
@@ -290,6 +292,105 @@ def test_a_forked_process_keeps_its_own_leases_alone(queue: Queue) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert keeper.held == [mine_lease]
         assert mine.ack(mine_lease) == "ok"
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.parametrize("make", [fake_queue, fake_async_queue])
+def test_a_forked_process_sees_no_leases_of_its_parent(make: Callable[[], Any]) -> None:
+    keeper = make().keeper()
+    lease = Lease("a", "token", 0.0, fence=1)
+    keeper._held[1] = lease
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if keeper.held == [] and repr(keeper).endswith("with 0 leases>") else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert keeper.held == [lease]
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_process_that_was_forked_while_a_thread_used_the_keeper_can_close_it() -> None:
+    with fake_queue() as mine:
+        keeper = mine.keeper()
+        with keeper._lock:  # as another thread may at the moment of the fork
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(5)
+                try:
+                    keeper.close()
+                finally:
+                    os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        keeper.add()
+
+
+def test_a_keeper_goes_on_in_a_second_event_loop(caplog: pytest.LogCaptureFixture) -> None:
+    mine = fake_async_queue(timeout=0.6)
+    keeper = mine.keeper()
+
+    async def take() -> None:
+        await mine.put("a", "b")
+        keeper.add(*await mine.claim())
+        await until(lambda: _shows(mine, len(keeper.held)))
+
+    async def keep() -> None:
+        await take()
+        await mine.forget("a", "b")
+        await until(lambda: _true(keeper.held == []))
+        await mine.close()
+        assert await mine.workers() == []
+
+    asyncio.run(take())
+    asyncio.run(keep())
+    assert caplog.text == ""
+
+
+def test_a_keeper_moves_to_the_event_loop_that_uses_it_and_can_be_closed_in_any() -> None:
+    mine = fake_async_queue(timeout=0.6)
+    keeper = mine.keeper()
+
+    async def take() -> None:
+        await mine.put("a", "b")
+        keeper.add(*await mine.claim())
+        await asyncio.sleep(0.05)
+
+    async def keep() -> None:
+        await take()
+        await mine.forget("a", "b")
+        await until(lambda: _true(keeper.held == []))
+
+    async def tasks() -> list[str]:
+        return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("keeper-")]
+
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        first.run(take())
+        second.run(keep())
+        first.run(asyncio.sleep(0.05))
+        assert first.run(tasks()) == [], "one event loop is enough"
+        first.run(mine.close())
+        second.run(asyncio.sleep(0.05))
+        assert second.run(tasks()) == []
+        second.run(mine.close())
+
+
+def test_a_keeper_of_an_async_queue_needs_an_event_loop() -> None:
+    with pytest.raises(InvalidInput, match="no event loop runs here"):
+        fake_async_queue().keeper().add()
+
+
+class Awaits:
+    """A callback that would have to be awaited."""
+
+    async def __call__(self, lease: Lease, answer: Answer) -> None: ...
+
+
+@pytest.mark.parametrize("bad", [Awaits(), Awaits().__call__])
+def test_a_callback_that_would_have_to_be_awaited_is_refused(bad: Callable[[Lease, Answer], object]) -> None:
+    with fake_queue() as mine, pytest.raises(InvalidInput, match="on_lost must be a plain function"):
+        mine.keeper(bad)
 
 
 def test_a_keeper_waits_for_a_server_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
