@@ -12,13 +12,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from timeoutq import arguments, sending, telling
-from timeoutq.errors import InvalidInput
+from timeoutq.errors import InvalidInput, LeaseLost
 from timeoutq.heartbeat import Client, LastingHeartbeat, Pulse, extend_held
 from timeoutq.model import Answer, Lease
 from timeoutq.operations import Operations
@@ -76,6 +77,7 @@ class Held:
         self.queue = queue
         self._on_lost = on_lost
         self._held: dict[int, Lease] = {}
+        self._ending: dict[object, set[int]] = {}  # fences of the leases that each call of the queue is about to end
         self._started = time.time()
         self._pid = os.getpid()
 
@@ -92,7 +94,7 @@ class Held:
     def _come(self) -> None:
         """Begin anew in a forked process: threads, locks and leases are those of the process that has forked it."""
         if self._pid != os.getpid():
-            self._held = {}
+            self._held, self._ending = {}, {}
             self.queue.talk.nonce()  # the client takes a name of its own
             self._begin_anew()
             self._pid = os.getpid()
@@ -125,8 +127,17 @@ class Held:
         for lease in arguments.leases(leases):
             self._held.pop(lease.fence, None)
 
+    def ends(self, call: object, fences: set[int]) -> None:
+        """Note the fences of leases that a call of the queue is about to end; none when the call is over."""
+        if fences:
+            self._ending[call] = fences
+        else:
+            self._ending.pop(call, None)
+
     def _lost(self, refused: list[tuple[Lease, Answer]]) -> None:
         for lease, answer in refused:
+            if any(lease.fence in fences for fences in list(self._ending.values())):
+                continue  # a call that ends the lease is under way, and tells the program what becomes of it
             if self._held.pop(lease.fence, None) is None or self._on_lost is None:
                 continue
             try:
@@ -139,6 +150,9 @@ class Held:
                     self.queue.name, lease.task, arguments.error_words(error),
                     fields={"queue": self.queue.name, "task": lease.task},
                 )  # fmt: skip
+
+
+K = TypeVar("K", bound=Held)
 
 
 class Keeper(Held):
@@ -335,3 +349,46 @@ class AsyncKeeper(Held):
             return False
         self._lost(await self.queue.run(extend_held(self.queue.talk, self._held, leases)))
         return True
+
+
+class Keepers(Generic[K]):
+    """The keepers of a queue object. They live as long as somebody uses them."""
+
+    def __init__(self) -> None:
+        self._known = weakref.WeakValueDictionary[int, K]()
+
+    def add(self, keeper: K) -> K:
+        """Take a keeper in, and give it back."""
+        self._known[id(keeper)] = keeper
+        return keeper
+
+    def all(self) -> list[K]:
+        """Give the keepers; safe while another thread adds one."""
+        found = (known() for known in self._known.valuerefs())
+        return [keeper for keeper in found if keeper is not None]
+
+    @contextmanager
+    def ending(self, given: Lease | Iterable[Lease]) -> Iterator[Lease | Iterable[Lease]]:
+        """Count leases that a call ends as not lost meanwhile, and let go of them once the call is answered.
+
+        Gives the leases for the call: an iterable may be one that can be read only once.
+        """
+        keepers = self.all()
+        if not keepers:
+            yield given
+            return
+        leases = arguments.leases(given)
+        call, fences, answered = object(), {lease.fence for lease in leases}, False
+        for keeper in keepers:
+            keeper.ends(call, fences)
+        try:
+            yield given if isinstance(given, Lease) else leases
+            answered = True
+        except LeaseLost:  # this is an answer, too
+            answered = True
+            raise
+        finally:
+            for keeper in keepers:
+                if answered:
+                    keeper.remove(*leases)
+                keeper.ends(call, set())

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, Queue, Unavailable
+from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Unavailable
 from timeoutq.testing import fake_async_queue, fake_queue
 
 
@@ -219,6 +219,62 @@ def test_a_callback_may_close_the_keeper_or_its_queue(
     assert caplog.text == ""
     assert queue.workers() == [], "it has said farewell"
     assert what == "keeper" or mine._held is None, "no connection was opened after the end"
+    mine.close()
+
+
+END: list[Callable[[Any, Any], Any]] = [
+    lambda queue, leases: queue.ack(leases),
+    lambda queue, leases: queue.fail(iter(leases), "no", give_up=True),
+    lambda queue, leases: queue.release(leases[0]),
+]
+
+
+@pytest.mark.parametrize("end", END)
+def test_a_keeper_lets_go_of_leases_that_its_queue_ends(end: Callable[[Any, Any], Any]) -> None:
+    with fake_queue() as mine, mine.keeper() as keeper:
+        mine.put("a", "b")
+        one, other = mine.claim(2)
+        keeper.add(one, other)
+        end(mine, [one])
+        assert keeper.held == [other]
+
+
+@pytest.mark.parametrize("end", END)
+async def test_a_keeper_of_an_async_queue_lets_go_of_leases_that_it_ends(end: Callable[[Any, Any], Any]) -> None:
+    async with fake_async_queue() as mine, mine.keeper() as keeper:
+        await mine.put("a", "b")
+        one, other = await mine.claim(2)
+        keeper.add(one, other)
+        await end(mine, [one])
+        assert keeper.held == [other]
+
+
+def test_a_lease_whose_ack_is_under_way_is_not_lost_and_is_kept_if_nobody_answers() -> None:
+    lost: list[str] = []
+    mine = fake_queue()
+    mine.put("a", "b")
+    keeper = mine.keeper(lambda lease, answer: lost.append(lease.task))
+    leases = mine.claim(2)
+    keeper.add(*leases)
+    plain = mine.run
+
+    def run(flow: object) -> object:
+        plain(flow)  # type: ignore[arg-type]  # a flow
+        keeper._lost([(lease, Answer.LOST) for lease in leases])  # as if the heartbeat had asked at this moment
+        raise Unavailable("the reply was lost")
+
+    mine.run = run  # type: ignore[method-assign,assignment]  # pyright: ignore[reportAttributeAccessIssue]  # the way to the server
+    with pytest.raises(Unavailable):
+        mine.ack(leases[0])
+    mine.run = plain  # type: ignore[method-assign]
+    assert lost == [leases[1].task]
+    assert keeper.held == [leases[0]]
+    mine.forget("a", "b")
+    with pytest.raises(LeaseLost):
+        mine.release(leases[0])
+    assert keeper.held == []
+    keeper._lost([(leases[0], Answer.LOST)])
+    assert lost == [leases[1].task], "the release has told it"
     mine.close()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-import weakref
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -16,7 +15,7 @@ from typing import Any, Self, TypeVar
 from timeoutq import flows
 from timeoutq.client.face import Face
 from timeoutq.errors import TimeoutqError
-from timeoutq.keeper import AsyncKeeper, Keeper
+from timeoutq.keeper import AsyncKeeper, Keeper, Keepers
 from timeoutq.link import AsyncLink, Link
 from timeoutq.methods import Claim
 from timeoutq.model import Lease
@@ -32,7 +31,7 @@ class Driver(Face):
     def _prepare(self) -> None:
         self._opened = False
         self._held: tuple[int, Link] | None = None  # the id of the process that uses the link, and the link
-        self._keepers = weakref.WeakSet[Keeper]()
+        self._keepers = Keepers[Keeper]()
 
     def run(self, flow: Flow[T]) -> T:
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
@@ -80,13 +79,12 @@ class Driver(Face):
             raise
 
     def _keep(self, keeper: Keeper) -> Keeper:
-        self._keepers.add(keeper)
-        return keeper
+        return self._keepers.add(keeper)
 
     def close(self) -> None:
         """Close the connections, and the keepers; a later call opens new connections."""
         try:
-            for keeper in list(self._keepers):
+            for keeper in self._keepers.all():
                 keeper.close()
         finally:
             if self._held is not None:
@@ -111,7 +109,7 @@ class AsyncDriver(Face):
         self._held: tuple[asyncio.AbstractEventLoop, AsyncLink] | None = None
         self._links: dict[asyncio.AbstractEventLoop, AsyncLink] = {}
         self._background: set[asyncio.Future[None]] = set()  # asyncio tasks that give claims back
-        self._keepers = weakref.WeakSet[AsyncKeeper]()
+        self._keepers = Keepers[AsyncKeeper]()
 
     async def run(self, flow: Flow[T]) -> T:
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
@@ -162,13 +160,12 @@ class AsyncDriver(Face):
             raise
 
     def _keep(self, keeper: AsyncKeeper) -> AsyncKeeper:
-        self._keepers.add(keeper)
-        return keeper
+        return self._keepers.add(keeper)
 
     async def close(self) -> None:
         """Close the connections, and the keepers; a later call opens new connections."""
         loop = asyncio.get_running_loop()
-        for keeper in list(self._keepers):
+        for keeper in self._keepers.all():
             await keeper.close()
         mine = [task for task in self._background if task.get_loop() is loop]
         if mine:
