@@ -266,7 +266,7 @@ def test_a_lease_whose_ack_is_under_way_is_not_lost_and_is_kept_if_nobody_answer
     mine.run = run  # type: ignore[method-assign,assignment]  # pyright: ignore[reportAttributeAccessIssue]  # the way to the server
     with pytest.raises(Unavailable):
         mine.ack(leases[0])
-    mine.run = plain  # type: ignore[method-assign]
+    mine.run = plain  # type: ignore[method-assign]  # the way to the server, as it was
     assert lost == [leases[1].task]
     assert keeper.held == [leases[0]]
     mine.forget("a", "b")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -23,6 +24,9 @@ from timeoutq.sending import BELL_WAIT, Alarm, Bell, Flow, Send
 from timeoutq.troubles import LINK_ERRORS
 
 T = TypeVar("T")
+
+Leases = Lease | Iterable[Lease]
+"""One lease, or many."""
 
 
 class Driver(Face):
@@ -77,6 +81,10 @@ class Driver(Face):
                 with suppress(TimeoutqError, *LINK_ERRORS):  # leases that cannot be given back run out by themselves
                     self._drive(claim.give_back())
             raise
+
+    def _end(self, lease: Leases, flow: Callable[[Leases], Flow[T]]) -> T:
+        with self._keepers.ending(lease) as ended:
+            return self.run(flow(ended))
 
     def _keep(self, keeper: Keeper) -> Keeper:
         return self._keepers.add(keeper)
@@ -158,6 +166,10 @@ class AsyncDriver(Face):
                 self._background.add(task)
                 task.add_done_callback(self._background.discard)
             raise
+
+    async def _end(self, lease: Leases, flow: Callable[[Leases], Flow[T]]) -> T:
+        with self._keepers.ending(lease) as ended:
+            return await self.run(flow(ended))
 
     def _keep(self, keeper: AsyncKeeper) -> AsyncKeeper:
         return self._keepers.add(keeper)

@@ -166,8 +166,7 @@ class Queue(Driver):
         `ALREADY` when this very ack was carried out before, and raises `LeaseLost` when the lease is lost. For many:
         gives an answer for each.
         """
-        with self._keepers.ending(lease) as ended:
-            return self.run(methods.ack(self.talk, ended, put, again_in, payload))
+        return self._end(lease, lambda ended: methods.ack(self.talk, ended, put, again_in, payload))
 
     @overload
     def release(self, lease: Lease, delay: float = 0.0, *, block_host: float = 0.0) -> Answer: ...
@@ -181,8 +180,7 @@ class Queue(Driver):
         A release does not count as an attempt. On a polite queue, `block_host` also keeps all workers from the hosts of
         these tasks for that many seconds, in the same step.
         """
-        with self._keepers.ending(lease) as ended:
-            return self.run(methods.release(self.talk, ended, delay, block_host))
+        return self._end(lease, lambda ended: methods.release(self.talk, ended, delay, block_host))
 
     @overload
     def fail(
@@ -209,8 +207,7 @@ class Queue(Driver):
 
         `error` is kept with the task, at most 4 KiB of it. Answers as `ack` does.
         """
-        with self._keepers.ending(lease) as ended:
-            return self.run(methods.fail(self.talk, ended, error, retry_in, give_up))
+        return self._end(lease, lambda ended: methods.fail(self.talk, ended, error, retry_in, give_up))
 
     def pull(self, n: int = 1) -> list[Task]:
         """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
