@@ -374,11 +374,14 @@ def test_a_process_that_was_forked_while_a_thread_used_the_keeper_can_close_it()
         with keeper._lock:  # as another thread may at the moment of the fork
             pid = os.fork()
             if pid == 0:
-                signal.alarm(5)
+                code = 1
                 try:
+                    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                    signal.alarm(3)
                     keeper.close()
+                    code = 0
                 finally:
-                    os._exit(0)
+                    os._exit(code)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         keeper.add()
 
