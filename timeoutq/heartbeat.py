@@ -122,6 +122,10 @@ class Pulse:
             return True
         return False
 
+    def soon(self) -> float:
+        """Give the seconds after which a heartbeat that has ended unasked begins again: leases run out meanwhile."""
+        return min(1.0, self.period / 4)
+
     def hurry(self) -> None:
         """Extend the leases in the next round: one of them has not much time left."""
         self._extend_at = min(self._extend_at, time.monotonic())
@@ -207,6 +211,7 @@ class Heartbeat:
         self.pulse = Pulse(queue.name, queue.worker, queue.timeout, about)
         threads: Threads = PlainThreads() if machine is None else machine
         self._stop = threads.event()
+        self._left = False
         self._ended_by: BaseException | None = None
         self._thread = threads.thread(self._run, f"heartbeat-{queue.name}")
 
@@ -215,8 +220,11 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, say farewell to the queue, and wait for the thread to end."""
+        """Stop, say farewell to the queue, and wait for the thread to end, unless this is the thread itself."""
         self._stop.set()
+        if self._thread is threading.current_thread():  # `on_lost` has closed the keeper or the queue
+            self._farewell()  # now, because the caller may close the connections next
+            return
         # a server that is away need not be told, and must not hold up the end; the thread dies with its process
         self._thread.join(timeout=0.1 if self.pulse.down else self.queue.talk.deadline + 1)
 
@@ -231,6 +239,7 @@ class Heartbeat:
         return f"the thread of its heartbeat has ended{why}; without it, all leases would run out"
 
     def _run(self) -> None:
+        self.pulse.begin()
         try:
             self._beat_on()
         except BaseException as error:  # the worker notices, and ends
@@ -238,7 +247,6 @@ class Heartbeat:
 
     def _beat_on(self) -> None:
         pulse = self.pulse
-        pulse.begin()
         while not self._stop.is_set():
             spoke = False
             try:
@@ -252,13 +260,20 @@ class Heartbeat:
             else:
                 pulse.went(spoke=spoke)
             self._stop.wait(pulse.rest())
+        self._farewell()
+        if not self._keeps_open:
+            self.queue.close()
+
+    def _farewell(self) -> None:
+        """Tell the queue once that this worker leaves, if the server answers."""
+        if self._left:
+            return
+        self._left, pulse = True, self.pulse
         try:
             if not pulse.down:
                 self._beat(None)
         except Exception as error:
             pulse.no_farewell(error)
-        if not self._keeps_open:
-            self.queue.close()
 
     def _beat(self, about: Mapping[str, object] | None) -> None:
         # the same report is sent until the server has answered; the server counts no report twice
@@ -277,3 +292,21 @@ class Heartbeat:
         if refused:
             self._on_lost(refused)
         return True
+
+
+class LastingHeartbeat(Heartbeat):
+    """A heartbeat that goes on after whatever ends it unasked: nobody watches over the thread of a keeper."""
+
+    def _run(self) -> None:
+        pulse = self.pulse
+        pulse.begin()
+        while True:
+            try:
+                return self._beat_on()
+            except BaseException as error:
+                telling.say(
+                    log, logging.ERROR, "the heartbeat of a keeper of queue %s has ended, and begins again: %s",
+                    self.queue.name, error_words(error), fields={"queue": self.queue.name},
+                )  # fmt: skip
+            self._stop.wait(pulse.soon())
+            pulse.hurry()

@@ -7,18 +7,20 @@ shows the program among the workers of the queue. `Keeper` does this in a thread
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from timeoutq import arguments, sending, telling
-from timeoutq.errors import InvalidInput
-from timeoutq.heartbeat import Client, Heartbeat, Pulse, extend_held
+from timeoutq.errors import InvalidInput, LeaseLost
+from timeoutq.heartbeat import Client, LastingHeartbeat, Pulse, extend_held
 from timeoutq.model import Answer, Lease
 from timeoutq.operations import Operations
 from timeoutq.sending import Flow, Talk
@@ -55,9 +57,17 @@ class Held:
     A `Keeper` may be used from any thread, an `AsyncKeeper` only in the event loop of its queue.
     """
 
+    _let_through: tuple[type[BaseException], ...] = ()
+    """Errors of `on_lost` that the keeper does not catch."""
+
     def __init__(self, queue: Any, on_lost: OnLost | None, concurrency: int) -> None:
         if on_lost is not None and not callable(on_lost):
             raise InvalidInput(f"on_lost must be a function of (lease, answer), not {arguments.shown(on_lost)}")
+        if inspect.iscoroutinefunction(on_lost) or inspect.iscoroutinefunction(type(on_lost).__call__):
+            raise InvalidInput(
+                f"on_lost must be a plain function, because nobody awaits it, not {arguments.shown(on_lost)}: "
+                f"for work that awaits, start an asyncio task in it"
+            )
         self.concurrency = arguments.count(concurrency, "concurrency", high=100_000)
         """How many tasks the program works on at once, as `workers` shows it."""
         self.acked = 0
@@ -67,15 +77,30 @@ class Held:
         self.queue = queue
         self._on_lost = on_lost
         self._held: dict[int, Lease] = {}
+        self._ending: dict[object, set[int]] = {}  # fences of the leases that each call of the queue is about to end
         self._started = time.time()
+        self._pid = os.getpid()
 
     def __repr__(self) -> str:
+        self._come()
         return f"<{type(self).__name__} of {self.queue!r} with {len(self._held)} leases>"
 
     @property
     def held(self) -> list[Lease]:
         """The leases that are kept alive."""
+        self._come()
         return list(self._held.values())
+
+    def _come(self) -> None:
+        """Begin anew in a forked process: threads, locks and leases are those of the process that has forked it."""
+        if self._pid != os.getpid():
+            self._held, self._ending = {}, {}
+            self.queue.talk.nonce()  # the client takes a name of its own
+            self._begin_anew()
+            self._pid = os.getpid()
+
+    def _begin_anew(self) -> None:
+        """Forget what belongs to the process that has forked this one."""
 
     def _about(self) -> dict[str, object]:
         host, pid, _ = self.queue.worker.split(":")
@@ -98,21 +123,36 @@ class Held:
 
     def remove(self, *leases: Lease) -> None:
         """Let go of leases: they have ended, or the program takes care of them. Unknown leases are left out."""
+        self._come()
         for lease in arguments.leases(leases):
             self._held.pop(lease.fence, None)
 
+    def ends(self, call: object, fences: set[int]) -> None:
+        """Note the fences of leases that a call of the queue is about to end; none when the call is over."""
+        if fences:
+            self._ending[call] = fences
+        else:
+            self._ending.pop(call, None)
+
     def _lost(self, refused: list[tuple[Lease, Answer]]) -> None:
         for lease, answer in refused:
+            if any(lease.fence in fences for fences in list(self._ending.values())):
+                continue  # a call that ends the lease is under way, and tells the program what becomes of it
             if self._held.pop(lease.fence, None) is None or self._on_lost is None:
                 continue
             try:
                 self._on_lost(lease, answer)
-            except Exception as error:
+            except self._let_through:
+                raise
+            except BaseException as error:  # also `sys.exit()`: the other leases are kept alive
                 telling.say(
                     log, logging.ERROR, "queue %s: on_lost of a keeper has raised an error for task %a: %s",
                     self.queue.name, lease.task, arguments.error_words(error),
                     fields={"queue": self.queue.name, "task": lease.task},
                 )  # fmt: skip
+
+
+K = TypeVar("K", bound=Held)
 
 
 class Keeper(Held):
@@ -122,8 +162,7 @@ class Keeper(Held):
         """Prepare; the thread starts with the first lease, or when `with` is entered."""
         super().__init__(queue, on_lost, concurrency)
         self._lock = threading.Lock()
-        self._heart: Heartbeat | None = None
-        self._pid = os.getpid()
+        self._heart: LastingHeartbeat | None = None
         self._closed = False
 
     def add(self, *leases: Lease) -> None:
@@ -134,9 +173,10 @@ class Keeper(Held):
 
     def close(self) -> None:
         """Stop, and say farewell to the queue. Leases that are still held are not given back: release them, or ack."""
+        self._come()
         with self._lock:
             heart, self._heart, self._closed = self._heart, None, True
-        if heart is not None and self._pid == os.getpid():
+        if heart is not None:
             heart.stop()
 
     def __enter__(self) -> Self:
@@ -151,18 +191,19 @@ class Keeper(Held):
     @property
     def peers(self) -> int:
         """How many workers of this queue are alive, this program among them, as the keeper has last heard."""
+        self._come()
         return 1 if self._heart is None else self._heart.peers
 
-    def _beating(self) -> Heartbeat:
-        if self._pid != os.getpid():
-            # the thread, the lock and the leases are those of the process that has forked this one
-            self._pid, self._lock, self._heart, self._held = os.getpid(), threading.Lock(), None, {}
-            self.queue.talk.nonce()  # the client takes a name of its own
+    def _begin_anew(self) -> None:
+        self._lock, self._heart = threading.Lock(), None
+
+    def _beating(self) -> LastingHeartbeat:
+        self._come()
         with self._lock:
             if self._closed:
                 raise InvalidInput("this keeper is closed: make another with queue.keeper()")
             if self._heart is None or not self._heart.lives:
-                self._heart = Heartbeat(self.queue, self._held, self._lost, self._about, keeps_open=True)
+                self._heart = LastingHeartbeat(self.queue, self._held, self._lost, self._about, keeps_open=True)
                 self._heart.start()
             return self._heart
 
@@ -174,11 +215,14 @@ class AsyncKeeper(Held):
     thread, and does not lose them.
     """
 
+    _let_through = (KeyboardInterrupt, SystemExit)  # they end the event loop, as in any asyncio task
+
     def __init__(self, queue: AsyncClient, on_lost: OnLost | None = None, concurrency: int = 1) -> None:
         """Prepare; the asyncio task starts with the first lease, or when `async with` is entered."""
         super().__init__(queue, on_lost, concurrency)
         self._pulse = Pulse(queue.name, queue.worker, queue.timeout, self._about)
         self._peers = 1
+        self._closed = False
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -190,11 +234,16 @@ class AsyncKeeper(Held):
 
     async def close(self) -> None:
         """Stop, and say farewell to the queue. Leases that are still held are not given back: release them, or ack."""
+        self._come()
+        self._closed, task = True, self._task
+        if task is not None and not self._is_here(task):
+            self._leave(task)
+            return
         self._stop.set()
-        if self._task is not None:
-            _, late = await asyncio.wait({self._task}, timeout=0.1 if self._pulse.down else None)
-            for task in late:
-                task.cancel()
+        if task is not None:
+            _, late = await asyncio.wait({task}, timeout=0.1 if self._pulse.down else None)
+            for one in late:
+                one.cancel()
 
     async def __aenter__(self) -> Self:
         self._beating()
@@ -208,17 +257,68 @@ class AsyncKeeper(Held):
     @property
     def peers(self) -> int:
         """How many workers of this queue are alive, this program among them, as the keeper has last heard."""
+        self._come()
         return self._peers
 
-    def _beating(self) -> None:
-        if self._stop.is_set():
-            raise InvalidInput("this keeper is closed: make another with queue.keeper()")
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._beat_on(), name=f"keeper-{self.queue.name}")
+    def _begin_anew(self) -> None:
+        self._pulse = Pulse(self.queue.name, self.queue.worker, self.queue.timeout, self._about)
+        self._peers, self._stop, self._task = 1, asyncio.Event(), None
 
-    async def _beat_on(self) -> None:
+    def _beating(self) -> None:
+        self._come()
+        if self._closed:
+            raise InvalidInput("this keeper is closed: make another with queue.keeper()")
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise InvalidInput(
+                "no event loop runs here, and the keeper of an AsyncQueue is an asyncio task: "
+                "call add() in a coroutine, or use the keeper of a Queue"
+            ) from None
+        if self._task is not None and not self._task.done() and not self._is_here(self._task):
+            self._leave(self._task)
+            self._task = None
+        if self._task is None or self._task.done():
+            self._begin()
+
+    @staticmethod
+    def _is_here(task: asyncio.Task[None]) -> bool:
+        return task.get_loop() is asyncio.get_running_loop()
+
+    def _leave(self, task: asyncio.Task[None]) -> None:
+        """Let the asyncio task end that another event loop runs."""
+        with suppress(RuntimeError):  # that event loop is closed
+            task.get_loop().call_soon_threadsafe(self._stop.set)
+
+    def _begin(self) -> None:
+        self._stop = asyncio.Event()  # an event belongs to the event loop that has waited for it
+        self._task = asyncio.create_task(self._beat_on(self._stop), name=f"keeper-{self.queue.name}")
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        why = "it was cancelled" if error is None else arguments.error_words(error)
+        if not self._closed and task is self._task:
+            task.get_loop().call_later(self._pulse.soon(), self._begin_again, task, why)
+
+    def _begin_again(self, task: asyncio.Task[None], why: str) -> None:
+        """Begin again after an end that nobody has asked for, unless the event loop is about to end, too."""
+        if self._closed or task is not self._task:
+            return
+        others, loop = asyncio.all_tasks(), task.get_loop()
+        if others and all(other.cancelling() for other in others):  # as `asyncio.run` does at its end
+            loop.call_later(self._pulse.soon(), self._begin_again, task, why)
+            return
+        telling.say(
+            log, logging.ERROR, "the asyncio task of a keeper of queue %s has ended, and begins again: %s",
+            self.queue.name, why, fields={"queue": self.queue.name},
+        )  # fmt: skip
+        self._pulse.hurry()
+        self._begin()
+
+    async def _beat_on(self, stop: asyncio.Event) -> None:
         pulse = self._pulse
-        while not self._stop.is_set():
+        while not stop.is_set():
             spoke = False
             try:
                 if pulse.is_to_beat():
@@ -232,9 +332,9 @@ class AsyncKeeper(Held):
                 pulse.went(spoke=spoke)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pulse.rest()):
-                    await self._stop.wait()
+                    await stop.wait()
         try:
-            if not pulse.down:
+            if self._closed and not pulse.down:
                 await self._beat(None)
         except Exception as error:
             pulse.no_farewell(error)
@@ -249,3 +349,46 @@ class AsyncKeeper(Held):
             return False
         self._lost(await self.queue.run(extend_held(self.queue.talk, self._held, leases)))
         return True
+
+
+class Keepers(Generic[K]):
+    """The keepers of a queue object. They live as long as somebody uses them."""
+
+    def __init__(self) -> None:
+        self._known = weakref.WeakValueDictionary[int, K]()
+
+    def add(self, keeper: K) -> K:
+        """Take a keeper in, and give it back."""
+        self._known[id(keeper)] = keeper
+        return keeper
+
+    def all(self) -> list[K]:
+        """Give the keepers; safe while another thread adds one."""
+        found = (known() for known in self._known.valuerefs())
+        return [keeper for keeper in found if keeper is not None]
+
+    @contextmanager
+    def ending(self, given: Lease | Iterable[Lease]) -> Iterator[Lease | Iterable[Lease]]:
+        """Count leases that a call ends as not lost meanwhile, and let go of them once the call is answered.
+
+        Gives the leases for the call: an iterable may be one that can be read only once.
+        """
+        keepers = self.all()
+        if not keepers:
+            yield given
+            return
+        leases = arguments.leases(given)
+        call, fences, answered = object(), {lease.fence for lease in leases}, False
+        for keeper in keepers:
+            keeper.ends(call, fences)
+        try:
+            yield given if isinstance(given, Lease) else leases
+            answered = True
+        except LeaseLost:  # this is an answer, too
+            answered = True
+            raise
+        finally:
+            for keeper in keepers:
+                if answered:
+                    keeper.remove(*leases)
+                keeper.ends(call, set())

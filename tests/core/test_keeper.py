@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, Queue, Unavailable
-from timeoutq.testing import fake_queue
+from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Unavailable
+from timeoutq.testing import fake_async_queue, fake_queue
 
 
 def short(queue: Queue, timeout: float = 0.6) -> Queue:
@@ -104,6 +106,178 @@ def test_a_callback_that_raises_is_told_and_the_other_leases_are_kept(
         assert mine.ack(other) == "ok"
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), KeyboardInterrupt()], ids=repr)
+def test_after_a_callback_that_ends_its_thread_the_other_leases_are_kept(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ends(lease: Lease, answer: Answer) -> None:
+        raise error
+
+    with fake_queue(timeout=0.6) as mine, mine.keeper(ends) as keeper:
+        mine.put("a", "b")
+        keeper.add(*mine.claim(2))
+        mine.forget("a")
+        wait_until(lambda: "on_lost" in caplog.text)
+        assert f"on_lost of a keeper has raised an error for task 'a': {type(error).__name__}" in caplog.text
+        mine.forget("b")
+        wait_until(lambda: not keeper.held)
+
+
+async def test_after_a_callback_that_is_cancelled_the_other_leases_of_an_async_queue_are_kept(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ends(lease: Lease, answer: Answer) -> None:
+        raise asyncio.CancelledError
+
+    queue.put("a", "b")
+    async with AsyncQueue(queue.name, queue.given[0], timeout=0.6) as mine, mine.keeper(ends) as keeper:
+        keeper.add(*await mine.claim(2))
+        await mine.forget("a")
+        await until(lambda: _true("on_lost" in caplog.text))
+        await mine.forget("b")
+        await until(lambda: _true(not keeper.held))
+    assert caplog.text.count("on_lost") == 2
+    assert "begins again" not in caplog.text
+
+
+def test_a_thread_that_has_ended_unasked_begins_again(caplog: pytest.LogCaptureFixture) -> None:
+    mine = fake_queue(timeout=0.6)
+    mine.put("a")
+    plain, ends = mine.run, [True]
+
+    def run(flow: object) -> object:
+        if ends:
+            raise SystemExit(ends.pop())
+        return plain(flow)  # type: ignore[arg-type]  # a flow
+
+    leases = mine.claim()
+    mine.run = run  # type: ignore[method-assign,assignment]  # pyright: ignore[reportAttributeAccessIssue]  # the way to the server
+    keeper = mine.keeper()
+    keeper.add(*leases)
+    wait_until(lambda: not ends)
+    mine.forget("a")
+    wait_until(lambda: not keeper.held)
+    assert f"the heartbeat of a keeper of queue {mine.name} has ended, and begins again: SystemExit" in caplog.text
+    mine.close()
+
+
+async def test_a_keeper_whose_asyncio_task_somebody_cancels_begins_again(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.put("a")
+    async with AsyncQueue(queue.name, queue.given[0], timeout=0.6) as mine, mine.keeper() as keeper:
+        (lease,) = await mine.claim()
+        keeper.add(lease)
+        (task,) = (one for one in asyncio.all_tasks() if one.get_name() == f"keeper-{queue.name}")
+        task.cancel()
+        await until(lambda: _true("begins again: it was cancelled" in caplog.text))
+        await asyncio.sleep(lease.deadline + 0.5 - (await mine.stats()).now)
+        assert await mine.requeue_expired() == 0
+        assert await mine.ack(lease) == "ok"
+    assert queue.workers() == []
+
+
+def test_a_keeper_that_is_open_when_its_event_loop_ends_says_nothing(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        mine = AsyncQueue(queue.name, queue.given[0], timeout=0.04)
+        mine.keeper().add(*await mine.claim())
+        stubborn.append(asyncio.create_task(last()))
+        await asyncio.sleep(0)
+
+    async def last() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.2)  # longer than a keeper waits until it begins again
+
+    stubborn: list[asyncio.Task[None]] = []
+    asyncio.run(main())
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("what", ["keeper", "queue"])
+def test_a_callback_may_close_the_keeper_or_its_queue(
+    queue: Queue, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.put("a")
+    mine = short(queue)
+    closed: list[str] = []
+
+    def on_lost(lease: Lease, answer: Answer) -> None:
+        (keeper if what == "keeper" else mine).close()
+        closed.append(lease.task)
+
+    keeper = mine.keeper(on_lost)
+    keeper.add(*mine.claim())
+    thread = next(one for one in threading.enumerate() if one.name == f"heartbeat-{queue.name}")
+    queue.forget("a")
+    wait_until(lambda: closed or "on_lost" in caplog.text)
+    thread.join(5)
+    assert not thread.is_alive()
+    assert caplog.text == ""
+    assert queue.workers() == [], "it has said farewell"
+    assert what == "keeper" or mine._held is None, "no connection was opened after the end"
+    mine.close()
+
+
+END: list[Callable[[Any, Any], Any]] = [
+    lambda queue, leases: queue.ack(leases),
+    lambda queue, leases: queue.fail(iter(leases), "no", give_up=True),
+    lambda queue, leases: queue.release(leases[0]),
+]
+
+
+@pytest.mark.parametrize("end", END)
+def test_a_keeper_lets_go_of_leases_that_its_queue_ends(end: Callable[[Any, Any], Any]) -> None:
+    with fake_queue() as mine, mine.keeper() as keeper:
+        mine.put("a", "b")
+        one, other = mine.claim(2)
+        keeper.add(one, other)
+        end(mine, [one])
+        assert keeper.held == [other]
+
+
+@pytest.mark.parametrize("end", END)
+async def test_a_keeper_of_an_async_queue_lets_go_of_leases_that_it_ends(end: Callable[[Any, Any], Any]) -> None:
+    async with fake_async_queue() as mine, mine.keeper() as keeper:
+        await mine.put("a", "b")
+        one, other = await mine.claim(2)
+        keeper.add(one, other)
+        await end(mine, [one])
+        assert keeper.held == [other]
+
+
+def test_a_lease_whose_ack_is_under_way_is_not_lost_and_is_kept_if_nobody_answers() -> None:
+    lost: list[str] = []
+    mine = fake_queue()
+    mine.put("a", "b")
+    keeper = mine.keeper(lambda lease, answer: lost.append(lease.task))
+    leases = mine.claim(2)
+    keeper.add(*leases)
+    plain = mine.run
+
+    def run(flow: object) -> object:
+        plain(flow)  # type: ignore[arg-type]  # a flow
+        keeper._lost([(lease, Answer.LOST) for lease in leases])  # as if the heartbeat had asked at this moment
+        raise Unavailable("the reply was lost")
+
+    mine.run = run  # type: ignore[method-assign,assignment]  # pyright: ignore[reportAttributeAccessIssue]  # the way to the server
+    with pytest.raises(Unavailable):
+        mine.ack(leases[0])
+    mine.run = plain  # type: ignore[method-assign]  # the way to the server, as it was
+    assert lost == [leases[1].task]
+    assert keeper.held == [leases[0]]
+    mine.forget("a", "b")
+    with pytest.raises(LeaseLost):
+        mine.release(leases[0])
+    assert keeper.held == []
+    keeper._lost([(leases[0], Answer.LOST)])
+    assert lost == [leases[1].task], "the release has told it"
+    mine.close()
+
+
 def test_the_program_shows_as_a_worker_with_what_it_holds_and_says_farewell(queue: Queue) -> None:
     queue.put("a", "b", "c")
     with short(queue, 6) as mine:
@@ -174,6 +348,108 @@ def test_a_forked_process_keeps_its_own_leases_alone(queue: Queue) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert keeper.held == [mine_lease]
         assert mine.ack(mine_lease) == "ok"
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.parametrize("make", [fake_queue, fake_async_queue])
+def test_a_forked_process_sees_no_leases_of_its_parent(make: Callable[[], Any]) -> None:
+    keeper = make().keeper()
+    lease = Lease("a", "token", 0.0, fence=1)
+    keeper._held[1] = lease
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if keeper.held == [] and repr(keeper).endswith("with 0 leases>") else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert keeper.held == [lease]
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_process_that_was_forked_while_a_thread_used_the_keeper_can_close_it() -> None:
+    with fake_queue() as mine:
+        keeper = mine.keeper()
+        with keeper._lock:  # as another thread may at the moment of the fork
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                    signal.alarm(3)
+                    keeper.close()
+                    code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        keeper.add()
+
+
+def test_a_keeper_goes_on_in_a_second_event_loop(caplog: pytest.LogCaptureFixture) -> None:
+    mine = fake_async_queue(timeout=0.6)
+    keeper = mine.keeper()
+
+    async def take() -> None:
+        await mine.put("a", "b")
+        keeper.add(*await mine.claim())
+        await until(lambda: _shows(mine, len(keeper.held)))
+
+    async def keep() -> None:
+        await take()
+        await mine.forget("a", "b")
+        await until(lambda: _true(keeper.held == []))
+        await mine.close()
+        assert await mine.workers() == []
+
+    asyncio.run(take())
+    asyncio.run(keep())
+    assert caplog.text == ""
+
+
+def test_a_keeper_moves_to_the_event_loop_that_uses_it_and_can_be_closed_in_any() -> None:
+    mine = fake_async_queue(timeout=0.6)
+    keeper = mine.keeper()
+
+    async def take() -> None:
+        await mine.put("a", "b")
+        keeper.add(*await mine.claim())
+        await asyncio.sleep(0.05)
+
+    async def keep() -> None:
+        await take()
+        await mine.forget("a", "b")
+        await until(lambda: _true(keeper.held == []))
+
+    async def tasks() -> list[str]:
+        return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("keeper-")]
+
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        first.run(take())
+        second.run(keep())
+        first.run(asyncio.sleep(0.05))
+        assert first.run(tasks()) == [], "one event loop is enough"
+        first.run(mine.close())
+        second.run(asyncio.sleep(0.05))
+        assert second.run(tasks()) == []
+        second.run(mine.close())
+
+
+def test_a_keeper_of_an_async_queue_needs_an_event_loop() -> None:
+    with pytest.raises(InvalidInput, match="no event loop runs here"):
+        fake_async_queue().keeper().add()
+
+
+class Awaits:
+    """A callback that would have to be awaited."""
+
+    async def __call__(self, lease: Lease, answer: Answer) -> None: ...
+
+
+@pytest.mark.parametrize("bad", [Awaits(), Awaits().__call__])
+def test_a_callback_that_would_have_to_be_awaited_is_refused(bad: Callable[[Lease, Answer], object]) -> None:
+    with fake_queue() as mine, pytest.raises(InvalidInput, match="on_lost must be a plain function"):
+        mine.keeper(bad)
 
 
 def test_a_keeper_waits_for_a_server_that_is_away(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-import weakref
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from timeoutq import flows
 from timeoutq.client.face import Face
 from timeoutq.errors import TimeoutqError
-from timeoutq.keeper import AsyncKeeper, Keeper
+from timeoutq.keeper import AsyncKeeper, Keeper, Keepers
 from timeoutq.link import AsyncLink, Link
 from timeoutq.methods import Claim
 from timeoutq.model import Lease
@@ -25,6 +25,9 @@ from timeoutq.troubles import LINK_ERRORS
 
 T = TypeVar("T")
 
+Leases = Lease | Iterable[Lease]
+"""One lease, or many."""
+
 
 class Driver(Face):
     """Carries out flows, for code that blocks."""
@@ -32,7 +35,7 @@ class Driver(Face):
     def _prepare(self) -> None:
         self._opened = False
         self._held: tuple[int, Link] | None = None  # the id of the process that uses the link, and the link
-        self._keepers = weakref.WeakSet[Keeper]()
+        self._keepers = Keepers[Keeper]()
 
     def run(self, flow: Flow[T]) -> T:
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
@@ -79,17 +82,22 @@ class Driver(Face):
                     self._drive(claim.give_back())
             raise
 
+    def _end(self, lease: Leases, flow: Callable[[Leases], Flow[T]]) -> T:
+        with self._keepers.ending(lease) as ended:
+            return self.run(flow(ended))
+
     def _keep(self, keeper: Keeper) -> Keeper:
-        self._keepers.add(keeper)
-        return keeper
+        return self._keepers.add(keeper)
 
     def close(self) -> None:
         """Close the connections, and the keepers; a later call opens new connections."""
-        for keeper in list(self._keepers):
-            keeper.close()
-        if self._held is not None:
-            self._held[1].close()
-            self._held = None
+        try:
+            for keeper in self._keepers.all():
+                keeper.close()
+        finally:
+            if self._held is not None:
+                self._held[1].close()
+                self._held = None
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +117,7 @@ class AsyncDriver(Face):
         self._held: tuple[asyncio.AbstractEventLoop, AsyncLink] | None = None
         self._links: dict[asyncio.AbstractEventLoop, AsyncLink] = {}
         self._background: set[asyncio.Future[None]] = set()  # asyncio tasks that give claims back
-        self._keepers = weakref.WeakSet[AsyncKeeper]()
+        self._keepers = Keepers[AsyncKeeper]()
 
     async def run(self, flow: Flow[T]) -> T:
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
@@ -159,14 +167,17 @@ class AsyncDriver(Face):
                 task.add_done_callback(self._background.discard)
             raise
 
+    async def _end(self, lease: Leases, flow: Callable[[Leases], Flow[T]]) -> T:
+        with self._keepers.ending(lease) as ended:
+            return await self.run(flow(ended))
+
     def _keep(self, keeper: AsyncKeeper) -> AsyncKeeper:
-        self._keepers.add(keeper)
-        return keeper
+        return self._keepers.add(keeper)
 
     async def close(self) -> None:
         """Close the connections, and the keepers; a later call opens new connections."""
         loop = asyncio.get_running_loop()
-        for keeper in list(self._keepers):
+        for keeper in self._keepers.all():
             await keeper.close()
         mine = [task for task in self._background if task.get_loop() is loop]
         if mine:

@@ -130,10 +130,11 @@ class Queue(Driver):
     def keeper(self, on_lost: OnLost | None = None, *, concurrency: int = 1) -> Keeper:
         """Make a keeper, which extends all leases that it holds, each third of `timeout`, until they are removed.
 
-        `with queue.keeper() as keeper` (for an `AsyncQueue`: `async with`), then `keeper.add(lease)` after a claim and
-        `keeper.remove(lease)` before or after an ack; both take any number of leases. When a lease is lost, the keeper
-        lets go of it and calls `on_lost(lease, answer)`: the answer is `LOST` or `MAX_RUNTIME`. A `Queue` has a thread
-        for this, which calls `on_lost`, too; an `AsyncQueue` has an asyncio task. In a forked process a keeper begins
+        `with queue.keeper() as keeper` (for an `AsyncQueue`: `async with`), then `keeper.add(lease)` after a claim; an
+        `ack`, `fail` or `release` of this queue object takes the lease out, and `keeper.remove(lease)` does so without
+        an end; all take any number of leases. When a lease is lost, the keeper lets go of it and calls
+        `on_lost(lease, answer)`, a plain function: the answer is `LOST` or `MAX_RUNTIME`. A `Queue` has a thread for
+        this, which calls `on_lost`, too; an `AsyncQueue` has an asyncio task. In a forked process a keeper begins
         anew, with no leases. `workers` shows the program as a worker, with `concurrency`, the number of leases that the
         keeper holds, and the counts `keeper.acked` and `keeper.failed`, which the program may raise. One keeper for
         each queue object is enough.
@@ -165,7 +166,7 @@ class Queue(Driver):
         `ALREADY` when this very ack was carried out before, and raises `LeaseLost` when the lease is lost. For many:
         gives an answer for each.
         """
-        return self.run(methods.ack(self.talk, lease, put, again_in, payload))
+        return self._end(lease, lambda ended: methods.ack(self.talk, ended, put, again_in, payload))
 
     @overload
     def release(self, lease: Lease, delay: float = 0.0, *, block_host: float = 0.0) -> Answer: ...
@@ -179,7 +180,7 @@ class Queue(Driver):
         A release does not count as an attempt. On a polite queue, `block_host` also keeps all workers from the hosts of
         these tasks for that many seconds, in the same step.
         """
-        return self.run(methods.release(self.talk, lease, delay, block_host))
+        return self._end(lease, lambda ended: methods.release(self.talk, ended, delay, block_host))
 
     @overload
     def fail(
@@ -206,7 +207,7 @@ class Queue(Driver):
 
         `error` is kept with the task, at most 4 KiB of it. Answers as `ack` does.
         """
-        return self.run(methods.fail(self.talk, lease, error, retry_in, give_up))
+        return self._end(lease, lambda ended: methods.fail(self.talk, ended, error, retry_in, give_up))
 
     def pull(self, n: int = 1) -> list[Task]:
         """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
