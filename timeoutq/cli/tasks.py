@@ -111,7 +111,9 @@ class Source:
         from timeoutq.model import Task
 
         intake, read, where = self.intake, 0, place(self.path)
-        for number, line in enumerate(lines_of(self.path), 1):
+        number, begins = 0, True
+        for line in lines_of(self.path):
+            number, begins = number + begins, line.endswith(b"\n")  # a line that is too long comes in pieces
             read += len(line)
             if intake.urls and not self.as_jsonl:
                 bare = intake.line(line, number)
