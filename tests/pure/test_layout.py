@@ -58,6 +58,7 @@ ROOMS = {
         "seeds",
         "crawl",
         "crawls",
+        "command",
         "scheduler",
         "middlewares",
         "addon",

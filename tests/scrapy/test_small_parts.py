@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from email.utils import formatdate
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -54,3 +56,38 @@ async def test_all_requests_of_no_page_are_put_when_the_crawl_closes() -> None:
     await crawl.close()
     assert queue.found == strays
     assert queue.closed
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("bench", "bench"), ("check", "check"), ("fetch", "fetch"), ("parse", "parse"), ("shell", "shell"),
+     ("view", "view"), ("crawl", ""), ("runspider", "")],
+)  # fmt: skip
+def test_the_addon_steps_aside_for_commands_that_look_at_single_pages(
+    monkeypatch: pytest.MonkeyPatch, module: str, name: str
+) -> None:
+    from scrapy.crawler import Crawler
+    from scrapy.settings import Settings
+    from scrapy.spiders import Spider
+
+    from timeoutq.scrapy import Addon, command, crawls
+
+    kind: Any = import_module(f"scrapy.commands.{module}").Command
+    settings, seen = Settings(), []
+    before = settings.copy_to_dict()
+
+    def run(self: Any, args: object, opts: object) -> None:
+        seen.append(command.running())
+        crawler = Crawler(Spider, settings)
+        Addon(crawler).update_settings(settings)
+        assert (crawler in crawls._crawls) == (not name)
+
+    monkeypatch.setattr(kind, "run", run)
+    monkeypatch.setattr(kind, "__init__", lambda self: None)
+    one = kind()
+    one.run([], SimpleNamespace(spargs={"cat": "2"}))
+    assert seen == [(one, {"cat": "2"})]
+    assert command.looks_only(one) == name
+    assert (settings.copy_to_dict() == before) == bool(name)
+    assert command.running() == (None, {})
+    assert command.looks_only(None) == ""

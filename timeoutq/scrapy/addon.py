@@ -10,7 +10,7 @@ from scrapy.settings import BaseSettings
 
 from timeoutq import telling
 from timeoutq.errors import InvalidInput
-from timeoutq.scrapy import crawls, plan
+from timeoutq.scrapy import command, crawls, plan
 from timeoutq.scrapy.engine import REACTOR
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,14 @@ class Addon:
     def update_settings(self, settings: BaseSettings) -> None:
         """Read the project's settings, then set the scheduler and the middlewares, and turn Scrapy's own delays off.
 
-        Raises `InvalidInput`, which names the setting, for a value that cannot be used.
+        Raises `InvalidInput`, which names the setting, for a value that cannot be used. For a command that looks at
+        single pages (`scrapy shell`, `fetch`, `parse`, `view`, `check`), it changes nothing: such a page is no task.
         """
+        looking = command.looks_only(command.running()[0])
+        if looking:
+            words = "scrapy %s looks at pages without timeoutq: no queue is opened, and no host is spared by one"
+            telling.say(log, logging.INFO, words, looking)
+            return
         scheduler = settings.get("SCHEDULER")
         if scheduler not in (plan.SCRAPYS_OWN, plan.SCHEDULER):
             raise InvalidInput(
