@@ -56,6 +56,7 @@ ROOMS = {
         "visits",
         "opening",
         "seeds",
+        "missing",
         "crawl",
         "crawls",
         "command",
