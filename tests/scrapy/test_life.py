@@ -51,8 +51,11 @@ def test_ctrl_c_gives_back_what_waits_and_what_is_fetched_is_acked(fresh: Queue)
         wait_until(in_work(fresh), START)
         os.kill(process.pid, signal.SIGINT)
         (result,) = process.results()
+        log = process.log()
     stats = fresh.stats()
     assert result["reason"] == "shutdown"
+    assert "drains" in log
+    assert "stops at once" not in log
     assert stats.in_progress == 0
     assert stats.todos + stats.waiting > 20
     assert stats.done == len({seen.path for seen in site.visits}) + 1  # all pages that were fetched, and the start

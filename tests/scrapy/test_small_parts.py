@@ -192,6 +192,11 @@ async def test_a_drained_queue_and_other_arguments_are_told(
     queue2, started = await opening.opened(planned(cat="1", token="x"), spider)
     assert started
     assert not caplog.messages
+    with caplog.at_level("INFO"):
+        await (await opening.opened(planned(cat="1", token="x"), spider))[0].close()
+    (leased,) = caplog.messages
+    assert f"queue {name}: leased to other processes: 1 of its tasks; " in leased
+    caplog.clear()
     await queue.ack(lease)
     queue3, _ = await opening.opened(planned(cat="2", token="x"), spider)
     other, drained = caplog.messages

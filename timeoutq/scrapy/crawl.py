@@ -42,6 +42,8 @@ NOT_POLITE = "this queue is not polite"
 """What the message says when a queue refuses a priority because the queue is not polite."""
 ERROR = "timeoutq_error"
 """The reason with which a spider is closed when timeoutq cannot go on."""
+LAST_ACKS = 2.0
+"""Seconds that a worker without work has to end by itself, before it is told to end at once."""
 LOOK_EVERY = 0.2
 """Seconds between two looks at the engine: whether it closes, and whether it has dropped a request."""
 ANY_TIME = 1e6
@@ -130,6 +132,9 @@ class Crawl:
         if self._watching is not None:
             self._watching.cancel()
         if self._worker is not None and self._working is not None:
+            if not self._working.done() and not self._worker.running:
+                self._stop_waiting()  # it only has to send its last acks, and gives nothing back
+                await asyncio.wait({self._working}, timeout=LAST_ACKS)
             if not self._working.done():
                 self._worker.stop(now=True)
             await asyncio.wait({self._working}, timeout=self.queue.talk.deadline + 5)

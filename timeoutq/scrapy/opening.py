@@ -72,7 +72,13 @@ async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
         await _write(queue, OWNER, spider.name)
         if plan.arguments is not None:
             await _write(queue, ARGUMENTS, json.dumps(_digests(plan.arguments)))
-    elif STARTED in stats.settings:
+    if stats.in_progress:
+        telling.say(
+            log, logging.INFO, "queue %s: leased to other processes: %d of its tasks; those of a process that has "
+            "died come back when their leases have run out",
+            queue.name, stats.in_progress,
+        )  # fmt: skip
+    if owner is not None and STARTED in stats.settings:
         await _tell_what_was(queue, stats, plan)
     return STARTED in stats.settings
 
