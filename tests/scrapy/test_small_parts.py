@@ -137,7 +137,9 @@ class Telling:
     def __init__(self) -> None:
         from timeoutq.scrapy.crawl import Crawl
 
-        self.crawl, self.said, self.counted = Crawl.__new__(Crawl), [], []  # type: ignore[var-annotated]
+        self.crawl = Crawl.__new__(Crawl)
+        self.said: list[str] = []
+        self.counted: list[str] = []
         crawl: Any = self.crawl
         crawl._count = self.counted.append
         crawl._say = lambda level, message, *words: self.said.append(message % words)
