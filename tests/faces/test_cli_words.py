@@ -12,7 +12,7 @@ import typer
 import timeoutq
 from tests.rig.command import Say, say, server
 from tests.rig.terminal import on_a_terminal
-from timeoutq import Politeness, Queue, cli, why
+from timeoutq import Politeness, Queue, cli, sending, why
 from timeoutq.cli import hosts as host_commands
 from timeoutq.cli.printing import length
 
@@ -139,6 +139,10 @@ def test_why_advises_commands_to_people_and_methods_to_programs(say: Say, queue:
     queue.ack(queue.claim())
     told = {line[0]: line[1] for line in say("why", queue.name, "done").lines}["why"]
     assert told.endswith(f"`timeoutq put {queue.name} done --again` makes it ready again")
+    queue.run(sending.answer(queue.talk, queue.operations.configure({"scrapy_spider": b"shop"})))
+    told = {line[0]: line[1] for line in say("why", queue.name, "done").lines}["why"]
+    assert told.endswith("makes it ready again; a spider owns the queue, and the response then goes to its `parse`: "
+                         "callback and meta went with the ack")  # fmt: skip
     assert host_commands.COMMANDS.keys() == why.ADVICE.keys()
 
 

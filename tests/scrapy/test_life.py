@@ -51,8 +51,11 @@ def test_ctrl_c_gives_back_what_waits_and_what_is_fetched_is_acked(fresh: Queue)
         wait_until(in_work(fresh), START)
         os.kill(process.pid, signal.SIGINT)
         (result,) = process.results()
+        log = process.log()
     stats = fresh.stats()
     assert result["reason"] == "shutdown"
+    assert "drains" in log
+    assert "stops at once" not in log
     assert stats.in_progress == 0
     assert stats.todos + stats.waiting > 20
     assert stats.done == len({seen.path for seen in site.visits}) + 1  # all pages that were fetched, and the start
@@ -179,10 +182,15 @@ def test_what_cannot_be_used_is_refused_with_the_cure(fresh: Queue) -> None:
         ]
         run(url, [order(SPIDER, site.url, TIMEOUTQ_QUEUE=theirs.name)])
         count = len(site.visits)
-        results = run(url, [order("mapping:Other", site.url, **settings) for settings, _ in cases])
+        with Spiders(url, [order("mapping:Other", site.url, **settings) for settings, _ in cases]) as spiders:
+            results, lines = spiders.results(), spiders.log().splitlines()
         for (settings, cure), result in zip(cases, results, strict=True):
-            assert cure in result["error"], (settings, result["error"])
+            if result.get("reason") == "timeoutq_error":  # what the server has said: one line, no traceback
+                assert [cure in line for line in lines if "timeoutq cannot begin" in line].count(True) == 1
+            else:
+                assert cure in result["error"], (settings, result["error"])
             assert result["items"] == []
+        assert [result.get("reason") for result in results].count("timeoutq_error") == 2
         assert len(site.visits) == count
         assert plain.stats().todos == 1
         plain.purge()
@@ -190,5 +198,11 @@ def test_what_cannot_be_used_is_refused_with_the_cure(fresh: Queue) -> None:
 
 
 def test_a_server_that_is_away_at_the_start_is_an_error(fresh: Queue) -> None:
-    (result,) = run("redis://127.0.0.1:1/0", [order(SPIDER, "http://127.0.0.1:1", TIMEOUTQ_QUEUE=fresh.name)])
-    assert "Unavailable" in result["error"]
+    orders = [order(SPIDER, "http://127.0.0.1:1", TIMEOUTQ_QUEUE=fresh.name)]
+    with Spiders("redis://127.0.0.1:1/0", orders) as spiders:
+        (result,) = spiders.results()
+        log = spiders.log()
+    assert (result["error"], result["reason"]) == ("", "timeoutq_error")
+    assert "ERROR: timeoutq cannot begin: no answer from redis://127.0.0.1:1/0" in log
+    assert "(TIMEOUTQ_URL says where it is)" in log
+    assert "Traceback" not in log

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
+from dataclasses import replace
 from email.utils import formatdate
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from timeoutq.model import Task
+from timeoutq import AsyncQueue, GiveUp, Lease, Release, Retry, Task, Worker
+from timeoutq.errors import InvalidInput
 
 pytest.importorskip("scrapy")
 
@@ -54,3 +59,189 @@ async def test_all_requests_of_no_page_are_put_when_the_crawl_closes() -> None:
     await crawl.close()
     assert queue.found == strays
     assert queue.closed
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("bench", "bench"), ("check", "check"), ("fetch", "fetch"), ("parse", "parse"), ("shell", "shell"),
+     ("view", "view"), ("crawl", ""), ("runspider", "")],
+)  # fmt: skip
+def test_the_addon_steps_aside_for_commands_that_look_at_single_pages(
+    monkeypatch: pytest.MonkeyPatch, module: str, name: str
+) -> None:
+    from scrapy.crawler import Crawler
+    from scrapy.settings import Settings
+    from scrapy.spiders import Spider
+
+    from timeoutq.scrapy import Addon, command, crawls
+
+    kind: Any = import_module(f"scrapy.commands.{module}").Command
+    settings, seen = Settings(), []
+    before = settings.copy_to_dict()
+
+    def run(self: Any, args: object, opts: object) -> None:
+        seen.append(command.running())
+        crawler = Crawler(Spider, settings)
+        Addon(crawler).update_settings(settings)
+        assert (crawler in crawls._crawls) == (not name)
+
+    monkeypatch.setattr(kind, "run", run)
+    monkeypatch.setattr(kind, "__init__", lambda self: None)
+    one = kind()
+    one.run([], SimpleNamespace(spargs={"cat": "2"}))
+    assert seen == [(one, {"cat": "2"})]
+    assert command.looks_only(one) == name
+    assert (settings.copy_to_dict() == before) == bool(name)
+    assert command.running() == (None, {})
+    assert command.looks_only(None) == ""
+
+
+async def test_a_task_waits_for_a_method_and_these_waits_use_up_one_attempt_at_most(
+    url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from timeoutq.scrapy import missing as waits
+    from timeoutq.scrapy.tasks import MissingMethod
+
+    monkeypatch.setattr(waits, "SHORTEST_WAIT", 0.01)
+    now = [100.0]
+    missing, error = waits.Missing(lambda: now[0]), MissingMethod("spider 'shop' has no method 'parse_item'")
+    attempts: list[int] = []
+    reasons: list[str] = []
+    async with AsyncQueue(name, url) as queue:
+
+        async def handle(lease: Lease) -> Retry | Release | None:
+            attempts.append(lease.attempt)
+            reasons.append((await queue.inspect(lease.task)).error or "")
+            return await missing.wait(queue, lease, error) if len(attempts) < 5 else None
+
+        await queue.put("https://a.example/1")
+        worker = Worker(queue, handle, prefetch=0, burst=True, signals=False, max_releases=None, retry=(0.01, 9))
+        await worker.run()
+        assert attempts == [1, 2, 2, 2, 2]
+        assert reasons == ["", *[f"Retry: {error}"] * 4]
+        assert missing.due() == []
+        for task in ("https://a.example/2", "https://a.example/3"):
+            await missing.wait(queue, Lease(task, "w#1", 0.0, 1, 0, 1), error)
+        now[0] += 2
+        assert missing.due() == [(str(error), 3)]
+        now[0] += 61
+        assert missing.due() == []  # nothing new
+        await missing.wait(queue, Lease("https://a.example/4", "w#1", 0.0, 1, 0, 1), error)
+        assert missing.due() == [(str(error), 4)]
+        await queue.purge()
+
+
+class Telling:
+    """A crawl that notes what it counts and says."""
+
+    def __init__(self) -> None:
+        from timeoutq.scrapy.crawl import Crawl
+
+        self.crawl = Crawl.__new__(Crawl)
+        self.said: list[str] = []
+        self.counted: list[str] = []
+        crawl: Any = self.crawl
+        crawl._count = self.counted.append
+        crawl._say = lambda level, message, *words: self.said.append(message % words)
+
+
+async def test_a_refused_request_is_told_with_the_page_and_the_method_that_yielded_it() -> None:
+    from scrapy import Request
+
+    from timeoutq.scrapy.visits import Visit
+
+    telling = Telling()
+    visit = Visit(Lease("https://a.example/list", "w#1", 0.0, 1, 0, 1), "https://a.example/list")
+    visit.request = Request("https://a.example/list")
+    telling.crawl._refuse(visit, InvalidInput("no lambda"))
+    told = "no lambda; it was yielded by parse of https://a.example/list"
+    assert (telling.said, telling.counted) == ([told], ["timeoutq/refused"])
+    assert visit.result() == GiveUp(told)  # a returned one: no traceback of timeoutq's own functions is kept
+
+
+async def test_a_spider_says_at_its_end_what_is_in_failed(url: str, name: str) -> None:
+    telling = Telling()
+    async with AsyncQueue(name, url) as queue:
+        telling.crawl.queue = queue
+        await telling.crawl._tell_failed()
+        assert telling.said == []
+        await queue.put(["a", "b"])
+        for lease in await queue.claim(2):
+            await queue.fail(lease, GiveUp("no"))
+        await telling.crawl._tell_failed()
+        assert telling.said == [f"queue {name}: 2 tasks are in failed; to see them: timeoutq list {name} failed"]
+        await queue.purge()
+
+
+async def test_a_drained_queue_and_other_arguments_are_told(
+    url: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from scrapy import Spider
+    from scrapy.settings import Settings
+
+    from timeoutq.scrapy import opening, plan
+
+    def planned(**arguments: str) -> plan.Plan:
+        found = plan.read(Settings({"TIMEOUTQ_URL": url, "TIMEOUTQ_QUEUE": name}))
+        return replace(found, arguments=arguments)
+
+    spider = Spider("shop")
+    queue, started = await opening.opened(planned(cat="1", token="x"), spider)
+    assert not started
+    await queue.put("https://a.example/")
+    await opening.mark_started(queue)
+    (lease,) = await queue.claim(1)
+    queue2, started = await opening.opened(planned(cat="1", token="x"), spider)
+    assert started
+    assert not caplog.messages
+    with caplog.at_level("INFO"):
+        await (await opening.opened(planned(cat="1", token="x"), spider))[0].close()
+    (leased,) = caplog.messages
+    assert f"queue {name}: leased to other processes: 1 of its tasks; " in leased
+    caplog.clear()
+    await queue.ack(lease)
+    queue3, _ = await opening.opened(planned(cat="2", token="x"), spider)
+    other, drained = caplog.messages
+    assert f"queue {name} was made by this spider with other arguments: cat. " in other
+    assert f"queue {name} is drained: 1 done, 0 failed. The start requests were put at 20" in drained
+    assert f"To crawl anew: timeoutq purge {name}, or set TIMEOUTQ_QUEUE to another name" in drained
+    with pytest.raises(InvalidInput) as refused:
+        await opening.opened(planned(), Spider("other"))
+    assert "set TIMEOUTQ_QUEUE to another name" in str(refused.value)
+    assert "purge" not in str(refused.value)
+    await queue.purge()
+    for one in (queue, queue2, queue3):
+        await one.close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        ("TIMEOUTQ_URL", "http://localhost", "the setting TIMEOUTQ_URL: the server URL does not parse"),
+        ("TIMEOUTQ_QUEUE", "no name!", "the setting TIMEOUTQ_QUEUE: 'no name!' is not a queue name"),
+    ],
+)
+def test_the_addon_refuses_an_address_and_a_name_that_cannot_be_used(setting: str, value: str, words: str) -> None:
+    from scrapy.crawler import Crawler
+    from scrapy.settings import Settings
+    from scrapy.spiders import Spider
+
+    from timeoutq.scrapy import Addon
+
+    settings = Settings({setting: value})
+    with pytest.raises(InvalidInput, match=re.escape(words)):
+        Addon(Crawler(Spider, settings)).update_settings(settings)
+
+
+def test_settings_that_timeoutq_does_not_know_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    from scrapy.crawler import Crawler
+    from scrapy.settings import Settings
+    from scrapy.spiders import Spider
+
+    from timeoutq.scrapy import Addon
+
+    settings = Settings({"TIMEOUTQ_QEUE": "shop", "TIMEOUTQ_LEASE": 20})
+    Addon(Crawler(Spider, settings)).update_settings(settings)
+    assert caplog.messages == [
+        "TIMEOUTQ_QEUE is no setting of timeoutq, and has no effect: did you mean TIMEOUTQ_QUEUE?"
+    ]

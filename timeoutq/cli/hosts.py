@@ -217,6 +217,10 @@ COMMANDS = {
 }
 """Advice for a person at a shell, in the place of the advice that `why` has for a program."""
 
+SPIDERS = "scrapy_spider"
+"""The mark of a queue that a spider of Scrapy has made, in its settings."""
+BY_HAND = "; a spider owns the queue, and the response then goes to its `parse`: callback and meta went with the ack"
+
 
 def _advised(found: Reason, queue: str) -> str:
     from timeoutq.why import ADVICE
@@ -234,13 +238,15 @@ def why(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, 
     """Say why a task is not being worked on now, or who works on it; exit 1 when the task is in no state."""
     with known_queue(queue, url, url_file) as opened:
         found = opened.why(task)
+        is_spiders = found.code == "done" and SPIDERS in opened.stats().settings
     sink = Sink(as_json)
     if as_json:
         sink.document(found)
     else:
         state = None if found.info.state is None else found.info.state.value
         trace = (found.info.traceback or "").splitlines()
-        lines = [("state", state), ("reason", found.code), ("why", _advised(found, queue)), ("host", found.info.host),
+        lines = [("state", state), ("reason", found.code), ("why", _advised(found, queue) + is_spiders * BY_HAND),
+                 ("host", found.info.host),
                  ("priority", found.info.priority or None), ("before it", found.before),
                  ("failures", found.info.failures or None), ("crashes", found.info.crashes or None),
                  ("releases", releases(found.info)), ("last error", found.info.error), ("near", found.near),

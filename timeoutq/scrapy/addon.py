@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
 from typing import Any, Self
 
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 
-from timeoutq import telling
+from timeoutq import address, arguments, telling
 from timeoutq.errors import InvalidInput
-from timeoutq.scrapy import crawls, plan
+from timeoutq.scrapy import command, crawls, plan
 from timeoutq.scrapy.engine import REACTOR
 
 log = logging.getLogger(__name__)
@@ -40,8 +43,15 @@ class Addon:
     def update_settings(self, settings: BaseSettings) -> None:
         """Read the project's settings, then set the scheduler and the middlewares, and turn Scrapy's own delays off.
 
-        Raises `InvalidInput`, which names the setting, for a value that cannot be used.
+        Raises `InvalidInput`, which names the setting, for a value that cannot be used. For a command that looks at
+        single pages (`scrapy shell`, `fetch`, `parse`, `view`, `check`), it changes nothing: such a page is no task.
         """
+        running, given = command.running()
+        looking = command.looks_only(running)
+        if looking:
+            words = "scrapy %s looks at pages without timeoutq: no queue is opened, and no host is spared by one"
+            telling.say(log, logging.INFO, words, looking)
+            return
         scheduler = settings.get("SCHEDULER")
         if scheduler not in (plan.SCRAPYS_OWN, plan.SCHEDULER):
             raise InvalidInput(
@@ -52,7 +62,11 @@ class Addon:
             raise InvalidInput(
                 f"timeoutq needs the asyncio reactor: set TWISTED_REACTOR to {REACTOR!r}, not {reactor!r}"
             )
-        crawls.register(self._crawler, plan.read(settings))
+        found = _checked(plan.read(settings))
+        if running is not None:
+            found = replace(found, arguments=given, note_error=partial(setattr, running, "exitcode", 1))
+        crawls.register(self._crawler, found)
+        _warn_of_unknown(settings)
         if settings.getbool("AUTOTHROTTLE_ENABLED"):
             telling.say(
                 log,
@@ -76,3 +90,24 @@ class Addon:
         override("DOWNLOAD_SLOTS", {})
         override("CONCURRENT_REQUESTS_PER_IP", 0)
         override("CONCURRENT_REQUESTS_PER_DOMAIN", max(1, settings.getint("CONCURRENT_REQUESTS")))
+
+
+def _checked(found: plan.Plan) -> plan.Plan:
+    try:
+        address.find_url(found.url)
+    except InvalidInput as error:
+        raise InvalidInput(f"{'the setting TIMEOUTQ_URL: ' if found.url else ''}{error}") from None
+    try:
+        if found.queue is not None:
+            arguments.queue_name(found.queue)
+    except InvalidInput as error:
+        raise InvalidInput(f"the setting TIMEOUTQ_QUEUE: {error}") from None
+    return found
+
+
+def _warn_of_unknown(settings: BaseSettings) -> None:
+    for name in sorted(str(one) for one in settings):
+        if name.startswith("TIMEOUTQ_") and name not in plan.NAMES:
+            close = get_close_matches(name, plan.NAMES, 1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(plan.NAMES)}"
+            telling.say(log, logging.WARNING, "%s is no setting of timeoutq, and has no effect: %s", name, hint)

@@ -17,6 +17,7 @@ from typing import Any
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
+from scrapy.exceptions import CloseSpider
 from scrapy.utils.misc import arg_to_iter
 from tenacity import RetryCallState
 from twisted.python.failure import Failure
@@ -28,6 +29,7 @@ from timeoutq.model import Lease, Release, Task
 from timeoutq.retry import GiveUp, Retry
 from timeoutq.scrapy import tasks
 from timeoutq.scrapy.engine import Engine, as_future
+from timeoutq.scrapy.missing import Missing
 from timeoutq.scrapy.opening import opened
 from timeoutq.scrapy.plan import Plan
 from timeoutq.scrapy.seeds import Seeds
@@ -38,12 +40,14 @@ log = logging.getLogger(__name__)
 
 NOT_POLITE = "this queue is not polite"
 """What the message says when a queue refuses a priority because the queue is not polite."""
+ERROR = "timeoutq_error"
+"""The reason with which a spider is closed when timeoutq cannot go on."""
+LAST_ACKS = 2.0
+"""Seconds that a worker without work has to end by itself, before it is told to end at once."""
 LOOK_EVERY = 0.2
 """Seconds between two looks at the engine: whether it closes, and whether it has dropped a request."""
 ANY_TIME = 1e6
 """Seconds for which a worker may drain: Scrapy itself decides how long it waits for what it fetches."""
-LONGEST_WAIT = 600.0
-"""If the spider lacks the callback of a task, the task is tried again after this many seconds at most."""
 
 
 class Crawl:
@@ -68,10 +72,13 @@ class Crawl:
         self._working: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._told: dict[str, int] = {}
+        self._lacking = Missing()
         self._is_polite = True
         """Whether the queue takes priorities. Its operator may end its politeness; then it refuses them."""
         self.is_drained = False
         self._is_closed = False
+        self._is_refused = False
+        """Whether the queue could not be opened."""
         self._stopping = False
         """Whether the worker was told to claim no more, because the engine closes."""
         self.queue: AsyncQueue
@@ -106,6 +113,17 @@ class Crawl:
         self._work()
         self._watching = asyncio.create_task(self._watch(), name=f"scrapy-{self.queue.name}")
 
+    def refuse_to_open(self, error: TimeoutqError) -> None:
+        """Tell in one line why the queue cannot be opened, and let the engine close the spider when it has begun."""
+        where = "" if isinstance(error, InvalidInput) else " (TIMEOUTQ_URL says where it is)"
+        self._say(logging.ERROR, "timeoutq cannot begin: %s%s", error, where)
+        self.plan.note_error()
+        self.is_drained = self._is_refused = True
+        self._crawler.signals.connect(self._close_refused, signals.spider_idle)
+
+    def _close_refused(self) -> None:
+        raise CloseSpider(ERROR)
+
     async def close(self) -> None:
         """End the work: give back what is left, and say farewell."""
         if self._is_closed:
@@ -114,10 +132,14 @@ class Crawl:
         if self._watching is not None:
             self._watching.cancel()
         if self._worker is not None and self._working is not None:
+            if not self._working.done() and not self._worker.running:
+                self._stop_waiting()  # it only has to send its last acks, and gives nothing back
+                await asyncio.wait({self._working}, timeout=LAST_ACKS)
             if not self._working.done():
                 self._worker.stop(now=True)
             await asyncio.wait({self._working}, timeout=self.queue.talk.deadline + 5)
             self._tell_stats()
+            await self._tell_failed()
         try:
             if self._putting is not None:
                 self._putting.cancel()  # two that put would delete requests that nobody has put
@@ -142,7 +164,7 @@ class Crawl:
         self.is_drained = False
         self._worker = Worker(
             self.queue,
-            self._handle,
+            self._count_end,
             concurrency=self.plan.batch,
             prefetch=0,
             retry=(self.queue.retry.wait, self._is_last_attempt),
@@ -163,13 +185,20 @@ class Crawl:
                 log, logging.ERROR, "the worker of queue %s has ended: %s", self.queue.name, error,
                 fields={"spider": self.spider}, exc_info=trace,
             )  # fmt: skip
-            reason = "timeoutq_error"
+            reason = ERROR
+            self.plan.note_error()
         self.is_drained = True
         if reason and not self.engine.is_closing:
             self.engine.close(reason)
         self.engine.poke()
 
     # ---- leases come
+
+    async def _count_end(self, lease: Lease) -> End:
+        end = await self._handle(lease)
+        if isinstance(end, GiveUp):
+            self._count("timeoutq/given_up")
+        return end
 
     async def _handle(self, lease: Lease) -> End:
         """Take one lease through Scrapy."""
@@ -179,7 +208,7 @@ class Crawl:
             request = tasks.request_of(lease.task, lease.payload, self.spider)
         except tasks.MissingMethod as missing:
             self._count("timeoutq/waits_for_method")
-            return Retry(after=min(LONGEST_WAIT, 10.0 * 2 ** min(lease.attempt - 1, 10)), reason=str(missing))
+            return await self._lacking.wait(self.queue, lease, missing)
         except InvalidInput as bad:
             return GiveUp(str(bad))
         visit = self._visit(lease, request)
@@ -201,7 +230,10 @@ class Crawl:
         priority: the next attempt puts without priorities. Yes after every other error.
         """
         error = None if state.outcome is None else state.outcome.exception()
-        return not (isinstance(error, Retry) or (error is not None and self._notices_end_of_politeness(error)))
+        if isinstance(error, Retry) or (error is not None and self._notices_end_of_politeness(error)):
+            return False
+        self._count("timeoutq/given_up")
+        return True
 
     def _notices_end_of_politeness(self, error: BaseException) -> bool:
         """Say whether the queue has refused a priority because it is no longer polite; if so, give it no more."""
@@ -260,6 +292,8 @@ class Crawl:
 
     def add(self, request: Request) -> bool:
         """Take a request from the engine; say whether it is to be fetched."""
+        if self._is_refused:
+            return False
         visit = self._parent
         replaced = None if visit is not None else visit_of(request)
         try:
@@ -279,9 +313,15 @@ class Crawl:
 
     def _refuse(self, visit: Visit | None, refused: InvalidInput) -> None:
         self._count("timeoutq/refused")
-        self._say(logging.ERROR, "%s", refused)
+        words = str(refused) if visit is None else f"{refused}; {self._yielded_by(visit)}"
+        self._say(logging.ERROR, "%s", words)
         if visit is not None:
-            visit.broke(refused)
+            visit.close(GiveUp(words))  # without a traceback: it would show nothing of the spider
+
+    def _yielded_by(self, visit: Visit) -> str:
+        if visit.request is None:
+            return "it is a start request of the spider"
+        return f"it was yielded by {tasks.callback_name(visit.request)} of {visit.request.url}"
 
     def _add_to(self, visit: Visit, request: Request) -> bool:
         base = self._base(request)
@@ -456,6 +496,8 @@ class Crawl:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             self._tell_stats()
+            for missing, count in self._lacking.due():
+                self._say(logging.WARNING, "queue %s: %s (%d so far)", self.queue.name, missing, count)
             if self.engine.is_closing:
                 self._stop_waiting()
             elif self._ready:
@@ -491,6 +533,14 @@ class Crawl:
     def _count(self, name: str, n: int = 1) -> None:
         stats: Any = self._crawler.stats
         stats.inc_value(name, n)
+
+    async def _tell_failed(self) -> None:
+        with suppress(TimeoutqError):  # these words must not keep the spider from closing
+            failed, name = (await self.queue.stats()).failed, self.queue.name
+            if failed:
+                tasks_are = "1 task is" if failed == 1 else f"{failed:,} tasks are"
+                words = "queue %s: %s in failed; to see them: timeoutq list %s failed"
+                self._say(logging.WARNING, words, name, tasks_are, name)
 
     def _tell_stats(self) -> None:
         if self._worker is None:

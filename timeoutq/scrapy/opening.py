@@ -5,7 +5,13 @@ A queue that another spider made, or that is not polite, is refused.
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from time import time
+from typing import cast
 
 from scrapy import Spider
 
@@ -17,8 +23,9 @@ from timeoutq.scrapy.plan import Plan
 
 log = logging.getLogger(__name__)
 
-OWNER, STARTED = "scrapy_spider", "scrapy_started"
-"""The marks in the settings of a queue: whose queue it is, and that its start requests were put."""
+OWNER, STARTED, ARGUMENTS = "scrapy_spider", "scrapy_started", "scrapy_arguments"
+"""The marks in the settings of a queue: whose queue it is, when its start requests were put (seconds since 1970), and
+the arguments of the spider that made it: their names, and digests of their values, which may be secret."""
 
 
 async def opened(plan: Plan, spider: Spider) -> tuple[AsyncQueue, bool]:
@@ -46,7 +53,7 @@ async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
     if owner is not None and owner != spider.name:
         raise InvalidInput(
             f"queue {queue.name!r} was made by spider {owner!r}, not by {spider.name!r}: set TIMEOUTQ_QUEUE to another "
-            f"name, or remove the queue (timeoutq purge {queue.name})"
+            "name"
         )
     if exists and stats.politeness is None:
         polite = plan.politeness
@@ -63,7 +70,52 @@ async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
         _tell_difference(queue, stats, plan.politeness)
     if owner is None:
         await _write(queue, OWNER, spider.name)
+        if plan.arguments is not None:
+            await _write(queue, ARGUMENTS, json.dumps(_digests(plan.arguments)))
+    if stats.in_progress:
+        telling.say(
+            log, logging.INFO, "queue %s: leased to other processes: %d of its tasks; those of a process that has "
+            "died come back when their leases have run out",
+            queue.name, stats.in_progress,
+        )  # fmt: skip
+    if owner is not None and STARTED in stats.settings:
+        await _tell_what_was(queue, stats, plan)
     return STARTED in stats.settings
+
+
+def _digests(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: sha256(str(given[name]).encode("utf-8", "surrogateescape")).hexdigest()[:16] for name in given}
+
+
+async def _tell_what_was(queue: AsyncQueue, stats: Stats, plan: Plan) -> None:
+    """Warn of a queue that has nothing to do, and of one that a spider with other arguments has made."""
+    name = queue.name
+    anew = f"To crawl anew: timeoutq purge {name}, or set TIMEOUTQ_QUEUE to another name"
+    made, now = _made_with(stats.settings.get(ARGUMENTS)), _digests(plan.arguments or {})
+    if made is not None and plan.arguments is not None and made != now:
+        other = ", ".join(sorted(one for one in made.keys() | now.keys() if made.get(one) != now.get(one)))
+        words = "queue %s was made by this spider with other arguments: %s. Its start requests are not put again. %s"
+        telling.say(log, logging.WARNING, words, name, other, anew)
+    if not plan.stay and await queue.drained():
+        telling.say(
+            log, logging.WARNING, "queue %s is drained: %d done, %d failed. The start requests were put%s, and are put "
+            "once for each queue. %s",
+            name, stats.done, stats.failed, _moment(stats.settings.get(STARTED, "")), anew,
+        )  # fmt: skip
+
+
+def _made_with(mark: str | None) -> dict[str, str] | None:
+    try:
+        found: object = json.loads(mark or "")
+    except ValueError:
+        return None
+    return cast("dict[str, str]", found) if isinstance(found, dict) else None
+
+
+def _moment(mark: str) -> str:
+    if not mark.isdigit() or not 1e9 < int(mark) < 1e11:
+        return " before"
+    return datetime.fromtimestamp(int(mark), UTC).strftime(" at %Y-%m-%d %H:%M:%S UTC")
 
 
 def _tell_difference(queue: AsyncQueue, stats: Stats, wanted: Politeness) -> None:
@@ -77,7 +129,7 @@ def _tell_difference(queue: AsyncQueue, stats: Stats, wanted: Politeness) -> Non
 
 async def mark_started(queue: AsyncQueue) -> None:
     """Note in the settings of the queue that all start requests were put."""
-    await _write(queue, STARTED, "1")
+    await _write(queue, STARTED, f"{time():.0f}")
 
 
 async def _write(queue: AsyncQueue, name: str, value: str) -> None:

@@ -20,6 +20,9 @@ T = TypeVar("T")
 LINE = 'ADDONS = {"timeoutq.scrapy.Addon": 100}'
 """The setting that brings timeoutq into a project."""
 
+NAMES = ("TIMEOUTQ_BATCH", "TIMEOUTQ_LEASE", "TIMEOUTQ_QUEUE", "TIMEOUTQ_STAY", "TIMEOUTQ_URL")
+"""The settings of timeoutq."""
+
 SCHEDULER = "timeoutq.scrapy.scheduler.Scheduler"
 SCRAPYS_OWN = "scrapy.core.scheduler.Scheduler"
 LONGEST = 86_400.0
@@ -42,6 +45,10 @@ class Plan:
     politeness: Politeness
     hosts: Mapping[str, Mapping[str, float | int]]
     """The rules of single hosts, from `DOWNLOAD_SLOTS`."""
+    arguments: Mapping[str, str] | None = None
+    """The arguments (-a) that Scrapy's command gave the spider; None: a program started the spider."""
+    note_error: Callable[[], None] = lambda: None
+    """Lets Scrapy's command end with an exit code that is not 0."""
 
 
 def read(settings: BaseSettings) -> Plan:

@@ -9,6 +9,7 @@ from scrapy.core.scheduler import BaseScheduler
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro
 
+from timeoutq.errors import TimeoutqError
 from timeoutq.scrapy.crawls import crawl_of
 
 if TYPE_CHECKING:
@@ -28,13 +29,19 @@ class Scheduler(BaseScheduler):
         return cls(crawler)
 
     def open(self, spider: Spider) -> Deferred[None]:
-        """Open the queue, and begin to claim. Raises `InvalidInput` if the addon is not there."""
+        """Open the queue, and begin to claim. If it cannot be opened, the spider is closed soon, with one error line.
+
+        Raises `InvalidInput` if the addon is not there.
+        """
         return deferred_from_coro(self._open())
 
     async def _open(self) -> None:
         # Scrapy hides an error that is raised earlier
         self._crawl = crawl_of(self._crawler)
-        await self._crawl.open()
+        try:
+            await self._crawl.open()
+        except TimeoutqError as error:
+            self._crawl.refuse_to_open(error)
 
     def close(self, reason: str) -> Deferred[None] | None:
         """Give back what is left."""

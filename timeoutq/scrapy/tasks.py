@@ -224,6 +224,11 @@ def method_name(function: Any, spider: Spider, key: str, request: Request) -> st
     )
 
 
+def callback_name(request: Request) -> str:
+    """Give the name of the function that gets the response of a request, for a message."""
+    return "parse" if request.callback is None else str(getattr(request.callback, "__name__", "a callback"))
+
+
 def _what(function: Any) -> str:
     name = str(getattr(function, "__qualname__", type(function).__name__))
     if "<lambda>" in name:
