@@ -49,9 +49,9 @@ def visited(queue: Queue) -> None:
 
 
 def rules(queue: Queue) -> dict[str, HostInfo]:
-    """All that an export tells of hosts, and nothing of their tasks."""
+    """All that an export tells of hosts, and nothing of their tasks: of equal tasks, which is next is drawn by lot."""
     return {
-        info.host: replace(info, waiting=0, in_flight=(), turn=None, busy=0)
+        info.host: replace(info, waiting=0, in_flight=(), turn=None, busy=0, next_task=None)
         for info in queue.hosts.each()
     }  # fmt: skip
 
