@@ -69,17 +69,21 @@ def _around(name: str) -> tuple[str, ...]:
 
 
 _FUNCTION = re.compile(
-    r"((?:^--[^\n]*\n)*^local function (\w+)\((?:[^\n]*\bend\n|[^\n]*\n(?:(?!end\n)[^\n]*\n)*end\n))", re.MULTILINE
+    # the comment above; the function, at the left or in a block at the left; its end, below where it begins
+    r"((?:^ {0,2}--[^\n]*\n)*"
+    r"^((?:  )?)(local )?function (\w+)\((?:[^\n]*\bend\n|[^\n]*\n(?:(?!\2end\n)[^\n]*\n)*\2end\n))",
+    re.MULTILINE,
 )
 
 
 @cache
-def _pieces(part: str) -> tuple[tuple[str, str], ...]:
-    # text and name of each function, with the comment above it; what stands between functions has no name
+def _pieces(part: str) -> tuple[tuple[str, str, int], ...]:
+    # text and name of each function, with the comment above it, and how often the name stands in a script that does not
+    # call it: a function that is not local is declared besides. What stands between functions has no name
     between, *others = _FUNCTION.split(part)
-    found = [(between, "")]
-    for function, name, behind in zip(*[iter(others)] * 3, strict=True):
-        found += [(function, name), (behind, "")]
+    found = [(between, "", -1)]
+    for function, _, local, name, behind in zip(*[iter(others)] * 5, strict=True):
+        found += [(function, name, 1 if local else 2), (behind, "", -1)]
     return tuple(found)
 
 
@@ -95,12 +99,12 @@ def _needed(parts: Sequence[str], body: str) -> str:
     words = Counter[str]()
     for text in (*parts, body):
         words.update(_words(text))
-    while idle := {name for _, name in pieces if words[name] == 1}:
-        for text, name in pieces:
+    while idle := {name for _, name, alone in pieces if words[name] == alone}:
+        for text, name, _ in pieces:
             if name in idle:
                 words.subtract(_words(text))
-        pieces = [(text, name) for text, name in pieces if name not in idle]
-    return "".join(text for text, _ in pieces)
+        pieces = [piece for piece in pieces if piece[1] not in idle]
+    return "".join(text for text, _, _ in pieces)
 
 
 SIZES = {
