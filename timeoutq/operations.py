@@ -346,7 +346,10 @@ class Operations:
         return self.call("drained", [before, cursor], lambda reply: (bool(reply[0]), reply[1]))
 
     def configure(self, settings: Mapping[str, bytes]) -> Call[int]:
-        """Build the call that writes settings; it answers 2 when `convert` is to be called until it ends."""
+        """Build the call that writes settings; it answers 2 when `convert` is to be called until it ends.
+
+        A name that ends in `?` is written only where the queue has no such setting.
+        """
         return self.call("configure", [word for pair in settings.items() for word in pair], int)
 
     def convert(self) -> Call[bytes]:

@@ -15,7 +15,7 @@ from typing import cast
 
 from scrapy import Spider
 
-from timeoutq import arguments, sending, telling
+from timeoutq import arguments, flows, sending, telling
 from timeoutq.client import AsyncQueue
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Politeness, Stats
@@ -50,11 +50,7 @@ async def opened(plan: Plan, spider: Spider) -> tuple[AsyncQueue, bool]:
 async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
     exists, stats = await queue.exists(), await queue.stats()
     owner = stats.settings.get(OWNER)
-    if owner is not None and owner != spider.name:
-        raise InvalidInput(
-            f"queue {queue.name!r} was made by spider {owner!r}, not by {spider.name!r}: set TIMEOUTQ_QUEUE to another "
-            "name"
-        )
+    _check_owner(queue, owner, spider)
     if exists and stats.politeness is None:
         polite = plan.politeness
         raise InvalidInput(
@@ -62,16 +58,19 @@ async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
             f"(timeoutq configure {queue.name} --delay {polite.delay:g}s --per-host {polite.per_host}), or set "
             "TIMEOUTQ_QUEUE to another name"
         )
+    if owner is None:
+        # two spiders may make the queue at the same moment: the first counts
+        politeness = {} if exists else {"politeness?": arguments.politeness(plan.politeness)}
+        await queue.run(flows.configure(queue.talk, {f"{OWNER}?": _wire(spider.name), **politeness}))
+        stats = await queue.stats()
+        _check_owner(queue, stats.settings.get(OWNER), spider)
+        if plan.arguments is not None:
+            await _write(queue, f"{ARGUMENTS}?", json.dumps(_digests(plan.arguments)))
     if not exists:
-        await queue.configure(politeness=plan.politeness)
         for host, rules in plan.hosts.items():
             await queue.hosts.set(host, **rules)  # type: ignore[arg-type]  # delay and per_host
     elif stats.politeness != plan.politeness:
         _tell_difference(queue, stats, plan.politeness)
-    if owner is None:
-        await _write(queue, OWNER, spider.name)
-        if plan.arguments is not None:
-            await _write(queue, ARGUMENTS, json.dumps(_digests(plan.arguments)))
     if stats.in_progress:
         telling.say(
             log, logging.INFO, "queue %s: leased to other processes: %d of its tasks; those of a process that has "
@@ -81,6 +80,14 @@ async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
     if owner is not None and STARTED in stats.settings:
         await _tell_what_was(queue, stats, plan)
     return STARTED in stats.settings
+
+
+def _check_owner(queue: AsyncQueue, owner: str | None, spider: Spider) -> None:
+    if owner is not None and owner != spider.name:
+        raise InvalidInput(
+            f"queue {queue.name!r} was made by spider {owner!r}, not by {spider.name!r}: set TIMEOUTQ_QUEUE to another "
+            "name"
+        )
 
 
 def _digests(given: Mapping[str, str]) -> dict[str, str]:
@@ -133,5 +140,8 @@ async def mark_started(queue: AsyncQueue) -> None:
 
 
 async def _write(queue: AsyncQueue, name: str, value: str) -> None:
-    call = queue.operations.configure({name: value.encode("utf-8", "surrogateescape")})
-    await queue.run(sending.answer(queue.talk, call))
+    await queue.run(sending.answer(queue.talk, queue.operations.configure({name: _wire(value)})))
+
+
+def _wire(value: str) -> bytes:
+    return value.encode("utf-8", "surrogateescape")
