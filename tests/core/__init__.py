@@ -1,1 +1,1 @@
-"""Tests of the core: scripts, verbs and client, on Valkey, Redis and fakeredis; one situation at a time."""
+"""Tests of the core: scripts, verbs and client, on Valkey and Redis; one situation at a time."""

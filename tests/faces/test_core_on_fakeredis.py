@@ -37,5 +37,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 for _name, _test in [*vars(test_core).items(), *vars(test_records).items()]:
-    if _name.startswith("test_") and not NEED_A_SERVER & set(inspect.signature(_test).parameters):
-        globals()[_name] = _test
+    if _name.startswith("test_"):
+        _asked = set(inspect.signature(_test).parameters)
+        if "face" in _asked and not NEED_A_SERVER & _asked:
+            globals()[_name] = _test
