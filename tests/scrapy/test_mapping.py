@@ -21,7 +21,8 @@ NAMES = {
     "redirects": "Redirects", "errbacks": "Errbacks", "again": "Again", "carries": "Carries", "refused": "Refused",
     "misses": "Misses", "asynchronous": "Asynchronous", "raises": "Raises", "pipelines": "Pipelines",
     "depths": "Depths", "robots": "Robots", "rules": "Rules", "closes": "Closes", "busy": "Busy", "spread": "Spread",
-    "printed": "Printed", "starts": "Starts", "ordered": "Ordered",
+    "printed": "Printed", "starts": "Starts", "refused_start": "RefusedStart",
+    "ordered": "Ordered",
 }  # fmt: skip
 NOBODY = "http://127.0.0.1:1"
 
@@ -243,21 +244,35 @@ def test_start_requests_may_be_any_and_their_own_dont_filter_has_no_effect(ran: 
         ("lambda", "a lambda will not do"),
         ("nested", "the nested function Refused.parse.<locals>.nested will not do"),
         ("outside", "outside of tests.rig.spiders.mapping will not do"),
+        ("number", "meta['n'] holds a whole number of 16,610 bits"),
+        ("deep", "holds lists and dicts more than 100 deep"),
+        ("large", "cannot be put into the queue: the payload of"),
+        ("odd", "cannot be put into the queue: "),
+        ("slot", "cannot be put into the queue: "),
+        ("long", "cannot be put into the queue: "),
     ],
 )
 def test_what_cannot_travel_is_an_error_that_names_the_request_and_the_key(ran: Ran, page: str, cause: str) -> None:
     lines = [line for line in ran.log.splitlines() if f"<GET {ran.path('refused', page)}>" in line]
-    assert any(cause in line for line in lines), lines
+    assert any(cause in line for line in lines), [line[:500] for line in lines]
     assert ran.site.of(f"/refused/{page}") == []
 
 
 def test_a_page_with_a_request_that_cannot_travel_fails_and_its_other_requests_are_made(ran: Ran) -> None:
     assert ran.items("refused") == [{"good": True}]
-    assert ran.results["refused"]["stats"]["timeoutq/refused"] == 7
+    assert ran.results["refused"]["stats"]["timeoutq/refused"] == 14
     with ran.queue("refused") as queue:
         info = queue.inspect(ran.path("refused", ""))
     assert info.state is State.FAILED
     assert "meta['a'][0]['b']" in (info.error or "")
+
+
+def test_a_start_with_a_request_that_cannot_travel_fails_and_its_other_requests_are_made(ran: Ran) -> None:
+    assert sorted(item["path"] for item in ran.items("refused_start")) == ["first", "last"]
+    with ran.queue("refused_start") as queue:
+        info = queue.inspect("start:refused_start")
+    assert info.state is State.FAILED
+    assert "it is a start request of the spider" in (info.error or "")
 
 
 def test_a_task_waits_whose_callback_the_spider_lacks_and_why_says_so(ran: Ran) -> None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from timeoutq import AsyncQueue, GiveUp, Lease, Release, Retry, Task, Worker
+from timeoutq import AsyncQueue, GiveUp, Lease, Politeness, Release, Retry, Stats, Task, Worker
 from timeoutq.errors import InvalidInput
 
 pytest.importorskip("scrapy")
@@ -157,6 +157,52 @@ async def test_a_refused_request_is_told_with_the_page_and_the_method_that_yield
     told = "no lambda; it was yielded by parse of https://a.example/list"
     assert (telling.said, telling.counted) == ([told], ["timeoutq/refused"])
     assert visit.result() == GiveUp(told)  # a returned one: no traceback of timeoutq's own functions is kept
+
+
+async def test_a_request_of_no_page_that_the_queue_refuses_does_not_hold_up_the_others(url: str, name: str) -> None:
+    telling = Telling()
+    crawl = telling.crawl
+    async with AsyncQueue(name, url, politeness=Politeness(0, 8)) as crawl.queue:
+        good = [Task("https://a.example/1"), Task("https://a.example/2")]
+        crawl._strays = [good[0], Task("of no host", priority=3), good[1]]
+        crawl._is_polite = True
+        await crawl._put_strays()
+        assert crawl._strays == []
+        assert await crawl.queue.states("https://a.example/1", "https://a.example/2") == ["todos", "todos"]
+        assert "task of no host belongs to no host" in telling.said[0]
+        assert telling.counted == ["timeoutq/refused"]
+        await crawl.queue.purge()
+
+
+async def test_of_two_spiders_that_make_one_queue_at_the_same_moment_the_first_has_it(
+    url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scrapy import Spider
+    from scrapy.settings import Settings
+
+    from timeoutq.scrapy import opening, plan
+
+    def planned(delay: int) -> plan.Plan:
+        return plan.read(Settings({"TIMEOUTQ_URL": url, "TIMEOUTQ_QUEUE": name, "DOWNLOAD_DELAY": delay}))
+
+    class Overtaken(AsyncQueue):
+        """The queue of a process that another one overtakes after the first look at the queue."""
+
+        async def stats(self) -> Stats:
+            found = await super().stats()
+            if not first:
+                first.append(self)
+                first.append((await opening.opened(planned(1), Spider("a")))[0])
+            return found
+
+    first: list[AsyncQueue] = []
+    monkeypatch.setattr(opening, "AsyncQueue", Overtaken)
+    with pytest.raises(InvalidInput, match="was made by spider 'a', not by 'b'"):
+        await opening.opened(planned(9), Spider("b"))
+    queue = first[1]
+    assert (await queue.stats()).politeness == Politeness(1, 8)
+    await queue.purge()
+    await queue.close()
 
 
 async def test_a_spider_says_at_its_end_what_is_in_failed(url: str, name: str) -> None:

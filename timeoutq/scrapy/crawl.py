@@ -335,7 +335,9 @@ class Crawl:
         if not fresh:
             visit.found.append(self._task(base, request, visit))
         elif base == visit.base and visit.again is None:
-            visit.again, _ = self._payload(visit.lease.task, request, visit.origin)
+            again, _ = self._payload(visit.lease.task, request, visit.origin)
+            tasks.check(Task(visit.lease.task, again), request)
+            visit.again = again
         else:
             visit.fresh += 1
             id = tasks.fresh_id(base, visit.lease.task, visit.fresh)
@@ -368,8 +370,9 @@ class Crawl:
         start = start or (visit is not None and visit is self.seeds.visit)
         origin = tasks.NOWHERE if visit is None else visit.origin
         payload, group = self._payload(id, request, origin, start=start)
+        task = tasks.check(tasks.task_of(id, payload, group, polite=self._is_polite), request)
         self._count("scheduler/enqueued")
-        return tasks.task_of(id, payload, group, polite=self._is_polite)
+        return task
 
     def _payload(
         self, id: str, request: Request, origin: tasks.Origin, *, start: bool = False
@@ -403,8 +406,18 @@ class Crawl:
 
     async def _put_strays(self) -> None:
         strays = self._strays[:500]
-        await self.put(strays)
+        try:
+            await self.put(strays)
+        except InvalidInput:
+            for stray in strays:  # one that the queue refuses must not hold up the others
+                await self._put_stray(stray)
         del self._strays[: len(strays)]
+
+    async def _put_stray(self, stray: Task) -> None:
+        try:
+            await self.put([stray])
+        except InvalidInput as refused:
+            self._refuse(None, refused)
 
     # ---- what happens to visits
 

@@ -21,13 +21,20 @@ from typing import Any, Protocol, cast
 from scrapy import Request, Spider
 from w3lib.url import canonicalize_url
 
+from timeoutq import arguments
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Task
 
 MOST_PRIORITY = 1000
 """Priorities beyond this, in either direction, count as this."""
+MOST_BITS = 4096
+"""The size of the largest whole number in a payload. Python reads no number of more than 4,300 digits out of JSON."""
+DEEPEST = 100
+"""How deep lists and dicts within each other may be in a payload."""
 LONGEST_URL = 900
 """An id has at most 1 KiB: of a longer URL, the id holds the beginning and the fingerprint."""
+LONGEST_KEPT = 2000
+"""Canonical forms are kept for a while, but not those of longer URLs: the memory for them has a bound."""
 RUNTIME = {"download_latency"}
 """Keys of meta that Scrapy sets while it fetches, and that mean nothing for another request."""
 KEYS = {
@@ -51,9 +58,13 @@ class Fingerprinter(Protocol):
         ...
 
 
-@lru_cache(maxsize=20_000)
 def canonical(url: str) -> str:
     """Give the canonical form of a URL, without its fragment, as Scrapy's fingerprints take it."""
+    return _canonical(url) if len(url) <= LONGEST_KEPT else canonicalize_url(url)
+
+
+@lru_cache(maxsize=20_000)
+def _canonical(url: str) -> str:
     return canonicalize_url(url)
 
 
@@ -145,6 +156,18 @@ def task_of(id: str, payload: Payload, group: str | None = None, *, polite: bool
     if priority is not None and not (polite and (group or has_host(id))):
         priority = None
     return Task(id, payload=payload or None, group=group, priority=priority)
+
+
+def check(task: Task, request: Request) -> Task:
+    """Give the task back. Raises `InvalidInput`, which names the request, for what no queue takes.
+
+    Else the queue would refuse the whole call that puts the task, and with it the other tasks of the call.
+    """
+    try:
+        arguments.tasks((task,))
+    except InvalidInput as refused:
+        raise InvalidInput(f"{arguments.shown(request, 300)} cannot be put into the queue: {refused}") from None
+    return task
 
 
 def priority_of(payload: Payload) -> int | None:
@@ -286,23 +309,29 @@ def _host(url: str) -> str:
     return head.partition(":")[0].lower()
 
 
-def _plain(value: Any, where: str, request: Request) -> Any:
+def _plain(value: Any, where: str, request: Request, depth: int = 1) -> Any:
     """Give a value as JSON holds it; a tuple becomes a list. Raises `InvalidInput`, which names the key."""
     if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, int | float):
+    if isinstance(value, int):
+        if value.bit_length() > MOST_BITS:
+            raise InvalidInput(_refusal(request, where, f"a whole number of {value.bit_length():,} bits"))
+        return value
+    if isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidInput(_refusal(request, where, repr(value)))
         return value
+    if depth > DEEPEST and isinstance(value, list | tuple | dict):
+        raise InvalidInput(_refusal(request, where[:80], f"lists and dicts more than {DEEPEST} deep"))
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
-        return [_plain(item, f"{where}[{i}]", request) for i, item in enumerate(items)]
+        return [_plain(item, f"{where}[{i}]", request, depth + 1) for i, item in enumerate(items)]
     if isinstance(value, dict):
         found: dict[str, Any] = {}
         for key, item in cast("Mapping[Any, Any]", value).items():
             if not isinstance(key, str):
                 raise InvalidInput(_refusal(request, where, f"a key that is no text, {key!r:.80},"))
-            found[key] = _plain(item, f"{where}[{key!r}]", request)
+            found[key] = _plain(item, f"{where}[{key!r}]", request, depth + 1)
         return found
     raise InvalidInput(_refusal(request, where, f"an object of type {type(value).__name__}"))
 

@@ -199,6 +199,13 @@ def outside(response: Any) -> None:
     """Be no method of a spider."""
 
 
+def _deep(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
 class Refused(Mapped):
     """Requests that cannot be put into a queue, beside one that can."""
 
@@ -215,6 +222,13 @@ class Refused(Mapped):
         yield Request(self.at("lambda"), callback=_lambda)
         yield Request(self.at("nested"), callback=nested)
         yield Request(self.at("outside"), errback=outside)
+        yield Request(self.at("number"), meta={"n": 10**5000})
+        yield Request(self.at("deep"), meta={"n": _deep(20_000)})
+        yield Request(self.at("large"), meta={"n": "x" * 1_100_000})
+        yield Request(self.at("odd"), meta={"download_slot": "\ud800"})
+        yield Request(self.at("slot"), meta={"download_slot": ""})
+        yield Request(self.at("long"), meta={"download_slot": "x" * 3000})
+        yield Request(self.at("method"), method="X" * 1100)
         yield Request(self.at("good"), callback=self.parse_good)
 
     def parse_good(self, response: Any) -> Any:
@@ -419,6 +433,20 @@ class Starts(Mapped):
 
     def parse_form(self, response: Any) -> Any:
         yield {"form": response.request.method}
+
+
+class RefusedStart(Mapped):
+    """A start with a request that cannot be put into a queue, between two that can."""
+
+    name = "refused_start"
+
+    def start_requests(self) -> Any:
+        yield Request(self.at("first"))
+        yield Request(self.at("slot"), meta={"download_slot": ""})
+        yield Request(self.at("last"))
+
+    def parse(self, response: Any) -> Any:
+        yield {"path": response.url.rpartition("/")[2]}
 
 
 class Ordered(Mapped):
