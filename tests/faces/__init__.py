@@ -1,1 +1,1 @@
-"""Tests of what people and programs use: command, dashboard, doctor, README, testing and fakeredis; and whole sweeps."""
+"""Tests of what people and programs use: command, dashboard, doctor, README, testing, fakeredis; and whole sweeps."""
