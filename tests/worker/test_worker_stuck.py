@@ -16,6 +16,7 @@ from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, State, Worker, Work
 from timeoutq.testing import fake_async_queue
 from timeoutq.worker import Tally
 from timeoutq.worker.crews import TaskCrew
+from timeoutq.worker.sources import Source
 
 
 async def until(predicate: Callable[[], bool | Awaitable[bool]], seconds: float = 15.0) -> None:
@@ -321,7 +322,9 @@ async def test_the_parts_that_a_handler_cancels_are_started_again(
         assert (await ended(working)).acked == 2
 
 
-async def test_a_wait_on_the_bell_that_a_handler_cancels_is_begun_again(url: str, queue: Queue) -> None:
+async def hears_the_next(url: str, queue: Queue) -> None:
+    """Work on a task whose handler cancels the wait on the bell, and then on one that is put later."""
+
     async def handler(lease: Lease) -> None:
         if lease.task == "cancels":
             await until(lambda: pump_of(worker).source.bell is not None)
@@ -336,6 +339,44 @@ async def test_a_wait_on_the_bell_that_a_handler_cancels_is_begun_again(url: str
         await until(lambda: queue.stats().done == 2)
         worker.stop()
         await ended(working)
+
+
+async def test_a_wait_on_the_bell_that_a_handler_cancels_is_begun_again(url: str, queue: Queue) -> None:
+    await hears_the_next(url, queue)
+
+
+@pytest.mark.parametrize("rounds", [1, 5])
+async def test_a_wait_on_the_bell_that_ends_late_after_its_cancel_is_begun_again(
+    url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    run = AsyncQueue.run
+
+    async def slow(mine: AsyncQueue, flow: Any) -> Any:
+        try:
+            return await run(mine, flow)
+        except asyncio.CancelledError:
+            for _ in range(rounds):  # of the event loop
+                await asyncio.sleep(0)
+            raise
+
+    monkeypatch.setattr(AsyncQueue, "run", slow)
+    await hears_the_next(url, queue)
+
+
+async def test_a_wait_on_the_bell_that_is_cancelled_before_it_begins_is_begun_again(
+    url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen = Source.listen
+    first = [True]
+
+    def cancelled(source: Source) -> None:
+        listen(source)
+        if first:
+            first.pop()
+            cancel_tasks("bell-")
+
+    monkeypatch.setattr(Source, "listen", cancelled)
+    await hears_the_next(url, queue)
 
 
 async def test_a_task_is_not_left_to_a_consumer_that_a_handler_has_cancelled(url: str, queue: Queue) -> None:

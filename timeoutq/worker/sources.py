@@ -68,6 +68,13 @@ class Source:
         """Wait on the bell, if nobody does, in a task of its own."""
         if self.bell is None:
             self.bell = asyncio.create_task(self._await_bell(), name=f"bell-{self._queue.name}")
+            self.bell.add_done_callback(self._left)
+
+    def _left(self, bell: asyncio.Task[None]) -> None:
+        # a handler may cancel any task of the loop, and the pump may have looked while the wait was still ending
+        if self.bell is bell:
+            self.bell = None
+            self._wake()
 
     async def _await_bell(self) -> None:
         seconds = BELL_RETRY if self._is_burst else sending.BELL_WAIT
@@ -75,8 +82,7 @@ class Source:
             await self._queue.run(flows.hear_bell(self._queue.talk, seconds))
         except TimeoutqError:
             await asyncio.sleep(BELL_RETRY)
-        finally:
-            self.bell = None
+        self.bell = None
         self.strokes += 1
         self.idle = False
         self._wake()
