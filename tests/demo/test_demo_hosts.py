@@ -348,8 +348,10 @@ def test_a_foreign_site_is_crawled_as_far_as_it_is_said(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{port}/"
         refused = demo("--url", url, "--workers", "1", "--delay", "0", "--json")
         said, complaint = refused.communicate(timeout=60)
-        assert refused.returncode == 0, complaint
-        assert (json.loads(said)["pages"], json.loads(said)["failed"]) == (0, 1)  # a private address
+        assert refused.returncode == 1, complaint
+        verdict = json.loads(said)
+        assert (verdict["pages"], verdict["failed"]) == (0, 1)
+        assert "has the private address 127.0.0.1: crawl it with --allow-private" in verdict["not_begun"]["error"]
         allowed = demo(
             "--url", url, "--workers", "1", "--delay", "0", "--depth", "1", "--allow-private",
             "--results", str(results), "--json",
