@@ -165,6 +165,7 @@ def small_site(folder: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.breaking
 def test_a_queue_that_is_kept_can_be_looked_at_and_is_not_purged_by_the_next(tmp_path: Path) -> None:
     words = (
         "--site",

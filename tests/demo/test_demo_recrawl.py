@@ -205,6 +205,7 @@ def test_pages_that_change_are_visited_more_often_and_304s_are_counted(tmp_path:
     assert listed.stdout.count("revisit") >= recrawl["unmodified"]
 
 
+@pytest.mark.breaking
 def test_a_recrawl_goes_on_where_it_was(tmp_path: Path) -> None:
     words = ("--workers", "1", "--state", str(tmp_path / "state"), "--longest", "1h", "--first", "2s")
     with ChangingSite().serving() as site:

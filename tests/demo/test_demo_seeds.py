@@ -229,6 +229,7 @@ def test_a_limit_of_depth_is_exact_whatever_is_killed(limit: int) -> None:
         assert told["failed"] == 0
 
 
+@pytest.mark.breaking
 def test_a_crawl_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     asked: list[str] = []
 
@@ -272,6 +273,7 @@ def test_a_crawl_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
         assert len(again) <= 16, "the second crawl has begun anew"
 
 
+@pytest.mark.breaking
 def test_a_sitemap_is_crawled_and_what_is_outside_is_counted(tmp_path: Path) -> None:
     pages = {"/": b"<a href=/a>a</a>", "/a": b"<a href=/b>b</a>", "/b": b"", "/c": b"<a href=/no/d>d</a>"}
     with serving(lambda path: ({"Content-Type": "text/html"}, pages[path]) if path in pages else ({}, b"")) as url:
@@ -292,6 +294,7 @@ def test_a_sitemap_is_crawled_and_what_is_outside_is_counted(tmp_path: Path) -> 
         assert "no page to begin with" in complaint
 
 
+@pytest.mark.breaking
 def test_a_crawl_that_cannot_begin_says_why_and_what_helps(tmp_path: Path) -> None:
     with serving(lambda path: ({"Content-Type": "text/html"}, b"<a href=/a>a</a>")) as url:
         process = demo("--url", url, "--delay", "0", "--workers", "1")

@@ -522,6 +522,7 @@ def demo(*words: str, **environment: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.breaking
 def test_a_crawl_with_kills_has_every_page_in_its_archive(tmp_path: Path) -> None:
     folder = tmp_path / "warc"
     with EmbeddedServer() as server, Queue("archived", server.url) as queue:

@@ -21,6 +21,7 @@ def test_every_reply_and_every_key_is_the_models() -> None:
     levels.count("schedules", schedules=SCHEDULES, steps=schedules.play_many(SCHEDULES))
 
 
+@pytest.mark.breaking
 def test_every_reply_and_every_key_of_a_polite_queue_is_the_models() -> None:
     with schedules.still_server():
         pass
