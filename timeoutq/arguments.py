@@ -126,10 +126,14 @@ def task_id(task: object) -> bytes:
     return data
 
 
+class Packed(bytes):
+    """A payload that `pack` has packed before, for a task that is put later."""
+
+
 def pack(payload: Payload, task: object = "") -> bytes | None:
     """Give the bytes of a payload: JSON as it is, `bytes` behind a NUL, at most 1 MiB; None is no payload."""
-    if payload is None:
-        return None
+    if payload is None or type(payload) is Packed:
+        return payload
     if isinstance(payload, bytes):
         data = payload
     else:

@@ -104,7 +104,31 @@ def _needed(parts: Sequence[str], body: str) -> str:
             if name in idle:
                 words.subtract(_words(text))
         pieces = [piece for piece in pieces if piece[1] not in idle]
-    return "".join(text for text, _, _ in pieces)
+    return "".join(_late([(text, name) for text, name, _ in pieces], body))
+
+
+_RARE = re.compile(r"\brarely\('(\w+)'\)")
+
+
+def _late(pieces: Sequence[tuple[str, str]], body: str) -> list[str]:
+    # functions that few calls need are asked for by `rarely`: they, and what only they call, stand in one function that
+    # makes them all, once one is needed
+    asked = {name for text in (*(text for text, _ in pieces), body) for name in _RARE.findall(text)}
+    if not asked:
+        return [text for text, _ in pieces]
+    users = [(name, _words(_RARE.sub("", text))) for text, name in (*pieces, (body, ""))]
+    known = {name for text, name in pieces if re.search(rf"^local function {name}\(", text, re.MULTILINE)}
+    moved, more = set[str](), asked & known
+    while more:
+        moved |= more
+        callers = {one: {user for user, words in users if user != one and words[one]} for one in known - moved}
+        more = {one for one, by in callers.items() if by and by <= moved}
+    makes = "".join(text for text, name in pieces if name in moved)
+    gives = ", ".join(f"{name} = {name}" for name in sorted(asked))
+    last = max(at for at, (_, name) in enumerate(pieces) if name in moved)
+    found = ["" if name in moved else text for text, name in pieces]
+    found[last] = f"function make_late()\n{makes}return {{{gives}}}\nend\n"
+    return found
 
 
 SIZES = {

@@ -195,3 +195,27 @@ def test_what_repair_finds_has_its_words_and_stands_in_its_header() -> None:
     header = repair.partition("-- What was found:\n")[2].partition("\nlocal")[0]
     assert set(re.findall(r"^--       ([a-z]+)  ", header, re.MULTILINE)) == set(repairs.WORDS)
     assert set(re.findall(r"\bwrong\('([a-z]+)'\)", repair + walk)) == set(repairs.WORDS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_asked_for_rarely_is_made_together_once_one_is_needed(name: str) -> None:
+    text = script(name).text
+    asked = set(re.findall(r"\brarely\('(\w+)'\)", text))
+    found = re.search(r"^function make_late\(\)\n(.*)^return \{([^}]*)\}\nend\n", text, re.MULTILINE | re.DOTALL)
+    if not asked:
+        assert found is None
+        return
+    assert found is not None
+    assert {pair.split(" = ")[0] for pair in found[2].split(", ")} == asked
+    made = set(re.findall(r"^local function (\w+)", found[1], re.MULTILINE))
+    assert asked <= made
+    elsewhere = re.sub(r"\brarely\('\w+'\)", "", text.replace(found[0], ""))
+    assert not [one for one in made if re.search(rf"^[^-\n]*\b{one}\(", elsewhere, re.MULTILINE)]
+
+
+def test_a_script_has_no_function_that_nothing_calls() -> None:
+    assert "function host_row(" in script("host").text
+    for gone in ("host_row", "overrun", "crowded"):
+        assert f"function {gone}(" not in script("put").text
+    assert "function bring_back(" in script("ack").text
+    assert "function bring_back(" not in script("fail").text

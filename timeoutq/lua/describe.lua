@@ -19,7 +19,7 @@ if marked or redis.call('EXISTS', payload) == 1 then
   end
   ids = {unpack(ids, 1, #bodies)}
 end
-local where, letters, times, groups = find(ids), {}, {}, key('groups')
+local where, letters, times, groups = find_all(ids), {}, {}, key('groups')
 local due, acked = redis.call('ZMSCORE', scheduled, unpack(ids)), done_times(ids)
 for i = 1, #ids do
   letters[i] = where[i] or 'u'

@@ -5,7 +5,7 @@
 -- ARGV  1 call id   2 age of the call, ms   3.. id *
 -- Reply letters, one per id: t w p d f s the state it was in; u it was in none
 local ids, codes = {unpack(ARGV, 3)}, {}
-local where, count, running, seen = find(ids), 0, {}, {}
+local where, count, running, seen = find_all(ids), 0, {}, {}
 for i = 1, #ids do
   codes[i] = where[i] or 'u'
   if where[i] and not seen[ids[i]] then

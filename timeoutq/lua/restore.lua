@@ -18,7 +18,7 @@ end
 for i in string.gmatch(letters, '()s') do
   if not times[i] then return {err = 'TIME of scheduled task ' .. i .. ' is missing'} end
 end
-local where, codes = find(ids), {}
+local where, codes = find_all(ids), {}
 sound()
 if tonumber(ARGV[2]) > 0 and was_called(call_id) then
   for i = 1, #ids do

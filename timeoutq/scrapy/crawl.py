@@ -336,8 +336,7 @@ class Crawl:
             visit.found.append(self._task(base, request, visit))
         elif base == visit.base and visit.again is None:
             again, _ = self._payload(visit.lease.task, request, visit.origin)
-            tasks.check(Task(visit.lease.task, again), request)
-            visit.again = again
+            visit.again = tasks.checked(Task(visit.lease.task, again), request).payload
         else:
             visit.fresh += 1
             id = tasks.fresh_id(base, visit.lease.task, visit.fresh)
@@ -370,7 +369,7 @@ class Crawl:
         start = start or (visit is not None and visit is self.seeds.visit)
         origin = tasks.NOWHERE if visit is None else visit.origin
         payload, group = self._payload(id, request, origin, start=start)
-        task = tasks.check(tasks.task_of(id, payload, group, polite=self._is_polite), request)
+        task = tasks.checked(tasks.task_of(id, payload, group, polite=self._is_polite), request)
         self._count("scheduler/enqueued")
         return task
 

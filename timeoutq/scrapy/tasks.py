@@ -158,16 +158,20 @@ def task_of(id: str, payload: Payload, group: str | None = None, *, polite: bool
     return Task(id, payload=payload or None, group=group, priority=priority)
 
 
-def check(task: Task, request: Request) -> Task:
-    """Give the task back. Raises `InvalidInput`, which names the request, for what no queue takes.
+def checked(task: Task, request: Request) -> Task:
+    """Give the task with its payload packed. Raises `InvalidInput`, which names the request, for what no queue takes.
 
     Else the queue would refuse the whole call that puts the task, and with it the other tasks of the call.
     """
     try:
-        arguments.tasks((task,))
+        body = arguments.pack(task.payload, task.task)
+        if task.group is None:
+            arguments.task_id(task.task)
+        else:
+            arguments.tasks((Task(task.task, group=task.group),))
     except InvalidInput as refused:
         raise InvalidInput(f"{arguments.shown(request, 300)} cannot be put into the queue: {refused}") from None
-    return task
+    return Task(task.task, None if body is None else arguments.Packed(body), task.group, priority=task.priority)
 
 
 def priority_of(payload: Payload) -> int | None:

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from timeoutq.arguments import error_words
 from timeoutq.model import Ack, Lease, Release, Task
 from timeoutq.retry import GiveUp, Retry
-from timeoutq.scrapy.tasks import Origin, Payload
+from timeoutq.scrapy.tasks import Origin
 
 End = Ack | Release | Retry | GiveUp
 """What a handler of the worker returns."""
@@ -36,8 +36,8 @@ class Visit:
         """The ids of these requests, and of the visit itself."""
         self.fresh = 0
         """How many requests with `dont_filter` the callback has yielded."""
-        self.again: Payload | None = None
-        """The payload with which the task is to run again at once; None: it is not to."""
+        self.again: bytes | None = None
+        """The payload with which the task is to run again at once, packed; None: it is not to."""
         self.retry: Retry | None = None
         self.end: Release | BaseException | None = None
         """How the visit ends if something went wrong; the first thing counts."""

@@ -24,7 +24,7 @@ local function fresh_ones(ids, group)
   local count = ready(ids, group)
   put_new(count)
   if count == #ids then return string.rep('A', count) end
-  local codes, seen, where = {}, {}, find(ids)
+  local codes, seen, where = {}, {}, find_all(ids)
   for i = 1, #ids do
     codes[i] = seen[ids[i]] and where[i] or 'A'
     seen[ids[i]] = true
@@ -32,16 +32,10 @@ local function fresh_ones(ids, group)
   return table.concat(codes)
 end
 
--- add: put the ids that no state knows into todos, or into scheduled when `due` is given; `again` brings done and
--- failed ones back. `given` are the sections of the call: of them, `group`, `payloads`, `groups`, `improve` and, by `levels`, the
--- priorities are read. An id that is named twice has the payload and the group of the first time, or of the time with the highest
--- priority. Answers a letter per id.
-local function add(ids, given, again, due, levels)
-  local where, known = find(ids)
+-- add_some: add() where a state knows some of the ids, or where there is more to write. where[i] is the letter of the state that
+-- holds ids[i], and `known` says how many of the ids are in any
+local function add_some(ids, given, again, due, levels, where, known)
   local group = given.group or ''
-  if known == 0 and not due and not given.payloads and not given.groups and not levels and not has('priority') then
-    return fresh_ones(ids, group)
-  end
   local payloads, groups = given.payloads or {}, given.groups or {}
   local fresh, codes, seen, twice = {}, {}, {}, false
   local chosen, up, had = levels and chosen_of(ids, levels, where) or seen, {}, nil
@@ -111,10 +105,23 @@ local function add(ids, given, again, due, levels)
   end
   if #names > 0 then put_new(#names) end
   if waiting and twice then
-    where = find(ids)
+    where = find_all(ids)
     for i = 1, #ids do codes[i] = (codes[i] == 'A' or codes[i] == 'r') and codes[i] or where[i] end
   end
   return table.concat(codes)
+end
+
+-- add: put the ids that no state knows into todos, or into scheduled when `due` is given; `again` brings done and
+-- failed ones back. `given` are the sections of the call: of them, `group`, `payloads`, `groups`, `improve` and, by `levels`, the
+-- priorities are read. An id that is named twice has the payload and the group of the first time, or of the time with the highest
+-- priority. Answers a letter per id.
+local function add(ids, given, again, due, levels)
+  local where, known = find_all(ids)
+  local group = given.group or ''
+  if known == 0 and not due and not given.payloads and not given.groups and not levels and not has('priority') then
+    return fresh_ones(ids, group)
+  end
+  return rarely('add_some')(ids, given, again, due, levels, where, known)
 end
 
 -- read_ids: ARGV[at..] = count, id * count; gives the ids, and where they end

@@ -7,8 +7,8 @@ local function find_one(id)
     or waiting and redis.call('SISMEMBER', waiting, id) == 1 and 'w' or redis.call('ZSCORE', scheduled, id) and 's' or nil
 end
 
--- find: the same of many; and how many are anywhere
-local function find(ids)
+-- find_all: the same of many; and how many are anywhere
+local function find_all(ids)
   if #ids == 1 then
     local state = find_one(ids[1])
     return {state}, state and 1 or 0

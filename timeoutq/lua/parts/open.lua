@@ -51,6 +51,14 @@ local function has(capability)
   return uses and string.find(' ' .. uses .. ' ', ' ' .. capability .. ' ', 1, true) and true or false
 end
 
+-- rarely: a function that few calls need. It is made when it is first asked for, with all that only such functions call;
+-- `scripts.py` puts them into make_late()
+local late, make_late
+local function rarely(name)
+  late = late or make_late()
+  return late[name]
+end
+
 -- even_when_full: a server that has no memory left refuses a script at its first command that may need memory, but no script
 -- that has already written. So a script that must go through on a full server, because it ends or moves something, first
 -- deletes a field that is never there

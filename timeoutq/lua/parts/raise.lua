@@ -5,7 +5,7 @@ local chosen_of, raised_by, raise, grade
 -- levels_of: the priorities of a put: levels[i] is the priority of ids[i], or false if this task has none; nil if the put has no
 -- priority at all. If a priority cannot be used, gives nil and an error: the verb replies with the error and writes nothing
 local function levels_of(ids, given)
-  if #ids == 0 or not given.priority and not given.priorities then return nil end
+  if #ids == 0 then return nil end
   if not polite then
     return nil, {err = 'PRIORITY this queue is not polite, and ready tasks of a queue that is not polite have no order: make it '
       .. 'polite (politeness=Politeness(delay=0, per_host=1000) keeps nobody waiting), or use one queue for each priority'}
