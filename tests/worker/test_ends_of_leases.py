@@ -252,6 +252,7 @@ async def test_a_worker_that_ends_without_its_server_says_of_each_task_what_beco
         else:
             worker.stop(now=how == "stops at once")
         if how == "drains":
+            await until(seen(worker, lambda pump: not pump.crew.unstarted))  # a thread that is free takes the next one
             tasks.end(*late)
         with suppress(asyncio.CancelledError):
             await running
