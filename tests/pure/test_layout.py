@@ -58,7 +58,7 @@ ROOMS = {
         "seeds",
         "missing",
         "crawl",
-        "crawls",
+        "registry",
         "command",
         "scheduler",
         "middlewares",

@@ -73,7 +73,7 @@ def test_the_addon_steps_aside_for_commands_that_look_at_single_pages(
     from scrapy.settings import Settings
     from scrapy.spiders import Spider
 
-    from timeoutq.scrapy import Addon, command, crawls
+    from timeoutq.scrapy import Addon, command, registry
 
     kind: Any = import_module(f"scrapy.commands.{module}").Command
     settings, seen = Settings(), []
@@ -83,7 +83,7 @@ def test_the_addon_steps_aside_for_commands_that_look_at_single_pages(
         seen.append(command.running())
         crawler = Crawler(Spider, settings)
         Addon(crawler).update_settings(settings)
-        assert (crawler in crawls._crawls) == (not name)
+        assert (crawler in registry._crawls) == (not name)
 
     monkeypatch.setattr(kind, "run", run)
     monkeypatch.setattr(kind, "__init__", lambda self: None)

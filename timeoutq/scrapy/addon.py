@@ -13,7 +13,7 @@ from scrapy.settings import BaseSettings
 
 from timeoutq import address, arguments, telling
 from timeoutq.errors import InvalidInput
-from timeoutq.scrapy import command, crawls, plan
+from timeoutq.scrapy import command, plan, registry
 from timeoutq.scrapy.engine import REACTOR
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Addon:
         found = _checked(plan.read(settings))
         if running is not None:
             found = replace(found, arguments=given, note_error=partial(setattr, running, "exitcode", 1))
-        crawls.register(self._crawler, found)
+        registry.register(self._crawler, found)
         _warn_of_unknown(settings)
         if settings.getbool("AUTOTHROTTLE_ENABLED"):
             telling.say(

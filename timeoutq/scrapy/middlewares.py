@@ -13,7 +13,7 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 
 from timeoutq.arguments import error_words
-from timeoutq.scrapy.crawls import crawl_of
+from timeoutq.scrapy.registry import crawl_of
 from timeoutq.scrapy.visits import visit_of
 
 if TYPE_CHECKING:

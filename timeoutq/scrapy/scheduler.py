@@ -10,7 +10,7 @@ from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro
 
 from timeoutq.errors import TimeoutqError
-from timeoutq.scrapy.crawls import crawl_of
+from timeoutq.scrapy.registry import crawl_of
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
