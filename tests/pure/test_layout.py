@@ -56,6 +56,7 @@ ROOMS = {
         "visits",
         "opening",
         "seeds",
+        "strays",
         "missing",
         "crawl",
         "registry",

@@ -35,6 +35,10 @@ def test_the_date_of_a_retry_after_is_gmt_wherever_the_process_runs(
         time.tzset()
 
 
+def never(*given: object) -> None:
+    raise AssertionError(f"this is not to be called, but was, with {given}")
+
+
 class Closing:
     """A queue that notes what is put and whether it was closed."""
 
@@ -51,11 +55,14 @@ class Closing:
 
 async def test_all_requests_of_no_page_are_put_when_the_crawl_closes() -> None:
     from timeoutq.scrapy.crawl import Crawl
+    from timeoutq.scrapy.strays import Strays
 
     crawl, queue = Crawl.__new__(Crawl), Closing()
     strays = [Task(f"https://a.example/{number}") for number in range(1_200)]
-    crawl._is_closed, crawl._watching, crawl._worker, crawl._putting = False, None, None, None
-    crawl._strays, crawl._working, crawl.queue = list(strays), None, cast("Any", queue)
+    crawl._is_closed, crawl._watching, crawl._worker, crawl._working = False, None, None, None
+    crawl._strays, crawl.queue = Strays(queue.put, never, never, never), cast("Any", queue)
+    for stray in strays:
+        crawl._strays.add(stray)
     await crawl.close()
     assert queue.found == strays
     assert queue.closed
@@ -153,21 +160,24 @@ async def test_a_refused_request_is_told_with_the_page_and_the_method_that_yield
     telling = Telling()
     visit = Visit(Lease("https://a.example/list", "w#1", 0.0, 1, 0, 1), "https://a.example/list")
     visit.request = Request("https://a.example/list")
-    telling.crawl._refuse(visit, InvalidInput("no lambda"))
+    telling.crawl._refuse(InvalidInput("no lambda"), visit)
     told = "no lambda; it was yielded by parse of https://a.example/list"
     assert (telling.said, telling.counted) == ([told], ["timeoutq/refused"])
     assert visit.result() == GiveUp(told)  # a returned one: no traceback of timeoutq's own functions is kept
 
 
 async def test_a_request_of_no_page_that_the_queue_refuses_does_not_hold_up_the_others(url: str, name: str) -> None:
+    from timeoutq.scrapy.strays import Strays
+
     telling = Telling()
     crawl = telling.crawl
     async with AsyncQueue(name, url, politeness=Politeness(0, 8)) as crawl.queue:
-        good = [Task("https://a.example/1"), Task("https://a.example/2")]
-        crawl._strays = [good[0], Task("of no host", priority=3), good[1]]
         crawl._is_polite = True
-        await crawl._put_strays()
-        assert crawl._strays == []
+        strays = Strays(crawl.put, crawl._refuse, never, never)
+        for stray in (Task("https://a.example/1"), Task("of no host", priority=3), Task("https://a.example/2")):
+            strays.add(stray)
+        await strays.close()
+        assert not strays.are_left
         assert await crawl.queue.states("https://a.example/1", "https://a.example/2") == ["todos", "todos"]
         assert "task of no host belongs to no host" in telling.said[0]
         assert telling.counted == ["timeoutq/refused"]

@@ -33,6 +33,7 @@ from timeoutq.scrapy.missing import Missing
 from timeoutq.scrapy.opening import opened
 from timeoutq.scrapy.plan import Plan
 from timeoutq.scrapy.seeds import Seeds
+from timeoutq.scrapy.strays import Strays
 from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
 from timeoutq.worker import Worker
 
@@ -65,9 +66,7 @@ class Crawl:
         """Visits whose request the engine did not have at the last look."""
         self._parent: Visit | None = None
         """The visit whose request is on its way from the middleware to the scheduler."""
-        self._strays: list[Task] = []
-        """Requests that belong to no visit: those of extensions and pipelines."""
-        self._putting: asyncio.Task[None] | None = None
+        self._strays = Strays(self.put, self._refuse, self._tell_wait, self._go_on)
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -141,11 +140,7 @@ class Crawl:
             self._tell_stats()
             await self._tell_failed()
         try:
-            if self._putting is not None:
-                self._putting.cancel()  # two that put would delete requests that nobody has put
-                await asyncio.wait({self._putting})
-            while self._strays:
-                await self._put_strays()
+            await self._strays.close()
         finally:
             if hasattr(self, "queue"):
                 await self.queue.close()
@@ -277,7 +272,7 @@ class Crawl:
     @property
     def has_more(self) -> bool:
         """Whether the engine has to stay: the queue is not drained, or something is still to be put."""
-        return not self.is_drained or bool(self._strays) or self._putting is not None
+        return not self.is_drained or self._strays.are_left
 
     # ---- requests go out
 
@@ -303,15 +298,14 @@ class Crawl:
                 return self._replace(replaced, request)
             id = self._base(request)
             if request.dont_filter:
-                id = tasks.fresh_id(id, self.queue.worker, next(self.seeds.numbers))
-            self._strays.append(self._task(id, request))
-            self._begin_putting()
+                id = tasks.fresh_id(id, self.queue.worker, next(self._strays.numbers))
+            self._strays.add(self._task(id, request))
             return True
         except InvalidInput as refused:
-            self._refuse(visit or replaced, refused)
+            self._refuse(refused, visit or replaced)
             return False
 
-    def _refuse(self, visit: Visit | None, refused: InvalidInput) -> None:
+    def _refuse(self, refused: InvalidInput, visit: Visit | None = None) -> None:
         self._count("timeoutq/refused")
         words = str(refused) if visit is None else f"{refused}; {self._yielded_by(visit)}"
         self._say(logging.ERROR, "%s", words)
@@ -381,42 +375,14 @@ class Crawl:
             errback = errback.function  # that of the spider
         return tasks.payload_of(request, self.spider, id, errback, origin, start=start)
 
-    # ---- requests that belong to no visit
+    def _tell_wait(self, error: TimeoutqError) -> None:
+        self._say(logging.WARNING, "queue %s: requests wait to be put: %s", self.queue.name, error)
 
-    def _begin_putting(self) -> None:
-        if self._putting is None and not self._is_closed:
-            self._putting = asyncio.create_task(self._keep_putting(), name=f"put-{self.queue.name}")
-
-    async def _keep_putting(self) -> None:
-        pause = 0.1
-        try:
-            while self._strays:
-                try:
-                    await self._put_strays()
-                except TimeoutqError as error:
-                    self._say(logging.WARNING, "queue %s: requests wait to be put: %s", self.queue.name, error)
-                    await asyncio.sleep(pause)
-                    pause = min(5.0, pause * 2)
-        finally:
-            self._putting = None
+    def _go_on(self) -> None:
+        """Go on when all strays have been put: a worker that has ended for lack of tasks is followed by another."""
         if self.is_drained and not self.engine.is_closing and not self._is_closed:
             self._work()
         self.engine.poke()
-
-    async def _put_strays(self) -> None:
-        strays = self._strays[:500]
-        try:
-            await self.put(strays)
-        except InvalidInput:
-            for stray in strays:  # one that the queue refuses must not hold up the others
-                await self._put_stray(stray)
-        del self._strays[: len(strays)]
-
-    async def _put_stray(self, stray: Task) -> None:
-        try:
-            await self.put([stray])
-        except InvalidInput as refused:
-            self._refuse(None, refused)
 
     # ---- what happens to visits
 

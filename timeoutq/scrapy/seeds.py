@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from itertools import count
 from typing import Any, Protocol
 
 from scrapy import Request, Spider
@@ -62,7 +61,6 @@ class Seeds:
         """What the spider's `start` gave, or its `start_requests`; the spider middleware keeps it here."""
         self.visit: Visit | None = None
         """The visit of the start task, while this process does it."""
-        self.numbers = count(1)
         self._stopped = False
 
     @property
