@@ -11,9 +11,9 @@ import atexit
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, cast
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
@@ -413,46 +413,45 @@ class Crawl:
         return self.follow(visit, arg_to_iter(output))
 
     async def _follow_later(self, visit: Visit, coming: Any) -> AsyncIterator[Any]:
-        try:
-            output = await (as_future(coming) if hasattr(coming, "asFuture") else coming)
-        except BaseException as error:
-            visit.broke(error)
-            visit.end_output()
-            raise
-        for one in self.follow(visit, arg_to_iter(output)):
-            yield one
+        with self._output_of(visit):
+            output: Any = await (as_future(coming) if hasattr(coming, "asFuture") else coming)
+            for one in cast("Iterable[Any]", arg_to_iter(output)):
+                if self._sift(visit, one):
+                    yield one
 
     def follow(self, visit: Visit, output: Any) -> Iterator[Any]:
         """Go through what a callback yields: requests go to the visit, items go on to the pipelines."""
-        try:
+        with self._output_of(visit):
             for one in output:
-                if isinstance(one, Request):
-                    self.send(visit, one)
-                else:
-                    if one is not None:
-                        visit.item_out()
+                if self._sift(visit, one):
                     yield one
-        except BaseException as error:
-            visit.broke(error)
-            visit.end_output()
-            raise
-        visit.end_output()
 
     async def follow_async(self, visit: Visit, output: Any) -> AsyncIterator[Any]:
         """Do the same for a callback that is an asynchronous generator."""
-        try:
+        with self._output_of(visit):
             async for one in output:
-                if isinstance(one, Request):
-                    self.send(visit, one)
-                else:
-                    if one is not None:
-                        visit.item_out()
+                if self._sift(visit, one):
                     yield one
+
+    @contextmanager
+    def _output_of(self, visit: Visit) -> Iterator[None]:
+        """Note the end of what a callback yields, and the error that has ended it, if any."""
+        try:
+            yield
         except BaseException as error:
             visit.broke(error)
-            visit.end_output()
             raise
-        visit.end_output()
+        finally:
+            visit.end_output()
+
+    def _sift(self, visit: Visit, one: Any) -> bool:
+        """Send a request, and count an item; say whether this goes on to the pipelines."""
+        if isinstance(one, Request):
+            self.send(visit, one)
+            return False
+        if one is not None:
+            visit.item_out()
+        return True
 
     def _on_item(self, response: Any) -> None:
         visit = self._visit_of(response)
