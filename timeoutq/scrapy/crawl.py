@@ -388,20 +388,17 @@ class Crawl:
 
     def _on_failure(self, visit: Visit, function: Any, failure: Failure) -> Any:
         """Stand in for the errback of a request."""
-        if function is None:
-            visit.unhandled(failure)
-            if not visit.has_response:
-                visit.end_output()
-            return failure
         try:
-            output = function(failure)
+            output = failure if function is None else function(failure)
         except BaseException as error:
             visit.broke(error)
             if not visit.has_response:
                 visit.end_output()
             raise
-        if visit.has_response:
-            return output  # it passes the spider middleware, too
+        if visit.has_response:  # the output passes the spider middleware, too
+            if function is None:
+                visit.unhandled(failure)
+            return output
         if isinstance(output, Failure):
             visit.unhandled(output)
             visit.end_output()
