@@ -286,7 +286,20 @@ class Crawl:
             self._parent = before
 
     def add(self, request: Request) -> bool:
-        """Take a request from the engine; say whether it is to be fetched."""
+        """Take a request from the engine; say whether it is to be fetched.
+
+        where the request comes from             how this is known             what becomes of the request
+        ---------------------------------------  ----------------------------  ---------------------------------------
+        a callback, or the start of the spider   `send` has set `_parent`      put when the visit ends (`_add_to`)
+        a downloader middleware, which puts the  its errback names a visit     put when the visit ends, and the output
+        request in the place of the visit's own  that has got no response and  of the visit ends now (`_replace`)
+                                                 is not over
+        an extension or a pipeline               neither is true               put soon, with the other strays
+
+        The answer is no for a request that its visit has yielded before (if the request may be filtered), and for one
+        that the queue cannot hold: then the log says why, and the visit, if any, fails. When the queue could not be
+        opened, the answer is always no.
+        """
         if self._is_refused:
             return False
         visit = self._parent
