@@ -23,7 +23,7 @@ from demo.bounded import ParserLost, Reader, Refused
 from demo.fetcher import Fetched, Fetcher
 from demo.links import Page, canonical, origin
 from demo.outside import Outside
-from demo.pauses import BUSY, growing, retry_after
+from demo.pauses import BUSY, growing
 from demo.results import Result, Results
 from demo.robots import Memory, Rules
 from demo.scope import Scope
@@ -32,6 +32,7 @@ from demo.trail import Seen, Trail, header_text, tasks
 from demo.warc import Archive, ArchiveError
 from timeoutq import Ack, AsyncQueue, GiveUp, Lease, Recrawl, Release, Retry
 from timeoutq.errors import InvalidInput
+from timeoutq.retry import retry_after
 
 log = logging.getLogger(__name__)
 

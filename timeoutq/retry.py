@@ -2,15 +2,18 @@
 
 The objects of tenacity are used as data: `methods.py` and the worker ask `RetryPolicy.decide` for a number of seconds,
 and write a due time into Redis, so that the wait survives the process. A handler returns or raises `Retry` or `GiveUp`
-to decide by itself. The cleaner and the worker ask `pause` when the server does not answer.
+to decide by itself. The cleaner and the worker ask `pause` when the server does not answer. Crawlers ask `retry_after`
+when a host does not want to be visited: the middlewares for Scrapy, and the demo.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 import tenacity
@@ -293,3 +296,20 @@ class Recrawl:
             return min(self.longest, max(self.shortest, self.first))
         last = _seconds(last, "the last interval")
         return min(self.longest, max(self.shortest, last * (1 - self.faster if changed else 1 + self.slower)))
+
+
+def retry_after(value: str, now: float, most: float) -> float | None:
+    """Give the seconds for which a Retry-After asks, at most `most`; None if it says nothing that can be read.
+
+    It is a number of seconds or an HTTP date (RFC 9110, 10.2.3); `now` is Unix time. A date that has passed is 0.
+    """
+    value = value.strip()
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", value):
+        return min(float(value), most)
+    try:
+        date = parsedate_to_datetime(value)
+        # a date without a zone is GMT, like every date in HTTP
+        at = (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return min(max(0.0, at - now), most)

@@ -20,7 +20,7 @@ from demo import polite
 from demo.addresses import CheckedBackend, PrivateAddress, check, is_public
 from demo.crawl import Crawler
 from demo.links import read, same_site
-from demo.pauses import growing, retry_after
+from demo.pauses import growing
 from demo.processes import Crawl, Interrupts
 from demo.results import Result, Results
 from demo.robots import Memory, Rules, rules_of
@@ -198,30 +198,6 @@ async def test_the_memory_asks_once_and_forgets_in_time() -> None:
 
 
 # ---- pauses
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("120", 120),
-        (" 0 ", 0),
-        ("1.5", 1.5),
-        ("99999999", 3600),
-        ("Fri, 31 Dec 1999 23:59:59 GMT", 59),
-        ("Fri, 31 Dec 1999 23:59:59", 59),
-        ("Friday, 31-Dec-99 23:59:59 GMT", 59),
-        ("Fri, 31 Dec 1999 23:00:00 GMT", 0),
-        ("Fri, 31 Dec 2099 23:00:00 GMT", 3600),
-        ("", None),
-        ("-5", None),
-        ("soon", None),
-        ("1e9", None),
-        ("Fri, 99 Dec 1999 99:59:59 GMT", None),
-    ],
-)
-def test_a_retry_after_is_seconds_or_a_date(value: str, seconds: float | None) -> None:
-    now = 946_684_740.0  # Fri, 31 Dec 1999 23:59:00 GMT
-    assert retry_after(value, now, most=3600) == seconds
 
 
 def test_a_wait_without_a_retry_after_grows_and_is_bounded() -> None:

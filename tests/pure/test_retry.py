@@ -1,10 +1,12 @@
-"""Retry policies: tenacity's objects as data, (attempt, error) -> seconds or give up; and when pages are due again."""
+"""Retry policies: tenacity's objects as data, (attempt, error) -> seconds or give up; when pages and hosts are due."""
 
 from __future__ import annotations
 
 import copy
 import pickle
+import time
 from datetime import timedelta
+from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeoutq.errors import InvalidInput
-from timeoutq.retry import LONGEST, GiveUp, Recrawl, Retry, RetryPolicy
+from timeoutq.retry import LONGEST, GiveUp, Recrawl, Retry, RetryPolicy, retry_after
 
 
 def waits(policy: RetryPolicy, up_to: int = 10) -> list[float | None]:
@@ -247,3 +249,46 @@ def test_a_change_never_makes_it_longer_and_a_longer_one_stays_the_longer(
         assert policy.interval(shorter, changed=changed) <= policy.interval(longer, changed=changed)
         assert policy.interval(policy.longest, changed=False) == policy.longest
         assert policy.interval(policy.shortest, changed=True) == policy.shortest
+
+
+# ---- what a host asks for
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("120", 120),
+        (" 0 ", 0),
+        ("1.5", 1.5),
+        ("99999999", 3600),
+        pytest.param("9" * 400, 3600, id="400 digits"),
+        ("\u00b2", None),
+        ("Fri, 31 Dec 1999 23:59:59 GMT", 59),
+        ("Fri, 31 Dec 1999 23:59:59", 59),
+        ("Friday, 31-Dec-99 23:59:59 GMT", 59),
+        ("Fri, 31 Dec 1999 23:00:00 GMT", 0),
+        ("Fri, 31 Dec 2099 23:00:00 GMT", 3600),
+        ("", None),
+        ("-5", None),
+        ("soon", None),
+        ("1e9", None),
+        ("Fri, 99 Dec 1999 99:59:59 GMT", None),
+    ],
+)
+def test_a_retry_after_is_seconds_or_a_date(value: str, seconds: float | None) -> None:
+    now = 946_684_740.0  # Fri, 31 Dec 1999 23:59:00 GMT
+    assert retry_after(value, now, most=3600) == seconds
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+@pytest.mark.parametrize("end", [" GMT", " -0000", ""])
+def test_the_date_of_a_retry_after_is_gmt_wherever_the_process_runs(
+    monkeypatch: pytest.MonkeyPatch, zone: str, end: str
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert retry_after(formatdate(1_000_000_100.0).removesuffix(" -0000") + end, 1_000_000_000.0, 3600) == 100
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -1,11 +1,9 @@
-"""Parts of `timeoutq.scrapy` that need no process of their own: what a host asks for, and requests of no page."""
+"""Parts of `timeoutq.scrapy` that need no process of their own: the addon, the opening of a queue, what is told."""
 
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import replace
-from email.utils import formatdate
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,23 +14,6 @@ from timeoutq import AsyncQueue, GiveUp, Lease, Politeness, Release, Retry, Stat
 from timeoutq.errors import InvalidInput
 
 pytest.importorskip("scrapy")
-
-
-@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
-@pytest.mark.parametrize("end", [" GMT", " -0000", ""])
-def test_the_date_of_a_retry_after_is_gmt_wherever_the_process_runs(
-    monkeypatch: pytest.MonkeyPatch, zone: str, end: str
-) -> None:
-    from timeoutq.scrapy.middlewares import seconds_of
-
-    monkeypatch.setenv("TZ", zone)
-    time.tzset()
-    try:
-        date = formatdate(time.time() + 100).removesuffix(" -0000") + end
-        assert 95 < seconds_of(date.encode()) <= 100
-    finally:
-        monkeypatch.undo()
-        time.tzset()
 
 
 def never(*given: object) -> None:

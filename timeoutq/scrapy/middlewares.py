@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from time import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,6 +10,7 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 
 from timeoutq.arguments import error_words
+from timeoutq.retry import retry_after
 from timeoutq.scrapy.registry import crawl_of
 from timeoutq.scrapy.visits import visit_of
 
@@ -22,8 +20,8 @@ if TYPE_CHECKING:
     from timeoutq.scrapy.crawl import Crawl
 
 ASKS_TO_WAIT = {429, 503}
-LONGEST_WAIT = 3600.0
-"""A host is spared no longer than this, whatever its Retry-After says."""
+LONGEST_BLOCK = 3600.0
+"""A host is spared no longer than this, whatever its Retry-After says. Seconds."""
 
 
 class SpiderSide:
@@ -89,7 +87,8 @@ class DownloaderSide:
         if visit is not None:
             visit.reason = f"HTTP {response.status}"
             if response.status in ASKS_TO_WAIT:
-                visit.retry_after = seconds_of(response.headers.get("Retry-After"))
+                asked = (response.headers.get("Retry-After") or b"").decode("latin-1")
+                visit.retry_after = retry_after(asked, time(), LONGEST_BLOCK) or 0.0
         return response
 
     def process_exception(self, request: Request, exception: Exception, spider: Any = None) -> None:
@@ -102,18 +101,3 @@ class DownloaderSide:
 async def _nothing() -> AsyncIterator[Any]:
     return
     yield  # this makes it an asynchronous generator
-
-
-def seconds_of(retry_after: bytes | None) -> float:
-    """Give the seconds of a Retry-After header; 0 for none, and for what cannot be read."""
-    text = (retry_after or b"").decode("latin-1").strip()
-    try:
-        if text.isdigit():
-            seconds = float(text)
-        else:
-            date = parsedate_to_datetime(text)
-            # a date without a zone is GMT, like every date in HTTP
-            seconds = (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp() - time()
-    except (ValueError, OverflowError):
-        return 0.0
-    return min(LONGEST_WAIT, max(0.0, seconds)) if math.isfinite(seconds) else 0.0
