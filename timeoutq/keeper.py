@@ -241,9 +241,11 @@ class AsyncKeeper(Held):
             return
         self._stop.set()
         if task is not None:
-            _, late = await asyncio.wait({task}, timeout=0.1 if self._pulse.down else None)
-            for one in late:
-                one.cancel()
+            # a server that is away need not be told, and must not hold up the end: redis-py swallows some cancellations
+            patience = 0.1 if self._pulse.down else None
+            await asyncio.wait({task}, timeout=patience)
+            task.cancel()
+            await asyncio.wait({task}, timeout=patience)
 
     async def __aenter__(self) -> Self:
         self._beating()

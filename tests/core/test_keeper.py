@@ -452,6 +452,25 @@ def test_a_callback_that_would_have_to_be_awaited_is_refused(bad: Callable[[Leas
         mine.keeper(bad)
 
 
+async def test_the_keeper_of_an_async_queue_whose_server_is_away_leaves_no_asyncio_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = fake_async_queue(timeout=0.6)
+    asked: list[object] = []
+
+    async def run(flow: object) -> None:
+        asked.append(flow)
+        if len(asked) == 1:
+            raise Unavailable("no answer")
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(mine, "run", run)
+    async with mine.keeper():
+        await until(lambda: _true(len(asked) == 2))
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("keeper-")] == []
+    await mine.close()
+
+
 def test_a_keeper_waits_for_a_server_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
     mine = fake_queue(timeout=0.6)
     mine.put("a")
