@@ -246,6 +246,7 @@ class Heartbeat:
             self._ended_by = error
 
     def _beat_on(self) -> None:
+        """Carry out rounds until the stop; `AsyncKeeper._beat_on` (keeper.py) is the same loop for asyncio."""
         pulse = self.pulse
         while not self._stop.is_set():
             spoke = False

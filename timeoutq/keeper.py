@@ -319,6 +319,7 @@ class AsyncKeeper(Held):
         self._begin()
 
     async def _beat_on(self, stop: asyncio.Event) -> None:
+        """Carry out rounds until the stop; `Heartbeat._beat_on` (heartbeat.py) is the same loop for a thread."""
         pulse = self._pulse
         while not stop.is_set():
             spoke = False
