@@ -18,7 +18,7 @@ from scrapy import Spider
 from timeoutq import arguments, flows, sending, telling
 from timeoutq.client import AsyncQueue
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Politeness, Stats
+from timeoutq.model import Politeness, Stats, raw
 from timeoutq.scrapy.plan import Plan
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
     if owner is None:
         # two spiders may make the queue at the same moment: the first counts
         politeness = {} if exists else {"politeness?": arguments.politeness(plan.politeness)}
-        await queue.run(flows.configure(queue.talk, {f"{OWNER}?": _wire(spider.name), **politeness}))
+        await queue.run(flows.configure(queue.talk, {f"{OWNER}?": raw(spider.name), **politeness}))
         stats = await queue.stats()
         _check_owner(queue, stats.settings.get(OWNER), spider)
         if plan.arguments is not None:
@@ -91,7 +91,7 @@ def _check_owner(queue: AsyncQueue, owner: str | None, spider: Spider) -> None:
 
 
 def _digests(given: Mapping[str, str]) -> dict[str, str]:
-    return {name: sha256(str(given[name]).encode("utf-8", "surrogateescape")).hexdigest()[:16] for name in given}
+    return {name: sha256(raw(str(given[name]))).hexdigest()[:16] for name in given}
 
 
 async def _tell_what_was(queue: AsyncQueue, stats: Stats, plan: Plan) -> None:
@@ -140,8 +140,4 @@ async def mark_started(queue: AsyncQueue) -> None:
 
 
 async def _write(queue: AsyncQueue, name: str, value: str) -> None:
-    await queue.run(sending.answer(queue.talk, queue.operations.configure({name: _wire(value)})))
-
-
-def _wire(value: str) -> bytes:
-    return value.encode("utf-8", "surrogateescape")
+    await queue.run(sending.answer(queue.talk, queue.operations.configure({name: raw(value)})))

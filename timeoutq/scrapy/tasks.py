@@ -23,7 +23,7 @@ from w3lib.url import canonicalize_url
 
 from timeoutq import arguments
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Task
+from timeoutq.model import Task, raw
 
 MOST_PRIORITY = 1000
 """Priorities beyond this, in either direction, count as this."""
@@ -87,7 +87,7 @@ def base_id(request: Request, prints: Fingerprinter, *, usual: bool) -> str:
 
 def fresh_id(base: str, parent: str, number: int) -> str:
     """Give the id of a request with `dont_filter`: another one for each, and the same if its parent runs again."""
-    digest = sha256(f"{parent}\n{number}\n{base}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    digest = sha256(raw(f"{parent}\n{number}\n{base}")).hexdigest()[:16]
     return f"{base}{',' if '#' in base else '#'}again:{digest}"
 
 
