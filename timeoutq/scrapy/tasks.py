@@ -80,8 +80,7 @@ def base_id(request: Request, prints: Fingerprinter, *, usual: bool) -> str:
     mark = f"{request.method}:{prints.fingerprint(request).hex()}"
     if not usual:
         # two URLs may have one fingerprint: the id holds nothing else of the URL but its host
-        head = request.url.partition("//")
-        return f"{head[0]}//{head[2].partition('/')[0].partition('?')[0].partition('#')[0]}/#{mark}"
+        return f"{request.url.partition('//')[0]}//{_authority(request.url)}/#{mark}"
     return f"{canonical(request.url)[:LONGEST_URL]}#{mark}"
 
 
@@ -309,8 +308,12 @@ def _meta(request: Request, origin: Origin) -> tuple[dict[str, Any], str | None]
 
 
 def _host(url: str) -> str:
-    head = url.partition("//")[2].partition("/")[0].partition("?")[0].rpartition("@")[2]
-    return head.partition(":")[0].lower()
+    return _authority(url).rpartition("@")[2].partition(":")[0].lower()
+
+
+def _authority(url: str) -> str:
+    """Give what stands before the path of a URL: the host, and the user and the port, if there are any."""
+    return re.split("[/?#]", url.partition("//")[2], maxsplit=1)[0]
 
 
 def _plain(value: Any, where: str, request: Request, depth: int = 1) -> Any:
