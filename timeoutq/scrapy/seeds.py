@@ -25,9 +25,9 @@ from timeoutq.scrapy.visits import End, Visit
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 100
+IN_ONE_PUT = 100
 """How many start requests are put in one call, at most."""
-PATIENCE = 0.1
+PUT_AFTER = 0.1
 """Seconds without a further start request after which those that were gathered are put."""
 
 
@@ -93,7 +93,7 @@ class Seeds:
                     await self._put(visit)
                 elif isinstance(one, Request):
                     self._crawl.send(visit, one)
-                    if len(visit.found) >= AT_ONCE:
+                    if len(visit.found) >= IN_ONE_PUT:
                         await self._put(visit)
                 else:
                     await self._crawl.engine.store(one)
@@ -118,7 +118,7 @@ class Seeds:
 
 
 async def _each(start: Any) -> AsyncIterator[Any]:
-    """Give the start requests and items of a spider, one by one; give None if none has come for `PATIENCE` seconds."""
+    """Give the start requests and items of a spider, one by one; give None if none has come for `PUT_AFTER` seconds."""
     if not hasattr(start, "__aiter__"):
         for number, one in enumerate(start):
             yield one
@@ -128,7 +128,7 @@ async def _each(start: Any) -> AsyncIterator[Any]:
     while True:
         coming = asyncio.ensure_future(_next(start))
         try:
-            done, _ = await asyncio.wait({coming}, timeout=PATIENCE)
+            done, _ = await asyncio.wait({coming}, timeout=PUT_AFTER)
             if not done:
                 yield None
             found = await coming

@@ -13,7 +13,7 @@ from itertools import count
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import Task
 
-AT_ONCE = 500
+IN_ONE_PUT = 500
 """How many tasks are put in one call, at most."""
 
 
@@ -78,7 +78,7 @@ class Strays:
         self._on_put()
 
     async def _put_some(self) -> None:
-        some = self._tasks[:AT_ONCE]
+        some = self._tasks[:IN_ONE_PUT]
         try:
             await self._put(some)
         except InvalidInput:
