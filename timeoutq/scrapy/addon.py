@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 
 ABOVE_ALL = 100
 """The priority of the settings that the addon sets: above those of the project, the spider and the command line."""
-NEXT_TO_ENGINE = -1_000_000
-NEXT_TO_DOWNLOADER = 1_000_000
+NEXT_TO_ENGINE, NEXT_TO_DOWNLOADER = -1_000_000, 1_000_000
+"""The places of timeoutq's middlewares among those of the project: Scrapy puts the lowest number next to the engine,
+and the highest number next to the spider or the downloader."""
 
 
 class Addon:

@@ -1,6 +1,6 @@
 """What this room needs of Scrapy's engine, in one place: some of it has no public name, or another in each version.
 
-Tested with Scrapy 2.11 and the newest version.
+Tested with Scrapy 2.11 and 2.19.
 """
 
 from __future__ import annotations

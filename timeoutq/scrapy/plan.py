@@ -23,9 +23,11 @@ LINE = 'ADDONS = {"timeoutq.scrapy.Addon": 100}'
 NAMES = ("TIMEOUTQ_BATCH", "TIMEOUTQ_LEASE", "TIMEOUTQ_QUEUE", "TIMEOUTQ_STAY", "TIMEOUTQ_URL")
 """The settings of timeoutq."""
 
-SCHEDULER = "timeoutq.scrapy.scheduler.Scheduler"
-SCRAPYS_OWN = "scrapy.core.scheduler.Scheduler"
+SCHEDULER, SCRAPYS_OWN = "timeoutq.scrapy.scheduler.Scheduler", "scrapy.core.scheduler.Scheduler"
+"""The schedulers that the setting SCHEDULER may name; the addon replaces the second by the first."""
+
 LONGEST = 86_400.0
+"""The longest lease, and the longest delay between two visits of a host, that settings may name. Seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """From a request of Scrapy to a task, and back: the id and the payload, which is JSON. Pure.
 
 The id of a plain GET is its canonical URL. Other requests have their fingerprint in the fragment of the id, as in
-`https://a.example/search#POST:1f0c…`: a canonical URL has no fragment, so the two never meet. A payload holds only what
-the id and Scrapy's defaults do not say.
+`https://a.example/search#POST:1f0c…`: a canonical URL has no fragment, so the two never meet. The id of a GET has a
+fingerprint, too, if its canonical URL is too long, if its meta says `verbatim_url`, and if the project has a
+fingerprinter of its own. A payload holds only what the id and Scrapy's defaults do not say.
 """
 
 from __future__ import annotations
