@@ -513,7 +513,7 @@ MUTANTS = [
     Mutant(
         "a priority changes nothing",
         "lua/parts/priority.lua",
-        "(rank(ahead[i]) or 0) * point",
+        "(read_priority(ahead[i]) or 0) * point",
         "0",
         [_test("test_priority", "highest_priority_is_next")],
     ),
@@ -583,15 +583,15 @@ MUTANTS = [
     Mutant(
         "the same priority raises",
         "lua/parts/raise.lua",
-        "local more = level > (rank(had[i]) or 0)",
-        "local more = level >= (rank(had[i]) or 0)",
+        "local more = priority > (read_priority(before[i]) or 0)",
+        "local more = priority >= (read_priority(before[i]) or 0)",
         [_test("test_priority", "not_higher")],
     ),
     Mutant(
         "of an id that is named twice the last counts",
         "lua/parts/raise.lua",
-        "levels[i] and levels[i] > (levels[before] or where[i] and -math.huge or 0)",
-        "levels[i]",
+        "priority and priority > (priorities[other] or where[i] and -math.huge or 0)",
+        "priority",
         [_test("test_priority", "named_twice_the_highest")],
     ),
     Mutant(
@@ -604,8 +604,8 @@ MUTANTS = [
     Mutant(
         "a lower mark replaces a higher one",
         "lua/parts/raise.lua",
-        "if not mark or level > (rank(string.match(mark, '^%S+')) or 0) then found[i] = 'marked' end",
-        "found[i] = 'marked'",
+        "if not mark or priority > (read_priority(string.match(mark, '^%S+')) or 0) then changes[i] = 'marked' end",
+        "changes[i] = 'marked'",
         [_test("test_priority", "runs_once_more_after")],
     ),
     Mutant(
@@ -618,8 +618,8 @@ MUTANTS = [
     Mutant(
         "the first priority of a queue is lost if its task is in progress",
         "lua/parts/raise.lua",
-        "if (found[i] == 'up' or found[i] == 'marked') and",
-        "if found[i] == 'up' and",
+        "if (changes[i] == 'up' or changes[i] == 'marked') and",
+        "if changes[i] == 'up' and",
         [_test("test_priority", "first_priority_of")],
     ),
     Mutant(
@@ -653,7 +653,7 @@ MUTANTS = [
     Mutant(
         "an improved task has its old priority",
         "lua/parts/rerun.lua",
-        "        if has('priority') then redis.call('HSET', key('priorities'), ids[i], level) end\n",
+        "        if has('priority') then redis.call('HSET', key('priorities'), ids[i], priority) end\n",
         "",
         [_test("test_priority", "runs_once_more_after")],
     ),

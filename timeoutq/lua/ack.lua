@@ -11,8 +11,8 @@ local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
 local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n')
 if refused then return refused end
-local levels, unfit
-if given.put and given.priorities then levels, unfit = rarely('levels_of')(given.put, given) end
+local priorities, unfit
+if given.put and given.priorities then priorities, unfit = rarely('priorities_of')(given.put, given) end
 if unfit then return unfit end
 local again_ms = tonumber(given.again or -1)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
@@ -28,7 +28,7 @@ if given.put or again_ms >= 0 then
   -- a handler may put its own task again: if done tasks are not kept, this is possible only after the task has ended; until then
   -- the lease keeps the task alive
   for i = 1, #found do itself = itself or keep_done == 'no' and again_ms < 0 and found[i] == ids[1] end
-  if #found > 0 and not itself then rarely('add')(found, given, false, false, levels) end
+  if #found > 0 and not itself then rarely('add')(found, given, false, false, priorities) end
 end
 if run_again then anew, anew_names = run_again(ids, yes, over) end
 if again_ms >= 0 then
@@ -60,7 +60,7 @@ if #anew > 0 then
   count_up(stats, 'acked', #anew)
   depart(anew, anew_names, 1, 0)
   arrive(anew, anew_names)
-  if itself then rarely('add')(found, given, false, false, levels) end
+  if itself then rarely('add')(found, given, false, false, priorities) end
   if #ended == 0 then turn() end
 end
 if #ended > 0 then
@@ -75,7 +75,7 @@ if #ended > 0 then
   turn()
   if recorded and again_ms < 0 then ungroup(ended) end
   if itself then
-    rarely('add')(found, given, false, false, levels)
+    rarely('add')(found, given, false, false, priorities)
     drop(ended, not limited)
   end
 end

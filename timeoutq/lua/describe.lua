@@ -25,19 +25,19 @@ for i = 1, #ids do
   letters[i] = where[i] or 'u'
   times[i] = due[i] or acked[i]
 end
-local levels = has('priority') and redis.call('HMGET', key('priorities'), unpack(ids)) or {}
+local priorities = has('priority') and redis.call('HMGET', key('priorities'), unpack(ids)) or {}
 for i = 1, #ids do
   -- a task in progress that is to run once more comes as what it is in its next run
-  local level, with, body = string.match(marks[i] or '', '^(%-?%d+) ([01])(.*)$')
-  if level and letters[i] == 'p' then
-    levels[i] = level
+  local priority, with, body = string.match(marks[i] or '', '^(%-?%d+) ([01])(.*)$')
+  if priority and letters[i] == 'p' then
+    priorities[i] = priority
     if with == '1' then bodies[i] = body end
   end
-  if levels[i] or marked then levels[i] = rank(levels[i]) or false end
+  if priorities[i] or marked then priorities[i] = read_priority(priorities[i]) or false end
 end
 return {
   table.concat(letters), times, redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', crashes, unpack(ids)),
   redis.call('HMGET', errors, unpack(ids)), bodies,
   redis.call('EXISTS', groups) == 1 and redis.call('HMGET', groups, unpack(ids)) or {},
-  levels,
+  priorities,
 }

@@ -26,7 +26,7 @@ drop(running)
 withdraw(ids, where)
 ungroup(ids)
 if uses then
-  unrank(ids)
+  forget_priorities(ids)
   unmark(ids)
 end
 if count > 0 then

@@ -12,7 +12,7 @@ local old = outdated(n)
 if #old > 0 then
   undo(old)
   undate(old)
-  if unrank then unrank(old) end
+  if forget_priorities then forget_priorities(old) end
   count_up(stats, 'pruned', #old)
 end
 local early = far_turns(n)

@@ -13,14 +13,14 @@ local call_id = ARGV[1]
 local ids, at = read_ids(3)
 local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs priority=1 priorities=pairs improve=n')
 if refused then return refused end
-local levels, unfit
-if given.priority or given.priorities then levels, unfit = rarely('levels_of')(ids, given) end
+local priorities, unfit
+if given.priority or given.priorities then priorities, unfit = rarely('priorities_of')(ids, given) end
 if unfit then return unfit end
 sound()
 if ARGV[2] ~= '0' then
   local before = rarely('answered_before')(call_id, ids)
   if before then return before end
 end
-local codes = add(ids, given, given.again, false, levels)
+local codes = add(ids, given, given.again, false, priorities)
 note_call(call_id)
 return codes

@@ -354,7 +354,7 @@ local stages = {
   {'SSCAN', todos, of_states}, {'ZSCAN', scheduled, of_scheduled}, {'SSCAN', failed, of_states}, {'ZSCAN', leases, of_leases},
   {'HSCAN', owners, of_owners}, {'HSCAN', runtime, of_records(runtime, 'p', nil, 'runtime')}, {'HSCAN', key('slots'), of_slots},
   {'ZSCAN', key('places'), of_places}, {'HSCAN', key('groups'), of_records(key('groups'))},
-  {'HSCAN', key('priorities'), used_by('priority', of_records(key('priorities'), '[ptwsfd]', nil, 'priorities', rank))},
+  {'HSCAN', key('priorities'), used_by('priority', of_records(key('priorities'), '[ptwsfd]', nil, 'priorities', read_priority))},
   {'FIELDS', key('rerun'), used_by('rerun', of_records(key('rerun'), 'p'))},
   {'FIELDS', payload, of_records(payload)}, {'HSCAN', attempts, of_records(attempts, nil, clear, 'attempts')},
   {'HSCAN', crashes, of_records(crashes, nil, clear, 'crashes')}, {'FIELDS', errors, of_records(errors, nil, clear)},

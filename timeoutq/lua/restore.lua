@@ -27,7 +27,7 @@ if tonumber(ARGV[2]) > 0 and was_called(call_id) then
   return table.concat(codes)
 end
 local sets, dues, acked = {t = {}, d = {}, f = {}}, {}, {}
-local earliest, count, seen, ranked, levels = nil, 0, {}, {}, given.priorities or {}
+local earliest, count, seen, rows, priorities = nil, 0, {}, {}, given.priorities or {}
 if given.priorities then redis.call('HLEN', key('priorities')) end
 -- of each record: its key, its values by position, and what is to be written
 local records = {
@@ -39,8 +39,8 @@ for i = 1, #ids do
   codes[i] = where[i] or seen[id] or 'A'
   if codes[i] == 'A' then
     seen[id], count = letter, count + 1
-    local level = rank(levels[i])
-    if level then ranked[#ranked + 1], ranked[#ranked + 2] = id, level end
+    local priority = read_priority(priorities[i])
+    if priority then rows[#rows + 1], rows[#rows + 2] = id, priority end
     if letter ~= 'd' then regroup({id}, groups[i]) end
     if letter == 's' then
       dues[#dues + 1], dues[#dues + 2] = time, id
@@ -62,9 +62,9 @@ end
 for _, record in ipairs(records) do
   if #record[3] > 0 then redis.call('HSET', record[1], unpack(record[3])) end
 end
-if #ranked > 0 then
+if #rows > 0 then
   if not has('priority') then use('priority', true) end
-  redis.call('HSET', key('priorities'), unpack(ranked))
+  redis.call('HSET', key('priorities'), unpack(rows))
 end
 if #sets.t > 0 then ready(sets.t) end
 if #sets.d > 0 then keep(sets.d, acked) end

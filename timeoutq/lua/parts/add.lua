@@ -34,18 +34,18 @@ end
 
 -- add_some: add() where a state knows some of the ids, or where there is more to write. where[i] is the letter of the state that
 -- holds ids[i], and `known` says how many of the ids are in any
-local function add_some(ids, given, again, due, levels, where, known)
+local function add_some(ids, given, again, due, priorities, where, known)
   local group = given.group or ''
   local payloads, groups = given.payloads or {}, given.groups or {}
   local fresh, codes, seen, twice = {}, {}, {}, false
-  local chosen, up, had = levels and chosen_of(ids, levels, where) or seen, {}, nil
-  if levels and known > 0 then up, had = raised_by(ids, where, levels, chosen, given.improve) end
+  local chosen, changes, before = priorities and chosen_of(ids, priorities, where) or seen, {}, nil
+  if priorities and known > 0 then changes, before = raised_by(ids, where, priorities, chosen, given.improve) end
   for i = 1, #ids do
     local id, state = ids[i], where[i]
     local first = (chosen[id] or i) == i
-    if first and (not state or again and (state == 'd' or state == 'f') or up[i] == 'back') then
+    if first and (not state or again and (state == 'd' or state == 'f') or changes[i] == 'back') then
       seen[id], fresh[#fresh + 1], codes[i] = i, i, 'A'
-    elseif up[i] then
+    elseif changes[i] then
       seen[id], codes[i] = i, 'r'
     else
       codes[i] = state and not seen[id] and state or (due and 's' or 't')
@@ -67,7 +67,7 @@ local function add_some(ids, given, again, due, levels, where, known)
       own[#own + 1] = groups[i]
     end
   end
-  if #bodies > 0 or next(up) then redis.call('HLEN', payload) end
+  if #bodies > 0 or next(changes) then redis.call('HLEN', payload) end
   if group ~= '' or #own > 0 then redis.call('HLEN', key('groups')) end
   if #back > 0 then
     may_clear()
@@ -75,8 +75,8 @@ local function add_some(ids, given, again, due, levels, where, known)
     clear(back)
   end
   if #bodies > 0 then redis.call('HSET', payload, unpack(bodies)) end
-  if next(up) then raise(ids, where, levels, up, had, payloads) end
-  if grade and (levels or has('priority')) then grade(ids, fresh, where, levels) end
+  if next(changes) then raise(ids, where, priorities, changes, before, payloads) end
+  if store_priorities and (priorities or has('priority')) then store_priorities(ids, fresh, where, priorities) end
   if #own > 0 then
     -- the group of a task goes before the group of all
     regroup(names, group)
@@ -112,16 +112,16 @@ local function add_some(ids, given, again, due, levels, where, known)
 end
 
 -- add: put the ids that no state knows into todos, or into scheduled when `due` is given; `again` brings done and
--- failed ones back. `given` are the sections of the call: of them, `group`, `payloads`, `groups`, `improve` and, by `levels`, the
--- priorities are read. An id that is named twice has the payload and the group of the first time, or of the time with the highest
--- priority. Answers a letter per id.
-local function add(ids, given, again, due, levels)
+-- failed ones back. `given` are the sections of the call: of them, `group`, `payloads`, `groups` and `improve` are read.
+-- `priorities` is what priorities_of() gives. An id that is named twice has the payload and the group of the first time, or of
+-- the time with the highest priority. Answers a letter per id.
+local function add(ids, given, again, due, priorities)
   local where, known = find_all(ids)
   local group = given.group or ''
-  if known == 0 and not due and not given.payloads and not given.groups and not levels and not has('priority') then
+  if known == 0 and not due and not given.payloads and not given.groups and not priorities and not has('priority') then
     return fresh_ones(ids, group)
   end
-  return rarely('add_some')(ids, given, again, due, levels, where, known)
+  return rarely('add_some')(ids, given, again, due, priorities, where, known)
 end
 
 -- read_ids: ARGV[at..] = count, id * count; gives the ids, and where they end

@@ -27,7 +27,7 @@ local function finish(from, ids, which)
       end
     end
   end
-  if unrank and not keeps and #ended > 0 then unrank(ended) end
+  if forget_priorities and not keeps and #ended > 0 then forget_priorities(ended) end
   if dates_done and #ended > 0 then
     local times = {}
     for i = 1, #ended do

@@ -4,10 +4,10 @@
 -- The score of a task in the lane of its host is the time at which the task became ready, in ms, minus 2^41 for each point of
 -- priority. So the task with the highest priority goes first, and among equals the task that has waited longest
 local point = 2199023255552 -- 2^41
-local ahead_of, unrank
+local ahead_of, forget_priorities
 
--- rank: the priority that a word says; nil for one that is none
-local function rank(word)
+-- read_priority: the priority that a word says; nil for a word that says none
+local function read_priority(word)
   local found = word and string.find(word, '^%-?%d%d?%d?%d?$') and tonumber(word)
   if found and found >= -1000 and found <= 1000 then return found end
 end
@@ -17,12 +17,12 @@ if uses then
   function ahead_of(ids)
     if #ids == 0 or not has('priority') then return nil end
     local ahead = redis.call('HMGET', key('priorities'), unpack(ids))
-    for i = 1, #ids do ahead[i] = (rank(ahead[i]) or 0) * point end
+    for i = 1, #ids do ahead[i] = (read_priority(ahead[i]) or 0) * point end
     return ahead
   end
 
-  -- unrank: forget the priorities of these tasks
-  function unrank(ids)
+  -- forget_priorities: these tasks have no priority any more
+  function forget_priorities(ids)
     if has('priority') then redis.call('HDEL', key('priorities'), unpack(ids)) end
   end
 end

@@ -1,10 +1,10 @@
 -- raise: a put that gives a priority also raises tasks that are there already with a lower one
 -- PARTS switch priority ready
-local chosen_of, raised_by, raise, grade
+local chosen_of, raised_by, raise, store_priorities
 
--- levels_of: the priorities of a put: levels[i] is the priority of ids[i], or false if this task has none; nil if the put has no
--- priority at all. If a priority cannot be used, gives nil and an error: the verb replies with the error and writes nothing
-local function levels_of(ids, given)
+-- priorities_of: the priorities that a put gives: priorities[i] is that of ids[i], or false for none; nil if the put gives none at
+-- all. If a priority cannot be used, gives nil and an error: the verb replies with the error and writes nothing
+local function priorities_of(ids, given)
   if #ids == 0 then return nil end
   if not polite then
     return nil, {err = 'PRIORITY this queue is not polite, and ready tasks of a queue that is not polite have no order: make it '
@@ -13,12 +13,12 @@ local function levels_of(ids, given)
   -- fail on keys of a foreign type, and for lack of rights, before anything is written
   redis.call('HLEN', key('priorities'))
   redis.call('HLEN', key('rerun'))
-  local levels, own = {}, given.priorities or {}
+  local priorities, own = {}, given.priorities or {}
   local names, groups = hosts_of(ids, given.group), given.groups or {}
   for i = 1, #ids do
     local word = own[i] or given.priority
-    levels[i] = rank(word) or false
-    if word and not levels[i] then
+    priorities[i] = read_priority(word) or false
+    if word and not priorities[i] then
       return nil, {err = 'PRIORITY a priority is a whole number from -1000 to 1000, not ' .. string.gsub(string.sub(word, 1, 20), '%c', '?')}
     elseif word and not (groups[i] or names[i]) then
       local id = string.gsub(string.sub(ids[i], 1, 80), '%c', '?')
@@ -26,81 +26,82 @@ local function levels_of(ids, given)
         .. 'mean nothing: put it with group=, or without a priority'}
     end
   end
-  return levels
+  return priorities
 end
 
 if polite then
   -- chosen_of: for each id, the place that counts: if a put names an id several times, the place with the highest priority. A
   -- place without a priority gives a new task the priority 0, and says nothing of a task that is there already
-  function chosen_of(ids, levels, where)
+  function chosen_of(ids, priorities, where)
     local chosen = {}
     for i = 1, #ids do
-      local before = chosen[ids[i]]
-      if not before or levels[i] and levels[i] > (levels[before] or where[i] and -math.huge or 0) then chosen[ids[i]] = i end
+      local other, priority = chosen[ids[i]], priorities[i]
+      if not other or priority and priority > (priorities[other] or where[i] and -math.huge or 0) then chosen[ids[i]] = i end
     end
     return chosen
   end
 
-  -- raised_by: what a put with priorities does to each task that the queue has already. found[i] is 'up': ids[i] waits for a claim,
-  -- and gets the higher priority; 'marked': ids[i] is in progress, and runs once more; 'back': ids[i] is done, and comes back;
-  -- nil: nothing. 'marked' and 'back' only for tasks with improve: `improve` is nil for none, {} for all, or a list of places;
-  -- of an id that is named several times, one place is enough.
-  -- where[i] is the state: t todos, w waiting, s scheduled, p in progress, d done. Gives `found`, and the priorities before
-  function raised_by(ids, where, levels, chosen, improve)
-    local found, all = {}, improve and #improve == 0
-    local had, improves = redis.call('HMGET', key('priorities'), unpack(ids)), {}
+  -- raised_by: what a put with priorities does to each task that the queue has already. changes[i] is 'up': ids[i] waits for a
+  -- claim, and gets the higher priority; 'marked': ids[i] is in progress, and runs once more; 'back': ids[i] is done, and comes
+  -- back; nil: nothing. 'marked' and 'back' only for tasks with improve: `improve` is nil for none, {} for all, or a list of
+  -- places; of an id that is named several times, one place is enough.
+  -- where[i] is the state: t todos, w waiting, s scheduled, p in progress, d done. Gives `changes`, and the priorities before
+  function raised_by(ids, where, priorities, chosen, improve)
+    local changes, all = {}, improve and #improve == 0
+    local before, improves = redis.call('HMGET', key('priorities'), unpack(ids)), {}
     for _, at in ipairs(improve or {}) do improves[ids[tonumber(at)]] = true end
     for i = 1, #ids do
-      local state, level = where[i], levels[i]
-      if state and level and chosen[ids[i]] == i then
-        local more = level > (rank(had[i]) or 0)
+      local state, priority = where[i], priorities[i]
+      if state and priority and chosen[ids[i]] == i then
+        local more = priority > (read_priority(before[i]) or 0)
         if state == 't' or state == 'w' or state == 's' then
-          found[i] = more and 'up' or nil
+          changes[i] = more and 'up' or nil
         elseif more and (all or improves[ids[i]]) and state == 'p' then
           local mark = redis.call('HGET', key('rerun'), ids[i])
-          if not mark or level > (rank(string.match(mark, '^%S+')) or 0) then found[i] = 'marked' end
+          if not mark or priority > (read_priority(string.match(mark, '^%S+')) or 0) then changes[i] = 'marked' end
         elseif more and (all or improves[ids[i]]) and state == 'd' then
-          found[i] = 'back'
+          changes[i] = 'back'
         end
       end
     end
-    return found, had
+    return changes, before
   end
 
   -- raise: write the new priorities, payloads and marks that raised_by() has found. Done tasks come back in add()
-  function raise(ids, where, levels, found, had, bodies)
+  function raise(ids, where, priorities, changes, before, bodies)
     local names
     for i = 1, #ids do
-      if (found[i] == 'up' or found[i] == 'marked') and not has('priority') then use('priority', true) end
-      if found[i] == 'marked' then
+      if (changes[i] == 'up' or changes[i] == 'marked') and not has('priority') then use('priority', true) end
+      if changes[i] == 'marked' then
         if not has('rerun') then use('rerun', true) end
-        redis.call('HSET', key('rerun'), ids[i], levels[i] .. ' ' .. (bodies[i] and '1' .. bodies[i] or '0'))
-      elseif found[i] == 'up' then
+        redis.call('HSET', key('rerun'), ids[i], priorities[i] .. ' ' .. (bodies[i] and '1' .. bodies[i] or '0'))
+      elseif changes[i] == 'up' then
         if bodies[i] then redis.call('HSET', payload, ids[i], bodies[i]) end
-        redis.call('HSET', key('priorities'), ids[i], levels[i])
+        redis.call('HSET', key('priorities'), ids[i], priorities[i])
         if where[i] == 'w' then
           names = names or hosts_of(ids)
-          local less = ((rank(had[i]) or 0) - levels[i]) * point
+          local less = ((read_priority(before[i]) or 0) - priorities[i]) * point
           if names[i] then redis.call('ZADD', key('host:' .. names[i]), 'XX', 'INCR', string.format('%.0f', less), ids[i]) end
         end
       end
     end
   end
 
-  -- grade: store the priorities of tasks that are added; a task that comes back without a priority keeps the priority that it had
-  function grade(ids, fresh, where, levels)
+  -- store_priorities: note the priorities of tasks that are added; a task that comes back without a priority keeps the priority
+  -- that it had
+  function store_priorities(ids, fresh, where, priorities)
     local rows, none = {}, {}
     for n = 1, #fresh do
       local i = fresh[n]
-      local level = levels and levels[i]
-      if level and level ~= 0 then
-        rows[#rows + 1], rows[#rows + 2] = ids[i], level
-      elseif level or not where[i] then
+      local priority = priorities and priorities[i]
+      if priority and priority ~= 0 then
+        rows[#rows + 1], rows[#rows + 2] = ids[i], priority
+      elseif priority or not where[i] then
         none[#none + 1] = ids[i]
       end
     end
     if #rows > 0 and not has('priority') then use('priority', true) end
     if #rows > 0 then redis.call('HSET', key('priorities'), unpack(rows)) end
-    if #none > 0 then unrank(none) end
+    if #none > 0 then forget_priorities(none) end
   end
 end

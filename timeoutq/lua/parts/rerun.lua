@@ -14,10 +14,10 @@ if uses then
   function renew(ids, marks)
     local gone = {}
     for i = 1, #ids do
-      local level, with, body = string.match(marks[i] or '', '^(%-?%d+) ([01])(.*)$')
-      if level then
+      local priority, with, body = string.match(marks[i] or '', '^(%-?%d+) ([01])(.*)$')
+      if priority then
         if with == '1' then redis.call('HSET', key('payload'), ids[i], body) end
-        if has('priority') then redis.call('HSET', key('priorities'), ids[i], level) end
+        if has('priority') then redis.call('HSET', key('priorities'), ids[i], priority) end
       end
       if marks[i] then gone[#gone + 1] = ids[i] end
     end
