@@ -17,7 +17,6 @@ import fcntl
 import os
 import re
 import socket
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -30,14 +29,13 @@ from typing import Any, BinaryIO
 
 from demo.exchange import Exchange, Header
 from demo.trail import Capture
+from timeoutq.urls.bodies import PIECE, Broken, Layer
 
 OPEN = ".open"
 """The ending of a file that is not finished."""
 
 LARGEST = 1024 * 1024 * 1024
 """A file that has this many bytes is finished, and the next one begun; the size that archives usually have."""
-
-PIECE = 1024 * 1024
 
 CURES = {
     errno.ENOSPC: "free some space",
@@ -325,25 +323,12 @@ def _mended(path: Path, file: BinaryIO) -> Path | None:
 
 def end_of_whole_records(file: BinaryIO) -> tuple[int, int]:
     """Give where the last whole record of a file ends, and how many whole records there are."""
-    end = records = 0
-    unpacker = zlib.decompressobj(31)
-    read = 0
-    while data := file.read(PIECE):
-        read += len(data)
-        try:
-            while True:
-                piece = unpacker.decompress(data, PIECE)
-                if unpacker.eof:
-                    data = unpacker.unused_data
-                    end, records = read - len(data), records + 1
-                    unpacker = zlib.decompressobj(31)
-                else:
-                    data = unpacker.unconsumed_tail
-                if not data and len(piece) < PIECE:
-                    break
-        except zlib.error:
-            break
-    return end, records
+    layer = Layer("gzip")  # each record is a member of its own
+    with suppress(Broken):
+        while data := file.read(PIECE):
+            for _ in layer.feed(data):
+                pass
+    return layer.end, layer.members
 
 
 def finished(folder: str | Path) -> tuple[int, int]:
