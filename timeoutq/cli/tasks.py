@@ -161,32 +161,22 @@ def _put_or_schedule(queue: Queue, tasks: Iterable[Any], how: dict[str, Any]) ->
     return queue.put(*tasks, **how)
 
 
-def _put(
-    queue: Queue, tasks: list[str], file: Path | None, jsonl: bool, payload: str | None, as_json: bool,
-    how: dict[str, Any], intake: Intake | None = None, sitemaps: Sitemaps | None = None,
-) -> None:  # fmt: skip
-    intake, sitemaps = intake or Intake(), sitemaps or Sitemaps([])
-    if tasks and file is not None:
+def _put(queue: Queue, tasks: list[str], source: Source, how: dict[str, Any], as_json: bool) -> None:
+    """Put the tasks that are named, or else those of the source."""
+    intake = source.intake
+    if tasks and source.path is not None:
         raise InvalidInput("name tasks or give --file, not both")
-    if jsonl and payload is not None:
-        raise InvalidInput("give --payload or --jsonl, whose lines have their own, not both")
-    body: Any = None
-    if payload is not None:
-        try:
-            body = read_json(payload)
-        except ValueError as error:
-            raise InvalidInput(f"--payload is not JSON: {error}") from error
-    sitemaps.check(body, bool(tasks or jsonl or file is not None))
+    source.sitemaps.check(source.payload, bool(tasks or source.as_jsonl or source.path is not None))
     intake.check()
     if tasks and tasks != ["-"]:
-        if jsonl:
+        if source.as_jsonl:
             raise InvalidInput("--jsonl goes with --file or stdin, not with named tasks")
-        _put_named(queue, tasks, body, as_json, how, intake)
+        _put_named(queue, tasks, source, how, as_json)
     else:
-        if file is None and not tasks and not sitemaps.sources and piped_in() is None:
+        if source.path is None and not tasks and not source.sitemaps.sources and piped_in() is None:
             raise InvalidInput("name tasks, give --file, or pipe them in")
         _tell_new(queue)
-        counts = _put_stream(queue, Source(file, jsonl, body, sitemaps, intake), how)
+        counts = _put_stream(queue, source, how)
         sink = Sink(as_json)
         if as_json:
             sink.document(counts)
@@ -196,11 +186,22 @@ def _put(
     intake.end()
 
 
-def _put_named(
-    queue: Queue, tasks: list[str], body: Any, as_json: bool, how: dict[str, Any], intake: Intake
-) -> None:  # fmt: skip
+def _payload(given: str | None, jsonl: bool) -> Any:
+    """Read --payload; raises `InvalidInput` for what is not JSON, and beside --jsonl."""
+    if given is None:
+        return None
+    if jsonl:
+        raise InvalidInput("give --payload or --jsonl, whose lines have their own, not both")
+    try:
+        return read_json(given)
+    except ValueError as error:
+        raise InvalidInput(f"--payload is not JSON: {error}") from error
+
+
+def _put_named(queue: Queue, tasks: list[str], source: Source, how: dict[str, Any], as_json: bool) -> None:
     from timeoutq.model import Task, raw
 
+    body, intake = source.payload, source.intake
     given: Any = tasks if body is None else [Task(task, body) for task in tasks]
     if intake.is_needed:
         taken = [
@@ -303,18 +304,12 @@ def put(
     """
     if group is not None and group_by is not None:
         raise InvalidInput("give --group or --group-by, not both")
+    sitemaps = Sitemaps(sitemap or [], sitemap_data, max_urls, max_time)
+    intake = Intake(urls or bool(sitemap), group_by, lenient)
+    source = Source(file, jsonl, _payload(payload, jsonl), sitemaps, intake)
+    how = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable}
     with open_queue(queue, url, url_file) as opened:
-        _put(
-            opened,
-            given_ids(tasks),
-            file,
-            jsonl,
-            payload,
-            as_json,
-            {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable},
-            Intake(urls or bool(sitemap), group_by, lenient),
-            Sitemaps(sitemap or [], sitemap_data, max_urls, max_time),
-        )
+        _put(opened, given_ids(tasks), source, how, as_json)
 
 
 @app.command(rich_help_panel="Tasks in")
@@ -334,14 +329,8 @@ def schedule(
     from timeoutq import arguments
 
     arguments.due(at, after)
+    source = Source(file, jsonl, _payload(payload, jsonl))
+    due = {"at": at} if at is not None else {"after": after}
+    how = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable, **due}
     with open_queue(queue, url, url_file) as opened:
-        due = {"at": at} if at is not None else {"after": after}
-        _put(
-            opened,
-            given_ids(tasks),
-            file,
-            jsonl,
-            payload,
-            as_json,
-            {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable, **due},
-        )
+        _put(opened, given_ids(tasks), source, how, as_json)
