@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from timeoutq.cli.app import AsJson, Ids, Name, Url, UrlFile, app, new_words, open_queue, say
-from timeoutq.cli.intake import By, Intake, Sitemaps, place, voice
+from timeoutq.cli.intake import OWNER, By, Intake, Sitemaps, place, voice
 from timeoutq.cli.printing import Sink, bar, report
 from timeoutq.cli.reading import (
     LONGEST_LINE,
@@ -141,6 +141,7 @@ def _put_stream(queue: Queue, source: Source, how: dict[str, Any]) -> dict[str, 
             if progress:
                 source.intake.tell = voice(progress)
             for read, chunk in source.chunks():
+                source.intake.compare(chunk)
                 for answer, count in _put_or_schedule(queue, [chunk], how).counts().items():
                     counts[answer] = counts.get(answer, 0) + count
                 put += len(chunk)
@@ -175,7 +176,7 @@ def _put(queue: Queue, tasks: list[str], source: Source, how: dict[str, Any], as
     else:
         if source.path is None and not tasks and not source.sitemaps.sources and piped_in() is None:
             raise InvalidInput("name tasks, give --file, or pipe them in")
-        _tell_new(queue)
+        _meet(queue, intake)
         counts = _put_stream(queue, source, how)
         sink = Sink(as_json)
         if as_json:
@@ -209,15 +210,18 @@ def _put_named(queue: Queue, tasks: list[str], source: Source, how: dict[str, An
             for number, task in enumerate(tasks, 1)
         ]
         given = [task for task in taken if task is not None]
-    _tell_new(queue)
+    _meet(queue, intake)
+    intake.compare(given)
     report(_put_or_schedule(queue, given, how), as_json)
 
 
-def _tell_new(queue: Queue) -> None:
+def _meet(queue: Queue, intake: Intake) -> None:
+    """Say that the queue is new, if another queue may have been meant; note which spider owns the queue."""
     with suppress(AccessDenied):  # a user who may only put needs no hint
         words = new_words(queue)
         if words:
             say(words)
+        intake.spider = queue.stats().settings.get(OWNER)
 
 
 File = Annotated[
@@ -301,6 +305,9 @@ def put(
     If --urls, --sitemap or --group-by refuses a URL, stderr says which URL, on
     which line, and why. All other URLs are put, and the exit code is 2, or 0
     with --lenient.
+
+    If the queue belongs to a Scrapy spider, stderr names the URLs that the spider
+    writes in another form. They are put as they stand.
     """
     if group is not None and group_by is not None:
         raise InvalidInput("give --group or --group-by, not both")
