@@ -78,7 +78,8 @@ class Fetcher:
     async def rules(self, site: str) -> Rules:
         """Fetch the robots.txt of a site.
 
-        One that cannot be had gives rules that say so; `GiveUp` is raised if its address cannot be asked at all.
+        One that cannot be had gives rules that say so. If its redirects lead nowhere, the site has no rules (RFC 9309,
+        2.3.1.2). `GiveUp` is raised if its address cannot be asked at all.
         """
         first = address = f"{site}/robots.txt"
         until = asyncio.get_running_loop().time() + self._settings.total
@@ -96,7 +97,7 @@ class Fetcher:
             except (httpx.InvalidURL, ValueError, PrivateAddress) as error:
                 if address == first:
                     raise GiveUp(str(error)) from error
-                break
+                return Rules()
             await self._keep(exchange, None)
             if body is not None:
                 # a long one takes a while to read, and others have work meanwhile
@@ -104,8 +105,8 @@ class Fetcher:
             try:
                 address = urljoin(address, _header(exchange, b"location"))
             except ValueError:
-                break
-        return Rules()  # redirects that lead nowhere: as if there were none (RFC 9309, 2.3.1.2)
+                return Rules()
+        return Rules()
 
     async def _keep(self, exchange: Exchange, before: Capture | None) -> Capture:
         if self._archive is None or not exchange.status:
