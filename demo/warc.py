@@ -201,30 +201,17 @@ class Archive:
     def _records(self, exchange: Exchange, before: Capture) -> tuple[bytes, Capture]:
         kept = BytesIO()
         writer = self._writer_of(kept, gzip=True, warc_version="1.1")
-        date = _date(exchange.began)
-        digest = _digest(writer, exchange.body)
+        date, digest = _date(exchange.began), _digest(writer, exchange.body)
+        profile = _profile(exchange, before, digest)
+        kind, body = ("revisit", b"") if profile else ("response", exchange.body)
+        about = {"WARC-Date": date}
+        if exchange.address:
+            about["WARC-IP-Address"] = exchange.address
+        about |= _about_revisit(exchange, before, profile) if profile else _about_response(exchange)
         head = self._head_of(
             f"{exchange.status} {_ascii(exchange.reason)}".strip(), _written(exchange.answered),
             protocol=_ascii(exchange.version),
         )  # fmt: skip
-        about = {"WARC-Date": date}
-        if exchange.address:
-            about["WARC-IP-Address"] = exchange.address
-        kind: str
-        body: bytes | bytearray
-        profile = _profile(exchange, before, digest)
-        if profile:
-            about |= {
-                "WARC-Profile": _REVISIT + profile,
-                "WARC-Refers-To-Target-URI": exchange.url,
-                "WARC-Refers-To-Date": before.date,
-                "WARC-Payload-Digest": before.digest,
-            }
-            kind, body = "revisit", b""
-        else:
-            if not exchange.is_whole:
-                about["WARC-Truncated"] = exchange.cut or "unspecified"
-            kind, body = "response", exchange.body
         answer = writer.create_warc_record(
             exchange.url, kind, BytesIO(body), len(body), warc_headers_dict=about, http_headers=head
         )
@@ -235,6 +222,19 @@ class Archive:
             return kept.getvalue(), before
         is_page = exchange.is_whole and 200 <= exchange.status < 300
         return kept.getvalue(), Capture(date, digest) if is_page else Capture()
+
+
+def _about_revisit(exchange: Exchange, before: Capture, profile: str) -> dict[str, str]:
+    return {
+        "WARC-Profile": _REVISIT + profile,
+        "WARC-Refers-To-Target-URI": exchange.url,
+        "WARC-Refers-To-Date": before.date,
+        "WARC-Payload-Digest": before.digest,
+    }
+
+
+def _about_response(exchange: Exchange) -> dict[str, str]:
+    return {} if exchange.is_whole else {"WARC-Truncated": exchange.cut or "unspecified"}
 
 
 def _profile(exchange: Exchange, before: Capture, digest: str) -> str:
