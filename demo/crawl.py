@@ -192,9 +192,7 @@ class Crawler:
 def _archive(settings: Settings) -> Archive | None:
     if not settings.warc:
         return None
-    # a page and its head, once as it came and once packed again
-    free = 2 * settings.max_bytes
-    return Archive(settings.warc, settings.agent, largest=settings.warc_bytes, free=free)
+    return Archive(settings.warc, settings.agent, largest=settings.warc_bytes, free=settings.room)
 
 
 def seen_after_visit(before: Seen, fetched: Fetched, recrawl: Recrawl) -> Seen:

@@ -54,7 +54,7 @@ class Crawling:
         """Run the whole; give the verdict. Raises `DemoError`, `ArchiveError` and the errors of the queue."""
         options = self._options
         if self._settings.warc:
-            warc.prepare(self._settings.warc, 2 * self._settings.max_bytes)
+            warc.prepare(self._settings.warc, self._settings.room)
         with ExitStack() as stack:
             logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timeoutq-demo-")))
             queue = stack.enter_context(place.open())

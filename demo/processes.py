@@ -27,6 +27,9 @@ HERE = Path(__file__).resolve().parent.parent
 LEASE = 2.0
 """Seconds: the pages of a killed worker wait for this long."""
 
+RETRY_AT_ONCE = "0.2,0.5,1,2,4"
+"""After how many seconds a page of the demo's own site is tried again."""
+
 
 class DemoError(Exception):
     """The demo cannot go on; the message says why."""
@@ -79,7 +82,7 @@ class Crawl:
     workers: int
     logs: Path
     settings: Settings = field(default_factory=Settings)
-    retry: str = "0.2,0.5,1,2,4"
+    retry: str = RETRY_AT_ONCE
     concurrency: int = 8
     running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict[int, "subprocess.Popen[bytes]"])
     helpers: list[subprocess.Popen[bytes]] = field(default_factory=list["subprocess.Popen[bytes]"])

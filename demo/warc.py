@@ -28,14 +28,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from demo.exchange import Exchange, Header
+from demo.settings import Settings
 from demo.trail import Capture
 from timeoutq.urls.bodies import PIECE, Broken, Layer
 
 OPEN = ".open"
 """The ending of a file that is not finished."""
-
-LARGEST = 1024 * 1024 * 1024
-"""A file that has this many bytes is finished, and the next one begun; the size that archives usually have."""
 
 CURES = {
     errno.ENOSPC: "free some space",
@@ -80,7 +78,7 @@ def prepare(folder: str | Path, free: int) -> None:
 class Archive:
     """The files of one process in the folder of an archive."""
 
-    def __init__(self, folder: str | Path, agent: str, *, largest: int = LARGEST, free: int = 0) -> None:
+    def __init__(self, folder: str | Path, agent: str, *, largest: int = Settings.warc_bytes, free: int = 0) -> None:
         """Open the archive, and mend what processes that were killed have left; raises `ArchiveError`."""
         prepare(folder, free)
         self._folder = Path(folder).absolute()
