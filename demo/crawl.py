@@ -4,7 +4,8 @@
 (see `settings.py`). A page that answers 429 or 5xx, too late or not at all is tried again as the retry policy says. A
 page that answers another 4xx, or that robots.txt forbids, is given up. A redirect is a task of its own. A host that
 says Retry-After is left alone for that long. When the archive cannot be written, nothing is acked any more: the page is
-given back, and the worker drains.
+given back, and the worker drains. When only the file of results cannot be written, the attempt fails: the page is
+tried again, and the crawl goes on.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Each process writes files of its own. When `write` returns, the records are on the disk, so a page is acked only after
 it is in the archive. While a file is written, its name ends in `.open`, and the file is locked; when the file is large
 enough, or the process ends, it loses this ending. A process that was killed leaves a file that ends in `.open`, perhaps
-with a torn record at its end: the next process that opens the archive cuts the torn record off (`mend`).
+with a torn record at its end: the next process that opens the archive cuts the torn record off (`mend`). All this holds
+for kill -9. A power cut may lose a file that was begun or finished moments before: the folder itself is not synced.
 
 After an error of the disk, every further `write` raises `ArchiveError`: the caller stops claiming. `fetcher.py` calls
 `write`.
