@@ -25,7 +25,7 @@ from demo.hosts import Host, expected, generate
 from demo.links import canonical, origin
 from demo.options import Options
 from demo.place import Place
-from demo.processes import Crawl, DemoError, Interrupts, free_port, wait_for_site
+from demo.processes import DemoError, Interrupts, Processes, free_port, wait_for_site
 from demo.report import progress, told
 from demo.seeds import Seeds
 from demo.settings import Settings
@@ -60,7 +60,7 @@ class Crawling:
             queue = stack.enter_context(place.open())
             has_patterns = bool(self._settings.include or self._settings.exclude)
             settings = replace(self._settings, queue=queue.name, outside=str(logs) if has_patterns else "")
-            work = Crawl(
+            work = Processes(
                 queue, place.address, options.workers, logs, settings, options.retry, interrupts=self._interrupts
             )
             stack.callback(work.stop)
@@ -77,7 +77,7 @@ class Crawling:
         if not self._options.as_json:
             self._console.print(line, highlight=False)
 
-    def _finished(self, work: Crawl, verdict: dict[str, Any]) -> dict[str, Any]:
+    def _finished(self, work: Processes, verdict: dict[str, Any]) -> dict[str, Any]:
         """Add what is known when all processes have ended."""
         work.stop()
         summary = summarise(work.queue, recrawl=self._settings.recrawl)
@@ -92,7 +92,7 @@ class Crawling:
             found["warc"] = {"folder": self._settings.warc, "files": files, "bytes": size}
         return found
 
-    def _crawl_own(self, work: Crawl) -> dict[str, Any]:
+    def _crawl_own(self, work: Processes) -> dict[str, Any]:
         """Crawl the demo's own site, or a folder, and compare with a plain traversal."""
         site = self._options.site
         port = free_port()
@@ -105,7 +105,7 @@ class Crawling:
         self._tell("drained; now the same links, one after the other, without a queue …")
         return judge(work.queue, start, seconds, work.killed)
 
-    def _crawl_foreign(self, work: Crawl) -> dict[str, Any]:
+    def _crawl_foreign(self, work: Processes) -> dict[str, Any]:
         """Crawl somebody's site, until nothing is left, or until Ctrl-C if pages are visited again."""
         first = canonical(self._options.url) if self._options.url is not None else None
         seeds = Seeds(work.settings, lambda line: typer.echo(f"demo: {safe(line)}", err=True))
@@ -124,7 +124,7 @@ class Crawling:
         }  # fmt: skip
         return {**verdict, "seeds": {"put": seeds.put, "outside": seeds.outside, "refused": seeds.refused}}
 
-    def _crawl(self, work: Crawl, first: str | None, every: int, seeds: Seeds | None = None) -> float:
+    def _crawl(self, work: Processes, first: str | None, every: int, seeds: Seeds | None = None) -> float:
         """Put the first pages, start the processes, and watch until it is over; give the seconds it took.
 
         If workers are to be killed, one is killed after each `every` pages.
@@ -139,7 +139,7 @@ class Crawling:
         kill = killer(work, self._options.most_kills, self._options.kill, every)
         return watch(work, kill, self._console, self._options.as_json)
 
-    def _crawl_hosts(self, work: Crawl, count: int) -> dict[str, Any]:
+    def _crawl_hosts(self, work: Processes, count: int) -> dict[str, Any]:
         """Crawl the generated hosts from the first of them, and judge by their log."""
         made = generate(count)
         port = free_port(made[0].address)
@@ -162,7 +162,9 @@ class Crawling:
         work.stop()  # what is still being visited is logged now
         return {**told_of, **self._manners(work, made, port, done, failed)}
 
-    def _manners(self, work: Crawl, made: list[Host], port: int, done: set[str], failed: set[str]) -> dict[str, Any]:
+    def _manners(
+        self, work: Processes, made: list[Host], port: int, done: set[str], failed: set[str]
+    ) -> dict[str, Any]:
         """Judge by the log of the hosts whether the crawl was polite to each, and by the queue whether all is done."""
         processes = work.workers + work.killed
         right = expected(made, port)
@@ -192,7 +194,7 @@ class Crawling:
         }
 
 
-def watch(crawl: Crawl, kill: Callable[[int], bool], console: Console, quiet: bool) -> float:
+def watch(crawl: Processes, kill: Callable[[int], bool], console: Console, quiet: bool) -> float:
     """Show the crawl until nothing is left to do, and kill workers on the way; give the seconds that the crawl took.
 
     Raises `DemoError` when nothing is done any more.
@@ -222,7 +224,7 @@ def watch(crawl: Crawl, kill: Callable[[int], bool], console: Console, quiet: bo
             time.sleep(0.02 if kill(stats.done) else 0.1)
 
 
-def killer(work: Crawl, kills: int, until_the_end: bool, every: int) -> Callable[[int], bool]:
+def killer(work: Processes, kills: int, until_the_end: bool, every: int) -> Callable[[int], bool]:
     """Give a function that kills a worker when it is time; call it often, with the number of pages that are done.
 
     It kills `kills` workers that hold leases, one after each `every` pages; with `until_the_end` it kills any worker,

@@ -74,7 +74,7 @@ class Interrupts:
 
 
 @dataclass
-class Crawl:
+class Processes:
     """The processes of one crawl, and what happened to them."""
 
     queue: Queue

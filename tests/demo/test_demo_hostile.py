@@ -28,7 +28,7 @@ from demo.bounded import SMALL, ParserLost, Reader, Refused
 from demo.crawl import crawler, fetch
 from demo.crawls import members
 from demo.links import MOST_LINKS, read
-from demo.processes import Crawl
+from demo.processes import Processes
 from demo.robots import LONGEST, MOST_HELD, Memory, Rules, rules_of
 from demo.settings import Settings
 from tests.rig.waiting import wait_until
@@ -416,11 +416,11 @@ def memory(pid: int) -> float:
 
 
 @contextmanager
-def crawling(folder: Path, workers: int, **given: float) -> Iterator[Crawl]:
+def crawling(folder: Path, workers: int, **given: float) -> Iterator[Processes]:
     """A queue on a private server, and worker processes of the demo."""
     with EmbeddedServer() as server, Queue("hostile", server.url) as queue:
         settings = Settings(site="origin", allow_private=True, robots=False, **given)  # type: ignore[arg-type]  # of floats
-        work = Crawl(queue, server.url, workers, folder, settings, retry="0.1")
+        work = Processes(queue, server.url, workers, folder, settings, retry="0.1")
         try:
             for _ in range(workers):
                 work.start_worker()
