@@ -10,8 +10,8 @@ import math
 import random
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from demo.verdict import Terms, judge_tasks, judge_visits, read_log
 from timeoutq import Queue, State
 from timeoutq.text import safe
 from timeoutq.watch.draw import render
-from timeoutq.watch.snapshot import snapshot
+from timeoutq.watch.snapshot import Snapshot, snapshot
 
 LEFT_ALONE = 120.0
 """A crawl has gone wrong when nothing is done for this long, seconds; one that visits pages again may rest for days."""
@@ -194,34 +194,49 @@ class Crawling:
         }
 
 
-def watch(crawl: Processes, kill: Callable[[int], bool], console: Console, quiet: bool) -> float:
+def watch(work: Processes, kill: Callable[[int], bool], console: Console, quiet: bool) -> float:
     """Show the crawl until nothing is left to do, and kill workers on the way; give the seconds that the crawl took.
 
     Raises `DemoError` when nothing is done any more.
     """
     began = moved = time.monotonic()
-    said = 0.0
     before = -1
-    most = math.inf if crawl.settings.recrawl else max(LEFT_ALONE, 2 * crawl.settings.most_pause)
-    live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal and not quiet else None
-    with live or ExitStack():
+    most = math.inf if work.settings.recrawl else max(LEFT_ALONE, 2 * work.settings.most_pause)
+    with _screen(work, console, quiet) as show:
         while True:
-            seen = snapshot(crawl.queue)
+            seen = snapshot(work.queue)
+            show(seen)
             stats = seen.stats
-            if live is not None:
-                live.update(render(seen, console.width, min(24, console.height)), refresh=True)
-            elif not quiet and time.monotonic() - said >= 1:
-                said = time.monotonic()
-                line = progress(stats, polite.held_back(crawl.queue), crawl.killed)
-                console.print(f"{said - began:5.1f} s  {line}", highlight=False, soft_wrap=True)
-            if stats.known and polite.over(crawl.queue):
+            if stats.known and polite.over(work.queue):
                 return time.monotonic() - began
-            crawl.check()
+            work.check()
             if stats.done + stats.failed != before:
                 before, moved = stats.done + stats.failed, time.monotonic()
             elif time.monotonic() - moved > most:
                 raise DemoError(f"nothing was done for {time.monotonic() - moved:.0f} s: {stats}")
             time.sleep(0.02 if kill(stats.done) else 0.1)
+
+
+@contextmanager
+def _screen(work: Processes, console: Console, quiet: bool) -> Generator[Callable[[Snapshot], None]]:
+    """Give a function that shows how far the crawl is: on a terminal as the dashboard does, else as a line each second."""
+    if quiet:
+        yield lambda seen: None
+    elif console.is_terminal:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            yield lambda seen: live.update(render(seen, console.width, min(24, console.height)), refresh=True)
+    else:
+        began = time.monotonic()
+        said = -math.inf
+
+        def show(seen: Snapshot) -> None:
+            nonlocal said
+            if time.monotonic() - said >= 1:
+                said = time.monotonic()
+                line = progress(seen.stats, polite.held_back(work.queue), work.killed)
+                console.print(f"{said - began:5.1f} s  {line}", highlight=False, soft_wrap=True)
+
+        yield show
 
 
 def killer(work: Processes, kills: int, until_the_end: bool, every: int) -> Callable[[int], bool]:
