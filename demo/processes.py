@@ -1,6 +1,6 @@
 """The processes of a crawl: started, killed on purpose, and ended by pid, also when Ctrl-C comes at a bad moment.
 
-`crawls.py` calls this, for a crawl of one site and of many hosts.
+`course.py` calls this, for a crawl of one site and of many hosts.
 """
 
 from __future__ import annotations

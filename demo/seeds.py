@@ -1,4 +1,4 @@
-"""Where a crawl begins: its first page, and the pages that sitemaps name. `crawls.py` puts them.
+"""Where a crawl begins: its first page, and the pages that sitemaps name. `course.py` puts them.
 
 A sitemap is read before the crawl begins, within the limits of `timeoutq.urls`: it may be huge, nested, packed like a
 bomb, or no sitemap at all. What it names is held to the patterns of the crawl, and its downloads keep to the public

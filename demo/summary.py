@@ -1,7 +1,7 @@
 """What a crawl did, by host and by kind of error, and how often it visited its pages: read from the queue at its end.
 
 The figures are the queue's own, so they count what killed workers did, too, and what was done before a crawl that is
-kept was started again. `crawls.py` asks for them, `report.py` shows them.
+kept was started again. `course.py` asks for them, `report.py` shows them.
 """
 
 from __future__ import annotations

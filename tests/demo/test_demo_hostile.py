@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 
 from demo.bounded import SMALL, ParserLost, Reader, Refused
+from demo.course import members
 from demo.crawl import crawler, fetch
-from demo.crawls import members
 from demo.links import MOST_LINKS, read
 from demo.processes import Processes
 from demo.robots import LONGEST, MOST_HELD, Memory, Rules, rules_of

@@ -25,7 +25,7 @@ import typer
 from rich.console import Console
 
 from demo import outside
-from demo.crawls import members
+from demo.course import members
 from demo.options import RETRY, RETRY_FOR_DAYS, Options, settings_of
 from demo.report import tell
 from demo.scope import Scope

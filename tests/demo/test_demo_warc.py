@@ -23,8 +23,8 @@ import pytest
 from rich.console import Console
 
 from demo import warc
+from demo.course import Course, members
 from demo.crawl import Crawler
-from demo.crawls import Crawling, members
 from demo.exchange import Exchange
 from demo.options import Options
 from demo.processes import Interrupts, Processes
@@ -493,8 +493,8 @@ async def test_what_killed_workers_have_left_is_finished_at_the_end_of_a_crawl(t
     with fake_queue() as queue:
         assert isinstance(queue, Queue)
         work = Processes(queue, "redis://127.0.0.1:1/0", 1, tmp_path)
-        crawling = Crawling(Options(as_json=True), Settings(warc=str(folder)), Console(), Interrupts())
-        told = crawling._finished(work, {"pages": 0})
+        course = Course(Options(as_json=True), Settings(warc=str(folder)), Console(), Interrupts())
+        told = course._finished(work, {"pages": 0})
     assert told["warc"]["files"] == 1
     assert not in_work(folder)
     assert len(answers(folder)) == 3  # a request was torn

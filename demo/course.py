@@ -1,4 +1,4 @@
-"""Crawls from their first page to the verdict: seeds the queue, runs workers and cleaners, kills some, and judges.
+"""The course of a crawl: seeds the queue, runs workers and cleaners, kills some, and judges what came of it.
 
 A crawl of the demo's own site is compared with a plain traversal of the same links; one of many hosts is judged by the
 log of these hosts; of somebody else's site, nobody knows what it should have had. `command.py` calls this.
@@ -41,8 +41,8 @@ LEFT_ALONE = 120.0
 """A crawl has gone wrong when nothing is done for this long, seconds; one that visits pages again may rest for days."""
 
 
-class Crawling:
-    """One crawl, as the options say. Whatever happens, no process and no temporary file is left behind."""
+class Course:
+    """One crawl from its first page to the verdict. Whatever happens, no process and no temporary file is left."""
 
     def __init__(self, options: Options, settings: Settings, console: Console, interrupts: Interrupts) -> None:
         self._options = options
@@ -219,7 +219,7 @@ def watch(work: Processes, kill: Callable[[int], bool], console: Console, quiet:
 
 @contextmanager
 def _screen(work: Processes, console: Console, quiet: bool) -> Generator[Callable[[Snapshot], None]]:
-    """Give a function that shows how far the crawl is: on a terminal as the dashboard does, else as a line each second."""
+    """Give a function that shows how far the crawl is: like the dashboard on a terminal, else in lines."""
     if quiet:
         yield lambda seen: None
     elif console.is_terminal:
