@@ -19,7 +19,7 @@ from demo.course import Course
 from demo.options import Options
 from demo.place import Place
 from demo.processes import DemoError, Interrupts
-from demo.report import say, tell_where
+from demo.report import say_result, say_where
 from demo.settings import Settings
 from demo.warc import ArchiveError
 from timeoutq.embedded import EmbeddedServer
@@ -82,8 +82,8 @@ def run(given: Options, settings: Settings) -> None:
             address = given.redis or stack.enter_context(EmbeddedServer(given.state)).url
             name = given.queue or (KEPT_NAME if given.state is not None else None)
             verdict = Course(given, settings, console, interrupts).run(Place(address, name, given.kept))
-            say(verdict, console, given.as_json)
-            where = partial(tell_where, verdict["queue"], address, private=given.redis is None)
+            say_result(verdict, console, given.as_json)
+            where = partial(say_where, verdict["queue"], address, private=given.redis is None)
             if given.state is not None:
                 typer.echo(f"queue {verdict['queue']} is kept in {given.state}: the same command goes on", err=True)
             elif given.keep and given.redis is None:

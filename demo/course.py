@@ -26,7 +26,7 @@ from demo.links import canonical, origin
 from demo.options import Options
 from demo.place import Place
 from demo.processes import DemoError, Interrupts, Processes, free_port, wait_for_site
-from demo.report import progress, told
+from demo.report import words_of_progress, words_of_rules
 from demo.seeds import Seeds
 from demo.settings import Settings
 from demo.summary import summarise
@@ -64,7 +64,7 @@ class Course:
                 queue, place.address, options.workers, logs, settings, options.retry, interrupts=self._interrupts
             )
             stack.callback(work.stop)
-            self._tell(told(settings, options.per_host))
+            self._say(words_of_rules(settings, options.per_host))
             if options.guest:
                 polite.set_up(queue, settings.delay, options.per_host)
             if options.hosts is not None:
@@ -73,7 +73,7 @@ class Course:
                 return self._finished(work, self._crawl_foreign(work))
             return self._finished(work, self._crawl_own(work))
 
-    def _tell(self, line: str) -> None:
+    def _say(self, line: str) -> None:
         if not self._options.as_json:
             self._console.print(line, highlight=False)
 
@@ -81,7 +81,7 @@ class Course:
         """Add what is known when all processes have ended."""
         work.stop()
         summary = summarise(work.queue, recrawl=self._settings.recrawl)
-        found = {**verdict, **summary.told()}
+        found = {**verdict, **summary.figures()}
         if summary.again is not None:
             found["pages"] += summary.again.pages  # a page that is visited again is scheduled, never done
         if work.settings.outside:
@@ -102,7 +102,7 @@ class Course:
         assert start is not None
         wait_for_site(f"{start}healthz" if site is None else start, process)
         seconds = self._crawl(work, start, every=40)
-        self._tell("drained; now the same links, one after the other, without a queue …")
+        self._say("drained; now the same links, one after the other, without a queue …")
         return judge(work.queue, start, seconds, work.killed)
 
     def _crawl_foreign(self, work: Processes) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Course:
 
         If workers are to be killed, one is killed after each `every` pages.
         """
-        (seeds or Seeds(work.settings, self._tell)).plant(work.queue, first, self._options.sitemap)
+        (seeds or Seeds(work.settings, self._say)).plant(work.queue, first, self._options.sitemap)
         if not work.queue.stats().known:
             raise DemoError("no page to begin with: the sitemap names none that belongs to the crawl")
         for _ in range(work.workers):
@@ -233,7 +233,7 @@ def _screen(work: Processes, console: Console, quiet: bool) -> Generator[Callabl
             nonlocal said
             if time.monotonic() - said >= 1:
                 said = time.monotonic()
-                line = progress(seen.stats, polite.held_back(work.queue), work.killed)
+                line = words_of_progress(seen.stats, polite.held_back(work.queue), work.killed)
                 console.print(f"{said - began:5.1f} s  {line}", highlight=False, soft_wrap=True)
 
         yield show

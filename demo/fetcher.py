@@ -92,7 +92,7 @@ class Fetcher:
                 exchange.cut = _cut(error)
                 await self._keep(exchange, None)
                 late = isinstance(error, TimeoutError)
-                trouble = f"it took over {self._settings.total:g} s" if late else said(error)
+                trouble = f"it took over {self._settings.total:g} s" if late else words_of(error)
                 return Rules(reachable=False, trouble=trouble)
             except (httpx.InvalidURL, ValueError, PrivateAddress) as error:
                 if address == first:
@@ -159,7 +159,7 @@ class Fetcher:
             return GiveUp(str(error))
         if isinstance(error, TimeoutError):
             return Retry(reason=f"the page took over {self._settings.total:g} s")
-        return Retry(reason=said(error))
+        return Retry(reason=words_of(error))
 
     async def _body(self, exchange: Exchange, response: httpx.Response, is_page: bool) -> bytearray:
         """Read a body. Gives the unpacked bytes of a page, the bytes as they were sent of anything else.
@@ -216,6 +216,6 @@ def _header(exchange: Exchange, name: bytes) -> str:
     return next((value.decode("latin-1") for header, value in exchange.answered if header.lower() == name), "")
 
 
-def said(error: Exception) -> str:
-    """Say what an error of the network is."""
+def words_of(error: Exception) -> str:
+    """Give the words for an error of the network."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

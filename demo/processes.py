@@ -53,10 +53,10 @@ class Interrupts:
         else:
             raise KeyboardInterrupt
 
-    def wait(self, tell: Callable[[], object]) -> None:
-        """`tell` that one of the two is waited for, wait for it, and go on."""
+    def wait(self, say: Callable[[], object]) -> None:
+        """`say` that one of the two signals is waited for, wait for it, and go on."""
         with suppress(KeyboardInterrupt):
-            tell()
+            say()
             while True:
                 signal.pause()
 

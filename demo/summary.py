@@ -119,16 +119,16 @@ class Summary:
             if self.again is not None and seen is not None:
                 self.again.add(url, seen)
 
-    def told(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
         """Give it as a part of the result in JSON: the largest hosts, all kinds."""
         largest = nlargest(MOST_HOSTS, self.hosts, key=lambda name: self.hosts[name].pages)
         kinds = sorted(self.kinds, key=lambda name: (-self.kinds[name].pages, name))
-        told: dict[str, Any] = {
+        found: dict[str, Any] = {
             "hosts": len(self.hosts),
             "by_host": {name: asdict(self.hosts[name]) for name in largest},
             "by_error": {name: asdict(self.kinds[name]) for name in kinds},
         }
-        return told if self.again is None else {**told, "recrawl": asdict(self.again)}
+        return found if self.again is None else {**found, "recrawl": asdict(self.again)}
 
 
 def summarise(queue: Queue, *, recrawl: bool) -> Summary:
@@ -138,7 +138,7 @@ def summarise(queue: Queue, *, recrawl: bool) -> Summary:
         for record in records:
             found.add(record)
     if queue.stats().politeness is not None:
-        for told in queue.hosts.each():
-            if told.host in found.hosts:
-                found.hosts[told.host].visits = told.visits
+        for one in queue.hosts.each():
+            if one.host in found.hosts:
+                found.hosts[one.host].visits = one.visits
     return found
