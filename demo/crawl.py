@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 
 from demo import polite
 from demo.addresses import CheckedBackend
-from demo.bounded import ParserLost, Reader, Refused
+from demo.bounded import PageRefused, ParserLost, Reader
 from demo.fetcher import Fetched, Fetcher
 from demo.links import Page, canonical, origin
 from demo.outside import Outside
@@ -165,7 +165,7 @@ class Crawler:
     async def _read(self, html: bytes | bytearray, url: str) -> Page:
         try:
             return await self._reader.read(html, url)
-        except Refused as error:
+        except PageRefused as error:
             raise GiveUp(str(error)) from error
         except ParserLost as error:
             raise Retry(reason=str(error)) from error

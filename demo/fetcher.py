@@ -17,7 +17,7 @@ import httpx
 from demo.addresses import CheckedBackend, CheckedTransport, PrivateAddress
 from demo.exchange import Exchange
 from demo.links import is_html
-from demo.robots import HOPS, LONGEST, Rules, rules_of
+from demo.robots import HOPS, LONGEST_ROBOTS, Rules, rules_of
 from demo.settings import Settings
 from demo.trail import Capture, Seen
 from demo.warc import Archive
@@ -197,9 +197,9 @@ class Fetcher:
                 sent += part
                 for piece in body.feed(part):
                     found += piece
-                    if len(found) >= LONGEST:
+                    if len(found) >= LONGEST_ROBOTS:
                         exchange.cut = "length"
-                        return bytes(found[:LONGEST])
+                        return bytes(found[:LONGEST_ROBOTS])
             exchange.is_whole = True
             return bytes(found)
 

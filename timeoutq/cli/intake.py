@@ -106,12 +106,12 @@ class Intake:
         if not self.is_needed:
             return task
         from timeoutq.urls import domain, host, normalise
-        from timeoutq.urls.normal import LONGEST
+        from timeoutq.urls.normal import LONGEST_URL
 
         id = text(task) if isinstance(task, bytes) else task.task
         try:
-            if len(id) > LONGEST:
-                raise BadUrl(shown(id), url=id, reason=f"it has more than {LONGEST:,} characters")
+            if len(id) > LONGEST_URL:
+                raise BadUrl(shown(id), url=id, reason=f"it has more than {LONGEST_URL:,} characters")
             if "\r" in id:
                 reason = "it holds a CR (carriage return): end each line with LF or with CRLF"
                 raise BadUrl(shown(id), url=id, reason=reason)

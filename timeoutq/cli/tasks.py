@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 CHUNK = 5000
 
-PATIENCE = 1.0
+GATHERING = 1.0
 """How long the pages of slow sitemaps gather before they are put, seconds."""
 
 KEYS = ("task", "payload", "group", "priority", "improve")
@@ -97,13 +97,13 @@ class Source:
         chunk: list[bytes | Task] = []
         size = read = 0
         slow = bool(self.sitemaps.sources)
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + GATHERING
         for read, length, task in self._sitemaps() if slow else self._lines():
             chunk.append(task)
             size += length
             if len(chunk) >= CHUNK or size > 4 * 1024 * 1024 or (slow and time.monotonic() > until):
                 yield read, chunk
-                chunk, size, until = [], 0, time.monotonic() + PATIENCE
+                chunk, size, until = [], 0, time.monotonic() + GATHERING
         if chunk:
             yield read, chunk
 
