@@ -22,7 +22,7 @@ SMALL = 4 * 1024
 MEMORY = 240 * 1024 * 1024
 """What reading one page may take, bytes."""
 
-PATIENCE = 3.0
+CLOCK_TIMES = 3.0
 """How many times its processor time a page may take on the clock: the processor serves other processes, too."""
 
 START = 30.0
@@ -34,7 +34,7 @@ SLICE = 256 * 1024
 HERE = Path(__file__).resolve().parent.parent
 
 
-class Refused(Exception):
+class PageRefused(Exception):
     """The page cannot be read within its limits; the message says which."""
 
 
@@ -61,7 +61,7 @@ class Reader:
     async def read(self, html: bytes | bytearray, url: str) -> Page:
         """Find the title of a page and its links to the site.
 
-        Raises `Refused` when it would take too long, too much memory, or has too many links; `ParserLost` when the
+        Raises `PageRefused` when it would take too long, too much memory, or has too many links; `ParserLost` when the
         process was ended by somebody else.
         """
         if len(html) <= SMALL:
@@ -69,7 +69,7 @@ class Reader:
         async with self._lock:
             answer = await self._ask(html, url)
         if "refused" in answer:
-            raise Refused(answer["refused"])
+            raise PageRefused(answer["refused"])
         return Page(answer["title"], tuple(answer["links"]))
 
     async def close(self) -> None:
@@ -79,11 +79,11 @@ class Reader:
     async def _ask(self, html: bytes | bytearray, url: str) -> dict[str, Any]:
         process = self._process or await self._start()
         try:
-            async with asyncio.timeout(self._seconds * PATIENCE):
+            async with asyncio.timeout(self._seconds * CLOCK_TIMES):
                 line = await self._exchange(process, html, url)
         except TimeoutError:
             await self._end()
-            raise Refused(f"parsing took over {self._seconds * PATIENCE:g} s on the clock") from None
+            raise PageRefused(f"parsing took over {self._seconds * CLOCK_TIMES:g} s on the clock") from None
         except BaseException:
             await self._end()  # it would answer the next page with this one
             raise
@@ -139,7 +139,7 @@ class Reader:
 
     def _judged(self, code: int) -> Exception:
         if code == -signal.SIGPROF:
-            return Refused(f"parsing took over {self._seconds:g} s")
+            return PageRefused(f"parsing took over {self._seconds:g} s")
         if code in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS):
-            return Refused(f"the parser died of it: {signal.Signals(-code).name}")
+            return PageRefused(f"the parser died of it: {signal.Signals(-code).name}")
         return ParserLost(f"the parser ended with {code}")

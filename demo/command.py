@@ -3,7 +3,7 @@
 Without a URL it crawls a site of its own, kills workers while they hold leases, and compares the pages that are done
 with a plain traversal of the same links. With --hosts it crawls many generated hosts, and judges by their log whether
 the crawl was polite. With --url or --sitemap it crawls somebody's site, politely. `options.py` has the options,
-`crawls.py` runs the crawl.
+`course.py` runs the crawl.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import typer
 from rich.console import Console
 
 from demo import options
-from demo.crawls import Crawling
+from demo.course import Course
 from demo.options import Options
 from demo.place import Place
 from demo.processes import DemoError, Interrupts
-from demo.report import say, tell_where
+from demo.report import say_result, say_where
 from demo.settings import Settings
 from demo.warc import ArchiveError
 from timeoutq.embedded import EmbeddedServer
@@ -81,9 +81,9 @@ def run(given: Options, settings: Settings) -> None:
         with ExitStack() as stack:
             address = given.redis or stack.enter_context(EmbeddedServer(given.state)).url
             name = given.queue or (KEPT_NAME if given.state is not None else None)
-            verdict = Crawling(given, settings, console, interrupts).run(Place(address, name, given.kept))
-            say(verdict, console, given.as_json)
-            where = partial(tell_where, verdict["queue"], address, private=given.redis is None)
+            verdict = Course(given, settings, console, interrupts).run(Place(address, name, given.kept))
+            say_result(verdict, console, given.as_json)
+            where = partial(say_where, verdict["queue"], address, private=given.redis is None)
             if given.state is not None:
                 typer.echo(f"queue {verdict['queue']} is kept in {given.state}: the same command goes on", err=True)
             elif given.keep and given.redis is None:

@@ -4,7 +4,8 @@
 (see `settings.py`). A page that answers 429 or 5xx, too late or not at all is tried again as the retry policy says. A
 page that answers another 4xx, or that robots.txt forbids, is given up. A redirect is a task of its own. A host that
 says Retry-After is left alone for that long. When the archive cannot be written, nothing is acked any more: the page is
-given back, and the worker drains.
+given back, and the worker drains. When only the file of results cannot be written, the attempt fails: the page is
+tried again, and the crawl goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from contextlib import asynccontextmanager
 
 from demo import polite
 from demo.addresses import CheckedBackend
-from demo.bounded import ParserLost, Reader, Refused
+from demo.bounded import PageRefused, ParserLost, Reader
 from demo.fetcher import Fetched, Fetcher
 from demo.links import Page, canonical, origin
 from demo.outside import Outside
@@ -165,7 +166,7 @@ class Crawler:
     async def _read(self, html: bytes | bytearray, url: str) -> Page:
         try:
             return await self._reader.read(html, url)
-        except Refused as error:
+        except PageRefused as error:
             raise GiveUp(str(error)) from error
         except ParserLost as error:
             raise Retry(reason=str(error)) from error
@@ -193,9 +194,7 @@ class Crawler:
 def _archive(settings: Settings) -> Archive | None:
     if not settings.warc:
         return None
-    # a page and its head, once as it came and once packed again
-    free = 2 * settings.max_bytes
-    return Archive(settings.warc, settings.agent, largest=settings.warc_bytes, free=free)
+    return Archive(settings.warc, settings.agent, largest=settings.warc_bytes, free=settings.room)
 
 
 def seen_after_visit(before: Seen, fetched: Fetched, recrawl: Recrawl) -> Seen:

@@ -17,7 +17,7 @@ import httpx
 from demo.addresses import CheckedBackend, CheckedTransport, PrivateAddress
 from demo.exchange import Exchange
 from demo.links import is_html
-from demo.robots import HOPS, LONGEST, Rules, rules_of
+from demo.robots import HOPS, LONGEST_ROBOTS, Rules, rules_of
 from demo.settings import Settings
 from demo.trail import Capture, Seen
 from demo.warc import Archive
@@ -78,7 +78,8 @@ class Fetcher:
     async def rules(self, site: str) -> Rules:
         """Fetch the robots.txt of a site.
 
-        One that cannot be had gives rules that say so; `GiveUp` is raised if its address cannot be asked at all.
+        One that cannot be had gives rules that say so. If its redirects lead nowhere, the site has no rules (RFC 9309,
+        2.3.1.2). `GiveUp` is raised if its address cannot be asked at all.
         """
         first = address = f"{site}/robots.txt"
         until = asyncio.get_running_loop().time() + self._settings.total
@@ -91,12 +92,12 @@ class Fetcher:
                 exchange.cut = _cut(error)
                 await self._keep(exchange, None)
                 late = isinstance(error, TimeoutError)
-                trouble = f"it took over {self._settings.total:g} s" if late else said(error)
+                trouble = f"it took over {self._settings.total:g} s" if late else words_of(error)
                 return Rules(reachable=False, trouble=trouble)
             except (httpx.InvalidURL, ValueError, PrivateAddress) as error:
                 if address == first:
                     raise GiveUp(str(error)) from error
-                break
+                return Rules()
             await self._keep(exchange, None)
             if body is not None:
                 # a long one takes a while to read, and others have work meanwhile
@@ -104,8 +105,8 @@ class Fetcher:
             try:
                 address = urljoin(address, _header(exchange, b"location"))
             except ValueError:
-                break
-        return Rules()  # redirects that lead nowhere: as if there were none (RFC 9309, 2.3.1.2)
+                return Rules()
+        return Rules()
 
     async def _keep(self, exchange: Exchange, before: Capture | None) -> Capture:
         if self._archive is None or not exchange.status:
@@ -158,7 +159,7 @@ class Fetcher:
             return GiveUp(str(error))
         if isinstance(error, TimeoutError):
             return Retry(reason=f"the page took over {self._settings.total:g} s")
-        return Retry(reason=said(error))
+        return Retry(reason=words_of(error))
 
     async def _body(self, exchange: Exchange, response: httpx.Response, is_page: bool) -> bytearray:
         """Read a body. Gives the unpacked bytes of a page, the bytes as they were sent of anything else.
@@ -196,9 +197,9 @@ class Fetcher:
                 sent += part
                 for piece in body.feed(part):
                     found += piece
-                    if len(found) >= LONGEST:
+                    if len(found) >= LONGEST_ROBOTS:
                         exchange.cut = "length"
-                        return bytes(found[:LONGEST])
+                        return bytes(found[:LONGEST_ROBOTS])
             exchange.is_whole = True
             return bytes(found)
 
@@ -215,6 +216,6 @@ def _header(exchange: Exchange, name: bytes) -> str:
     return next((value.decode("latin-1") for header, value in exchange.answered if header.lower() == name), "")
 
 
-def said(error: Exception) -> str:
-    """Say what an error of the network is."""
+def words_of(error: Exception) -> str:
+    """Give the words for an error of the network."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -10,6 +10,7 @@ import typer
 
 from demo.hosts import MOST
 from demo.links import canonical
+from demo.processes import RETRY_AT_ONCE
 from demo.settings import SITES, Settings, SettingsError
 from timeoutq.cli.reading import seconds
 
@@ -174,7 +175,7 @@ class Options:
     @property
     def retry(self) -> str:
         """When a page that could not be had is tried again."""
-        return "0.2,0.5,1,2,4" if not self.foreign else RETRY_FOR_DAYS if self.recrawl else RETRY
+        return RETRY_AT_ONCE if not self.foreign else RETRY_FOR_DAYS if self.recrawl else RETRY
 
     @property
     def most_kills(self) -> int:

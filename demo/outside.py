@@ -1,7 +1,7 @@
 """Counts the addresses that the patterns of a crawl leave out, over all of its processes, killed ones among them.
 
 Each process notes what it leaves out in a file of its own, as it parses a page: eight bytes for each address, and each
-address once. `crawl.py` notes, `crawls.py` counts at the end.
+address once. `crawl.py` notes, `course.py` counts at the end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Opens the queue of a crawl, and purges it at the end unless it is kept.
 
-`command.py` makes a place, `crawls.py` opens it.
+`command.py` makes a place, `course.py` opens it.
 """
 
 from __future__ import annotations

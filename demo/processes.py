@@ -1,6 +1,6 @@
 """The processes of a crawl: started, killed on purpose, and ended by pid, also when Ctrl-C comes at a bad moment.
 
-`crawls.py` calls this, for a crawl of one site and of many hosts.
+`course.py` calls this, for a crawl of one site and of many hosts.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ HERE = Path(__file__).resolve().parent.parent
 LEASE = 2.0
 """Seconds: the pages of a killed worker wait for this long."""
 
+RETRY_AT_ONCE = "0.2,0.5,1,2,4"
+"""After how many seconds a page of the demo's own site is tried again."""
+
 
 class DemoError(Exception):
     """The demo cannot go on; the message says why."""
@@ -50,10 +53,10 @@ class Interrupts:
         else:
             raise KeyboardInterrupt
 
-    def wait(self, tell: Callable[[], object]) -> None:
-        """`tell` that one of the two is waited for, wait for it, and go on."""
+    def wait(self, say: Callable[[], object]) -> None:
+        """`say` that one of the two signals is waited for, wait for it, and go on."""
         with suppress(KeyboardInterrupt):
-            tell()
+            say()
             while True:
                 signal.pause()
 
@@ -71,7 +74,7 @@ class Interrupts:
 
 
 @dataclass
-class Crawl:
+class Processes:
     """The processes of one crawl, and what happened to them."""
 
     queue: Queue
@@ -79,7 +82,7 @@ class Crawl:
     workers: int
     logs: Path
     settings: Settings = field(default_factory=Settings)
-    retry: str = "0.2,0.5,1,2,4"
+    retry: str = RETRY_AT_ONCE
     concurrency: int = 8
     running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict[int, "subprocess.Popen[bytes]"])
     helpers: list[subprocess.Popen[bytes]] = field(default_factory=list["subprocess.Popen[bytes]"])

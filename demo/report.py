@@ -20,8 +20,8 @@ SHOWN = 10
 """How many hosts, and how many kinds of errors, people are shown."""
 
 
-def progress(stats: Stats, held_back: HeldBack, killed: int) -> str:
-    """Say in one line how far a crawl is; counts of zero are left out."""
+def words_of_progress(stats: Stats, held_back: HeldBack, killed: int) -> str:
+    """Give the line that says how far a crawl is; counts of zero are left out."""
     counts = (
         (stats.waiting, "waiting"), (stats.todos, "todos"), (stats.scheduled, "scheduled"),
         (stats.in_progress, "in progress"), (stats.failed, "failed"), (killed, "killed"),
@@ -30,8 +30,8 @@ def progress(stats: Stats, held_back: HeldBack, killed: int) -> str:
     return f"{line}; hosts: {held_back}" if str(held_back) else line
 
 
-def told(settings: Settings, per_host: int) -> str:
-    """Say in a line under which rules a crawl runs."""
+def words_of_rules(settings: Settings, per_host: int) -> str:
+    """Give the line that says under which rules a crawl runs."""
     again = f"again after {settings.shortest:g} s to {settings.longest:g} s" if settings.recrawl else ""
     return ", ".join(
         [
@@ -46,15 +46,15 @@ def told(settings: Settings, per_host: int) -> str:
     )
 
 
-def say(verdict: dict[str, Any], console: Console, as_json: bool) -> None:
+def say_result(verdict: dict[str, Any], console: Console, as_json: bool) -> None:
     """Print the result, for people or as JSON."""
     if as_json:
         typer.echo(json.dumps(verdict))
     else:
-        tell(verdict, console)
+        say_to_people(verdict, console)
 
 
-def tell(verdict: dict[str, Any], console: Console) -> None:
+def say_to_people(verdict: dict[str, Any], console: Console) -> None:
     """Print the result for people."""
     table = Table(title="the crawl", title_justify="left", show_header=False, box=None)
     bad_unless_0 = ("lost", "done but not reachable")
@@ -62,10 +62,10 @@ def tell(verdict: dict[str, Any], console: Console) -> None:
         good = name not in bad_unless_0 or value == "0"
         table.add_row(name, f"[{'bold green' if good else 'bold red'}]{value}[/]")
     console.print(table)
-    _tell_hosts(verdict, console)
-    _tell_errors(verdict, console)
-    _tell_often(verdict, console)
-    _tell_verdict(verdict, console)
+    _say_hosts(verdict, console)
+    _say_errors(verdict, console)
+    _say_often(verdict, console)
+    _say_verdict(verdict, console)
 
 
 def _rows(verdict: dict[str, Any]) -> list[tuple[str, str]]:
@@ -111,7 +111,7 @@ def _left(verdict: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _tell_hosts(verdict: dict[str, Any], console: Console) -> None:
+def _say_hosts(verdict: dict[str, Any], console: Console) -> None:
     found = verdict.get("by_host", {})
     if verdict.get("hosts", 0) < 2:
         return
@@ -125,7 +125,7 @@ def _tell_hosts(verdict: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def _tell_errors(verdict: dict[str, Any], console: Console) -> None:
+def _say_errors(verdict: dict[str, Any], console: Console) -> None:
     found = verdict.get("by_error", {})
     if not found:
         return
@@ -139,7 +139,7 @@ def _tell_errors(verdict: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def _tell_often(verdict: dict[str, Any], console: Console) -> None:
+def _say_often(verdict: dict[str, Any], console: Console) -> None:
     again: dict[str, Any] = verdict.get("recrawl") or {}
     often: list[tuple[int, str]] = again.get("often", [])
     if not often:
@@ -150,7 +150,7 @@ def _tell_often(verdict: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def _tell_verdict(verdict: dict[str, Any], console: Console) -> None:
+def _say_verdict(verdict: dict[str, Any], console: Console) -> None:
     if verdict.get("manners"):
         for kind, where, what in verdict["findings"]:
             console.print(f"[red]{escape(f'{kind}: {safe(where)}: {safe(what)}')}[/]")
@@ -173,7 +173,7 @@ def _tell_verdict(verdict: dict[str, Any], console: Console) -> None:
             console.print(f"  {safe(url)}", markup=False, highlight=False)
 
 
-def tell_where(queue: str, address: str, private: bool) -> None:
+def say_where(queue: str, address: str, private: bool) -> None:
     """Say how the queue that was kept can be looked at."""
     until = " until Ctrl-C" if private else ""
     typer.echo(f"queue {queue} is kept{until}; look at it: timeoutq status {queue} --url {redact(address)}", err=True)

@@ -1,7 +1,7 @@
 """The results of a crawl as lines of JSON in a file that several processes share. `crawl.py` writes one for each page.
 
 A line is written before its task is acked, so none is missing; one may be there twice when a worker died between the
-two: the last line of an address counts.
+two: the last line of an address counts. An error of the disk fails the attempt, and the page is tried again.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from protego import Protego
 
-LONGEST = 500 * 1024
+LONGEST_ROBOTS = 500 * 1024
 """What is read of a robots.txt, bytes (RFC 9309, 2.5)."""
 
-MOST_HELD = 4 * LONGEST
+MOST_HELD = 4 * LONGEST_ROBOTS
 """How long all remembered robots.txt are together, bytes; parsed they take about forty times as much."""
 
 HOPS = 5
@@ -60,8 +60,8 @@ def rules_of(status: int, body: bytes, agent: str) -> Rules:
     429 is 4xx, but a server that is asked too often has not said that it has no rules.
     """
     if 200 <= status < 300:
-        text = body[:LONGEST].decode("utf-8-sig", "replace").replace("\0", "")
-        return Rules(Protego.parse(for_one(text, agent)), agent, size=min(len(body), LONGEST))
+        text = body[:LONGEST_ROBOTS].decode("utf-8-sig", "replace").replace("\0", "")
+        return Rules(Protego.parse(for_one(text, agent)), agent, size=min(len(body), LONGEST_ROBOTS))
     if 400 <= status < 500 and status != 429:
         return Rules(agent=agent)
     return Rules(agent=agent, reachable=False, trouble=f"HTTP {status}")

@@ -1,4 +1,4 @@
-"""Where a crawl begins: its first page, and the pages that sitemaps name. `crawls.py` puts them.
+"""Where a crawl begins: its first page, and the pages that sitemaps name. `course.py` puts them.
 
 A sitemap is read before the crawl begins, within the limits of `timeoutq.urls`: it may be huge, nested, packed like a
 bomb, or no sitemap at all. What it names is held to the patterns of the crawl, and its downloads keep to the public
@@ -29,8 +29,8 @@ class Seeds:
     """The pages that a crawl begins with."""
 
     settings: Settings
-    tell: Callable[[str], object]
-    """Told of each URL and each sitemap that cannot be used."""
+    say: Callable[[str], object]
+    """Prints a line about each URL and each sitemap that cannot be used."""
     put: int = 0
     """How many pages were put, those that the queue knew among them."""
     outside: int = 0
@@ -63,7 +63,7 @@ class Seeds:
     def _refuse(self, where: str, error: InvalidInput) -> None:
         self.refused += 1
         said = error.words if isinstance(error, BadUrl) else str(error)
-        self.tell(f"{where}: {said}" if where else said)
+        self.say(f"{where}: {said}" if where else said)
 
     def _transport(self) -> httpx.AsyncBaseTransport:
         return _Checked(self.settings.allow_private, httpx.Limits(max_connections=1))

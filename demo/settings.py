@@ -72,7 +72,7 @@ class Settings:
     warc: str = ""
     """The folder that takes every answer, as WARC; none when empty."""
     warc_bytes: int = 1024 * 1024 * 1024
-    """A WARC file of this size is finished, and the next one begun."""
+    """A WARC file of this size is finished, and the next one begun; 1 GiB is the size that archives usually have."""
     recrawl: bool = False
     """Whether pages are visited again and again, sooner if they change."""
     first: float = 86_400.0
@@ -96,6 +96,11 @@ class Settings:
             raise SettingsError(f"shortest {self.shortest:g} s is longer than longest {self.longest:g} s")
         if self.ordered and self.depth is not None and self.depth > DEEPEST:
             raise SettingsError(f"depth {self.depth} is more than {DEEPEST}, the lowest priority that there is")
+
+    @property
+    def room(self) -> int:
+        """Bytes that the archive of one page may need: a page and its head, once as it came and once packed again."""
+        return 2 * self.max_bytes
 
     def environment(self) -> dict[str, str]:
         """Give the variable that makes `from_environment` of another process find the same."""

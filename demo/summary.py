@@ -1,7 +1,7 @@
 """What a crawl did, by host and by kind of error, and how often it visited its pages: read from the queue at its end.
 
 The figures are the queue's own, so they count what killed workers did, too, and what was done before a crawl that is
-kept was started again. `crawls.py` asks for them, `report.py` shows them.
+kept was started again. `course.py` asks for them, `report.py` shows them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from demo import polite
 from demo.trail import Seen, Trail
 from timeoutq import Queue, State
+from timeoutq.model import Record, text
 from timeoutq.transfer import export
 
 MOST_HOSTS = 100
@@ -101,48 +102,43 @@ class Summary:
     hosts: dict[str, Host] = field(default_factory=dict[str, Host])
     kinds: dict[str, Kind] = field(default_factory=dict[str, Kind])
     again: Again | None = None
+    """None where no page is visited again."""
 
-    def told(self) -> dict[str, Any]:
+    def add(self, record: Record) -> None:
+        """Count a page."""
+        url = text(record.task)
+        host = self.hosts.setdefault(polite.host_of(url), Host())
+        if record.state is State.DONE:
+            host.done += 1
+        elif record.state is State.FAILED:
+            host.failed += 1
+            self.kinds.setdefault(kind_of(record.error), Kind(example=url)).pages += 1
+        else:
+            host.left += 1
+            seen = Trail.of(record.payload).seen
+            if self.again is not None and seen is not None:
+                self.again.add(url, seen)
+
+    def figures(self) -> dict[str, Any]:
         """Give it as a part of the result in JSON: the largest hosts, all kinds."""
         largest = nlargest(MOST_HOSTS, self.hosts, key=lambda name: self.hosts[name].pages)
         kinds = sorted(self.kinds, key=lambda name: (-self.kinds[name].pages, name))
-        told: dict[str, Any] = {
+        found: dict[str, Any] = {
             "hosts": len(self.hosts),
             "by_host": {name: asdict(self.hosts[name]) for name in largest},
             "by_error": {name: asdict(self.kinds[name]) for name in kinds},
         }
-        return told if self.again is None else {**told, "recrawl": asdict(self.again)}
+        return found if self.again is None else {**found, "recrawl": asdict(self.again)}
 
 
 def summarise(queue: Queue, *, recrawl: bool) -> Summary:
-    """Read a queue; memory grows with the number of hosts, not of pages."""
-    found = Summary()
-    for state in State:
-        for entry in queue.each(state):
-            host = found.hosts.setdefault(polite.host_of(entry.task), Host())
-            if state is State.DONE:
-                host.done += 1
-            elif state is State.FAILED:
-                host.failed += 1
-                kind = found.kinds.setdefault(kind_of(entry.error), Kind(example=entry.task))
-                kind.pages += 1
-            else:
-                host.left += 1
-    if queue.stats().politeness is not None:
-        for told in queue.hosts.each():
-            if told.host in found.hosts:
-                found.hosts[told.host].visits = told.visits
-    if recrawl:
-        found.again = visited(queue)
-    return found
-
-
-def visited(queue: Queue) -> Again:
-    """Add up what the payloads tell of the pages that are visited again."""
-    found = Again()
-    for records in export(queue, [state for state in State if state not in (State.DONE, State.FAILED)]):
+    """Read a queue, each page once; memory grows with the number of hosts, not of pages."""
+    found = Summary(again=Again() if recrawl else None)
+    for records in export(queue):
         for record in records:
-            seen = Trail.of(record.payload).seen
-            if seen is not None:
-                found.add(record.task.decode("utf-8", "surrogateescape"), seen)
+            found.add(record)
+    if queue.stats().politeness is not None:
+        for one in queue.hosts.each():
+            if one.host in found.hosts:
+                found.hosts[one.host].visits = one.visits
     return found

@@ -17,7 +17,7 @@ from timeoutq import Task
 DEEPEST = 1000
 """The greatest depth that a priority can tell: priorities go from -1000 to 1000."""
 
-LONGEST = 500
+LONGEST_HEADER = 500
 """A longer ETag or Last-Modified is not kept, characters."""
 
 _TEXT = re.compile(r"[\x20-\x7e]*")
@@ -131,7 +131,7 @@ def tasks(urls: Iterable[str], trail: Trail, *, ordered: bool, improve: bool) ->
 
 def header_text(value: object) -> str:
     """Give a value if it may stand in a header of HTTP: printable ASCII, not too long; else nothing."""
-    return value if isinstance(value, str) and len(value) <= LONGEST and _TEXT.fullmatch(value) else ""
+    return value if isinstance(value, str) and len(value) <= LONGEST_HEADER and _TEXT.fullmatch(value) else ""
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

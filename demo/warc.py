@@ -3,7 +3,8 @@
 Each process writes files of its own. When `write` returns, the records are on the disk, so a page is acked only after
 it is in the archive. While a file is written, its name ends in `.open`, and the file is locked; when the file is large
 enough, or the process ends, it loses this ending. A process that was killed leaves a file that ends in `.open`, perhaps
-with a torn record at its end: the next process that opens the archive cuts the torn record off (`mend`).
+with a torn record at its end: the next process that opens the archive cuts the torn record off (`mend`). All this holds
+for kill -9. A power cut may lose a file that was begun or finished moments before: the folder itself is not synced.
 
 After an error of the disk, every further `write` raises `ArchiveError`: the caller stops claiming. `fetcher.py` calls
 `write`.
@@ -17,7 +18,6 @@ import fcntl
 import os
 import re
 import socket
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,15 +29,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from demo.exchange import Exchange, Header
+from demo.settings import Settings
 from demo.trail import Capture
+from timeoutq.urls.bodies import PIECE, Broken, Layer
 
 OPEN = ".open"
 """The ending of a file that is not finished."""
-
-LARGEST = 1024 * 1024 * 1024
-"""A file that has this many bytes is finished, and the next one begun; the size that archives usually have."""
-
-PIECE = 1024 * 1024
 
 CURES = {
     errno.ENOSPC: "free some space",
@@ -82,7 +79,7 @@ def prepare(folder: str | Path, free: int) -> None:
 class Archive:
     """The files of one process in the folder of an archive."""
 
-    def __init__(self, folder: str | Path, agent: str, *, largest: int = LARGEST, free: int = 0) -> None:
+    def __init__(self, folder: str | Path, agent: str, *, largest: int = Settings.warc_bytes, free: int = 0) -> None:
         """Open the archive, and mend what processes that were killed have left; raises `ArchiveError`."""
         prepare(folder, free)
         self._folder = Path(folder).absolute()
@@ -203,30 +200,17 @@ class Archive:
     def _records(self, exchange: Exchange, before: Capture) -> tuple[bytes, Capture]:
         kept = BytesIO()
         writer = self._writer_of(kept, gzip=True, warc_version="1.1")
-        date = _date(exchange.began)
-        digest = _digest(writer, exchange.body)
+        date, digest = _date(exchange.began), _digest(writer, exchange.body)
+        profile = _profile(exchange, before, digest)
+        kind, body = ("revisit", b"") if profile else ("response", exchange.body)
+        about = {"WARC-Date": date}
+        if exchange.address:
+            about["WARC-IP-Address"] = exchange.address
+        about |= _about_revisit(exchange, before, profile) if profile else _about_response(exchange)
         head = self._head_of(
             f"{exchange.status} {_ascii(exchange.reason)}".strip(), _written(exchange.answered),
             protocol=_ascii(exchange.version),
         )  # fmt: skip
-        about = {"WARC-Date": date}
-        if exchange.address:
-            about["WARC-IP-Address"] = exchange.address
-        kind: str
-        body: bytes | bytearray
-        profile = _profile(exchange, before, digest)
-        if profile:
-            about |= {
-                "WARC-Profile": _REVISIT + profile,
-                "WARC-Refers-To-Target-URI": exchange.url,
-                "WARC-Refers-To-Date": before.date,
-                "WARC-Payload-Digest": before.digest,
-            }
-            kind, body = "revisit", b""
-        else:
-            if not exchange.is_whole:
-                about["WARC-Truncated"] = exchange.cut or "unspecified"
-            kind, body = "response", exchange.body
         answer = writer.create_warc_record(
             exchange.url, kind, BytesIO(body), len(body), warc_headers_dict=about, http_headers=head
         )
@@ -237,6 +221,19 @@ class Archive:
             return kept.getvalue(), before
         is_page = exchange.is_whole and 200 <= exchange.status < 300
         return kept.getvalue(), Capture(date, digest) if is_page else Capture()
+
+
+def _about_revisit(exchange: Exchange, before: Capture, profile: str) -> dict[str, str]:
+    return {
+        "WARC-Profile": _REVISIT + profile,
+        "WARC-Refers-To-Target-URI": exchange.url,
+        "WARC-Refers-To-Date": before.date,
+        "WARC-Payload-Digest": before.digest,
+    }
+
+
+def _about_response(exchange: Exchange) -> dict[str, str]:
+    return {} if exchange.is_whole else {"WARC-Truncated": exchange.cut or "unspecified"}
 
 
 def _profile(exchange: Exchange, before: Capture, digest: str) -> str:
@@ -325,25 +322,12 @@ def _mended(path: Path, file: BinaryIO) -> Path | None:
 
 def end_of_whole_records(file: BinaryIO) -> tuple[int, int]:
     """Give where the last whole record of a file ends, and how many whole records there are."""
-    end = records = 0
-    unpacker = zlib.decompressobj(31)
-    read = 0
-    while data := file.read(PIECE):
-        read += len(data)
-        try:
-            while True:
-                piece = unpacker.decompress(data, PIECE)
-                if unpacker.eof:
-                    data = unpacker.unused_data
-                    end, records = read - len(data), records + 1
-                    unpacker = zlib.decompressobj(31)
-                else:
-                    data = unpacker.unconsumed_tail
-                if not data and len(piece) < PIECE:
-                    break
-        except zlib.error:
-            break
-    return end, records
+    layer = Layer("gzip")  # each record is a member of its own
+    with suppress(Broken):
+        while data := file.read(PIECE):
+            for _ in layer.feed(data):
+                pass
+    return layer.end, layer.members
 
 
 def finished(folder: str | Path) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from demo.crawls import members
+from demo.course import members
 from demo.processes import free_port
 from demo.site import expected
 from tests.rig.waiting import wait_until

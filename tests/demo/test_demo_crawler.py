@@ -21,7 +21,7 @@ from demo.addresses import CheckedBackend, PrivateAddress, check, is_public
 from demo.crawl import Crawler
 from demo.links import read, same_site
 from demo.pauses import growing
-from demo.processes import Crawl, Interrupts
+from demo.processes import Interrupts, Processes
 from demo.results import Result, Results
 from demo.robots import Memory, Rules, rules_of
 from demo.settings import Settings, SettingsError
@@ -525,17 +525,17 @@ def test_a_process_that_starts_in_the_moment_of_an_interrupt_is_not_left_behind(
 ) -> None:
     with fake_queue() as queue:
         assert isinstance(queue, Queue)
-        crawl = Crawl(queue, "redis://127.0.0.1:1/0", 1, tmp_path, interrupts=interrupts)
-        spawn = Crawl.spawn
+        crawl = Processes(queue, "redis://127.0.0.1:1/0", 1, tmp_path, interrupts=interrupts)
+        spawn = Processes.spawn
         pids: list[int] = []
 
-        def interrupted(self: Crawl, *command: str, name: str) -> Any:
+        def interrupted(self: Processes, *command: str, name: str) -> Any:
             process = spawn(self, *command, name=name)
             pids.append(process.pid)
             signal.raise_signal(signal.SIGINT)  # before the caller has kept it
             return process
 
-        monkeypatch.setattr(Crawl, "spawn", interrupted)
+        monkeypatch.setattr(Processes, "spawn", interrupted)
         try:
             for start in (crawl.start_worker, crawl.start_cleaner):
                 with pytest.raises(KeyboardInterrupt):

@@ -24,12 +24,12 @@ from typing import Any
 
 import pytest
 
-from demo.bounded import SMALL, ParserLost, Reader, Refused
+from demo.bounded import SMALL, PageRefused, ParserLost, Reader
+from demo.course import members
 from demo.crawl import crawler, fetch
-from demo.crawls import members
 from demo.links import MOST_LINKS, read
-from demo.processes import Crawl
-from demo.robots import LONGEST, MOST_HELD, Memory, Rules, rules_of
+from demo.processes import Processes
+from demo.robots import LONGEST_ROBOTS, MOST_HELD, Memory, Rules, rules_of
 from demo.settings import Settings
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, Lease, Queue, State
@@ -201,7 +201,7 @@ async def test_a_page_that_would_stop_the_crawl_is_refused_and_the_next_is_read(
     html: bytes, seconds: float, reason: str
 ) -> None:
     async with reading(seconds) as reader:
-        with pytest.raises(Refused, match=reason):
+        with pytest.raises(PageRefused, match=reason):
             await reader.read(html, "http://h.example/")
         assert (await reader.read(LARGE, "http://h.example/")).title == "large"
 
@@ -249,7 +249,7 @@ async def test_the_event_loop_goes_on_while_a_page_is_read() -> None:
 
         ticking = asyncio.create_task(tick())
         for html in (DEEP, LINKS):
-            with pytest.raises(Refused):
+            with pytest.raises(PageRefused):
                 await reader.read(html, "http://h.example/")
         on = False
         await ticking
@@ -291,11 +291,11 @@ async def test_the_memory_for_robots_txt_holds_as_much_as_it_may() -> None:
     memory = Memory(keep=100, again=5)
 
     async def long() -> Rules:
-        return Rules(size=LONGEST)
+        return Rules(size=LONGEST_ROBOTS)
 
     for i in range(20):
         await memory.rules(f"http://h{i}.example", long)
-    assert len(memory) == MOST_HELD // LONGEST
+    assert len(memory) == MOST_HELD // LONGEST_ROBOTS
 
 
 # ---- a crawl by two processes
@@ -416,11 +416,11 @@ def memory(pid: int) -> float:
 
 
 @contextmanager
-def crawling(folder: Path, workers: int, **given: float) -> Iterator[Crawl]:
+def crawling(folder: Path, workers: int, **given: float) -> Iterator[Processes]:
     """A queue on a private server, and worker processes of the demo."""
     with EmbeddedServer() as server, Queue("hostile", server.url) as queue:
         settings = Settings(site="origin", allow_private=True, robots=False, **given)  # type: ignore[arg-type]  # of floats
-        work = Crawl(queue, server.url, workers, folder, settings, retry="0.1")
+        work = Processes(queue, server.url, workers, folder, settings, retry="0.1")
         try:
             for _ in range(workers):
                 work.start_worker()

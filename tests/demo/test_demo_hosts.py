@@ -21,7 +21,7 @@ from demo.hosts import BUDGET, MOST, STRICT_DELAY, TEMPERS, Host, Server, answer
 from demo.links import canonical
 from demo.polite import HeldBack, held_back
 from demo.processes import free_port
-from demo.report import progress, tell
+from demo.report import say_to_people, words_of_progress
 from demo.verdict import Finding, Terms, Visit, at_once, between, judge_tasks, judge_visits, read_log
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Stats
@@ -390,10 +390,12 @@ def test_words_that_do_not_fit_are_told(words: tuple[str, ...], complaint: str) 
 
 def test_a_line_says_what_waits_for_its_host_and_leaves_out_what_there_is_none_of() -> None:
     stats = Stats(0, todos=0, waiting=67, scheduled=2, in_progress=1, done=23, failed=5, paused=False, counters={})
-    assert progress(stats, HeldBack(), 0) == "23 done, 67 waiting, 2 scheduled, 1 in progress, 5 failed"
-    assert progress(stats, HeldBack(blocked=2, used_up=1), 3).endswith(", 3 killed; hosts: 2 blocked, 1 used up")
+    assert words_of_progress(stats, HeldBack(), 0) == "23 done, 67 waiting, 2 scheduled, 1 in progress, 5 failed"
+    assert words_of_progress(stats, HeldBack(blocked=2, used_up=1), 3).endswith(
+        ", 3 killed; hosts: 2 blocked, 1 used up"
+    )
     early = replace(stats, todos=1, waiting=0, scheduled=0, in_progress=0, done=0, failed=0)
-    assert progress(early, HeldBack(), 0) == "0 done, 1 todos"
+    assert words_of_progress(early, HeldBack(), 0) == "0 done, 1 todos"
 
 
 def test_hosts_that_hold_pages_back_are_counted() -> None:
@@ -419,8 +421,8 @@ def test_the_report_tells_what_was_left_and_why(hosts: int, said: str) -> None:
     }  # fmt: skip
     console = Console(width=80, file=io.StringIO())
     with console.capture() as caught:
-        tell(verdict, console)
-        tell({**verdict, "waiting": 0, "hosts_blocked": 0}, console)
+        say_to_people(verdict, console)
+        say_to_people({**verdict, "waiting": 0, "hosts_blocked": 0}, console)
     text = caught.get()
     assert text.count("pages beyond a budget") == text.count("hosts still blocked") == 1
     assert said in text

@@ -16,7 +16,7 @@ import pytest
 from demo.crawl import Crawler, seen_after_visit
 from demo.fetcher import Fetched
 from demo.settings import Settings
-from demo.trail import LONGEST, Capture, Seen, Trail
+from demo.trail import LONGEST_HEADER, Capture, Seen, Trail
 from tests.rig.answering import Names, Site, lease, put
 from tests.rig.changing import ChangingSite, start, stopped
 from tests.rig.waiting import wait_until
@@ -35,7 +35,7 @@ def test_what_was_seen_travels_in_the_payload() -> None:
     assert Trail(2, 0, Seen(visits=1)).payload() == {"depth": 2, "redirects": 0, "seen": {"visits": 1}}
 
 
-@pytest.mark.parametrize("odd", [None, 7, -1, "x\ny", "\u20ac", "x" * (LONGEST + 1), [], {}, True, 1e400, "nan"])
+@pytest.mark.parametrize("odd", [None, 7, -1, "x\ny", "\u20ac", "x" * (LONGEST_HEADER + 1), [], {}, True, 1e400, "nan"])
 def test_whatever_a_payload_holds_it_can_be_read(odd: object) -> None:
     for name in ("seen", "depth", "redirects"):
         Trail.of({name: odd})
@@ -156,7 +156,7 @@ async def test_a_crawl_that_ends_asks_for_no_page_as_it_was_seen(site: Site) -> 
 
 async def test_a_header_that_cannot_be_sent_back_is_not_kept(site: Site) -> None:
     head = b"HTTP/1.1 200 -\r\nContent-Type: text/html\r\nContent-Length: 1\r\n"
-    for i, tag in enumerate((b'"\xe4\xf6"', b'"' + b"x" * LONGEST + b'"', b"", b'"\t"')):
+    for i, tag in enumerate((b'"\xe4\xf6"', b'"' + b"x" * LONGEST_HEADER + b'"', b"", b'"\t"')):
         site.answers[f"/{i}"] = head + b"ETag: " + tag + b"\r\n\r\nx"
     async with crawling() as crawler:
         for i in range(4):

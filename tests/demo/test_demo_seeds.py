@@ -25,9 +25,9 @@ import typer
 from rich.console import Console
 
 from demo import outside
-from demo.crawls import members
+from demo.course import members
 from demo.options import RETRY, RETRY_FOR_DAYS, Options, settings_of
-from demo.report import tell
+from demo.report import say_to_people
 from demo.scope import Scope
 from demo.seeds import Seeds
 from demo.settings import Settings
@@ -383,7 +383,7 @@ def test_a_summary_counts_by_host_and_by_kind_of_error(queue: Queue) -> None:
     assert sum(host.left for host in found.hosts.values()) == 1
     assert sum(host.visits for host in found.hosts.values()) == 4
     assert {name: kind.pages for name, kind in found.kinds.items()} == {"HTTP 404": 1}
-    told = found.told()
+    told = found.figures()
     assert told["hosts"] == 2
     assert list(told["by_host"]) == ["a.example", "b.example"]
     assert "recrawl" not in told
@@ -404,7 +404,7 @@ def test_what_was_seen_of_pages_is_added_up(queue: Queue) -> None:
 def test_a_result_of_many_hosts_and_errors_is_told_in_a_few_lines() -> None:
     hosts = {f"h{i}.example": Host(done=i, failed=1) for i in range(500)}
     kinds = {f"kind {i}": Kind(i + 1, "http://h.example/\x1b[31m[red]") for i in range(30)}
-    told = Summary(hosts, kinds, Again(5, 50, 7, 8, [(9, "http://h.example/[bold]")])).told()
+    told = Summary(hosts, kinds, Again(5, 50, 7, 8, [(9, "http://h.example/[bold]")])).figures()
     assert len(told["by_host"]) == 100
     assert next(iter(told["by_error"])) == "kind 29"
     verdict: dict[str, Any] = {
@@ -414,7 +414,7 @@ def test_a_result_of_many_hosts_and_errors_is_told_in_a_few_lines() -> None:
     }  # fmt: skip
     console = Console(width=100, file=io.StringIO())
     with console.capture() as caught:
-        tell(verdict, console)
+        say_to_people(verdict, console)
     text = caught.get()
     for said in ("h499.example", "and 490 more", "and 20 more kinds", "[red]", "[bold]", "2 files, 12,345 bytes"):
         assert said in text

@@ -23,11 +23,11 @@ import pytest
 from rich.console import Console
 
 from demo import warc
+from demo.course import Course, members
 from demo.crawl import Crawler
-from demo.crawls import Crawling, members
 from demo.exchange import Exchange
 from demo.options import Options
-from demo.processes import Crawl, Interrupts
+from demo.processes import Interrupts, Processes
 from demo.settings import Settings
 from demo.trail import Capture
 from demo.warc import OPEN, Archive, ArchiveError, end_of_whole_records, finished, mend, prepare
@@ -492,9 +492,9 @@ async def test_what_killed_workers_have_left_is_finished_at_the_end_of_a_crawl(t
     path.write_bytes(data[:-10])
     with fake_queue() as queue:
         assert isinstance(queue, Queue)
-        work = Crawl(queue, "redis://127.0.0.1:1/0", 1, tmp_path)
-        crawling = Crawling(Options(as_json=True), Settings(warc=str(folder)), Console(), Interrupts())
-        told = crawling._finished(work, {"pages": 0})
+        work = Processes(queue, "redis://127.0.0.1:1/0", 1, tmp_path)
+        course = Course(Options(as_json=True), Settings(warc=str(folder)), Console(), Interrupts())
+        told = course._finished(work, {"pages": 0})
     assert told["warc"]["files"] == 1
     assert not in_work(folder)
     assert len(answers(folder)) == 3  # a request was torn
@@ -564,7 +564,7 @@ def test_a_worker_whose_archive_is_gone_gives_back_what_it_holds(tmp_path: Path)
     folder = tmp_path / "warc"
     with EmbeddedServer() as server, Queue("gone", server.url) as queue:
         settings = Settings(site="origin", allow_private=True, robots=False, warc=str(folder), warc_bytes=1)
-        work = Crawl(queue, server.url, 1, tmp_path, settings, retry="0.1")
+        work = Processes(queue, server.url, 1, tmp_path, settings, retry="0.1")
         helper = work.start_helper("demo.site", "--port", "0", name="site")
         try:
             log = tmp_path / "site.log"

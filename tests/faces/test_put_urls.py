@@ -23,7 +23,7 @@ from tests.rig.command import Say, say
 from tests.rig.processes import ROOT
 from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
-from timeoutq import BadSitemap, Politeness, Queue
+from timeoutq import BadSitemap, Politeness, Queue, sending
 from timeoutq.urls import Limits, sitemap
 
 brotli: Any = import_module("brotli")  # it says nothing of types
@@ -124,6 +124,25 @@ def test_options_that_cannot_be_are_refused(say: Say, name: str, words: tuple[st
     done = say("put", name, *words)
     assert done.code == 2
     assert said in done.err
+
+
+def test_a_url_that_a_spider_writes_in_another_form_is_named_and_put_as_it_stands(say: Say, queue: Queue) -> None:
+    odd, form = "HTTP://A.example/?b=1&a=2#top", "http://a.example/?a=2&b=1"
+    assert say("put", queue.name, odd).err == ""
+    queue.run(sending.answer(queue.talk, queue.operations.configure({"scrapy_spider": b"shop"})))
+    done = say("put", queue.name, odd, form, "http://a.example/search#POST:1f0c", "http://[/", "start:shop")
+    assert done.code == 0
+    assert done.err == (
+        f"timeoutq: {odd!r} is put as it stands, but spider shop writes this URL as {form}: put that form, or the page "
+        "is fetched twice\n"
+    )
+    assert say("schedule", queue.name, odd, "--after", "1h").err == done.err
+    assert {odd, form} < members(queue)
+    done = say("put", queue.name, stdin=b"".join(b"http://a.example/%d#top\n" % i for i in range(11)))
+    *named, last = done.err.splitlines()
+    assert [f"writes this URL as http://a.example/{i}:" in line for i, line in enumerate(named)] == [True] * 10
+    assert last == "timeoutq: 11 URLs in all are not in the form in which spider shop writes them"
+    assert len(members(queue)) == 16
 
 
 def test_a_file_in_utf_16_is_named(say: Say, queue: Queue) -> None:

@@ -93,6 +93,8 @@ def test_a_wrong_option_of_a_worker_is_one_clear_line(
     ("name", "says"),
     [
         ("list", "The columns on a pipe: task, at, holder, error, priority."),
+        ("status", "- worker, NAME, alive or gone, CONCURRENCY, LEASES HELD, ACKED, FAILED, LAST SIGN OF LIFE"),
+        ("status", "- handlers ran, RUNS, P50, P95, MAX: how long handlers ran, in seconds"),
         ("retry", "timeoutq requeue QUEUE --from failed --match GLOB"),
         ("worker", "like 10,30,60 or 500ms,10s,5m,2h,1d"),
         ("server", "Ctrl-C (SIGINT) or SIGTERM ends it"),

@@ -102,7 +102,7 @@ def _claim_measure(batch: int, target: Target | None = None) -> Measure:
         for end, face, aim in (("", "Queue", target), ("-async", "AsyncQueue", None))
     ]
     if batch == 100:
-        about = "the same of Queue, beside a bare client that takes two round trips as well"
+        about = "claim + ack of 100 through Queue, beside a bare client that takes two round trips as well"
         figures.append(Figure("claim-100-apart", about, "tasks/s", "bare-100-apart"))
     return Measure(f"claim-{batch}", figures, partial(_claim, batch=batch))
 

@@ -84,7 +84,7 @@ def _drain_measure(
         name,
         [
             Figure(name, about, "tasks/s", limit, target),
-            Figure(f"{name}-server", "the server's CPU meanwhile", "% of a core"),
+            Figure(f"{name}-server", f"the server's CPU during {name}", "% of a core"),
         ],
         partial(_drain, name=name, handler=handler, processes=processes, share=share),
     )
@@ -150,7 +150,8 @@ def _pickup_measure(name: str, words: str, times: float, size: Callable[[Ground]
             Figure(f"{name}-ping", f"a PING from the process that puts, {words}", "ms"),
             Figure(f"{name}-p50", f"from the call of put to the handler of an idle worker, {words}: p50", "ms",
                    f"{name}-ping", Target("ratio", "≤", times)),
-            Figure(f"{name}-p99", f"the same, {words}: p99", "ms", f"{name}-ping", Target("value", "≤", 3.0)),
+            Figure(f"{name}-p99", f"from the call of put to the handler of an idle worker, {words}: p99", "ms",
+                   f"{name}-ping", Target("value", "≤", 3.0)),
         ],
         take,
     )  # fmt: skip
@@ -288,7 +289,7 @@ WORKER = _drain_measure(
     "worker", "a worker with a no-op async def", "nothing", 1, "bare-100", Target("ratio", "≥", 0.7)
 )
 WORKER_2 = _drain_measure(
-    "worker-2", "the same in two processes", "nothing", 2, "worker",
+    "worker-2", "two worker processes with a no-op async def", "nothing", 2, "worker",
     Target("ratio", "≥", 1.4, unless=("worker-2-server", 90.0)),
 )  # fmt: skip
 WORKER_DEF = _drain_measure(
@@ -296,8 +297,9 @@ WORKER_DEF = _drain_measure(
     Target("ratio", "≥", 0.2), share=3,
 )  # fmt: skip
 WORKER_DEF_2 = _drain_measure(
-    "worker-def-2", "the same in two processes", "nothing_in_thread", 2, "worker-def", None, share=2
-)
+    "worker-def-2", "two worker processes with a no-op def, in threads", "nothing_in_thread", 2, "worker-def", None,
+    share=2,
+)  # fmt: skip
 PICKUP = _pickup_measure("pickup", "10 ms apart", 4, lambda ground: (ground.sizes.paced, ground.sizes.paced_gap, 50))
 # a put every `cold_gap`, and a PING in the middle between two of them
 COLD = _pickup_measure("cold", "1 s apart", 6, lambda ground: (ground.sizes.cold, ground.sizes.cold_gap / 2, 1))
@@ -305,7 +307,7 @@ LATE = Measure(
     "late",
     [
         Figure("late-p50", "lateness of 1,000 scheduled tasks over 5 s: p50", "ms"),
-        Figure("late-p99", "the same: p99", "ms", None, Target("value", "≤", 10.0)),
+        Figure("late-p99", "lateness of 1,000 scheduled tasks over 5 s: p99", "ms", None, Target("value", "≤", 10.0)),
     ],
     _late,
 )
@@ -314,7 +316,8 @@ BURST = Measure(
     [
         Figure("burst-rate", "1,000,000 tasks due within one second: promoted", "tasks/s", None,
                Target("value", "≥", 100_000)),
-        Figure("burst-claim-p99", "claims meanwhile: p99", "ms", None, Target("value", "≤", 25.0)),
+        Figure("burst-claim-p99", "claims while 1,000,000 tasks are promoted: p99", "ms", None,
+               Target("value", "≤", 25.0)),
     ],
     _burst, once=True, heavy=True,
 )  # fmt: skip

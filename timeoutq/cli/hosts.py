@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from timeoutq.cli.app import NOTHING, AsJson, Name, TaskName, Url, UrlFile, Yes, app, known_queue, say, stop, sure
+from timeoutq.cli.intake import OWNER
 from timeoutq.cli.printing import Sink, iso, releases
 from timeoutq.cli.reading import moment, seconds
 from timeoutq.errors import InvalidInput
@@ -217,8 +218,6 @@ COMMANDS = {
 }
 """Advice for a person at a shell, in the place of the advice that `why` has for a program."""
 
-SPIDERS = "scrapy_spider"
-"""The mark of a queue that a spider of Scrapy has made, in its settings."""
 BY_HAND = "; a spider owns the queue, and the response then goes to its `parse`: callback and meta went with the ack"
 
 
@@ -238,7 +237,7 @@ def why(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = None, 
     """Say why a task is not being worked on now, or who works on it; exit 1 when the task is in no state."""
     with known_queue(queue, url, url_file) as opened:
         found = opened.why(task)
-        is_spiders = found.code == "done" and SPIDERS in opened.stats().settings
+        is_spiders = found.code == "done" and OWNER in opened.stats().settings
     sink = Sink(as_json)
     if as_json:
         sink.document(found)

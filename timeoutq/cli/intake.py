@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +22,16 @@ from timeoutq.cli.app import say, stop
 from timeoutq.cli.reading import LONGEST_LINE, bare_line
 from timeoutq.errors import BadUrl, InvalidInput
 from timeoutq.exit_codes import USAGE
-from timeoutq.model import Task, text
+from timeoutq.model import Task, raw, text
 from timeoutq.text import counted
 
 if TYPE_CHECKING:
     from timeoutq.urls import Limits
+
+OWNER = "scrapy_spider"
+"""The setting of a queue that says which spider of Scrapy has made the queue."""
+TOLD = 10
+"""How many URLs are named that are not in the spider's form; all are counted."""
 
 _COMMENT = re.compile(rb"(?:\A|[ \t])#.*", re.DOTALL)
 
@@ -51,6 +58,10 @@ class Intake:
     """Prints a line on stderr."""
     is_within: bool = False
     """Whether what was read last is the beginning of a line that is too long."""
+    spider: str | None = None
+    """The spider that owns the queue: the URLs of its tasks are in Scrapy's form."""
+    unlike: int = 0
+    """How many URLs are in another form."""
 
     def check(self) -> None:
         """Raise `InvalidInput` for options that do not go together, and `MissingExtra` if a package is missing."""
@@ -95,12 +106,12 @@ class Intake:
         if not self.is_needed:
             return task
         from timeoutq.urls import domain, host, normalise
-        from timeoutq.urls.normal import LONGEST
+        from timeoutq.urls.normal import LONGEST_URL
 
         id = text(task) if isinstance(task, bytes) else task.task
         try:
-            if len(id) > LONGEST:
-                raise BadUrl(shown(id), url=id, reason=f"it has more than {LONGEST:,} characters")
+            if len(id) > LONGEST_URL:
+                raise BadUrl(shown(id), url=id, reason=f"it has more than {LONGEST_URL:,} characters")
             if "\r" in id:
                 reason = "it holds a CR (carriage return): end each line with LF or with CRLF"
                 raise BadUrl(shown(id), url=id, reason=reason)
@@ -116,10 +127,36 @@ class Intake:
             return None
         if isinstance(task, Task):
             return replace(task, task=id, group=task.group or group)
-        return id.encode("utf-8", "surrogateescape") if group is None else Task(id, group=group)
+        return raw(id) if group is None else Task(id, group=group)
+
+    def compare(self, tasks: Iterable[str | bytes | Task]) -> None:
+        """Warn of URLs that are not in the form in which the spider that owns the queue writes them.
+
+        The form is that of the package w3lib, which comes with Scrapy; without the package, nobody is warned.
+        """
+        if self.spider is None or find_spec("w3lib") is None:
+            return
+        from w3lib.url import canonicalize_url
+
+        for task in tasks:
+            id = text(task) if isinstance(task, bytes) else task.task if isinstance(task, Task) else task
+            # a mark in the fragment, as in #POST:1f0c…, is the spider's own
+            if "://" in id and ":" not in id.partition("#")[2]:
+                with suppress(ValueError):  # what is no URL has no form
+                    self._compare(id, canonicalize_url(id))
+
+    def _compare(self, id: str, form: str) -> None:
+        self.unlike += id != form
+        if id != form and self.unlike <= TOLD:
+            self.tell(
+                f"{shown(id, 300)} is put as it stands, but spider {self.spider} writes this URL as {form}: put that "
+                "form, or the page is fetched twice"
+            )
 
     def end(self) -> None:
         """End the command with exit code 2 if something was refused, unless --lenient was given."""
+        if self.unlike > TOLD:
+            say(f"{self.unlike:,} URLs in all are not in the form in which spider {self.spider} writes them")
         if self.refused and not self.lenient:
             stop(USAGE, f"{self.words()}; all others were put (--lenient: exit code 0)")
 

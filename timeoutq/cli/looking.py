@@ -107,15 +107,19 @@ def _show(seen: Snapshot) -> None:
 def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """Show the queue once, as the dashboard does.
 
-    On a pipe, the first word of a line says what the line is about. After counts
-    and rates come:
+    On a pipe, tabs stand between the columns, and the first column says what the
+    line is about. Most lines have one more column: a name, a count, a rate (NAME/s)
+    or a moment. The other lines are:
 
-    - worker NAME alive|gone CONCURRENCY HELD ACKED FAILED LAST-SIGN
-    - host NAME WAITING AT-ONCE TURN VISITS FAILURES
-    - lease TASK HOLDER DEADLINE
-    - due TASK TIME
-    - error TASK TIME ERROR
-    - handlers ran COUNT P50 P95 MAX (in seconds)
+    - handlers ran, RUNS, P50, P95, MAX: how long handlers ran, in seconds
+    - worker, NAME, alive or gone, CONCURRENCY, LEASES HELD, ACKED, FAILED,
+      LAST SIGN OF LIFE
+    - host, NAME, TASKS WAITING, TASKS IN FLIGHT, NEXT TURN, VISITS, FAILED VISITS
+    - lease, TASK, HOLDER, DEADLINE
+    - due, TASK, TIME
+    - error, TASK, TIME, ERROR
+
+    Moments are in ISO 8601, and - stands for what is unknown.
     """
     from timeoutq.watch import snapshot
 

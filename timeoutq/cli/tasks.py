@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from timeoutq.cli.app import AsJson, Ids, Name, Url, UrlFile, app, new_words, open_queue, say
-from timeoutq.cli.intake import By, Intake, Sitemaps, place, voice
+from timeoutq.cli.intake import OWNER, By, Intake, Sitemaps, place, voice
 from timeoutq.cli.printing import Sink, bar, report
 from timeoutq.cli.reading import (
     LONGEST_LINE,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 CHUNK = 5000
 
-PATIENCE = 1.0
+GATHERING = 1.0
 """How long the pages of slow sitemaps gather before they are put, seconds."""
 
 KEYS = ("task", "payload", "group", "priority", "improve")
@@ -97,13 +97,13 @@ class Source:
         chunk: list[bytes | Task] = []
         size = read = 0
         slow = bool(self.sitemaps.sources)
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + GATHERING
         for read, length, task in self._sitemaps() if slow else self._lines():
             chunk.append(task)
             size += length
             if len(chunk) >= CHUNK or size > 4 * 1024 * 1024 or (slow and time.monotonic() > until):
                 yield read, chunk
-                chunk, size, until = [], 0, time.monotonic() + PATIENCE
+                chunk, size, until = [], 0, time.monotonic() + GATHERING
         if chunk:
             yield read, chunk
 
@@ -141,6 +141,7 @@ def _put_stream(queue: Queue, source: Source, how: dict[str, Any]) -> dict[str, 
             if progress:
                 source.intake.tell = voice(progress)
             for read, chunk in source.chunks():
+                source.intake.compare(chunk)
                 for answer, count in _put_or_schedule(queue, [chunk], how).counts().items():
                     counts[answer] = counts.get(answer, 0) + count
                 put += len(chunk)
@@ -161,32 +162,22 @@ def _put_or_schedule(queue: Queue, tasks: Iterable[Any], how: dict[str, Any]) ->
     return queue.put(*tasks, **how)
 
 
-def _put(
-    queue: Queue, tasks: list[str], file: Path | None, jsonl: bool, payload: str | None, as_json: bool,
-    how: dict[str, Any], intake: Intake | None = None, sitemaps: Sitemaps | None = None,
-) -> None:  # fmt: skip
-    intake, sitemaps = intake or Intake(), sitemaps or Sitemaps([])
-    if tasks and file is not None:
+def _put(queue: Queue, tasks: list[str], source: Source, how: dict[str, Any], as_json: bool) -> None:
+    """Put the tasks that are named, or else those of the source."""
+    intake = source.intake
+    if tasks and source.path is not None:
         raise InvalidInput("name tasks or give --file, not both")
-    if jsonl and payload is not None:
-        raise InvalidInput("give --payload or --jsonl, whose lines have their own, not both")
-    body: Any = None
-    if payload is not None:
-        try:
-            body = read_json(payload)
-        except ValueError as error:
-            raise InvalidInput(f"--payload is not JSON: {error}") from error
-    sitemaps.check(body, bool(tasks or jsonl or file is not None))
+    source.sitemaps.check(source.payload, bool(tasks or source.as_jsonl or source.path is not None))
     intake.check()
     if tasks and tasks != ["-"]:
-        if jsonl:
+        if source.as_jsonl:
             raise InvalidInput("--jsonl goes with --file or stdin, not with named tasks")
-        _put_named(queue, tasks, body, as_json, how, intake)
+        _put_named(queue, tasks, source, how, as_json)
     else:
-        if file is None and not tasks and not sitemaps.sources and piped_in() is None:
+        if source.path is None and not tasks and not source.sitemaps.sources and piped_in() is None:
             raise InvalidInput("name tasks, give --file, or pipe them in")
-        _tell_new(queue)
-        counts = _put_stream(queue, Source(file, jsonl, body, sitemaps, intake), how)
+        _meet(queue, intake)
+        counts = _put_stream(queue, source, how)
         sink = Sink(as_json)
         if as_json:
             sink.document(counts)
@@ -196,11 +187,22 @@ def _put(
     intake.end()
 
 
-def _put_named(
-    queue: Queue, tasks: list[str], body: Any, as_json: bool, how: dict[str, Any], intake: Intake
-) -> None:  # fmt: skip
+def _payload(given: str | None, jsonl: bool) -> Any:
+    """Read --payload; raises `InvalidInput` for what is not JSON, and beside --jsonl."""
+    if given is None:
+        return None
+    if jsonl:
+        raise InvalidInput("give --payload or --jsonl, whose lines have their own, not both")
+    try:
+        return read_json(given)
+    except ValueError as error:
+        raise InvalidInput(f"--payload is not JSON: {error}") from error
+
+
+def _put_named(queue: Queue, tasks: list[str], source: Source, how: dict[str, Any], as_json: bool) -> None:
     from timeoutq.model import Task, raw
 
+    body, intake = source.payload, source.intake
     given: Any = tasks if body is None else [Task(task, body) for task in tasks]
     if intake.is_needed:
         taken = [
@@ -208,15 +210,18 @@ def _put_named(
             for number, task in enumerate(tasks, 1)
         ]
         given = [task for task in taken if task is not None]
-    _tell_new(queue)
+    _meet(queue, intake)
+    intake.compare(given)
     report(_put_or_schedule(queue, given, how), as_json)
 
 
-def _tell_new(queue: Queue) -> None:
+def _meet(queue: Queue, intake: Intake) -> None:
+    """Say that the queue is new, if another queue may have been meant; note which spider owns the queue."""
     with suppress(AccessDenied):  # a user who may only put needs no hint
         words = new_words(queue)
         if words:
             say(words)
+        intake.spider = queue.stats().settings.get(OWNER)
 
 
 File = Annotated[
@@ -300,21 +305,18 @@ def put(
     If --urls, --sitemap or --group-by refuses a URL, stderr says which URL, on
     which line, and why. All other URLs are put, and the exit code is 2, or 0
     with --lenient.
+
+    If the queue belongs to a Scrapy spider, stderr names the URLs that the spider
+    writes in another form. They are put as they stand.
     """
     if group is not None and group_by is not None:
         raise InvalidInput("give --group or --group-by, not both")
+    sitemaps = Sitemaps(sitemap or [], sitemap_data, max_urls, max_time)
+    intake = Intake(urls or bool(sitemap), group_by, lenient)
+    source = Source(file, jsonl, _payload(payload, jsonl), sitemaps, intake)
+    how = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable}
     with open_queue(queue, url, url_file) as opened:
-        _put(
-            opened,
-            given_ids(tasks),
-            file,
-            jsonl,
-            payload,
-            as_json,
-            {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable},
-            Intake(urls or bool(sitemap), group_by, lenient),
-            Sitemaps(sitemap or [], sitemap_data, max_urls, max_time),
-        )
+        _put(opened, given_ids(tasks), source, how, as_json)
 
 
 @app.command(rich_help_panel="Tasks in")
@@ -334,14 +336,8 @@ def schedule(
     from timeoutq import arguments
 
     arguments.due(at, after)
+    source = Source(file, jsonl, _payload(payload, jsonl))
+    due = {"at": at} if at is not None else {"after": after}
+    how = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable, **due}
     with open_queue(queue, url, url_file) as opened:
-        due = {"at": at} if at is not None else {"after": after}
-        _put(
-            opened,
-            given_ids(tasks),
-            file,
-            jsonl,
-            payload,
-            as_json,
-            {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable, **due},
-        )
+        _put(opened, given_ids(tasks), source, how, as_json)

@@ -1,8 +1,9 @@
 """Unpacks the bodies of answers piece by piece, so that no layer of Content-Encoding can exceed its limit.
 
 A kilobyte of gzip can become a megabyte, one of brotli a gigabyte, and gzip within gzip a terabyte. So each encoding of
-a body is undone in small pieces, and each layer has a limit of its own. `sitemaps.py` and the demo's crawler read
-through this module. Brotli needs the package `brotli` (extra `crawl`); without the package, nobody asks for brotli.
+a body is undone in small pieces, and each layer has a limit of its own. `sitemaps.py` reads through this module, and so
+do the demo's crawler and its archive. Brotli needs the package `brotli` (extra `crawl`); without the package, nobody
+asks for brotli.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ PIECE = 64 * 1024
 """What one step of a layer gives at most, bytes."""
 
 _KNOWN = ("gzip", "x-gzip", "deflate", "br")
+_GZIP = zlib.MAX_WBITS | 16
+"""What zlib calls a member of gzip, with its head and its end."""
 
 
 def _has_brotli() -> bool:
@@ -52,8 +55,13 @@ class Layer:
         self._name = name
         self._rest: bytes = b""
         self._over = False
+        self._fed = 0
+        self.members = 0
+        """How many members of a file of gzip are whole so far."""
+        self.end = 0
+        """Where the last whole member ends, in the bytes that were fed."""
         # which form of deflate it is, the first two bytes tell
-        self._unpacker: zlib._Decompress | None = None if name == "deflate" else _gzip()
+        self._unpacker: zlib._Decompress | None = None if name == "deflate" else zlib.decompressobj(_GZIP)
 
     @property
     def ended(self) -> bool:
@@ -65,6 +73,7 @@ class Layer:
 
         A file of gzip may have several members, one after the other; their contents follow each other.
         """
+        self._fed += len(data)
         data, self._rest = self._rest + data, b""
         if self._unpacker is None:
             if len(data) < 2:
@@ -77,12 +86,14 @@ class Layer:
                 if self._over or len(data) < len(_MEMBER):
                     self._rest = b"" if self._over else data
                     return
-                self._unpacker = _gzip()
+                self._unpacker = zlib.decompressobj(_GZIP)
             try:
                 piece = self._unpacker.decompress(data, PIECE)
             except zlib.error as error:
                 raise Broken(f"the body is not the {self._name} that it claims to be: {error}") from error
             data = self._unpacker.unconsumed_tail or self._unpacker.unused_data
+            if self._unpacker.eof:
+                self.members, self.end = self.members + 1, self._fed - len(data)
             if piece:
                 yield piece
             if not data and len(piece) < PIECE:
@@ -120,10 +131,6 @@ class Brotli:
 
 _MEMBER = b"\x1f\x8b\x08"
 """What each member of a file of gzip begins with (RFC 1952, 2.3.1)."""
-
-
-def _gzip() -> zlib._Decompress:
-    return zlib.decompressobj(31)
 
 
 def is_gzip(head: bytes) -> bool:

@@ -39,7 +39,7 @@ HEAD = 512
 _ROOTS = {"urlset": "url", "sitemapindex": "sitemap"}
 _BLANKS = b" \t\r\n"
 _LINE_END = re.compile(rb"\r\n?|\n")
-_WORDS = {"html": "it is a page of HTML, not a sitemap", "rss": "it is a feed", "feed": "it is a feed"}
+_WRONG_ROOTS = {"html": "it is a page of HTML, not a sitemap", "rss": "it is a feed", "feed": "it is a feed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +69,18 @@ class Reader:
             self._head += data
             if len(self._head) < HEAD:
                 return
-            self._form, data = self._told(), self._head
+            self._form, data = self._form_of_head(), self._head
         yield from self._form.feed(data)
 
     def end(self) -> Iterator[Entry]:
         """Give the entries that are left; raises `BadSitemap` for what ends too early."""
         if self._form is None:
-            self._form = self._told()
+            self._form = self._form_of_head()
             yield from self._form.feed(self._head)
         yield from self._form.end()
 
-    def _told(self) -> _Form:
-        """Say what the first bytes begin."""
+    def _form_of_head(self) -> _Form:
+        """Decide by the first bytes whether this is XML or text. Raises `BadSitemap` for neither."""
         head = self._head
         if not head.strip(_BLANKS):
             if len(head) < HEAD:
@@ -163,7 +163,7 @@ class _Xml:
         local = name.rpartition(":")[2]
         if self._depth == 1:
             if local not in _ROOTS:
-                what = _WORDS.get(local.lower(), "it is no sitemap")
+                what = _WRONG_ROOTS.get(local.lower(), "it is no sitemap")
                 raise BadSitemap(f"{what}: its root element is <{local:.40}>, not <urlset> or <sitemapindex>")
             self._entry = _ROOTS[local]
         elif self._depth == 2 and local == self._entry:

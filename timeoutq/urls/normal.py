@@ -24,7 +24,7 @@ except ImportError as error:
         f"URLs are read with the package {error.name}, which is missing: pip install 'timeoutq[crawl]'"
     ) from error
 
-LONGEST = 64 * 1024
+LONGEST_URL = 64 * 1024
 """What is read of a URL at most, characters: no work is done on what is longer."""
 
 MAX_LABEL = 63
@@ -101,7 +101,7 @@ def _base(base: str) -> _Parts:
 
 def _read(url: str, base: _Parts | None) -> _Parts:
     """Take a URL apart as browsers do, and join it to its base."""
-    if len(url) > LONGEST:
+    if len(url) > LONGEST_URL:
         _refuse(f"it has {len(url):,} characters")
     try:
         url.encode()

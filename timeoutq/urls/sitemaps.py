@@ -62,7 +62,8 @@ class Page:
     """What the sitemap says of the page, as far as it does: `lastmod`, `changefreq`, `priority`."""
 
 
-Refused = Callable[[str, InvalidInput], None]
+OnRefused = Callable[[str, InvalidInput], None]
+"""Gets each URL and each further sitemap that cannot be used: the place, which may be empty, and the error."""
 
 
 class _TooMuch(BadSitemap):
@@ -73,7 +74,7 @@ def sitemap(
     source: str | os.PathLike[str],
     *,
     limits: Limits | None = None,
-    refused: Refused | None = None,
+    refused: OnRefused | None = None,
     transport: Transport | None = None,
 ) -> Iterator[Page]:
     """Give the pages that a sitemap names. `source` is a URL on http or https, or a file.
@@ -100,7 +101,7 @@ def sitemap(
 
 
 class _Walk:
-    def __init__(self, limits: Limits, refused: Refused | None, transport: Transport | None) -> None:
+    def __init__(self, limits: Limits, refused: OnRefused | None, transport: Transport | None) -> None:
         self._limits = limits
         self._refused = refused
         self._transport = transport
@@ -170,12 +171,12 @@ class _Walk:
         return [(*chain, found)]
 
     def _entries(self, name: str) -> Iterator[Entry]:
-        left = self._left()
+        self._check_time()
         reader = Reader(is_robots=_is_robots(name))
-        with self._opened(name, min(self._limits.seconds, left)) as file:
+        with self._opened(name, min(self._limits.seconds, self._left())) as file:
             try:
                 for data in _unpacked(file, self._limits):
-                    self._left()
+                    self._check_time()
                     yield from reader.feed(data)
             except OSError as error:
                 raise BadSitemap(f"it cannot be read: {error.strerror}") from error
@@ -197,10 +198,11 @@ class _Walk:
             raise BadSitemap("it cannot be read: no file can have this name") from error
 
     def _left(self) -> float:
-        left = self._until - time.monotonic()
-        if left <= 0:
+        return self._until - time.monotonic()
+
+    def _check_time(self) -> None:
+        if self._left() <= 0:
             raise _TooMuch(f"it is not read to its end, {self._limits.total_seconds:g} s after the first began")
-        return left
 
 
 def _see_that_no_loop_runs(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Crawls from their first page to the verdict: seeds the queue, runs workers and cleaners, kills some, and judges.
+"""The course of a crawl: seeds the queue, runs workers and cleaners, kills some, and judges what came of it.
 
 A crawl of the demo's own site is compared with a plain traversal of the same links; one of many hosts is judged by the
 log of these hosts; of somebody else's site, nobody knows what it should have had. `command.py` calls this.
@@ -10,8 +10,8 @@ import math
 import random
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from demo.hosts import Host, expected, generate
 from demo.links import canonical, origin
 from demo.options import Options
 from demo.place import Place
-from demo.processes import Crawl, DemoError, Interrupts, free_port, wait_for_site
-from demo.report import progress, told
+from demo.processes import DemoError, Interrupts, Processes, free_port, wait_for_site
+from demo.report import words_of_progress, words_of_rules
 from demo.seeds import Seeds
 from demo.settings import Settings
 from demo.summary import summarise
@@ -35,14 +35,14 @@ from demo.verdict import Terms, judge_tasks, judge_visits, read_log
 from timeoutq import Queue, State
 from timeoutq.text import safe
 from timeoutq.watch.draw import render
-from timeoutq.watch.snapshot import snapshot
+from timeoutq.watch.snapshot import Snapshot, snapshot
 
 LEFT_ALONE = 120.0
 """A crawl has gone wrong when nothing is done for this long, seconds; one that visits pages again may rest for days."""
 
 
-class Crawling:
-    """One crawl, as the options say. Whatever happens, no process and no temporary file is left behind."""
+class Course:
+    """One crawl from its first page to the verdict. Whatever happens, no process and no temporary file is left."""
 
     def __init__(self, options: Options, settings: Settings, console: Console, interrupts: Interrupts) -> None:
         self._options = options
@@ -54,17 +54,17 @@ class Crawling:
         """Run the whole; give the verdict. Raises `DemoError`, `ArchiveError` and the errors of the queue."""
         options = self._options
         if self._settings.warc:
-            warc.prepare(self._settings.warc, 2 * self._settings.max_bytes)
+            warc.prepare(self._settings.warc, self._settings.room)
         with ExitStack() as stack:
             logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timeoutq-demo-")))
             queue = stack.enter_context(place.open())
             has_patterns = bool(self._settings.include or self._settings.exclude)
             settings = replace(self._settings, queue=queue.name, outside=str(logs) if has_patterns else "")
-            work = Crawl(
+            work = Processes(
                 queue, place.address, options.workers, logs, settings, options.retry, interrupts=self._interrupts
             )
             stack.callback(work.stop)
-            self._tell(told(settings, options.per_host))
+            self._say(words_of_rules(settings, options.per_host))
             if options.guest:
                 polite.set_up(queue, settings.delay, options.per_host)
             if options.hosts is not None:
@@ -73,15 +73,15 @@ class Crawling:
                 return self._finished(work, self._crawl_foreign(work))
             return self._finished(work, self._crawl_own(work))
 
-    def _tell(self, line: str) -> None:
+    def _say(self, line: str) -> None:
         if not self._options.as_json:
             self._console.print(line, highlight=False)
 
-    def _finished(self, work: Crawl, verdict: dict[str, Any]) -> dict[str, Any]:
+    def _finished(self, work: Processes, verdict: dict[str, Any]) -> dict[str, Any]:
         """Add what is known when all processes have ended."""
         work.stop()
         summary = summarise(work.queue, recrawl=self._settings.recrawl)
-        found = {**verdict, **summary.told()}
+        found = {**verdict, **summary.figures()}
         if summary.again is not None:
             found["pages"] += summary.again.pages  # a page that is visited again is scheduled, never done
         if work.settings.outside:
@@ -92,7 +92,7 @@ class Crawling:
             found["warc"] = {"folder": self._settings.warc, "files": files, "bytes": size}
         return found
 
-    def _crawl_own(self, work: Crawl) -> dict[str, Any]:
+    def _crawl_own(self, work: Processes) -> dict[str, Any]:
         """Crawl the demo's own site, or a folder, and compare with a plain traversal."""
         site = self._options.site
         port = free_port()
@@ -102,10 +102,10 @@ class Crawling:
         assert start is not None
         wait_for_site(f"{start}healthz" if site is None else start, process)
         seconds = self._crawl(work, start, every=40)
-        self._tell("drained; now the same links, one after the other, without a queue …")
+        self._say("drained; now the same links, one after the other, without a queue …")
         return judge(work.queue, start, seconds, work.killed)
 
-    def _crawl_foreign(self, work: Crawl) -> dict[str, Any]:
+    def _crawl_foreign(self, work: Processes) -> dict[str, Any]:
         """Crawl somebody's site, until nothing is left, or until Ctrl-C if pages are visited again."""
         first = canonical(self._options.url) if self._options.url is not None else None
         seeds = Seeds(work.settings, lambda line: typer.echo(f"demo: {safe(line)}", err=True))
@@ -124,12 +124,12 @@ class Crawling:
         }  # fmt: skip
         return {**verdict, "seeds": {"put": seeds.put, "outside": seeds.outside, "refused": seeds.refused}}
 
-    def _crawl(self, work: Crawl, first: str | None, every: int, seeds: Seeds | None = None) -> float:
+    def _crawl(self, work: Processes, first: str | None, every: int, seeds: Seeds | None = None) -> float:
         """Put the first pages, start the processes, and watch until it is over; give the seconds it took.
 
         If workers are to be killed, one is killed after each `every` pages.
         """
-        (seeds or Seeds(work.settings, self._tell)).plant(work.queue, first, self._options.sitemap)
+        (seeds or Seeds(work.settings, self._say)).plant(work.queue, first, self._options.sitemap)
         if not work.queue.stats().known:
             raise DemoError("no page to begin with: the sitemap names none that belongs to the crawl")
         for _ in range(work.workers):
@@ -139,7 +139,7 @@ class Crawling:
         kill = killer(work, self._options.most_kills, self._options.kill, every)
         return watch(work, kill, self._console, self._options.as_json)
 
-    def _crawl_hosts(self, work: Crawl, count: int) -> dict[str, Any]:
+    def _crawl_hosts(self, work: Processes, count: int) -> dict[str, Any]:
         """Crawl the generated hosts from the first of them, and judge by their log."""
         made = generate(count)
         port = free_port(made[0].address)
@@ -162,7 +162,9 @@ class Crawling:
         work.stop()  # what is still being visited is logged now
         return {**told_of, **self._manners(work, made, port, done, failed)}
 
-    def _manners(self, work: Crawl, made: list[Host], port: int, done: set[str], failed: set[str]) -> dict[str, Any]:
+    def _manners(
+        self, work: Processes, made: list[Host], port: int, done: set[str], failed: set[str]
+    ) -> dict[str, Any]:
         """Judge by the log of the hosts whether the crawl was polite to each, and by the queue whether all is done."""
         processes = work.workers + work.killed
         right = expected(made, port)
@@ -192,29 +194,22 @@ class Crawling:
         }
 
 
-def watch(crawl: Crawl, kill: Callable[[int], bool], console: Console, quiet: bool) -> float:
+def watch(work: Processes, kill: Callable[[int], bool], console: Console, quiet: bool) -> float:
     """Show the crawl until nothing is left to do, and kill workers on the way; give the seconds that the crawl took.
 
     Raises `DemoError` when nothing is done any more.
     """
     began = moved = time.monotonic()
-    said = 0.0
     before = -1
-    most = math.inf if crawl.settings.recrawl else max(LEFT_ALONE, 2 * crawl.settings.most_pause)
-    live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal and not quiet else None
-    with live or ExitStack():
+    most = math.inf if work.settings.recrawl else max(LEFT_ALONE, 2 * work.settings.most_pause)
+    with _screen(work, console, quiet) as show:
         while True:
-            seen = snapshot(crawl.queue)
+            seen = snapshot(work.queue)
+            show(seen)
             stats = seen.stats
-            if live is not None:
-                live.update(render(seen, console.width, min(24, console.height)), refresh=True)
-            elif not quiet and time.monotonic() - said >= 1:
-                said = time.monotonic()
-                line = progress(stats, polite.held_back(crawl.queue), crawl.killed)
-                console.print(f"{said - began:5.1f} s  {line}", highlight=False, soft_wrap=True)
-            if stats.known and polite.over(crawl.queue):
+            if stats.known and polite.over(work.queue):
                 return time.monotonic() - began
-            crawl.check()
+            work.check()
             if stats.done + stats.failed != before:
                 before, moved = stats.done + stats.failed, time.monotonic()
             elif time.monotonic() - moved > most:
@@ -222,7 +217,29 @@ def watch(crawl: Crawl, kill: Callable[[int], bool], console: Console, quiet: bo
             time.sleep(0.02 if kill(stats.done) else 0.1)
 
 
-def killer(work: Crawl, kills: int, until_the_end: bool, every: int) -> Callable[[int], bool]:
+@contextmanager
+def _screen(work: Processes, console: Console, quiet: bool) -> Generator[Callable[[Snapshot], None]]:
+    """Give a function that shows how far the crawl is: like the dashboard on a terminal, else in lines."""
+    if quiet:
+        yield lambda seen: None
+    elif console.is_terminal:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            yield lambda seen: live.update(render(seen, console.width, min(24, console.height)), refresh=True)
+    else:
+        began = time.monotonic()
+        said = -math.inf
+
+        def show(seen: Snapshot) -> None:
+            nonlocal said
+            if time.monotonic() - said >= 1:
+                said = time.monotonic()
+                line = words_of_progress(seen.stats, polite.held_back(work.queue), work.killed)
+                console.print(f"{said - began:5.1f} s  {line}", highlight=False, soft_wrap=True)
+
+        yield show
+
+
+def killer(work: Processes, kills: int, until_the_end: bool, every: int) -> Callable[[int], bool]:
     """Give a function that kills a worker when it is time; call it often, with the number of pages that are done.
 
     It kills `kills` workers that hold leases, one after each `every` pages; with `until_the_end` it kills any worker,
