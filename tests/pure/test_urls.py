@@ -189,6 +189,16 @@ def test_what_is_no_url_of_a_page_is_refused_with_its_reason(page: str) -> None:
     assert len(str(caught.value)) < 400
 
 
+def test_the_name_of_a_host_has_at_most_253_characters_however_it_is_written() -> None:
+    longest = f"{LONG}.{LONG}.{LONG}.{LONG[2:]}"
+    assert len(longest) == 253
+    for spelling in (f"http://{longest}/", f"HTTP://{longest.upper()}/", f"http://{longest}./"):
+        assert normalise(spelling) == f"http://{longest}/"
+    for spelling in (f"http://{longest}x/", f"HTTP://{longest.upper()}X/"):
+        with pytest.raises(BadUrl, match="its host has 254 characters; the limit of DNS is 253"):
+            normalise(spelling)
+
+
 BASE = "http://h.example:8080/a/b;p?q=1#x"
 
 
