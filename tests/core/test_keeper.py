@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Unavailable
+from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Unavailable, heartbeat
 from timeoutq.testing import fake_async_queue, fake_queue
 
 
@@ -314,6 +314,28 @@ async def test_the_keeper_of_an_async_queue_shows_as_a_worker_and_ends_with_its_
 
 async def _shows(queue: AsyncQueue, held: int) -> bool:
     return [worker.held for worker in await queue.workers()] == [held]
+
+
+def test_a_keeper_says_how_many_workers_of_its_queue_are_alive(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_EVERY", 0.05)
+    with short(queue) as one, short(queue) as other, one.keeper() as first:
+        with other.keeper() as second:
+            wait_until(lambda: first.peers == 2)
+            wait_until(lambda: second.peers == 2)
+        wait_until(lambda: first.peers == 1)
+
+
+async def test_the_keeper_of_an_async_queue_says_how_many_workers_are_alive(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_EVERY", 0.05)
+    name, url = queue.name, queue.given[0]
+    async with AsyncQueue(name, url, timeout=0.6) as one, AsyncQueue(name, url, timeout=0.6) as other:
+        async with one.keeper() as first:
+            async with other.keeper() as second:
+                await until(lambda: _true(first.peers == 2))
+                await until(lambda: _true(second.peers == 2))
+            await until(lambda: _true(first.peers == 1))
 
 
 def test_a_lease_that_has_little_time_left_is_extended_at_once(queue: Queue) -> None:
