@@ -284,6 +284,14 @@ def test_the_first_priority_of_a_queue_may_be_that_of_a_task_in_progress(fake: F
     assert fake.inspect(page(1)).priority == 5
 
 
+@pytest.mark.parametrize(("before", "how"), [(-5, "improve"), (5, "again")])
+def test_a_done_task_that_comes_back_with_priority_0_has_this_priority(polite: Any, before: int, how: str) -> None:
+    polite.put(page(1), priority=before)
+    assert visits(polite) == [page(1)]
+    assert list(polite.put(page(1), priority=0, **{how: True})) == ["added"]
+    assert polite.inspect(page(1)).priority == 0
+
+
 def test_improve_leaves_failed_tasks_alone_and_says_so(fake: FakeQueue) -> None:
     fake.put(page(1), priority=1)
     fake.fail(fake.claim(1)[0], "no", give_up=True)
@@ -316,6 +324,20 @@ def test_a_task_in_progress_that_is_improved_runs_once_more_after_its_run(polite
     polite.ack(second)
     assert polite.claim(1) == [] and polite.drained()
     assert polite.stats().counters["reruns"] == 1
+
+
+def test_a_run_after_which_its_task_runs_once_more_is_a_visit_of_the_budget(polite: Any) -> None:
+    polite.hosts.set(A, budget=1)
+    polite.put(page(1), priority=-3)
+    (lease,) = polite.claim(1)
+    polite.put(page(1), priority=-1, improve=True)
+    polite.ack(lease)
+    host = polite.hosts.inspect(A)
+    assert (host.visits, host.waiting, host.used_up) == (1, 1, True)
+    assert polite.claim(1) == []
+    polite.hosts.set(A, budget=2)
+    assert visits(polite) == [page(1)]
+    assert polite.hosts.inspect(A).visits == 2
 
 
 @pytest.mark.parametrize("end", ["release", "expire", "crash"])
