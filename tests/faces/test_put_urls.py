@@ -337,6 +337,18 @@ def test_the_first_sitemap_must_be_there(say: Say, queue: Queue, site: Site) -> 
     assert "with it, there are more than 5,500 URLs" in done.err
 
 
+def test_max_time_is_that_of_all_sitemaps_together(say: Say, queue: Queue, site: Site, tmp_path: Path) -> None:
+    site.answers["/slow.xml"] = lambda handler: slowly(handler, HEADER + b"\r\n<urlset>", b" ")
+    site.put("/good.xml", urlset("http://h.example/"))
+    file = tmp_path / "index.xml"
+    file.write_text(index(f"{site.at}/slow.xml", f"{site.at}/good.xml"))
+    done = say("put", queue.name, "--sitemap", str(file), "--max-time", "1s", "--lenient")
+    assert (done.code, done.out) == (2, "")
+    assert "it is not read to its end, 1 s after the first began" in done.err
+    assert "/good.xml" not in site.asked
+    assert queue.stats().todos == 0
+
+
 def test_indexes_are_followed_three_deep(site: Site) -> None:
     for depth in range(6):
         site.put(f"/{depth}.xml", index(f"/{depth + 1}.xml"))
