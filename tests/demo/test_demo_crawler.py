@@ -287,6 +287,16 @@ async def test_a_page_that_asks_for_a_pause_for_ever_is_given_up_in_the_end(site
         assert isinstance(await crawler.fetch(lease(site.url("/a"))), Release)
 
 
+async def test_after_an_answer_without_a_pause_the_pauses_of_a_page_are_counted_anew(site: Site) -> None:
+    async with crawling(patience=2) as crawler:
+        for _ in range(2):
+            site.say("/a", 429, retry_after="7")
+            assert isinstance(await crawler.fetch(lease(site.url("/a"))), Release)
+            assert isinstance(await crawler.fetch(lease(site.url("/a"))), Release)
+            site.say("/a")
+            assert isinstance(await crawler.fetch(lease(site.url("/a"))), Ack)
+
+
 async def test_a_busy_host_that_names_no_time_is_asked_ever_later(site: Site) -> None:
     site.say("/a", 429)
     site.say("/b", 503)
