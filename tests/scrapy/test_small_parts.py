@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
@@ -165,6 +166,51 @@ async def test_a_request_of_no_page_that_the_queue_refuses_does_not_hold_up_the_
         await crawl.queue.purge()
 
 
+async def test_what_was_put_with_a_priority_keeps_its_group_when_the_queue_is_no_longer_polite(
+    url: str, name: str
+) -> None:
+    telling = Telling()
+    crawl = telling.crawl
+    async with AsyncQueue(name, url, politeness=Politeness(0, 8)) as crawl.queue:
+        await crawl.queue.configure(politeness="off")
+        crawl._is_polite = True
+        await crawl.put([Task("http://a.example/1", group="elsewhere", priority=5)])
+        assert telling.said == [f"queue {name} is no longer polite: no host is spared, and priorities have no effect"]
+        await crawl.queue.configure(politeness=Politeness(0, 8))
+        found = await crawl.queue.inspect("http://a.example/1")
+        assert (found.host, found.priority) == ("elsewhere", 0)
+        await crawl.queue.purge()
+
+
+class Prints:
+    """A fingerprinter to whom all requests are the same."""
+
+    def fingerprint(self, request: object) -> bytes:
+        return b"\x1f\x0c"
+
+
+def test_a_get_that_has_a_body_is_another_task_than_the_plain_get() -> None:
+    from scrapy import Request
+
+    from timeoutq.scrapy.tasks import base_id
+
+    page = "https://a.example/search"
+    assert base_id(Request(page), Prints(), usual=True) == page
+    assert base_id(Request(page, body=b"q"), Prints(), usual=True) == f"{page}#GET:1f0c"
+
+
+def test_a_slot_that_scrapy_gave_to_a_page_is_no_group_of_the_requests_that_take_over_its_meta() -> None:
+    from scrapy import Request, Spider
+
+    from timeoutq.scrapy.tasks import Origin, payload_of
+
+    link = "https://b.example/"
+    request = Request(link, meta={"download_slot": "a.example", "depth": 1})
+    assert payload_of(request, Spider("shop"), link, None, Origin("a.example")) == ({"meta": {"depth": 1}}, None)
+    chosen = {"meta": {"download_slot": "a.example", "depth": 1}}, "a.example"
+    assert payload_of(request, Spider("shop"), link, None, Origin("c.example")) == chosen
+
+
 async def test_of_two_spiders_that_make_one_queue_at_the_same_moment_the_first_has_it(
     url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +240,79 @@ async def test_of_two_spiders_that_make_one_queue_at_the_same_moment_the_first_h
     assert (await queue.stats()).politeness == Politeness(1, 8)
     await queue.purge()
     await queue.close()
+
+
+async def test_the_rules_of_download_slots_are_those_of_a_new_queue_only(url: str, name: str) -> None:
+    from scrapy import Spider
+    from scrapy.settings import Settings
+
+    from timeoutq.scrapy import opening, plan
+
+    slots = {"a.example": {"delay": 7}}
+    settings = Settings({"TIMEOUTQ_URL": url, "TIMEOUTQ_QUEUE": name, "DOWNLOAD_SLOTS": slots})
+    async with AsyncQueue(name, url) as operator:
+        await operator.configure(politeness=Politeness(0, 8))
+        await operator.hosts.set("a.example", delay=20)
+        for made_by, delay in (("the operator", 20), ("the spider", 7)):
+            opened, _ = await opening.opened(plan.read(settings), Spider("shop"))
+            await opened.close()
+            host = await operator.hosts.inspect("a.example")
+            assert host is not None
+            assert host.delay == delay, made_by
+            await operator.purge()
+
+
+class Sowing:
+    """What the start of a spider needs of its crawl; a visit of a page does nothing."""
+
+    def __init__(self, queue: AsyncQueue) -> None:
+        from scrapy import Spider
+
+        self.queue: Any = queue
+        self.plan: Any = SimpleNamespace(lease=5.0)
+        self.engine: Any = None
+        self.spider = Spider("shop")
+
+    def send(self, visit: Any, request: Any) -> None:
+        visit.found.append(Task(request.url))
+
+    async def put(self, found: list[Task]) -> None:
+        await self.queue.put(found)
+
+    async def crawl(self, start: object) -> None:
+        """Begin as a process of the spider does, and work until the queue is drained."""
+        from timeoutq.scrapy.seeds import Seeds
+
+        seeds = Seeds(self)
+        seeds.start = start
+
+        async def handle(lease: Lease) -> Any:
+            return await seeds.sow(lease) if lease.task == seeds.task else None
+
+        await seeds.put()
+        await Worker(self.queue, handle, burst=True, signals=False, retry=[]).run()
+
+
+async def test_a_start_that_breaks_off_is_no_start_and_a_mended_one_puts_the_rest(url: str, name: str) -> None:
+    from scrapy import Request
+
+    one, two = "https://a.example/1", "https://a.example/2"
+
+    async def start(*, breaks_off: bool) -> AsyncIterator[Any]:
+        yield Request(one)
+        if breaks_off:
+            raise ZeroDivisionError
+        yield Request(two)
+
+    async with AsyncQueue(name, url, politeness=Politeness(0, 8)) as queue:
+        sowing = Sowing(queue)
+        await sowing.crawl(start(breaks_off=True))
+        assert await queue.states("start:shop", one, two) == ["failed", "done", "unknown"]
+        assert "scrapy_started" not in (await queue.stats()).settings
+        await sowing.crawl(start(breaks_off=False))
+        assert await queue.states("start:shop", one, two) == ["done"] * 3
+        assert "scrapy_started" in (await queue.stats()).settings
+        await queue.purge()
 
 
 async def test_a_spider_says_at_its_end_what_is_in_failed(url: str, name: str) -> None:
