@@ -126,6 +126,9 @@ def task_id(task: object) -> bytes:
     return data
 
 
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
 class Packed(bytes):
     """A payload that `pack` has packed before, for a task that is put later."""
 
@@ -138,7 +141,7 @@ def pack(payload: Payload, task: object = "") -> bytes | None:
         data = payload
     else:
         try:
-            data = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+            data = _JSON.encode(payload).encode()
         except Exception as error:  # a mapping of somebody's own may raise anything
             said = error_words(error).partition(": ")[2][:200]
             raise InvalidInput(f"the payload of task {shown(task)} is neither bytes nor JSON: {said}") from error

@@ -202,13 +202,13 @@ def test_a_get_that_has_a_body_is_another_task_than_the_plain_get() -> None:
 def test_a_slot_that_scrapy_gave_to_a_page_is_no_group_of_the_requests_that_take_over_its_meta() -> None:
     from scrapy import Request, Spider
 
-    from timeoutq.scrapy.tasks import Origin, payload_of
+    from timeoutq.scrapy.tasks import payload_of
 
     link = "https://b.example/"
     request = Request(link, meta={"download_slot": "a.example", "depth": 1})
-    assert payload_of(request, Spider("shop"), link, None, Origin("a.example")) == ({"meta": {"depth": 1}}, None)
+    assert payload_of(request, Spider("shop"), link, None, inherited="a.example") == ({"meta": {"depth": 1}}, None)
     chosen = {"meta": {"download_slot": "a.example", "depth": 1}}, "a.example"
-    assert payload_of(request, Spider("shop"), link, None, Origin("c.example")) == chosen
+    assert payload_of(request, Spider("shop"), link, None, inherited="c.example") == chosen
 
 
 async def test_of_two_spiders_that_make_one_queue_at_the_same_moment_the_first_has_it(

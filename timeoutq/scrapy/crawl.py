@@ -71,6 +71,8 @@ class Crawl:
         self._working: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._told: dict[str, int] = {}
+        self._enqueued = 0
+        """How many requests have become tasks since the stats were told."""
         self._lacking = Missing()
         self._is_polite = True
         """Whether the queue takes priorities. Its operator may end its politeness; then it refuses them."""
@@ -137,8 +139,8 @@ class Crawl:
             if not self._working.done():
                 self._worker.stop(now=True)
             await asyncio.wait({self._working}, timeout=self.queue.talk.deadline + 5)
-            self._tell_stats()
             await self._tell_failed()
+        self._tell_stats()
         try:
             await self._strays.close()
         finally:
@@ -342,8 +344,8 @@ class Crawl:
         if not fresh:
             visit.found.append(self._task(base, request, visit))
         elif base == visit.base and visit.again is None:
-            again, _ = self._payload(visit.lease.task, request, visit.origin)
-            visit.again = tasks.checked(Task(visit.lease.task, again), request).payload
+            again, _ = self._payload(visit.lease.task, request, visit)
+            visit.again = tasks.task_of(request, visit.lease.task, again).payload
         else:
             visit.fresh += 1
             id = tasks.fresh_id(base, visit.lease.task, visit.fresh)
@@ -374,19 +376,19 @@ class Crawl:
 
     def _task(self, id: str, request: Request, visit: Visit | None = None, *, start: bool = False) -> Task:
         start = start or (visit is not None and visit is self.seeds.visit)
-        origin = tasks.NOWHERE if visit is None else visit.origin
-        payload, group = self._payload(id, request, origin, start=start)
-        task = tasks.checked(tasks.task_of(id, payload, group, polite=self._is_polite), request)
-        self._count("scheduler/enqueued")
+        payload, group = self._payload(id, request, visit, start=start)
+        task = tasks.task_of(request, id, payload, group, polite=self._is_polite)
+        self._enqueued += 1
         return task
 
     def _payload(
-        self, id: str, request: Request, origin: tasks.Origin, *, start: bool = False
+        self, id: str, request: Request, visit: Visit | None, *, start: bool = False
     ) -> tuple[tasks.Payload, str | None]:
         errback: Any = request.errback
         if isinstance(errback, Errback):
             errback = errback.function  # that of the spider
-        return tasks.payload_of(request, self.spider, id, errback, origin, start=start)
+        slot = None if visit is None else visit.slot
+        return tasks.payload_of(request, self.spider, id, errback, inherited=slot, start=start)
 
     def _tell_wait(self, error: TimeoutqError) -> None:
         self._say(logging.WARNING, "queue %s: requests wait to be put: %s", self.queue.name, error)
@@ -530,6 +532,9 @@ class Crawl:
                 self._say(logging.WARNING, words, name, tasks_are, name)
 
     def _tell_stats(self) -> None:
+        if self._enqueued:
+            self._count("scheduler/enqueued", self._enqueued)
+            self._enqueued = 0
         if self._worker is None:
             return
         tally = self._worker.tally

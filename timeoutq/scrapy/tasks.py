@@ -14,7 +14,6 @@ import inspect
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Protocol, cast
@@ -91,25 +90,14 @@ def fresh_id(base: str, parent: str, number: int) -> str:
     return f"{base}{',' if '#' in base else '#'}again:{digest}"
 
 
-@dataclass(slots=True)
-class Origin:
-    """The visit that a request comes from, as far as `payload_of` must know it.
-
-    Scrapy writes `download_slot` into the meta of each request that it fetches, and spiders hand the meta on. A slot
-    that came about so is not a group that the spider has chosen.
-    """
-
-    slot: str | None = None
-    """The `download_slot` that Scrapy has written into the meta of the parent."""
-
-
-NOWHERE = Origin()
-
-
 def payload_of(
-    request: Request, spider: Spider, id: str, errback: Any, origin: Origin = NOWHERE, *, start: bool = False
+    request: Request, spider: Spider, id: str, errback: Any, *, inherited: str | None = None, start: bool = False
 ) -> tuple[Payload, str | None]:
     """Give the payload of a request, whose errback is `errback`, and its group if its meta names a `download_slot`.
+
+    Scrapy writes `download_slot` into the meta of each request that it fetches, and spiders hand the meta on:
+    `inherited` is the slot that came about so in the request of the visit. It is not a group that the spider has
+    chosen.
 
     Raises `InvalidInput`, which names the request and the key, for what JSON cannot hold, and for a callback that is no
     method of the spider.
@@ -125,7 +113,7 @@ def payload_of(
         _put_body(found, request.body)
     if request.cookies:
         found["cookies"] = _plain(request.cookies, "cookies", request)
-    meta, slot = _meta(request, origin)
+    meta, slot = _meta(request, inherited)
     if meta:
         found["meta"] = _plain(meta, "meta", request)
     if request.cb_kwargs:
@@ -147,31 +135,27 @@ def payload_of(
     return found, slot
 
 
-def task_of(id: str, payload: Payload, group: str | None = None, *, polite: bool = True) -> Task:
-    """Make the task of a request. This is the one place where the priority of a request becomes that of a task.
+def task_of(request: Request, id: str, payload: Payload, group: str | None = None, *, polite: bool = True) -> Task:
+    """Make the task of a request, with its payload packed.
 
-    A queue takes priorities only while it is polite (`polite`), and only of tasks that have a host or a group.
+    This is the one place where the priority of a request becomes that of a task. A queue takes priorities only while it
+    is polite (`polite`), and only of tasks that have a host or a group.
+
+    Raises `InvalidInput`, which names the request, for what no queue takes. Else the queue would refuse the whole call
+    that puts the task, and with it the other tasks of the call.
     """
     priority = priority_of(payload)
     if priority is not None and not (polite and (group or has_host(id))):
         priority = None
-    return Task(id, payload=payload or None, group=group, priority=priority)
-
-
-def checked(task: Task, request: Request) -> Task:
-    """Give the task with its payload packed. Raises `InvalidInput`, which names the request, for what no queue takes.
-
-    Else the queue would refuse the whole call that puts the task, and with it the other tasks of the call.
-    """
     try:
-        body = arguments.pack(task.payload, task.task)
-        if task.group is None:
-            arguments.task_id(task.task)
+        body = arguments.pack(payload or None, id)
+        if group is None:
+            arguments.task_id(id)
         else:
-            arguments.tasks((Task(task.task, group=task.group),))
+            arguments.tasks((Task(id, group=group),))
     except InvalidInput as refused:
         raise InvalidInput(f"{arguments.shown(request, 300)} cannot be put into the queue: {refused}") from None
-    return Task(task.task, None if body is None else arguments.Packed(body), task.group, priority=task.priority)
+    return Task(id, None if body is None else arguments.Packed(body), group, priority=priority)
 
 
 def priority_of(payload: Payload) -> int | None:
@@ -287,9 +271,10 @@ def is_name(name: str) -> bool:
 
 
 def _headers(request: Request) -> dict[str, list[str]]:
+    headers = cast("dict[bytes, list[bytes]]", request.headers)
     return {
         name.decode("latin-1"): [value.decode("latin-1") for value in values]
-        for name, values in cast("Mapping[bytes, list[bytes]]", dict(request.headers)).items()
+        for name, values in dict.items(headers)  # without the copies that Headers.items makes
     }
 
 
@@ -300,10 +285,10 @@ def _put_body(found: Payload, body: bytes) -> None:
         found["body64"] = base64.b64encode(body).decode()
 
 
-def _meta(request: Request, origin: Origin) -> tuple[dict[str, Any], str | None]:
+def _meta(request: Request, inherited: str | None) -> tuple[dict[str, Any], str | None]:
     meta = request.meta
     slot = meta.get("download_slot")
-    keeps_slot = isinstance(slot, str) and slot != origin.slot and slot != _host(request.url)
+    keeps_slot = isinstance(slot, str) and slot != inherited and slot != _host(request.url)
     dropped = RUNTIME if keeps_slot else RUNTIME | {"download_slot"}
     return {key: value for key, value in meta.items() if key not in dropped}, slot if keeps_slot else None
 
@@ -315,6 +300,10 @@ def _host(url: str) -> str:
 def _authority(url: str) -> str:
     """Give what stands before the path of a URL: the host, and the user and the port, if there are any."""
     return re.split("[/?#]", url.partition("//")[2], maxsplit=1)[0]
+
+
+_SURELY_PLAIN = {str, bool, type(None)}
+"""Types of which JSON holds every value."""
 
 
 def _plain(value: Any, where: str, request: Request, depth: int = 1) -> Any:
@@ -339,7 +328,10 @@ def _plain(value: Any, where: str, request: Request, depth: int = 1) -> Any:
         for key, item in cast("Mapping[Any, Any]", value).items():
             if not isinstance(key, str):
                 raise InvalidInput(_refusal(request, where, f"a key that is no text, {key!r:.80},"))
-            found[key] = _plain(item, f"{where}[{key!r}]", request, depth + 1)
+            if type(item) in _SURELY_PLAIN:
+                found[key] = item
+            else:
+                found[key] = _plain(item, f"{where}[{key!r}]", request, depth + 1)
         return found
     raise InvalidInput(_refusal(request, where, f"an object of type {type(value).__name__}"))
 

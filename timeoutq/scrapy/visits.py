@@ -16,7 +16,6 @@ from twisted.python.failure import Failure
 from timeoutq.arguments import error_words
 from timeoutq.model import Ack, Lease, Release, Task
 from timeoutq.retry import GiveUp, Retry
-from timeoutq.scrapy.tasks import Origin
 
 End = Ack | Release | Retry | GiveUp
 """What a handler of the worker returns."""
@@ -63,10 +62,9 @@ class Visit:
         return self.over.done()
 
     @property
-    def origin(self) -> Origin:
-        """What requests of this visit inherit without wanting it."""
-        slot = None if self.request is None or self.keeps_slot else self.request.meta.get("download_slot")
-        return Origin(slot)
+    def slot(self) -> str | None:
+        """The `download_slot` that requests of this visit inherit without wanting it."""
+        return None if self.request is None or self.keeps_slot else self.request.meta.get("download_slot")
 
     def item_out(self) -> None:
         """Note that an item goes into the pipelines."""
