@@ -6,9 +6,11 @@ leases; the acks that are too long for one exchange are built here, too, and sen
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import cast
 
 from timeoutq.arguments import TaskList
@@ -18,6 +20,9 @@ from timeoutq.model import Lease, Outcome
 from timeoutq.operations import Operations
 from timeoutq.worker.failures import Failure
 
+FOUND_AT_ONCE = 64
+"""How many found tasks one exchange puts, unless a single ack has more. The claim of an exchange waits for its acks."""
+
 
 @dataclass(slots=True)
 class Errand:
@@ -26,6 +31,8 @@ class Errand:
     verb: str
     leases: list[Lease]
     call: Call[Outcome]
+    found: int = 0
+    """How many found tasks the call puts."""
 
 
 class AckOfFound:
@@ -40,6 +47,10 @@ class AckOfFound:
         self._again_ms = again_ms
         self._payload = payload
         self._fits = fitting(found.ids, found.payloads)
+
+    def __len__(self) -> int:
+        """Give the number of found tasks."""
+        return len(self._found.ids)
 
     @property
     def is_plain(self) -> bool:
@@ -98,7 +109,7 @@ class Ends:
     def ack_found(self, ack: AckOfFound) -> None:
         """Add an ack that fits into one call."""
         _, call = ack.calls(self._queue.operations, self._queue.talk.nonce)
-        self.errands.append(Errand("ack", [ack.lease], call))
+        self.errands.append(Errand("ack", [ack.lease], call, len(ack)))
 
     def release(self, lease: Lease, delay_ms: int, block_ms: int) -> None:
         """Add a release of a handler."""
@@ -120,6 +131,8 @@ class Ends:
         errands = self._build()
         # heavy calls go one flush at a time, so that claims and other ends need not wait for all of them
         light = len(next(flushes([errand.call for errand in errands])))
+        found = accumulate(errand.found for errand in errands[:light])
+        light = max(1, bisect_right(list(found), FOUND_AT_ONCE)) if light else 0
         self.errands = errands[light:]
         return errands[:light]
 
