@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from timeoutq import AsyncQueue, Lease
+from timeoutq import AsyncQueue, Lease, arguments
 from timeoutq.calls import BATCH
-from timeoutq.worker.ends import Ends
+from timeoutq.worker.ends import FOUND_AT_ONCE, AckOfFound, Ends
 from timeoutq.worker.failures import Failure
 from timeoutq.worker.stopping import AT_ONCE, DRAIN, GO_ON, Stopping
 from timeoutq.worker.suspects import LONGEST, WAIT, Suspects
@@ -60,6 +60,26 @@ def test_failures_that_need_several_calls_go_each_with_its_own_lease() -> None:
     first, second = ends.take()
     assert [*first.leases, *second.leases] == failed
     assert len(first.leases) == BATCH
+
+
+def found_by(task: str, number: int, tasks: int) -> AckOfFound:
+    return AckOfFound(lease(task, number), arguments.tasks(([f"{task}/{i}" for i in range(tasks)],)), -1, None)
+
+
+def test_an_exchange_puts_few_found_tasks_because_its_claim_waits_for_them() -> None:
+    ends = Ends(AsyncQueue("q"), 100)
+    for number in range(4):
+        ends.ack_found(found_by(f"p{number}", number, FOUND_AT_ONCE // 2))
+    ends.acks = [lease("found nothing", 9)]
+    taken = [[one.task for errand in ends.take() for one in errand.leases] for _ in range(3)]
+    assert taken == [["p0", "p1"], ["p2", "p3", "found nothing"], []]
+
+
+def test_a_single_ack_puts_more_found_tasks_than_an_exchange_should() -> None:
+    ends = Ends(AsyncQueue("q"), 100)
+    ends.ack_found(found_by("many", 1, FOUND_AT_ONCE + 1))
+    ends.ack_found(found_by("one", 2, 1))
+    assert [[one.task for errand in ends.take() for one in errand.leases] for _ in range(2)] == [["many"], ["one"]]
 
 
 def test_the_second_order_gives_everything_back_at_once() -> None:
