@@ -8,8 +8,9 @@ import pytest
 
 from timeoutq import AsyncQueue, Lease, arguments
 from timeoutq.calls import BATCH
-from timeoutq.worker.ends import FOUND_AT_ONCE, AckOfFound, Ends
+from timeoutq.worker.ends import AckOfFound, Ends
 from timeoutq.worker.failures import Failure
+from timeoutq.worker.pace import FOUND_AT_ONCE, NO_LIMIT, Pace
 from timeoutq.worker.stopping import AT_ONCE, DRAIN, GO_ON, Stopping
 from timeoutq.worker.suspects import LONGEST, WAIT, Suspects
 
@@ -66,20 +67,31 @@ def found_by(task: str, number: int, tasks: int) -> AckOfFound:
     return AckOfFound(lease(task, number), arguments.tasks(([f"{task}/{i}" for i in range(tasks)],)), -1, None)
 
 
-def test_an_exchange_puts_few_found_tasks_because_its_claim_waits_for_them() -> None:
+def taken(ends: Ends, *most: int) -> list[list[str]]:
+    return [[one.task for errand in ends.take(some) for one in errand.leases] for some in most]
+
+
+def test_an_exchange_takes_only_acks_that_put_few_tasks_and_any_other_ends() -> None:
     ends = Ends(AsyncQueue("q"), 100)
     for number in range(4):
-        ends.ack_found(found_by(f"p{number}", number, FOUND_AT_ONCE // 2))
+        ends.ack_found(found_by(f"p{number}", number, 30))
     ends.acks = [lease("found nothing", 9)]
-    taken = [[one.task for errand in ends.take() for one in errand.leases] for _ in range(3)]
-    assert taken == [["p0", "p1"], ["p2", "p3", "found nothing"], []]
+    assert taken(ends, 60, 60, 60) == [["p0", "p1"], ["p2", "p3", "found nothing"], []]
 
 
-def test_a_single_ack_puts_more_found_tasks_than_an_exchange_should() -> None:
+def test_a_single_ack_may_put_any_number_of_found_tasks() -> None:
     ends = Ends(AsyncQueue("q"), 100)
-    ends.ack_found(found_by("many", 1, FOUND_AT_ONCE + 1))
+    ends.ack_found(found_by("many", 1, 61))
     ends.ack_found(found_by("one", 2, 1))
-    assert [[one.task for errand in ends.take() for one in errand.leases] for _ in range(2)] == [["many"], ["one"]]
+    assert taken(ends, 60, 60) == [["many"], ["one"]]
+
+
+def test_exchanges_are_short_while_few_tasks_end() -> None:
+    pace = Pace(20, 0, 30.0, now=0.0)
+    pace.ended(499, now=1.0)
+    assert pace.found_at_once() == FOUND_AT_ONCE
+    pace.ended(499 + 1_500, now=2.0)
+    assert pace.found_at_once() == NO_LIMIT
 
 
 def test_the_second_order_gives_everything_back_at_once() -> None:

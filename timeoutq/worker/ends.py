@@ -19,9 +19,7 @@ from timeoutq.client import AsyncQueue
 from timeoutq.model import Lease, Outcome
 from timeoutq.operations import Operations
 from timeoutq.worker.failures import Failure
-
-FOUND_AT_ONCE = 64
-"""How many found tasks one exchange puts, unless a single ack has more. The claim of an exchange waits for its acks."""
+from timeoutq.worker.pace import NO_LIMIT
 
 
 @dataclass(slots=True)
@@ -126,13 +124,16 @@ class Ends:
 
     # ---- out
 
-    def take(self) -> list[Errand]:
-        """Take out as much as is sent at once; the rest stays, as calls."""
+    def take(self, most_found: int = NO_LIMIT) -> list[Errand]:
+        """Take out as much as is sent at once; the rest stays, as calls.
+
+        Acks that put more than `most_found` tasks in all are too much, but a single ack is not.
+        """
         errands = self._build()
         # heavy calls go one flush at a time, so that claims and other ends need not wait for all of them
         light = len(next(flushes([errand.call for errand in errands])))
         found = accumulate(errand.found for errand in errands[:light])
-        light = max(1, bisect_right(list(found), FOUND_AT_ONCE)) if light else 0
+        light = max(1, bisect_right(list(found), most_found)) if light else 0
         self.errands = errands[light:]
         return errands[:light]
 

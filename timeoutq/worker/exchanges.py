@@ -83,7 +83,7 @@ class Exchanges:
 
     async def make(self, claim: Call[Claimed] | None = None) -> None:
         """Send the ends that have gathered, and a claim."""
-        me, errands = object(), self._desk.ends.take()
+        me, errands = object(), self._desk.ends.take(self._source.pace.found_at_once())
         self._desk.sent[me] = errands
         try:
             trouble = await self._send(claim, errands)

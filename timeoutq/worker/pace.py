@@ -18,6 +18,12 @@ SHORTEST_LOOK = 0.05
 """The shortest time over which a rate is measured, seconds."""
 
 
+FOUND_AT_ONCE, NO_LIMIT = 64, 1_000_000_000
+"""How many found tasks one exchange puts while few tasks end, and while many do."""
+FEW = 500.0
+"""Few tasks end when fewer than this end per second."""
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """What a worker has to do at one moment, in tasks."""
@@ -77,6 +83,14 @@ class Pace:
         slow_trip = self.trip + 2 * self.sway
         during_two = self.rate * (2 * slow_trip + 0.002)
         return int(min(during_two, self.rate * self._timeout / 3, 2 * BATCH))
+
+    def found_at_once(self) -> int:
+        """Give how many found tasks one exchange is to put, at most.
+
+        The claim of an exchange waits for its acks. While few tasks end, short exchanges bring work to idle handlers
+        sooner. While many tasks end, each exchange more would cost time that the handlers need.
+        """
+        return FOUND_AT_ONCE if self.rate < FEW else NO_LIMIT
 
     def wanted(self, load: Load, *, plenty: bool) -> int:
         """Give how many tasks to claim now; `plenty` says whether the last claim got all that it asked for."""
