@@ -178,42 +178,38 @@ class Import:
 
         Raises `BrokenLine`, after the tasks before it were given.
         """
-        from timeoutq import transfer
         from timeoutq.calls import BATCH
 
         chunk: list[Item] = []
         size = read = number = 0
         for number, line in enumerate(lines, 1):
             read += len(line)
+            if number > 1 and (number <= skip or not line.strip()):  # the first line is read each time
+                continue
             try:
-                if number == 1 and not transfer.is_header(line):
-                    raise InvalidInput(
-                        'it is not the first line of an export, which is {"timeoutq": 1, …}: add this line'
-                    )
-                if number > 1 and (number <= skip or not line.strip()):  # the first line is read each time
-                    continue
-                if len(line) >= LONGEST_LINE:
-                    raise InvalidInput(f"it has more than {LONGEST_LINE:,} bytes")
-                found = transfer.read_header(line) if number == 1 else transfer.read_line(line)
-                if found is not None and (isinstance(found, Record) or not self.tasks_only):
-                    chunk.append(found)
-                    size += len(line)
+                found = _item_of(number, line)
             except InvalidInput as error:
                 if self.lenient and number > 1:
-                    self.broken += 1
-                    if self.broken <= SHOWN:
-                        say(f"line {number} is left out: {error}")
+                    self._leave_out(number, error)
                     continue
                 if chunk:
                     yield number - 1, read, chunk
                 self.taken = number - 1
                 raise BrokenLine(f"line {number} is broken: {error}") from error
+            if found is not None and (isinstance(found, Record) or not self.tasks_only):
+                chunk.append(found)
+                size += len(line)
             if len(chunk) >= BATCH or size > CHUNK_BYTES:
                 yield number, read, chunk
                 chunk, size = [], 0
         if chunk:
             yield number, read, chunk
         self.taken = number
+
+    def _leave_out(self, number: int, error: InvalidInput) -> None:
+        self.broken += 1
+        if self.broken <= SHOWN:
+            say(f"line {number} is left out: {error}")
 
     def step(self, number: int, items: list[Item]) -> None:
         """Bring in what some lines tell: their tasks in one atomic step, and before that their hosts in one."""
@@ -239,6 +235,17 @@ class Import:
         kept = transfer.adopt(self.queue, given)
         if kept is not None and kept != given:
             say(f"queue {self.queue.name} keeps its own politeness, {_words(kept)}; the file has {_words(given)}")
+
+
+def _item_of(number: int, line: bytes) -> Item | None:
+    """Read one line of an export; None for a line that tells nothing. Raises `InvalidInput`."""
+    from timeoutq import transfer
+
+    if number == 1 and not transfer.is_header(line):
+        raise InvalidInput('it is not the first line of an export, which is {"timeoutq": 1, …}: add this line')
+    if len(line) >= LONGEST_LINE:
+        raise InvalidInput(f"it has more than {LONGEST_LINE:,} bytes")
+    return transfer.read_header(line) if number == 1 else transfer.read_line(line)
 
 
 def _words(politeness: Politeness) -> str:
