@@ -44,6 +44,15 @@ def pytest_configure(config: pytest.Config) -> None:
         traces.begin()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Keep the tests as pytest compiles them for the next run: each process of pytest-xdist needs seconds for all."""
+    if not hasattr(session.config, "workerinput") or session.config.cache is None:
+        return (yield)
+    with traces.compiled_in(session.config.cache.mkdir("compiled")):
+        return (yield)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slower tier."""

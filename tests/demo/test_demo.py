@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,10 @@ def test_the_site_has_what_makes_crawling_hard() -> None:
 
 
 @pytest.fixture
-def site() -> Iterator[str]:
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The site of the demo, whose pages come at once."""
+    pages = {path: replace(page, delay=0.0) for path, page in generate().items()}
+    monkeypatch.setattr("demo.site.generate", lambda *_: pages)
     with make_server(0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -107,6 +111,7 @@ def demo(*words: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.breaking
 def test_a_crawl_with_two_kills_loses_nothing() -> None:
     process = demo("--json")
     said, complaint = process.communicate(timeout=90)

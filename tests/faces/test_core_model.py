@@ -33,7 +33,7 @@ from timeoutq import Lease, LeaseLost, Queue, sending, tracebacks
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.testing import Clock
 
-STEPS = int(os.environ.get("STEPS", "6000"))
+STEPS = int(os.environ.get("STEPS", "4000"))
 PHASES = [Phase.generate] if "NO_SHRINK" in os.environ else [Phase.generate, Phase.shrink]
 SEED = int(os.environ.get("SEED", "1"))
 LENGTH = 40

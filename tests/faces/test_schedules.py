@@ -12,7 +12,7 @@ import pytest
 from tests.rig import levels, schedules
 from tests.rig.model import Model
 
-SCHEDULES = int(os.environ.get("SCHEDULES", "600"))
+SCHEDULES = int(os.environ.get("SCHEDULES", "300"))
 
 
 def test_every_reply_and_every_key_is_the_models() -> None:

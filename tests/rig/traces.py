@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _folders: list[Path] = []
@@ -35,6 +38,17 @@ def begin() -> None:
     os.environ["PYTHONPYCACHEPREFIX"] = str(compiled)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+@contextmanager
+def compiled_in(folder: Path) -> Iterator[None]:
+    """Keep in this folder what this process compiles meanwhile."""
+    before = sys.pycache_prefix
+    sys.pycache_prefix = str(folder)
+    try:
+        yield
+    finally:
+        sys.pycache_prefix = before
 
 
 def end() -> None:

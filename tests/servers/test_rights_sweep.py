@@ -25,7 +25,7 @@ def trial(url: str, raw: redis.Redis, some: list[Case]) -> None:
 
 @pytest.mark.parametrize("part", range(2))
 def test_a_script_that_is_refused_half_way_loses_nothing(url: str, raw: redis.Redis, part: int) -> None:
-    trial(url, raw, ALL[part::32])
+    trial(url, raw, ALL[part::64])
 
 
 @pytest.mark.breaking

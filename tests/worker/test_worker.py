@@ -18,7 +18,7 @@ from tenacity import stop_after_attempt, wait_none
 
 from tests.rig.inside import pump_of, seen
 from tests.rig.waiting import wait_until
-from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker
+from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker, heartbeat
 from timeoutq.worker.threads import ThreadCrew
 
 
@@ -252,7 +252,9 @@ async def test_many_leases_that_are_lost_at_once_open_no_connection_each(
     await running
 
 
-async def test_two_idle_workers_share_ten_tasks(url: str, queue: Queue) -> None:
+async def test_two_idle_workers_share_ten_tasks(url: str, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_EVERY", 0.3)
+    monkeypatch.setattr(heartbeat, "BEAT_AT_MOST", 0.3)
     took: dict[str, int] = {"one": 0, "two": 0}
     async with AsyncQueue(queue.name, url) as first, AsyncQueue(queue.name, url) as second:
 
