@@ -122,10 +122,13 @@ def imported(path: Path, package: str = "timeoutq") -> set[str]:
 
 
 def test_every_module_has_its_place() -> None:
-    assert {path.stem for path in PACKAGE.glob("*.py")} == {*ORDER, "__init__"} - ROOMS.keys()
-    assert {path.parent.name for path in PACKAGE.glob("*/*.py")} == ROOMS.keys()
+    modules, rooms = {path.stem for path in PACKAGE.glob("*.py")}, {path.parent.name for path in PACKAGE.glob("*/*.py")}
+    assert modules == {*ORDER, "__init__"} - ROOMS.keys(), "name the module in ORDER of this file"
+    assert rooms == ROOMS.keys(), "name the room in ROOMS of this file, and in ORDER"
+    assert rooms <= set(ORDER), "name the room in ORDER of this file"
     for room, order in ROOMS.items():
-        assert {path.stem for path in (PACKAGE / room).glob("*.py")} == set(order)
+        found = {path.stem for path in (PACKAGE / room).glob("*.py")}
+        assert found == set(order), f"name the file behind {room!r} in ROOMS of this file"
 
 
 def test_each_module_imports_only_what_stands_above_it() -> None:
@@ -207,7 +210,8 @@ def test_help_needs_no_client() -> None:
 def test_the_docstring_of_the_package_is_a_map_of_the_house() -> None:
     rows = (timeoutq.__doc__ or "").partition("The map of the house")[2].splitlines()
     named = [name for row in rows if row.startswith("    ") for name in row[17:].split()]
-    assert named == [module for module in ORDER if module != "__main__"]
+    order = [module for module in ORDER if module != "__main__"]
+    assert named == order, "the map in the docstring of timeoutq/__init__.py is to name what ORDER of this file names"
 
 
 def test_no_function_is_longer_than_70_lines_and_no_file_longer_than_600() -> None:

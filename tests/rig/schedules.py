@@ -226,6 +226,7 @@ class Player:
             return ops.fail(leases, [request.number] * len(leases), [b"no"] * len(leases))[0]
         if request.verb == "requeue_expired":
             return ops.requeue_expired()
+        assert request.verb == "promote_due", f"_call() does not know which call is {request}"
         return ops.promote_due()
 
     def _polite_call(self, request: Request, world: World) -> Call[Any]:

@@ -299,7 +299,7 @@ class World:
             return model.fail(request.call, request.pairs, request.number)
         if request.verb == "requeue_expired":
             return model.requeue_expired(request.number)
-        assert request.verb == "promote_due", request
+        assert request.verb == "promote_due", f"_answer() does not know how to carry out {request}"
         return model.promote_due()
 
     def _wait_again(self, actor: str, request: Request) -> None:

@@ -1,7 +1,7 @@
 """What worker processes do: how much they drain, how soon they pick up, how late they are, and what they cost idle.
 
 `report.py` takes these measurements. The workers are `timeoutq worker` as a user starts it; they are watched from
-outside, by the counters of the server and by the notes of their handlers, and an interpreter's start counts nowhere.
+outside, by the counters of the server and by the notes of their handlers. No figure holds the start of an interpreter.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _pickup(ground: Ground, name: str, count: int, gap: float, blocks: int) -> R
         crew.until(lambda: "first" in crew.notes(), "pick up a task")
         # as idle as it is between two of them
         time.sleep(min(0.5, 10 * gap))
-        # a round trip of the same moment and the same temper: as long after the last one as a put is
+        # PINGs and puts take turns, with the same gap before each, so that both meet the machine in the same mood
         _ticks(count, gap, blocks, (ping, put_one))
         notes = crew.until(lambda: _all(crew, count + 1), "pick up all tasks")
     waited = [(notes[task][0] - at) / 1e6 for task, at in put.items()]
@@ -276,7 +276,7 @@ def _idle(ground: Ground) -> Readings:
         time.sleep(ground.sizes.idle)
         span = time.monotonic() - began
         cpu_after, commands_after = _cpu_seconds(pids), _commands(ground)
-    # of the questions themselves, one is counted
+    # of the two questions for the counts, the first is counted by the second
     sent = commands_after - commands - 1
     busy = None if cpu is None or cpu_after is None else 100 * (cpu_after - cpu) / span
     return {"idle-commands": sent / span, "idle-cpu": busy}

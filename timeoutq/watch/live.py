@@ -64,7 +64,10 @@ class _Looks:
             self._end.wait(interval)
 
     def current(self) -> Snapshot | None:
-        """Give the last snapshot, with the trouble that came since; None before the first. Raises what cannot mend."""
+        """Give the last snapshot, with the trouble that came since; None before the first.
+
+        Raises what no waiting mends.
+        """
         seen, trouble = self.seen, self.trouble
         if trouble is not None and (not isinstance(trouble, TimeoutqError) or (seen is None and is_final(trouble))):
             raise trouble
@@ -99,7 +102,7 @@ class _Keys:
             return b""
         ready, _, _ = select.select([sys.stdin], [], [], seconds)
         typed = os.read(sys.stdin.fileno(), 64) if ready else b""
-        return typed or (b"q" if ready else b"")  # the terminal is gone
+        return typed or (b"q" if ready else b"")  # ready, and yet nothing to read: the terminal is gone
 
 
 @contextmanager

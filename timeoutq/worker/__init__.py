@@ -12,8 +12,8 @@
     long_acks    acks too long for one exchange, one at a time
     losses       why leases were lost
     desk         what this worker holds: every end of a lease goes through it
-    crews        who runs handlers: asyncio tasks
-    threads      or threads
+    crews        who runs `async def` handlers: asyncio tasks
+    threads      who runs `def` handlers: threads
     interrupts   ends handlers and leases that do not end by themselves
     sources      the queue as the pump sees it
     exchanges    ends go to the queue, claimed tasks come

@@ -36,8 +36,8 @@ class Losses:
         self._voice.say(logging.WARNING, what, self._voice.queue, verb, loss, lease=lease, error=loss)
 
     def tell_soon(self, lease: Lease) -> None:
-        """Do so in a task of its own."""
-        task = asyncio.get_running_loop().create_task(self.tell(lease, "lease"))
+        """Do the same for a lease that could not be extended, in an asyncio task of its own."""
+        task = asyncio.get_running_loop().create_task(self.tell(lease, "lease extension"))
         self._tellers.add(task)
         task.add_done_callback(self._tellers.discard)
 

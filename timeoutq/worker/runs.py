@@ -44,7 +44,10 @@ class Run:
         return self.thread is None or self.thread.is_alive()
 
     def cancelled_by_others(self, problem: BaseException) -> asyncio.CancelledError | None:
-        """Give the error of a handler that something else than its worker has cancelled, with words that say so."""
+        """Give the error of a handler that was cancelled, and not by its worker, with words that say so.
+
+        The worker says why it cancels, so the error of its own cancel has words already.
+        """
         if not isinstance(problem, asyncio.CancelledError) or problem.args:
             return None
         if self.task is None or not self.task.cancelling():
@@ -69,7 +72,7 @@ class MaxRuntime:
         self._queue = queue
 
     def ends_ms(self, lease: Lease) -> float:
-        """Give when max_runtime ends a lease, ms of the server; 0 if nothing limits it."""
+        """Give when max_runtime ends a lease, which is as it was claimed; ms of the server, 0 if nothing limits it."""
         return lease.deadline * 1000 - self._first_ms + self.ms if self.ms else 0.0
 
     def error(self, more: str = "") -> TimeoutError:
@@ -77,9 +80,10 @@ class MaxRuntime:
         return TimeoutError(f"max_runtime of {self.ms / 1000:g} s is over{more}")
 
     def overrun(self, run: Run, problem: BaseException | None) -> TimeoutError | None:
-        """Give the error of a handler that ended after max_runtime, when nothing could end it before: a failed attempt.
+        """Give the error of a handler that ended by itself, but after max_runtime; None if it ended in time.
 
-        The loop was blocked. The queue may have given the task to somebody else: what the handler says counts no more.
+        The loop was blocked, so nothing could cancel the handler. The queue may have given the task to somebody else:
+        what the handler says counts no more, and the attempt has failed.
         """
         if not self.ms:
             return None
