@@ -308,7 +308,7 @@ class AsyncKeeper(Held):
         if self._closed or task is not self._task:
             return
         others, loop = asyncio.all_tasks(), task.get_loop()
-        if others and all(other.cancelling() for other in others):  # as `asyncio.run` does at its end
+        if others and all(map(_is_leaving, others)):
             loop.call_later(self._pulse.soon(), self._begin_again, task, why)
             return
         telling.say(
@@ -352,6 +352,12 @@ class AsyncKeeper(Held):
             return False
         self._lost(await self.queue.run(extend_held(self.queue.talk, self._held, leases)))
         return True
+
+
+def _is_leaving(task: asyncio.Task[Any]) -> bool:
+    """Say whether a task is one of those with which `asyncio.run` ends: it was cancelled, or it closes the loop."""
+    name = str(getattr(task.get_coro(), "__qualname__", ""))
+    return task.cancelling() > 0 or name.endswith((".shutdown_asyncgens", ".shutdown_default_executor"))
 
 
 class Keepers(Generic[K]):

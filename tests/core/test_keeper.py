@@ -184,6 +184,7 @@ def test_a_keeper_that_is_open_when_its_event_loop_ends_says_nothing(
         mine = AsyncQueue(queue.name, queue.given[0], timeout=0.04)
         mine.keeper().add(*await mine.claim())
         stubborn.append(asyncio.create_task(last()))
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.4)  # the loop waits for its threads, too
         await asyncio.sleep(0)
 
     async def last() -> None:
