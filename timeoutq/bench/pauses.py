@@ -245,11 +245,14 @@ class Scene:
 
     def repair(self) -> None:
         """Walk through a part of each state, hash and lane, and mend what is wrong."""
-        for stage in range(1, 32):
-            cursor = b"%d 0" % stage
+        cursor = b"1 0"
+        while cursor:
+            stage = int(cursor.split()[0])
             for _ in range(15):
                 if cursor.startswith(b"%d " % stage):
                     cursor = self.run(self.ops.repair(cursor=cursor)).cursor
+            if cursor.startswith(b"%d " % stage):
+                cursor = b"%d 0" % (stage + 1)
 
     def look(self) -> None:
         """Ask about tasks, about hosts and about the whole queue."""
