@@ -23,9 +23,13 @@ from timeoutq.scripts import SIZES, script
 LUA = Path(timeoutq.__file__).parent / "lua"
 NAMES = sorted(path.stem for path in LUA.glob("*.lua"))
 UNREPAIRED = {
-    "done": "its members are looked at with `done_at`", "bell": "any line rings", "alarm": "any entry sounds",
-    "calls": "prune removes what is old", "trace_at": "`traces` is mended, and prune does the rest", "trace_texts": "as `trace_at`",
-}  # fmt: skip
+    "done": "its members are looked at with `done_at`",
+    "bell": "any line rings",
+    "alarm": "any entry sounds",
+    "calls": "prune removes what is old",
+    "trace_at": "`traces` is mended, and prune does the rest",
+    "trace_texts": "as `trace_at`",
+}
 """The keys that `repair` does not walk through, and why."""
 LEASES = [Lease("a", "w#1", 0.0), Lease("b", "w#1", 0.0), Lease("c", "w#2", 0.0)]
 
