@@ -223,6 +223,21 @@ def whole(talk: Talk, found: Claimed) -> Flow[Claimed]:
     return replace(found, leases=list(leases.values()), rest=None)
 
 
+def give_back(talk: Talk, claim: Call[Claimed], age_ms: int) -> Flow[None]:
+    """Release what a claim took that was first sent `age_ms` ago: it may have run although nobody has read its reply.
+
+    `claim` has the token of that claim, and asks for no tasks: so its reply holds what that claim took. Asks the server
+    only once; raises the error if it does not answer. Leases that cannot be given back run out by themselves.
+    """
+    reply = yield Send([claim.command(age_ms)])
+    given: Any = reply[0] if isinstance(reply, list) else reply
+    if isinstance(given, BaseException):
+        raise talk.server.explain(given)
+    leases = (yield from whole(talk, claim.read(given))).leases
+    if leases:
+        yield from answers(talk, talk.operations.release(leases))
+
+
 def clean(talk: Talk) -> Flow[tuple[Swept, Swept]]:
     """Do one bounded round of the cleaner; give the tasks that it took back and those that it made ready."""
     ops = talk.operations

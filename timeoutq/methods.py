@@ -9,6 +9,7 @@ The functions check at once, and raise `InvalidInput` before the client connects
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from timeoutq import arguments, flows, sending, tracebacks
@@ -16,7 +17,7 @@ from timeoutq.arguments import How
 from timeoutq.calls import BATCH, Call
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import Answer, Lease, Outcome, Payload, Task, Tasks
-from timeoutq.sending import Flow, Send, Talk
+from timeoutq.sending import Flow, Talk
 
 # ---- tasks in
 
@@ -76,22 +77,11 @@ class Claim:
         return self._token != b""
 
     def give_back(self) -> Flow[None]:
-        """Release what the last call of the claim took: the call may have run although nobody has read its reply.
-
-        Asks the server only once. Leases that cannot be given back run out by themselves.
-        """
+        """Release what the last call of the claim took, if the server answers at once."""
         talk = self._talk
-        # the same token once more, for no new tasks: the reply holds the leases that the last call took
         call = talk.operations.claim(self._token, 0, self._timeout_ms, self._max_runtime_ms)
-        reply = yield Send([call.command(int(talk.deadline * 1000))])
-        if not isinstance(reply, list) or isinstance(reply[0], BaseException):
-            return
-        try:
-            leases = (yield from flows.whole(talk, call.read(reply[0]))).leases
-        except TimeoutqError:
-            return
-        if leases:
-            yield from sending.answers(talk, talk.operations.release(leases))
+        with suppress(TimeoutqError):
+            yield from flows.give_back(talk, call, int(talk.deadline * 1000))
 
 
 def extend(talk: Talk, lease: Lease | Iterable[Lease], timeout: float | None) -> Flow[Lease | Outcome]:

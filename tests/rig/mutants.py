@@ -290,6 +290,27 @@ MUTANTS = [
         [_test("test_worker_exchanges", "stop_gives_back")],
     ),
     Mutant(
+        "what a claim took is not given back when a handler cancels the exchange",
+        "worker/exchanges.py",
+        "                self._miss(claim, sent_at)\n            raise",
+        "                self._source.over(claim)\n            raise",
+        [_test("test_worker_exchanges", "cancels_all_tasks")],
+    ),
+    Mutant(
+        "a worker that ends does not ask what its last claims took",
+        "worker/closing.py",
+        "while ends or exchanges.worth_asking:",
+        "while ends:",
+        [_test("test_worker_exchanges", "took_alone_is_given_back")],
+    ),
+    Mutant(
+        "what a claim took is never asked for again after an outage",
+        "worker/exchanges.py",
+        "if type(claimed) is Unavailable:",
+        "if False:",
+        [_test("test_worker_exchanges", "all_of_whose_replies")],
+    ),
+    Mutant(
         "a script that the server forgot is not loaded again",
         "sending.py",
         "if is_script_missing(error):",
@@ -312,8 +333,8 @@ MUTANTS = [
     ),
     Mutant(
         "a cancelled claim keeps what it took",
-        "methods.py",
-        "yield from sending.answers(talk, talk.operations.release(leases))",
+        "flows.py",
+        "yield from answers(talk, talk.operations.release(leases))",
         "pass",
         [_test("test_replay", "cancelled_gives_back")],
     ),

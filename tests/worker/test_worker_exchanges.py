@@ -7,15 +7,18 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import redis
 
 from tests.rig.inside import pump_of, seen
 from tests.rig.proxy import Fault, Proxy
+from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Cleaner, Lease, Outcome, Queue, Unavailable, Worker, scripts
 from timeoutq.errors import WorkerBroken
 from timeoutq.replies import Claimed
+from timeoutq.worker.ends import Errand
 from timeoutq.worker.exchanges import Exchanges
 from timeoutq.worker.pace import Pace
 from timeoutq.worker.sources import Source
@@ -314,3 +317,200 @@ async def test_a_put_that_rings_while_a_claim_is_under_way_is_claimed_at_once(ur
             assert source.idle is idle
         worker.stop()
         await running
+
+
+# ---- claims whose replies nobody reads
+
+
+def hold_a_claim(proxy: Proxy, queue: Queue, n: int) -> None:
+    """Have the worker behind the proxy claim `n` more tasks, and keep the reply from it."""
+    before = queue.stats().in_progress
+    proxy.arm(Fault.SWALLOW, sha("claim"))
+    queue.put([f"t{i}" for i in range(n)])
+    wait_until(lambda: queue.stats().in_progress == before + n)
+
+
+def nothing_was_lost(queue: Queue) -> bool:
+    """Say whether no lease ran out, no crash was counted, and no release of a handler."""
+    counters = queue.stats().counters
+    return not any(counters.get(name) for name in ("expired", "crashed")) and not any(
+        queue.inspect(f"t{i}").crashes or queue.inspect(f"t{i}").releases for i in range(30)
+    )
+
+
+def cancel_all_but(spared: set[asyncio.Task[Any]]) -> None:
+    for task in asyncio.all_tasks() - spared:
+        if task is not asyncio.current_task():
+            task.cancel()
+
+
+async def test_what_a_claim_under_way_took_is_given_back_when_a_handler_cancels_all_tasks(
+    url: str, queue: Queue
+) -> None:
+    async def handler(lease: Lease) -> None:
+        assert lease.task == "cancels"
+        await asyncio.to_thread(hold_a_claim, proxy, queue, 30)
+        cancel_all_but(spared)
+
+    know_the_scripts(queue)
+    queue.put("cancels")
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=30) as mine:
+            worker = Worker(mine, handler, concurrency=50, prefetch=0, signals=False)
+            running = asyncio.create_task(worker.run())
+            spared = asyncio.all_tasks()
+            with pytest.raises(WorkerBroken, match="was cancelled by somebody else"):
+                await running
+    assert queue.stats().in_progress == 0
+    assert all(queue.inspect(f"t{i}").state == "todos" for i in range(30))
+    assert nothing_was_lost(queue)
+
+
+async def test_what_a_claim_took_alone_is_given_back_when_somebody_cancels_all_tasks(url: str, queue: Queue) -> None:
+    async def handler(lease: Lease) -> None:
+        raise AssertionError("nothing comes")
+
+    know_the_scripts(queue)
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=30) as mine:
+            worker = Worker(mine, handler, concurrency=50, prefetch=0, signals=False)
+            running = asyncio.create_task(worker.run())
+            spared = asyncio.all_tasks()
+            await until(seen(worker, lambda pump: pump.source.idle))
+            await asyncio.to_thread(hold_a_claim, proxy, queue, 30)
+            assert worker.held == {}
+            cancel_all_but(spared)
+            with pytest.raises(WorkerBroken, match="was cancelled by somebody else"):
+                await running
+    assert (queue.stats().todos, queue.stats().in_progress) == (30, 0)
+    assert nothing_was_lost(queue)
+
+
+async def test_what_a_claim_under_way_took_comes_back_when_a_handler_cancels_only_the_exchange(
+    url: str, queue: Queue
+) -> None:
+    async def handler(lease: Lease) -> None:
+        if lease.task == "cancels":
+            await asyncio.to_thread(hold_a_claim, proxy, queue, 30)
+            for task in asyncio.all_tasks():
+                if task.get_name().startswith("exchange-"):
+                    task.cancel()
+
+    know_the_scripts(queue)
+    queue.put("cancels")
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=30) as mine:
+            worker = Worker(mine, handler, concurrency=50, prefetch=0, burst=True, signals=False)
+            async with asyncio.timeout(20):
+                tally = await worker.run()
+    assert (tally.acked, tally.lost, tally.end) == (31, 0, "drained")
+    assert nothing_was_lost(queue)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_what_a_claim_under_way_took_is_given_back_when_an_error_ends_the_loop(
+    url: str, queue: Queue, error: type[BaseException]
+) -> None:
+    async def leave() -> None:
+        raise error
+
+    async def handler(lease: Lease) -> None:
+        assert lease.task == "leaves"
+        await asyncio.to_thread(hold_a_claim, proxy, queue, 30)
+        await asyncio.create_task(leave())
+
+    async def work() -> None:
+        async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=30) as mine:
+            await Worker(mine, handler, concurrency=50, prefetch=0, signals=False).run()
+
+    know_the_scripts(queue)
+    queue.put("leaves")
+    with Proxy(url) as proxy, pytest.raises(error):
+        asyncio.run(work())
+    assert queue.stats().in_progress == 0
+    assert nothing_was_lost(queue)
+
+
+async def test_what_a_claim_took_all_of_whose_replies_were_lost_comes_back_when_the_server_answers(
+    url: str, queue: Queue
+) -> None:
+    async def handler(lease: Lease) -> None:
+        pass
+
+    know_the_scripts(queue)
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=1) as mine:
+            worker = Worker(mine, handler, concurrency=50, prefetch=0, signals=False)
+            running = asyncio.create_task(worker.run())
+            await until(seen(worker, lambda pump: pump.source.idle))
+            proxy.arm(Fault.SWALLOW, sha("claim"), times=None)
+            queue.put([f"t{i}" for i in range(30)])
+            await until(seen(worker, lambda pump: pump.exchanges.failures))
+            assert queue.stats().in_progress == 30
+            proxy.disarm()
+            await until(lambda: worker.tally.acked == 30)
+            worker.stop()
+            await running
+    assert nothing_was_lost(queue)
+
+
+async def test_a_server_that_does_not_answer_is_not_asked_for_long_what_a_claim_took(url: str, queue: Queue) -> None:
+    async def handler(lease: Lease) -> None:
+        await until(lambda: proxy.struck > 0)
+        cancel_all_but(spared)
+        began.append(time.monotonic())
+
+    began: list[float] = []
+    know_the_scripts(queue)
+    queue.put("cancels")
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=20, deadline=1) as mine:
+            worker = Worker(mine, handler, concurrency=50, signals=False)
+            running = asyncio.create_task(worker.run())
+            spared = asyncio.all_tasks()
+            await until(lambda: len(worker.running) == 1)
+            proxy.arm(Fault.HALF_OPEN, b"", times=None)
+            queue.put("a")
+            with pytest.raises(WorkerBroken):
+                await running
+            assert time.monotonic() - began[0] < 5
+
+
+async def test_an_exchange_that_is_cancelled_before_it_begins_leaves_nothing_to_wait_for() -> None:
+    mine = AsyncQueue("q")
+    desk = Worker(mine, lambda lease: None)._desk
+    source = Source(desk, Pace(4, 0, 30.0, 0.0), is_burst=False)
+    exchanges = Exchanges(desk, source, Stopping(25.0), Cleaner(mine), lambda leases: None)
+    exchanges.begin(source.claim(3, 1))
+    (task,) = exchanges.under_way
+    task.cancel()
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert (source.claiming, exchanges.worth_asking, exchanges.under_way) == (0, False, set())
+
+
+async def test_an_exchange_that_is_cut_off_between_two_answers_keeps_the_ends_and_the_claim_that_follow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = AsyncQueue("q")
+    lost, done = (Lease(name, f"w#{name}", deadline=0.0, fence=fence) for fence, name in enumerate(("lost", "done")))
+    desk = Worker(mine, lambda lease: None)._desk
+    source = Source(desk, Pace(4, 0, 30.0, 0.0), is_burst=False)
+    exchanges = Exchanges(desk, source, Stopping(25.0), Cleaner(mine), lambda leases: None)
+
+    async def run(flow: Generator[object]) -> list[object]:
+        flow.close()
+        return [Outcome([b"lost"], b"O"), Outcome([b"done"], b"O"), Claimed(1)]
+
+    async def cut_off(errand: Errand, outcome: Outcome) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(mine, "run", run)
+    monkeypatch.setattr(desk, "settled", cut_off)
+    desk.took([lost, done])
+    desk.ends.postpone(lost, 1)
+    desk.ends.postpone(done, 1)
+    with pytest.raises(asyncio.CancelledError):
+        await exchanges.make(source.claim(3, 1))
+    assert list(desk.ends.leases) == [done]
+    assert (source.claiming, exchanges._missed[0][0].args[0]) == (0, 3)

@@ -132,7 +132,7 @@ class Closing:
         why = "the server does not answer"
         try:
             async with asyncio.timeout(seconds):
-                while ends:
+                while ends or exchanges.worth_asking:
                     await exchanges.make()
                     if exchanges.failures:
                         break

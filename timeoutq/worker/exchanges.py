@@ -1,7 +1,8 @@
 """Exchanges with the queue: each sends ends of leases and claims new ones. What is not answered is sent again.
 
 The pump decides when an exchange begins, and what it claims. While the server is away one exchange waits, and then
-tries again; nothing is lost meanwhile, because each errand is kept until it was answered.
+tries again; nothing is lost meanwhile, because each errand is kept until it was answered. A claim without an answer is
+not sent again: what it may have taken is given back, by its token, when the server has answered another exchange.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from timeoutq import flows, retry, sending
 from timeoutq.calls import Call
 from timeoutq.cleaner import Cleaner
-from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.model import Lease
 from timeoutq.replies import Claimed
 from timeoutq.worker.desk import Desk
@@ -26,6 +29,8 @@ from timeoutq.worker.stopping import AT_ONCE, Stopping
 
 FIRST_ANSWER = 1.0
 """Seconds: a server that has not answered a new worker for longer counts as away."""
+ARRIVAL = 1.0
+"""Seconds, at most, for which a claim that was cut off may be on its way to the server."""
 
 
 class Exchanges:
@@ -58,6 +63,8 @@ class Exchanges:
         """Whether the worker ends early: nothing is waited out any more."""
         self.broken: BaseException | None = None
         """Why the worker must end."""
+        self._missed: deque[tuple[Call[Claimed], float]] = deque()
+        """Claims that may have run, but whose replies nobody has read, and when each was sent (monotonic clock)."""
 
     @property
     def away(self) -> bool:
@@ -73,10 +80,12 @@ class Exchanges:
         """Start an exchange in a task of its own."""
         task = self._loop.create_task(self.make(claim), name=f"exchange-{self._queue.name}")
         self.under_way.add(task)
-        task.add_done_callback(self._over)
+        task.add_done_callback(partial(self._over, claim))
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _over(self, claim: Call[Claimed] | None, task: asyncio.Task[None]) -> None:
         self.under_way.discard(task)
+        if claim is not None:
+            self._source.over(claim)  # a handler may have cancelled the exchange before its first step
         if not task.cancelled():
             self.broken = self.broken or task.exception()
         self._woken.set()
@@ -93,22 +102,42 @@ class Exchanges:
             self._note_answer()
 
     async def _send(self, claim: Call[Claimed] | None, errands: list[Errand]) -> TimeoutqError | None:
-        calls: list[Call[Any]] = [errand.call for errand in errands]
+        unsettled, sent_at = deque(errands), time.monotonic()
+        try:
+            trouble = await self._exchange(claim, unsettled, sent_at)
+            if trouble is None:
+                trouble = await self._give_back_missed()
+        except BaseException:  # a handler may cancel any task of the loop
+            self._desk.ends.errands[:0] = unsettled
+            if claim is not None:
+                self._miss(claim, sent_at)
+            raise
+        if trouble is not None and not self.waiting_out:  # one waits for both
+            self.waiting_out = True
+            try:
+                await self.wait_out(trouble)
+            finally:
+                self.waiting_out = False
+        return trouble
+
+    async def _exchange(
+        self, claim: Call[Claimed] | None, unsettled: deque[Errand], sent_at: float
+    ) -> TimeoutqError | None:
+        """Send errands and a claim, and take the answers; what is left in `unsettled` has no answer."""
+        calls: list[Call[Any]] = [errand.call for errand in unsettled]
         if claim is not None:
             calls.append(claim)
-        sent_at, strokes = time.monotonic(), self._source.strokes
+        if not calls:
+            return None
+        strokes = self._source.strokes
         try:
             results = await self._queue.run(sending.settle(self._queue.talk, calls))
         except TimeoutqError as error:
             results = [error] * len(calls)
-        except BaseException:
-            self._desk.ends.errands[:0] = errands
-            if claim is not None:
-                self._source.over(claim)
-            raise
         self._source.pace.took(time.monotonic() - sent_at)
         trouble: TimeoutqError | None = None
-        for errand, result in zip(errands, results, strict=False):
+        for result in results[: len(unsettled)]:
+            errand = unsettled.popleft()
             if isinstance(result, InvalidInput) and errand.verb == "ack":
                 self._desk.refused(errand, result)
             elif isinstance(result, TimeoutqError):
@@ -118,12 +147,6 @@ class Exchanges:
                 await self._desk.settled(errand, result)
         if claim is not None:
             trouble = await self._take(claim, results[-1], sent_at, strokes) or trouble
-        if trouble is not None and not self.waiting_out:  # one waits for both
-            self.waiting_out = True
-            try:
-                await self.wait_out(trouble)
-            finally:
-                self.waiting_out = False
         return trouble
 
     async def _take(
@@ -135,12 +158,48 @@ class Exchanges:
                 claimed = await self._queue.run(flows.whole(self._queue.talk, claimed))
         except TimeoutqError as error:
             claimed = error
-        finally:
-            self._source.over(claim)
+        if type(claimed) is Unavailable:
+            self._miss(claim, sent_at)
+        self._source.over(claim)
         if isinstance(claimed, TimeoutqError):
             return claimed
         self._receive(self._source.came(claimed, asked(claim), sent_at, strokes))
         return None
+
+    # ---- claims whose replies nobody has read
+
+    def _miss(self, claim: Call[Claimed], sent_at: float) -> None:
+        if self._source.over(claim):
+            self._missed.append((claim, sent_at))
+
+    @property
+    def worth_asking(self) -> bool:
+        """Whether to ask what missed claims have taken if nothing else is to be sent: not a server that is away."""
+        lately = time.monotonic() - self._queue.talk.deadline
+        return bool(self._missed) and not self.away and any(sent_at > lately for _, sent_at in self._missed)
+
+    async def _give_back_missed(self) -> TimeoutqError | None:
+        """Give back what the missed claims have taken; give the error if the server does not answer."""
+        longest = self._queue.timeout + self._queue.talk.deadline
+        while self._missed:
+            claim, sent_at = missed = self._missed.popleft()
+            if time.monotonic() - sent_at > longest:
+                continue  # its leases have run out
+            try:
+                arrives = sent_at + min(ARRIVAL, self._source.pace.slow_trip) - time.monotonic()
+                if arrives > 0:  # or the question may arrive before the claim
+                    await asyncio.sleep(arrives)
+                await self._queue.run(self._source.give_back(claim, time.monotonic() - sent_at))
+            except TimeoutqError as error:
+                if isinstance(error, Unavailable):
+                    self._missed.append(missed)
+                    return error
+            except BaseException:
+                self._missed.append(missed)
+                raise
+        return None
+
+    # ---- a server that does not answer
 
     def _note_answer(self) -> None:
         self._met = self._cleaner.met = True

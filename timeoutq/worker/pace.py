@@ -74,14 +74,18 @@ class Pace:
         self.trip += off / 8
         self.sway += (abs(off) - self.sway) / 4
 
+    @property
+    def slow_trip(self) -> float:
+        """Seconds that a slow exchange takes."""
+        # judged as in TCP: the mean and some deviations (RFC 6298 takes four, this takes two)
+        return self.trip + 2 * self.sway
+
     def ahead(self) -> int:
         """Give how many claimed tasks may wait in this process for a free handler."""
         if self._prefetch is not None:
             return self._prefetch
-        # as many as end during two slow exchanges, but no more than end in a third of a lease. How long a slow exchange
-        # takes is judged as in TCP: the mean and some deviations (RFC 6298 takes four, this takes two)
-        slow_trip = self.trip + 2 * self.sway
-        during_two = self.rate * (2 * slow_trip + 0.002)
+        # as many as end during two slow exchanges, but no more than end in a third of a lease
+        during_two = self.rate * (2 * self.slow_trip + 0.002)
         return int(min(during_two, self.rate * self._timeout / 3, 2 * BATCH))
 
     def found_at_once(self) -> int:

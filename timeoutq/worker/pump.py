@@ -126,7 +126,7 @@ class Pump:
         if under_way >= SIDE_BY_SIDE or exchanges.waiting_out or (under_way and exchanges.failures):
             return False
         want = self._wanted()
-        if not self._pace.is_worth(len(self._desk.ends), want, under_way):
+        if not self._pace.is_worth(len(self._desk.ends) + exchanges.worth_asking, want, under_way):
             return False
         exchanges.begin(self.source.claim(want, self._heartbeat.peers) if want else None)
         return True

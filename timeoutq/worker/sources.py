@@ -13,6 +13,7 @@ from timeoutq.calls import Call
 from timeoutq.errors import TimeoutqError
 from timeoutq.model import Lease
 from timeoutq.replies import Claimed
+from timeoutq.sending import Flow
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.pace import Pace
 
@@ -39,6 +40,8 @@ class Source:
         """How often the bell was waited for."""
         self.claiming = 0
         """How many tasks may come from the claims that are under way."""
+        self._coming: dict[bytes, int] = {}
+        """How many tasks may come from each claim that is under way, by its token."""
         self.bell: asyncio.Task[None] | None = None
         """The wait on the bell, while there is one."""
 
@@ -46,11 +49,20 @@ class Source:
         """Build a call that claims up to `n` tasks, which count as coming until `over` is called."""
         self.claiming += n
         queue = self._queue
-        return queue.operations.claim(queue.token(), n, self._timeout_ms, self._runtime_ms, peers)
+        token = queue.token()
+        self._coming[token] = n
+        return queue.operations.claim(token, n, self._timeout_ms, self._runtime_ms, peers)
 
-    def over(self, claim: Call[Claimed]) -> None:
-        """Note that nothing comes from this claim any more."""
-        self.claiming -= asked(claim)
+    def over(self, claim: Call[Claimed]) -> bool:
+        """Note that nothing comes from this claim any more; say whether something might have come until now."""
+        n = self._coming.pop(claim.id, 0)
+        self.claiming -= n
+        return n > 0
+
+    def give_back(self, claim: Call[Claimed], age: float) -> Flow[None]:
+        """Release what a claim has taken that was first sent `age` seconds ago, and whose reply nobody has read."""
+        again = self._queue.operations.claim(claim.id, 0, self._timeout_ms, self._runtime_ms)
+        return flows.give_back(self._queue.talk, again, int(age * 1000))
 
     def came(self, claimed: Claimed, n: int, sent_at: float, strokes: int) -> list[Lease]:
         """Learn from the answer to a claim of `n` tasks, sent when the bell had rung `strokes` times; give the leases.

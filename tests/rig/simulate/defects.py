@@ -130,6 +130,16 @@ DEFECTS: Mapping[str, Defect] = {
             ),
         ),
     ),
+    "cut": Defect(
+        "what a claim has taken is not given back if a handler cancels the exchange",
+        (
+            Change(
+                "worker.exchanges",
+                "                self._miss(claim, sent_at)\n            raise",
+                "                self._source.over(claim)\n            raise",
+            ),
+        ),
+    ),
     "release": Defect(
         "a task that is released for a while is ready at once",
         (Change("lua/release.lua", "tonumber(given.delay or 0), tonumber(given.block", "0, tonumber(given.block"),),

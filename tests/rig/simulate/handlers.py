@@ -56,6 +56,8 @@ class Place:
     machine: SimulatedMachine
     die: Callable[[int], None]
     timeout: float
+    claims: Callable[[], bool]
+    """Whether the worker waits for the reply to a claim."""
 
 
 async def _work(place: Place, lease: Lease) -> Any:
@@ -101,6 +103,14 @@ async def _do(place: Place, lease: Lease, what: str) -> Any:
         if others:
             others[lease.fence * 7 % len(others)].cancel()
         await asyncio.sleep(0.05)
+    elif what == "cancel_all":
+        for _ in range(1000):  # until a claim is on its way, or its reply is, if one comes soon
+            if place.claims():
+                await asyncio.sleep(lease.fence % 4 * 0.0008)
+                break
+            await asyncio.sleep(0.001)
+        _cancel_all(place, lease)
+        await asyncio.sleep(0.05)
     elif what == "spawn":
         asyncio.get_running_loop().create_task(asyncio.sleep(0.3))
     return _result(place, lease, what)
@@ -124,6 +134,9 @@ def _work_in_thread(place: Place, lease: Lease) -> Any:
     elif what == "cancel_other":
         machine.soon(lambda: _cancel_one(place, lease))
         machine.sleep(0.05)
+    elif what == "cancel_all":
+        machine.soon(lambda: _cancel_all(place, lease))
+        machine.sleep(0.05)
     return _result(place, lease, what)
 
 
@@ -131,6 +144,14 @@ def _cancel_one(place: Place, lease: Lease) -> None:
     others = [task for task in place.owner.tasks if not task.done()]
     if others:
         others[lease.fence * 7 % len(others)].cancel()
+
+
+def _cancel_all(place: Place, lease: Lease) -> None:
+    """Cancel all asyncio tasks of the process; in half of all cases not its main task, nor the handler's."""
+    spared = (place.owner.tasks[0], asyncio.current_task()) if lease.fence % 2 else ()
+    for task in place.owner.tasks:
+        if not task.done() and task not in spared:
+            task.cancel()
 
 
 def _code(what: str) -> int:

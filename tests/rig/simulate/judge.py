@@ -5,6 +5,7 @@
 - Nothing is held by a live worker for long without a handler at work on it.
 - When all is well, nothing ready waits while a worker is idle, and what becomes due or ready is taken at once.
 - A worker that is told to stop ends in time, and leaves nothing behind.
+- A worker that has ended holds no lease, however it ended, if the network is well.
 
 What must be true of each single call, `witness.py` knows.
 """
@@ -29,7 +30,7 @@ AT_ONCE = 0.4
 UNWORKED = 25.0
 """Seconds that a lease may be held without a handler: an ack on its way to a server that is away, or a lease that must
 run out because its process was killed."""
-ENDED_WELL = {*ENDS_WELL, "ack_raised", "swallow", "slow_cleanup", "cancel_other", "cancel_self_late"}
+ENDED_WELL = {*ENDS_WELL, "ack_raised", "swallow", "slow_cleanup", "cancel_other", "cancel_all", "cancel_self_late"}
 """How a run may have ended whose task is done."""
 
 
@@ -171,6 +172,14 @@ class Judge:
                 took = now - process.stopped_at
                 if took > self._world.plan.drain_deadline + PATIENCE:
                     self._world.broke(f"{process.name} has not ended {took:.1f} s after it was told to stop")
+
+    def left(self, worker: bytes) -> None:
+        """See, when a worker has ended, that it has given back all that it took."""
+        if not self._world.is_well:
+            return
+        left = sorted(task.decode() for task, token in self.hash_of("owners").items() if token.startswith(worker))
+        if left:
+            self._world.broke(f"the worker {worker.decode()} has ended, and these are leased to it: {left}")
 
     def check(self) -> None:
         """Check the invariants of the design, which hold between any two scripts."""

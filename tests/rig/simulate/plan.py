@@ -23,7 +23,7 @@ ODD = (
     "odd_text", "generator_exit", "base", "base_group", "system_exit", "cancel_self", "cancel_self_late",
     "cancelled_error",
 )  # fmt: skip
-RUDE = ("swallow", "cancel_other", "hang", "slow_cleanup")
+RUDE = ("swallow", "cancel_other", "cancel_all", "hang", "slow_cleanup")
 DEADLY = ("die_0", "die_1", "die_9", "die_11")
 
 
@@ -127,7 +127,8 @@ def planned(seed: int) -> Plan:
         faults=_faults(chance, storm, processes, polite=polite),
         calm=_calm(chance, timeout, max_runtime),
     )  # fmt: skip
-    return _with_a_late_end(chance, plan) if chance.random() < 0.25 else plan
+    plan = _with_a_late_end(chance, plan) if chance.random() < 0.25 else plan
+    return _with_all_cancelled(chance, plan) if chance.random() < 0.05 else plan
 
 
 def _kinds(chance: random.Random, *, in_threads: bool, limited: bool) -> list[str]:
@@ -185,6 +186,14 @@ def _with_a_late_end(chance: random.Random, plan: Plan) -> Plan:
         storm=max(plan.storm, round(at + seconds + 1, 3)),
         tasks=(*plan.tasks, task),
         faults=tuple(sorted((*plan.faults, fault), key=lambda fault: fault.at)),
+    )
+
+
+def _with_all_cancelled(chance: random.Random, plan: Plan) -> Plan:
+    """Have a handler cancel all that its process does, while the network is well: no lease may be left."""
+    task = PlannedTask("cancels", round(chance.uniform(0, 1), 3), ("cancel_all",) * chance.randint(1, 3), takes=0.01)
+    return replace(
+        plan, concurrency=max(2, plan.concurrency), slow_part=0.0, rate=0.0, tasks=(*plan.tasks, task), faults=()
     )
 
 

@@ -39,6 +39,7 @@ class World(Protocol):
     def open(self, worker: str) -> AsyncQueue: ...
     def record(self) -> handlers.Record: ...
     def ran(self, process: Process) -> None: ...
+    def left(self, process: Process) -> None: ...
     def died(self, process: Process) -> None: ...
     def broke(self, what: str) -> None: ...
 
@@ -88,6 +89,11 @@ class Process:
             return False
         return most is None or worker._desk.runs + len(worker.held) < most
 
+    @property
+    def _is_claiming(self) -> bool:
+        pump = None if self.worker is None else self.worker._pump
+        return pump is not None and pump.source.claiming > 0
+
     def start(self) -> None:
         self.world.note(self.name, "starts")
         self.world.loop.create_task(self._live(), name=self.name, context=self._context)
@@ -114,7 +120,9 @@ class Process:
     async def _work(self) -> int:
         plan, world = self.world.plan, self.world
         queue = world.open(self.worker_name)
-        place = handlers.Place(world.record(), self.owner, self.machine, self.die, plan.timeout)
+        place = handlers.Place(
+            world.record(), self.owner, self.machine, self.die, plan.timeout, lambda: self._is_claiming
+        )
         self.worker = worker = SimulatedWorker(
             self.machine, queue, handlers.shaped(plan.shape, place),
             concurrency=plan.concurrency, prefetch=plan.prefetch, max_runtime=plan.max_runtime,
@@ -134,6 +142,8 @@ class Process:
         try:
             await worker.run()
         finally:
+            if self.owner.alive:
+                world.left(self)
             await queue.close()
         return exit_codes.DONE
 

@@ -39,6 +39,8 @@ MOST_FAILURES = 4
 RETRY = [0.2, 0.5, 1.0]
 SETTLE = 12.0
 """Seconds after the storm until every wake-up comes at once: so long a stroke of the bell may have been lost."""
+HARMLESS = ("kill", "stop", "deploy", "rule", "block")
+"""Faults that neither the network nor the server feels."""
 COLLECT_EVERY = 5
 """After one seed in so many, the garbage is collected: while a seed runs, it is not."""
 LONGEST = 75.0
@@ -101,6 +103,8 @@ class Simulation:
         self.working: dict[tuple[str, str], Run] = {}
         self._run_of: dict[tuple[str, str], Run] = {}
         self.is_calm = False
+        self._ill_until = 0.0
+        """Until when a fault may be felt."""
         self.processes: list[Process] = []
         self.judge = Judge(self)
         self._supervisors: list[Supervisor] = []
@@ -133,6 +137,20 @@ class Simulation:
 
     def ran(self, process: Process) -> None:
         self.processes.append(process)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether all calls reach the server, and all replies come back, within a moment."""
+        weather = self.network.weather
+        return not (weather.slow_part or weather.rate) and self.loop.time() > self._ill_until
+
+    def _is_ill(self, seconds: float) -> None:
+        """Note a fault of so many seconds: calls that it has struck go on until their deadline."""
+        self._ill_until = max(self._ill_until, self.loop.time() + seconds + 2 * self.plan.deadline)
+
+    def left(self, process: Process) -> None:
+        """Hear that the worker of a process has ended."""
+        self.judge.left(process.worker_name.encode())
 
     def began(self, lease: Lease, who: str) -> tuple[str, float]:
         """Write down that a handler begins; say what it does."""
@@ -201,6 +219,8 @@ class Simulation:
         await asyncio.sleep(max(0.0, begin + plan.storm - loop.time()))
         self.note("WORLD", "the storm is over")
         self.judge.check()
+        if self.plan.slow_part:
+            self._is_ill(self.network.weather.slow[1])
         self.network.heal()
         for process in self.processes:
             process.thaw()
@@ -259,6 +279,8 @@ class Simulation:
 
     async def _strike(self, fault: Fault) -> None:
         self.note("WORLD", f"{fault.kind} {fault.who} {fault.seconds:g}")
+        if fault.kind not in HARMLESS:
+            self._is_ill(fault.seconds)
         network = self.network
         match fault.kind:
             case "cut" | "deaf":
