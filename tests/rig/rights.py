@@ -2,7 +2,7 @@
 
 `python -m tests.rig.rights` tries all cases on Valkey and on Redis; the tests try a part of them. A client that has
 proved its rights calls a verb while one command is forbidden to it, or one key is of a foreign type, or the server has
-no memory left; then the cause is removed, prune heals what is left, and every task that had been accepted must be in
+no memory left; then the cause is removed, cleaners heal what is left, and every task that had been accepted must be in
 exactly one state. A script that meets a foreign type, or a full server, has written all or nothing; and a full server
 refuses the verbs that bring something new, and no other.
 """
@@ -328,6 +328,7 @@ def play(url: str, client: Any, case: Case) -> str | None:
             return refused
         for _ in range(6):
             owner.prune()
+            owner.promote_due()
             a_minute_later(client, "q")
             if not owner.run(flows.repair(owner.talk, mend=False))[0]:
                 break
