@@ -754,6 +754,13 @@ MUTANTS = [
         FULL,
     ),
     Mutant(
+        "a full server stops the walk that mends",
+        "lua/repair.lua",
+        "    even_when_full()\n    ring()\n",
+        "    ring()\n",
+        FULL,
+    ),
+    Mutant(
         "a run that is repeated stops half-way at a key of a foreign type",
         "scripts.py",
         '"rerun todos in_progress done; payload crashes releases"',

@@ -180,8 +180,9 @@ def fill(queue: Queue, ranked: bool = False) -> list[Lease]:
 
 
 def prepare(queue: Queue, client: Any, case: Case) -> None:
-    """Have what some verbs need: settings, and what a foreign hand or another server has left."""
+    """Have what some verbs need: settings, and what a foreign hand or another server has left; no bell is rung."""
     key, leases = queue.operations.key, queue.operations.key("leases")
+    client.delete(key("bell"))
     if case.verb == "ack and put itself":
         queue.configure(keep_done=0)
     elif case.verb == "requeue_expired after a restart":
@@ -228,12 +229,16 @@ def where(client: Any, prefix: str) -> dict[bytes, str]:
     return found | dict.fromkeys(client.zrange(prefix + "scheduled", 0, -1), "scheduled")
 
 
-def picture(client: Any) -> dict[bytes, bytes]:
+def picture(client: Any) -> dict[bytes, Any]:
     """Give all keys of the server with what they hold; one of the locks may end by itself."""
     names = [name for name in client.scan_iter(count=1000) if not name.endswith(b":lock:expires")]
     pipe = client.pipeline(transaction=False)
     for name in names:
-        pipe.dump(name)
+        pipe.type(name)
+    kinds = pipe.execute()
+    for name, kind in zip(names, kinds, strict=True):
+        # a server may keep sets and hashes in another order as soon as somebody has read them
+        {b"set": pipe.smembers, b"hash": pipe.hgetall}.get(kind, pipe.dump)(name)
     return dict(zip(names, pipe.execute(), strict=True))
 
 
