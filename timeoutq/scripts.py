@@ -149,7 +149,7 @@ ALSO_WRITTEN = {
     "politeness": "waiting hosts slots alarm todos failed; places resting policies groups host_failures; "
     "errors error_log traces trace_uses trace_texts trace_at",
     "priority": "priorities",
-    "rerun": "rerun; payload",
+    "rerun": "rerun todos in_progress done; payload crashes releases",
 }
 """The keys that a script with a room may write besides, on a queue that uses the room's capability."""
 

@@ -57,6 +57,8 @@ def _test(file: str, name: str) -> str:
 
 
 WOKEN = [_test("test_wakes", "is_woken")]
+FULL = [_test("test_rights_sweep", "a_full_server")]
+TORN = [_test("test_rights_sweep", "begins_to_write")]
 FOUND = _test("test_core_on_fakeredis", "what_it_found")
 
 MUTANTS = [
@@ -733,6 +735,93 @@ MUTANTS = [
         "  if renew then renew(ids, marks_of(ids)) end",
         "  if false then renew(ids, marks_of(ids)) end",
         [_test("test_priority", "did_not_end_goes_on")],
+    ),
+    # ---- full servers, and keys of a foreign type
+    Mutant(
+        "a full server stops the ends of runs that are repeated",
+        "lua/parts/rerun.lua",
+        "        if #gone == 0 then even_when_full() end\n",
+        "",
+        FULL,
+    ),
+    Mutant(
+        "a full server takes tasks with priorities",
+        "lua/parts/add.lua",
+        "  if #back > 0 or next(changes) or store_priorities and (priorities or has('priority')) then\n",
+        "  if #back > 0 or next(changes) then\n",
+        FULL,
+    ),
+    Mutant(
+        "a full server takes new tasks beside one that comes back",
+        "lua/parts/add.lua",
+        "  if #back > 0 or next(changes) or store_priorities",
+        "  if store_priorities",
+        FULL,
+    ),
+    Mutant(
+        "a full server takes an import with priorities",
+        "lua/restore.lua",
+        "  redis.call('HSET', key('priorities'), unpack(rows)) -- goes first: use() would make a full server allow it\n"
+        "  if not has('priority') then use('priority', true) end\n",
+        "  if not has('priority') then use('priority', true) end\n"
+        "  redis.call('HSET', key('priorities'), unpack(rows))\n",
+        FULL,
+    ),
+    Mutant(
+        "a full server refuses settings that are there already",
+        "lua/configure.lua",
+        "if not schema then redis.call('HSETNX'",
+        "if true then redis.call('HSETNX'",
+        FULL,
+    ),
+    Mutant(
+        "a full server stops the walk that mends",
+        "lua/repair.lua",
+        "    even_when_full()\n    ring()\n",
+        "    ring()\n",
+        FULL,
+    ),
+    Mutant(
+        "a run that is repeated stops half-way at a key of a foreign type",
+        "scripts.py",
+        '"rerun todos in_progress done; payload crashes releases"',
+        '"rerun; payload"',
+        TORN,
+    ),
+    Mutant(
+        "an ack stops half-way when a task puts itself again",
+        "lua/ack.lua",
+        "  if itself or priorities then\n",
+        "  if false then\n",
+        TORN,
+    ),
+    Mutant(
+        "retry_failed stops half-way where it says where the others are",
+        "lua/retry_failed.lua",
+        "if ARGV[4] then find_all(ids) end",
+        "",
+        TORN,
+    ),
+    Mutant(
+        "the turns of hosts stop half-way",
+        "lua/parts/rounds.lua",
+        "  sound()\n",
+        "",
+        TORN,
+    ),
+    Mutant(
+        "a crash stops half-way at a task that a foreign hand took",
+        "lua/parts/crashed.lua",
+        "  for i = 1, #ids do lost[i] = held[i] == 0 and nowhere(ids[i]) end\n",
+        "  setmetatable(lost, {__index = function(_, i) return nowhere(ids[i]) end})\n",
+        TORN,
+    ),
+    Mutant(
+        "a restart is noted and not counted",
+        "lua/requeue_expired.lua",
+        "redis.call('HLEN', stats)",
+        "",
+        TORN,
     ),
 ]
 

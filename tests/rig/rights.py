@@ -1,8 +1,10 @@
-"""Forbids each command, and clobbers each key, of each script in turn: nothing that was accepted may be lost.
+"""Forbids each command, and clobbers each key, of each script in turn, or fills the server: nothing accepted is lost.
 
 `python -m tests.rig.rights` tries all cases on Valkey and on Redis; the tests try a part of them. A client that has
-proved its rights calls a verb while one command is forbidden to it, or one key is of a foreign type; then the cause is
-removed, prune heals what is left, and every task that had been accepted must be in exactly one state.
+proved its rights calls a verb while one command is forbidden to it, or one key is of a foreign type, or the server has
+no memory left; then the cause is removed, cleaners heal what is left, and every task that had been accepted must be in
+exactly one state. A script that meets a foreign type, or a full server, has written all or nothing; and a full server
+refuses the verbs that bring something new, and no other.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +24,15 @@ from tests.rig.servers import redis_server
 from timeoutq import Lease, Politeness, Queue, Task, flows, sending
 from timeoutq.durations import Delta
 from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import TimeoutqError
+from timeoutq.errors import InvalidInput, ServerFull, TimeoutqError
 from timeoutq.hosts.operations import restore_hosts
 from timeoutq.model import HostRecord, Record, State
 from timeoutq.scripts import SIZES, script
 
 A, B = "http://a.example/", "http://b.example/"
-RULES = {"plain": None, "polite": Politeness(0, 1), "ranked": Politeness(0, 1)}
-"""The queues on which each verb is called; on a ranked one, tasks have priorities, and some are to run once more."""
+RULES = {"plain": None, **dict.fromkeys(("polite", "ranked", "rude"), Politeness(0, 1))}
+"""The queues on which each verb is called; on a ranked one, tasks have priorities, and one is to run once more; a
+rude one was ranked before, and is polite no longer."""
 USER = "half"
 
 RECORDS = [
@@ -36,7 +40,7 @@ RECORDS = [
     Record(b"old", State.DONE),
     Record(b"bad", State.FAILED, error="x"),
 ]
-RANKED = [Record(f"{A}{n}".encode(), State.TODOS, payload=n, priority=n) for n in range(2, 5)]
+RANKED = [Record(f"{A}{n}".encode(), State.TODOS, priority=n) for n in range(2, 5)]
 """On a ranked queue, one of them is there already."""
 
 HOSTS = [
@@ -48,11 +52,17 @@ HOSTS = [
 Verb = Callable[[Queue, list[Lease]], object]
 VERBS: dict[str, tuple[str, Verb]] = {
     "put": ("put", lambda q, _: q.put({"new": {"n": 1}, f"{A}new": {"n": 2}, f"{B}1": None})),
+    "put with priorities": ("put", lambda q, _: q.put(f"{A}new", f"{B}new", priority=3)),
     "put again": ("put", lambda q, _: q.put("fails", "ends", f"{A}ends", again=True)),
     "put with a group": ("put", lambda q, _: q.put("new", f"{A}new", group="b.example")),
     "raise": ("put", lambda q, _: q.put(Task(f"{A}1", {"n": 2}, priority=9), Task(f"{A}due", priority=9))),
     "improve": ("put", lambda q, _: q.put(f"{A}ends", f"{A}0", f"{A}1", f"{A}2", f"{B}0", priority=9, improve=True)),
+    "put what is there": ("put", lambda q, _: q.put("fails", "ends", f"{A}0", "later")),
     "schedule": ("schedule", lambda q, _: q.schedule("new", "fails", "ends", after=60, again=True)),
+    "schedule for a host": (
+        "schedule",
+        lambda q, _: q.schedule("new", f"{A}new", f"{A}due", "later", after=60, group="b.example"),
+    ),
     "claim": ("claim", lambda q, _: q.claim(3, timeout=60, max_runtime=90)),
     "extend": ("extend", lambda q, held: q.extend(held)),
     "ack": ("ack", lambda q, held: q.ack(held)),
@@ -61,15 +71,33 @@ VERBS: dict[str, tuple[str, Verb]] = {
         "ack",
         lambda q, held: q.ack(held[0], put=[Task(task, priority=8, improve=True) for task in (held[0].task, f"{A}9")]),
     ),
+    "ack and put itself": ("ack", lambda q, held: q.ack(held[0], put=held[0].task)),
     "ack for a time": ("ack", lambda q, held: q.ack(held[0], again_in=60, payload={"n": 3})),
     "fail": ("fail", lambda q, held: q.fail(held, "no", retry_in=60)),
+    "fail and block": (
+        "fail",
+        lambda q, held: q.run(
+            sending.answers(
+                q.talk,
+                q.operations.fail(held, [0] * len(held), [b"no"] * len(held), [b"T"] * len(held), {0: 60_000}),
+            )
+        ),
+    ),
     "give up": ("fail", lambda q, held: q.fail(held, "no", give_up=True)),
     "release": ("release", lambda q, held: q.release(held)),
     "release for a time": ("release", lambda q, held: q.release(held, delay=60, block_host=60)),
+    "release too often": (
+        "release",
+        lambda q, held: q.run(sending.answers(q.talk, q.operations.release(held, most=1))),
+    ),
     "crash": ("crash", lambda q, held: q.run(sending.answers(q.talk, q.operations.crash(held, "died")))),
     "requeue_expired": ("requeue_expired", lambda q, _: q.requeue_expired()),
+    "requeue_expired after a restart": ("requeue_expired", lambda q, _: q.requeue_expired()),
+    "requeue_expired of what is gone": ("requeue_expired", lambda q, _: q.requeue_expired()),
     "promote_due": ("promote_due", lambda q, _: q.promote_due()),
+    "turns": ("promote_due", lambda q, _: q.promote_due()),
     "retry_failed": ("retry_failed", lambda q, _: q.retry_failed(all=True)),
+    "retry some": ("retry_failed", lambda q, _: q.retry_failed("fails", "ends", "later", "nothing", f"{A}0")),
     "pull": ("pull", lambda q, _: q.pull(2)),
     "forget": ("forget", lambda q, _: q.forget("ends", "later")),
     "prune": ("prune", lambda q, _: q.prune()),
@@ -77,6 +105,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "begin politeness": ("convert", lambda q, _: q.configure(politeness=Politeness(1, 2))),
     "end politeness": ("convert", lambda q, _: q.configure(politeness="off")),
     "block a host": ("host", lambda q, _: q.hosts.block("a.example", for_=60)),
+    "give rules to a host": ("host", lambda q, _: q.hosts.set("a.example", delay=1, per_host=1, budget=1)),
     "ban a host": ("host", lambda q, _: q.hosts.ban("a.example", "they asked")),
     "repair": ("repair", lambda q, _: q.run(flows.repair(q.talk))),
     "restore": ("restore", lambda q, _: q.run(sending.answer(q.talk, q.operations.restore(RECORDS, q.token)))),
@@ -91,13 +120,21 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "plan": ("plan", lambda q, _: q.run(sending.answer(q.talk, q.operations.plan(1000)))),
     "beat": ("beat", lambda q, _: q.run(sending.answer(q.talk, q.operations.beat("w", {"pid": 1}, Delta(1, {0: 1}))))),
 }
-LOSES = {"pull": {"pulled"}, "forget": {"ends", "later"}, "prune": {"pruned"}}
+LOSES = {
+    "pull": {"pulled"},
+    "forget": {"ends", "later"},
+    "prune": {"pruned"},
+    "ack and put itself": {"ends", f"{A}ends"},
+}
 """What a verb is there to remove."""
+
+NEW = {"put", "schedule", "restore", "restore_hosts"}
+"""The scripts that bring something new, which a full server refuses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A verb, on a plain or a polite queue, and the command that is forbidden or the key that is clobbered."""
+    """A verb, on a queue, and the command that is forbidden or the key that is clobbered; else the server is full."""
 
     verb: str
     rule: str
@@ -106,27 +143,22 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Give all cases: of each script the commands that its text names, and the keys that it knows."""
+    """Give all cases: of each script the commands that its text names; all keys that there are; and a full server."""
+    keys = sorted({key for names in SIZES.values() for key in names.split()})
     for verb, (name, _) in VERBS.items():
-        found = script(name)
-        text = re.sub("--.*", "", found.text)
+        text = re.sub("--.*", "", script(name).text)
         commands = sorted(set(re.findall(r"call\(\s*'([A-Z]+)'", text)) - {"INFO", "TIME"})
-        keys = sorted(
-            (set(found.keys) - {"lock", "meta"})
-            | {"waiting", "hosts", "slots", "places", "groups", "error_log", "priorities", "rerun"}
-        )
         for rule in RULES:
             yield from (Case(verb, rule, command=command) for command in commands)
-            yield from (
-                Case(verb, rule, key=key) for key in keys if any(key in names.split() for names in SIZES.values())
-            )
+            yield from (Case(verb, rule, key=key) for key in keys)
+            yield Case(verb, rule)
 
 
 def fill(queue: Queue, ranked: bool = False) -> list[Lease]:
     """Put tasks into every state; give two leases that run."""
     queue.put("fails", "ends", f"{A}ends")
     for lease in queue.claim(5):
-        queue.fail(lease, "x", give_up=True) if lease.task == "fails" else queue.ack(lease)
+        queue.fail(lease, trouble(), give_up=True) if lease.task == "fails" else queue.ack(lease)
     for lease in queue.claim(5):
         queue.ack(lease)
     queue.put({"held": {"n": 0}, "expires": None})
@@ -135,13 +167,60 @@ def fill(queue: Queue, ranked: bool = False) -> list[Lease]:
     if ranked:
         queue.put([Task(f"{A}{i}", priority=i) for i in range(3)], [Task(f"{B}{i}", priority=-i) for i in range(3)])
     queue.put([f"{A}{i}" for i in range(3)], [f"{B}{i}" for i in range(3)], {"free": {"n": 1}})
+    for end in (given_back, broken, crashed):
+        for lease in queue.claim(2):
+            end(queue, lease)
     held = queue.claim(2)
     if ranked:
         again = [Task(lease.task, {"n": 7}, priority=7) for lease in held if "//" in lease.task]
-        queue.put(again, improve=bool(again))
+        queue.put(again[:1], improve=bool(again))
     queue.schedule("later", after=60)
     queue.schedule("due", f"{A}due", after=0)
     return held
+
+
+def prepare(queue: Queue, client: Any, case: Case) -> None:
+    """Have what some verbs need: settings, and what a foreign hand or another server has left; no bell is rung."""
+    key, leases = queue.operations.key, queue.operations.key("leases")
+    client.delete(key("bell"))
+    if case.verb == "ack and put itself":
+        queue.configure(keep_done=0)
+    elif case.verb == "requeue_expired after a restart":
+        client.hset(key("meta"), "run_id", "another")
+        client.zadd(leases, {"expires": 1})
+    elif case.verb == "requeue_expired of what is gone":
+        client.srem(key("in_progress"), "expires")
+        client.zadd(leases, dict.fromkeys(client.zrange(leases, 0, -1), 1) | {b"expires": 2})
+    elif case.verb == "turns" and case.rule in ("polite", "ranked"):
+        queue.promote_due()
+        queue.hosts.block("c.example", for_=60)
+        queue.put("http://c.example/")
+        client.hset(key("policies"), "c.example", "- - - 1 b me")
+        client.zadd(key("hosts"), {"c.example": 1})
+
+
+def trouble() -> BaseException:
+    """Give an error with a traceback."""
+    try:
+        raise ValueError("no")
+    except ValueError as error:
+        return error
+
+
+def given_back(queue: Queue, lease: Lease) -> None:
+    """End a lease as a worker does whose handler has released it: that is counted."""
+    queue.run(sending.answers(queue.talk, queue.operations.release([lease], most=9)))
+
+
+def broken(queue: Queue, lease: Lease) -> None:
+    """Fail a lease; its task is ready again at once."""
+    queue.fail(lease, trouble(), retry_in=0)
+    queue.promote_due()
+
+
+def crashed(queue: Queue, lease: Lease) -> None:
+    """End a lease whose process has died."""
+    queue.run(sending.answers(queue.talk, queue.operations.crash([lease], "died")))
 
 
 def where(client: Any, prefix: str) -> dict[bytes, str]:
@@ -150,38 +229,111 @@ def where(client: Any, prefix: str) -> dict[bytes, str]:
     return found | dict.fromkeys(client.zrange(prefix + "scheduled", 0, -1), "scheduled")
 
 
+def picture(client: Any) -> dict[bytes, Any]:
+    """Give all keys of the server with what they hold; one of the locks may end by itself."""
+    names = [name for name in client.scan_iter(count=1000) if not name.endswith(b":lock:expires")]
+    pipe = client.pipeline(transaction=False)
+    for name in names:
+        pipe.type(name)
+    kinds = pipe.execute()
+    for name, kind in zip(names, kinds, strict=True):
+        # a server may keep sets and hashes in another order as soon as somebody has read them
+        {b"set": pipe.smembers, b"hash": pipe.hgetall}.get(kind, pipe.dump)(name)
+    return dict(zip(names, pipe.execute(), strict=True))
+
+
+@contextmanager
+def no_halves(queue: Queue, client: Any) -> Iterator[list[str]]:
+    """Collect the errors of scripts that have written something before they ended with the error."""
+    link: Any = queue._link()
+    send, halves = link.send, list[str]()
+
+    def watched(commands: Sequence[Any]) -> list[Any]:
+        before = picture(client)
+        replies: list[Any] = send(commands)
+        errors = [reply for reply in replies if isinstance(reply, redis.RedisError)]
+        if errors and len(errors) == len(replies) and (after := picture(client)) != before:
+            changed = sorted(key for key in {**before, **after} if before.get(key) != after.get(key))
+            halves.append(f"{errors[0]}: {changed}")
+        return replies
+
+    link.send = watched
+    try:
+        yield halves
+    finally:
+        link.send = send
+
+
+def strike(client: Any, case: Case, whole: str) -> None:
+    """Begin what a case tries."""
+    if case.command:
+        client.execute_command("ACL", "SETUSER", USER, f"-{case.command.lower()}")
+    elif case.key:
+        client.rename(whole, "aside") if client.exists(whole) else None
+        client.set(whole, "a string")
+    else:
+        client.config_set("maxmemory", 1)
+
+
+def mend(client: Any, case: Case, whole: str) -> None:
+    """End what a case tries."""
+    if case.command:
+        client.execute_command("ACL", "SETUSER", USER, "+@all")
+    elif case.key:
+        if client.type(whole) == b"string":
+            client.delete(whole)
+        client.rename("aside", whole) if client.exists("aside") else None
+    else:
+        client.config_set("maxmemory", 0)
+
+
+def unasked(case: Case, error: TimeoutqError | None) -> str | None:
+    """Say whether a full server has refused what it must not refuse, or the other way round."""
+    name, _ = VERBS[case.verb]
+    if case.command or case.key or isinstance(error, InvalidInput):
+        return None
+    idle = name == "restore_hosts" and case.rule in ("plain", "rude")
+    if isinstance(error, ServerFull) == (name in NEW and not idle) and (error is None or name in NEW):
+        return None
+    return f"a full server {'took it' if error is None else f'said {error!r}'}"
+
+
 def play(url: str, client: Any, case: Case) -> str | None:
     """Play one case; give what went wrong, or None."""
     client.flushdb()
     client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">secret", "~*", "&*", "+@all")
     mine = re.sub("//[^@/]*@|//", f"//{USER}:secret@", url, count=1)
     with Queue("q", url, timeout=60, politeness=RULES[case.rule], keep_done=1000) as owner, Queue("q", mine) as half:
-        held = fill(owner, case.rule == "ranked")
+        held = fill(owner, case.rule in ("ranked", "rude"))
+        if case.rule == "rude":
+            owner.configure(politeness="off")
+        elif RULES[case.rule]:
+            owner.hosts.set("b.example", delay=0.001, budget=50)
+        prepare(owner, client, case)
         half.run(sending.prove(half.talk))
         half.stats()
         prefix = owner.operations.key("")
         accepted = where(client, prefix)
         whole = prefix + case.key
-        if case.command:
-            client.execute_command("ACL", "SETUSER", USER, f"-{case.command.lower()}")
-        else:
-            client.rename(whole, "aside") if client.exists(whole) else None
-            client.set(whole, "a string")
         pulled: list[bytes] = []
+        said: TimeoutqError | None = None
+        strike(client, case, whole)
         try:
-            answer = VERBS[case.verb][1](half, held)
+            with no_halves(half, client) as halves:
+                answer = VERBS[case.verb][1](half, held)
             if case.verb == "pull":
                 pulled = [task.task.encode() for task in answer]  # type: ignore[attr-defined]  # tasks
-        except TimeoutqError:
-            pass
-        if case.command:
-            client.execute_command("ACL", "SETUSER", USER, "+@all")
-        else:
-            if client.type(whole) == b"string":
-                client.delete(whole)
-            client.rename("aside", whole) if client.exists("aside") else None
+        except TimeoutqError as error:
+            said = error
+        finally:
+            mend(client, case, whole)
+        if halves and not case.command:
+            return f"half-written: {halves}"
+        if refused := unasked(case, said):
+            return refused
         for _ in range(6):
             owner.prune()
+            owner.promote_due()
             a_minute_later(client, "q")
             if not owner.run(flows.repair(owner.talk, mend=False))[0]:
                 break

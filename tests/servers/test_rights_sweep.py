@@ -1,4 +1,4 @@
-"""Every command of every script is forbidden, and every key clobbered, in turn: nothing that was accepted is lost."""
+"""Every command of each script is forbidden, every key clobbered, in turn, and servers are full: nothing is lost."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ import redis
 from tests.rig.rights import RULES, Case, cases, play
 
 ALL = list(cases())
+
+BEHIND = [
+    Case("ack", "ranked", key="in_progress"), Case("ack", "ranked", key="done"), Case("ack", "rude", key="todos"),
+    Case("fail", "ranked", key="crashes"), Case("fail", "ranked", key="releases"), Case("fail", "rude", key="todos"),
+    Case("ack and put itself", "plain", key="todos"), Case("ack and put itself", "plain", key="failed"),
+    Case("ack and put itself", "polite", key="done"),
+    Case("retry some", "plain", key="in_progress"), Case("retry some", "plain", key="done"),
+    Case("retry some", "polite", key="scheduled"),
+    Case("turns", "polite", key="todos"), Case("turns", "ranked", key="waiting"),
+    Case("requeue_expired of what is gone", "plain", key="scheduled"),
+    Case("requeue_expired of what is gone", "ranked", key="done"),
+    Case("requeue_expired of what is gone", "plain", key="waiting"),
+    Case("requeue_expired after a restart", "plain", key="stats"),
+]  # fmt: skip
+"""Keys that a script needs late, or rarely: each must be asked for its type before the first write all the same."""
 
 
 def trial(url: str, raw: redis.Redis, some: list[Case]) -> None:
@@ -26,6 +41,16 @@ def trial(url: str, raw: redis.Redis, some: list[Case]) -> None:
 @pytest.mark.parametrize("part", range(2))
 def test_a_script_that_is_refused_half_way_loses_nothing(url: str, raw: redis.Redis, part: int) -> None:
     trial(url, raw, ALL[part::64])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_full_server_refuses_what_is_new_and_nothing_else(url: str, raw: redis.Redis, rule: str) -> None:
+    trial(url, raw, [case for case in ALL if case.rule == rule and not (case.command or case.key)])
+
+
+def test_no_script_begins_to_write_that_will_meet_a_key_of_a_foreign_type(url: str, raw: redis.Redis) -> None:
+    assert set(BEHIND) <= set(ALL)
+    trial(url, raw, BEHIND)
 
 
 @pytest.mark.breaking

@@ -23,11 +23,15 @@ if given.put or again_ms >= 0 then
   held = redis.call('SMISMEMBER', in_progress, unpack(ids))
   redis.call('ZCARD', scheduled)
   redis.call('XLEN', alarm)
-  even_when_full()
   if yes[1] and held[1] == 1 then found = given.put or {} end
   -- a handler may put its own task again: if done tasks are not kept, this is possible only after the task has ended; until then
   -- the lease keeps the task alive
   for i = 1, #found do itself = itself or keep_done == 'no' and again_ms < 0 and found[i] == ids[1] end
+  if itself or priorities then
+    -- add() may not have read these when something is written
+    for _, set in ipairs({todos, done, failed}) do redis.call('SCARD', set) end
+  end
+  even_when_full()
   if #found > 0 and not itself then rarely('add')(found, given, false, false, priorities) end
 end
 if run_again then anew, anew_names = run_again(ids, yes, over) end

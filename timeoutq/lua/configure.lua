@@ -23,5 +23,5 @@ for i = 3, #ARGV, 2 do
   end
   if name == 'paused' and value == '0' then ring() end
 end
-redis.call('HSETNX', meta, 'schema', '3')
+if not schema then redis.call('HSETNX', meta, 'schema', '3') end
 return reply

@@ -406,7 +406,10 @@ end
 local on = stage <= #stages and stage .. ' ' .. at or ''
 if mends then
   if waiting and changed then turn() end
-  if not paused and redis.call('EXISTS', todos) == 1 then ring() end
+  if not paused and redis.call('EXISTS', todos) == 1 then
+    even_when_full()
+    ring()
+  end
 end
 if scan ~= kept then
   redis.call('HDEL', meta, 'scan') -- also makes a full server allow what follows, as even_when_full() does

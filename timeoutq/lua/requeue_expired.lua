@@ -18,6 +18,7 @@ local jumped = longest > 0 and expected > 0 and now - expected > math.max(500, m
 if #ids == 0 and not (jumped and redis.call('EXISTS', leases) == 1) then
   return {now, 0, 0, 0}
 end
+redis.call('HLEN', stats) -- grace() writes it, and crash() has not asked yet
 local grace_until = grace(longest, jumped)
 if now < grace_until then
   redis.call('HDEL', meta, 'wake_at')

@@ -63,8 +63,8 @@ for _, record in ipairs(records) do
   if #record[3] > 0 then redis.call('HSET', record[1], unpack(record[3])) end
 end
 if #rows > 0 then
+  redis.call('HSET', key('priorities'), unpack(rows)) -- goes first: use() would make a full server allow it
   if not has('priority') then use('priority', true) end
-  redis.call('HSET', key('priorities'), unpack(rows))
 end
 if #sets.t > 0 then ready(sets.t) end
 if #sets.d > 0 then keep(sets.d, acked) end

@@ -10,6 +10,7 @@ if #ids == 0 then
   ids = redis.call('SRANDMEMBER', failed, ARGV[3])
 end
 sound()
+if ARGV[4] then find_all(ids) end -- the reply tells where the others are: none of these keys may be of a foreign type by then
 local names, moved_names = #ids > 0 and hosts_of(ids) or {}, {}
 for i = 1, #ids do
   if redis.call('SMOVE', failed, entry(names[i]), ids[i]) == 1 then

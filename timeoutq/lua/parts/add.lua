@@ -69,9 +69,13 @@ local function add_some(ids, given, again, due, priorities, where, known)
   end
   if #bodies > 0 or next(changes) then redis.call('HLEN', payload) end
   if group ~= '' or #own > 0 then redis.call('HLEN', key('groups')) end
+  if #back > 0 then may_clear() end
+  -- a full server refuses a put, but no script that has deleted anything: so it is asked before the first deletion, and only then
+  if #back > 0 or next(changes) or store_priorities and (priorities or has('priority')) then
+    redis.call('HSETNX', meta, 'schema', '3')
+  end
   if #back > 0 then
-    may_clear()
-    undate(back) -- goes first: it also makes a full server allow what follows, as even_when_full() does
+    undate(back)
     clear(back)
   end
   if #bodies > 0 then redis.call('HSET', payload, unpack(bodies)) end

@@ -16,6 +16,8 @@ local function crash(ids, was, reason)
   local again, again_names = {}, {}
   local gone, back, given_up, spent = {}, 0, 0, {}
   local fields, lines = {}, {}
+  local held, lost = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}
+  for i = 1, #ids do lost[i] = held[i] == 0 and nowhere(ids[i]) end
   sound()
   if renew then renew(ids, marks_of(ids)) end -- the next run has what was put meanwhile
   for i = 1, #ids do
@@ -24,7 +26,7 @@ local function crash(ids, was, reason)
     gone[#gone + 1] = id
     local into = count >= max_crashes and failed or entry(names[i])
     local moved = redis.call('SMOVE', in_progress, into, id)
-    if moved == 0 and nowhere(id) then moved = redis.call('SADD', into, id) end
+    if moved == 0 and lost[i] then moved = redis.call('SADD', into, id) end
     if moved == 1 then
       fields[#fields + 1] = id
       fields[#fields + 1] = count

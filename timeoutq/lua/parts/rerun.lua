@@ -15,11 +15,14 @@ if uses then
     local gone = {}
     for i = 1, #ids do
       local priority, with, body = string.match(marks[i] or '', '^(%-?%d+) ([01])(.*)$')
+      if marks[i] then
+        if #gone == 0 then even_when_full() end
+        gone[#gone + 1] = ids[i]
+      end
       if priority then
         if with == '1' then redis.call('HSET', key('payload'), ids[i], body) end
         if has('priority') then redis.call('HSET', key('priorities'), ids[i], priority) end
       end
-      if marks[i] then gone[#gone + 1] = ids[i] end
     end
     if #gone > 0 then redis.call('HDEL', key('rerun'), unpack(gone)) end
   end

@@ -5,6 +5,7 @@ local function due_turns(n)
   if not polite then return 0, false end
   local names = redis.call('ZRANGEBYSCORE', key('hosts'), '-inf', now, 'LIMIT', 0, n)
   if #names == 0 then return 0, false end
+  sound()
   even_when_full()
   load_hosts(names)
   local handed, more = turn()
