@@ -88,6 +88,17 @@ def test_ack_puts_what_it_found_with_a_priority_and_a_group(say: Say, polite: Qu
         assert (done.code, "give --put as well" in done.err) == (2, True)
 
 
+def test_ack_with_improve_brings_back_what_was_done_at_a_lower_priority(say: Say, polite: Queue) -> None:
+    polite.put(f"{A}1", priority=-3)
+    assert order(polite) == ["1"]
+    for options, runs_again in ((), []), (("--improve",), ["1"]):
+        token = busy(polite)
+        words = ("--put", f"{A}1", "--priority", "-1", *options)
+        assert say("ack", polite.name, f"{A}busy", "--token", token, *words).code == 0
+        assert order(polite) == runs_again
+        polite.forget(f"{A}busy")
+
+
 @pytest.mark.parametrize("priority", ["1001", "-1001", "1.5", "high", ""])
 def test_a_priority_that_is_none_is_refused(say: Say, polite: Queue, priority: str) -> None:
     done = say("put", polite.name, f"{A}1", "--priority", priority)

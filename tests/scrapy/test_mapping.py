@@ -153,6 +153,16 @@ def test_what_cannot_be_had_goes_to_failed_with_the_status(ran: Ran) -> None:
     assert len(ran.site.of("/gives_up/always503")) == 2
 
 
+def test_the_stats_of_a_spider_count_what_went_to_failed(ran: Ran) -> None:
+    counted = {name: result["stats"].get("timeoutq/given_up", 0) for name, result in ran.results.items()}
+    failed: dict[str, int] = {}
+    for name in NAMES:
+        with ran.queue(name) as queue:
+            failed[name] = queue.stats().failed
+    assert counted == failed
+    assert counted["gives_up"] == 2
+
+
 def test_a_redirect_is_a_task_of_its_own_and_one_that_is_known_is_dropped(ran: Ran) -> None:
     assert ran.items("redirects") == [{"path": "new", "mine": "old", "from": ["old"]}]
     assert ran.states("redirects", "old", "new", "itself", "circle1", "circle2") == ["done"] * 5

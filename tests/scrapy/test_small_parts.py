@@ -211,6 +211,26 @@ def test_a_slot_that_scrapy_gave_to_a_page_is_no_group_of_the_requests_that_take
     assert payload_of(request, Spider("shop"), link, None, inherited="c.example") == chosen
 
 
+@pytest.mark.parametrize(
+    ("status", "asked", "seconds"),
+    [(429, "120", 120), (503, "120", 120), (429, "3601", 3600), (503, "86400000", 3600), (500, "120", 0), (429, "", 0)],
+)
+async def test_a_host_is_spared_as_long_as_it_asks_but_not_longer_than_an_hour(
+    status: int, asked: str, seconds: float
+) -> None:
+    from scrapy import Request
+    from scrapy.http import Response
+
+    from timeoutq.scrapy.middlewares import DownloaderSide
+    from timeoutq.scrapy.visits import Errback, Visit
+
+    url = "https://a.example/"
+    visit = Visit(Lease(url, "w#1", 9e9, 1), url)
+    request = Request(url, errback=Errback(visit, None, never))
+    DownloaderSide().process_response(request, Response(url, status=status, headers={"Retry-After": asked}))
+    assert (visit.retry_after, visit.reason) == (seconds, f"HTTP {status}")
+
+
 async def test_of_two_spiders_that_make_one_queue_at_the_same_moment_the_first_has_it(
     url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
