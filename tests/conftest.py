@@ -47,9 +47,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keep the tests as pytest compiles them for the next run: each process of pytest-xdist needs seconds for all."""
-    if not hasattr(session.config, "workerinput") or session.config.cache is None:
+    cache = getattr(session.config, "cache", None)  # None with `-p no:cacheprovider`
+    if not hasattr(session.config, "workerinput") or cache is None:
         return (yield)
-    with traces.compiled_in(session.config.cache.mkdir("compiled")):
+    with traces.compiled_in(cache.mkdir("compiled")):
         return (yield)
 
 

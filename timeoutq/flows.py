@@ -229,8 +229,8 @@ def give_back(talk: Talk, claim: Call[Claimed], age_ms: int) -> Flow[None]:
     `claim` has the token of that claim, and asks for no tasks: so its reply holds what that claim took. Asks the server
     only once; raises the error if it does not answer. Leases that cannot be given back run out by themselves.
     """
-    reply = yield Send([claim.command(age_ms)])
-    given: Any = reply[0] if isinstance(reply, list) else reply
+    reply: Any = yield Send([claim.command(age_ms)])
+    given: Any = reply if isinstance(reply, BaseException) else reply[0]
     if isinstance(given, BaseException):
         raise talk.server.explain(given)
     leases = (yield from whole(talk, claim.read(given))).leases

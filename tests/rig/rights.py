@@ -317,6 +317,7 @@ def play(url: str, client: Any, case: Case) -> str | None:
         whole = prefix + case.key
         pulled: list[bytes] = []
         said: TimeoutqError | None = None
+        halves: list[str] = []
         strike(client, case, whole)
         try:
             with no_halves(half, client) as halves:

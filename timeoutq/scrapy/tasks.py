@@ -13,7 +13,7 @@ import binascii
 import inspect
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Protocol, cast
@@ -271,11 +271,9 @@ def is_name(name: str) -> bool:
 
 
 def _headers(request: Request) -> dict[str, list[str]]:
-    headers = cast("dict[bytes, list[bytes]]", request.headers)
-    return {
-        name.decode("latin-1"): [value.decode("latin-1") for value in values]
-        for name, values in dict.items(headers)  # without the copies that Headers.items makes
-    }
+    # dict.items, because Headers.items makes copies
+    headers = cast("Iterable[tuple[bytes, list[bytes]]]", dict.items(cast("Any", request.headers)))
+    return {name.decode("latin-1"): [value.decode("latin-1") for value in values] for name, values in headers}
 
 
 def _put_body(found: Payload, body: bytes) -> None:
