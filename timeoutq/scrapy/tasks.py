@@ -13,7 +13,7 @@ import binascii
 import inspect
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Protocol, cast
@@ -270,9 +270,11 @@ def is_name(name: str) -> bool:
 # ---- what goes into JSON
 
 
+_items = dict[bytes, list[bytes]].items  # Headers.items makes copies
+
+
 def _headers(request: Request) -> dict[str, list[str]]:
-    # dict.items, because Headers.items makes copies
-    headers = cast("Iterable[tuple[bytes, list[bytes]]]", dict.items(cast("Any", request.headers)))
+    headers = _items(cast("dict[bytes, list[bytes]]", request.headers))
     return {name.decode("latin-1"): [value.decode("latin-1") for value in values] for name, values in headers}
 
 
