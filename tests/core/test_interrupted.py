@@ -15,24 +15,25 @@ from timeoutq import Queue, scripts
 
 
 class Interrupted(Exception):
-    """What the handler of the signal raises."""
+    """What the handler of a signal may raise."""
 
 
-@pytest.fixture
-def interrupting() -> Iterator[None]:
-    """Have SIGUSR1 raise in the main thread."""
+@pytest.fixture(params=[Interrupted, KeyboardInterrupt])
+def interrupting(request: pytest.FixtureRequest) -> Iterator[type[BaseException]]:
+    """Have SIGUSR1 raise in the main thread; gives what is raised. Ctrl-C raises what is no `Exception`."""
+    raised: type[BaseException] = request.param
 
     def handler(number: int, frame: object) -> None:
-        raise Interrupted
+        raise raised
 
     before = signal.signal(signal.SIGUSR1, handler)
-    yield
+    yield raised
     signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize("waited", [0.0, 1.5])
 def test_a_claim_that_a_signal_interrupts_gives_its_leases_back(
-    url: str, queue: Queue, interrupting: None, waited: float
+    url: str, queue: Queue, interrupting: type[BaseException], waited: float
 ) -> None:
     queue.put("first")
     queue.ack(queue.claim())
@@ -50,7 +51,7 @@ def test_a_claim_that_a_signal_interrupts_gives_its_leases_back(
 
         other = threading.Thread(target=interrupt)
         other.start()
-        with pytest.raises(Interrupted):
+        with pytest.raises(interrupting):
             mine.claim(5)
         other.join()
         stats = queue.stats()
@@ -59,13 +60,15 @@ def test_a_claim_that_a_signal_interrupts_gives_its_leases_back(
         assert len(mine.claim(10)) == 10
 
 
-def test_one_that_waits_for_the_bell_takes_nothing_with_it(url: str, queue: Queue, interrupting: None) -> None:
+def test_one_that_waits_for_the_bell_takes_nothing_with_it(
+    url: str, queue: Queue, interrupting: type[BaseException]
+) -> None:
     main = threading.main_thread().ident
     assert main is not None
     with Queue(queue.name, url, timeout=60) as mine:
         timer = threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGUSR1))
         timer.start()
-        with pytest.raises(Interrupted):
+        with pytest.raises(interrupting):
             mine.claim(wait=20)
         timer.join()
         queue.put("a")
