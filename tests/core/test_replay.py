@@ -20,7 +20,7 @@ from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, AsyncQueue, Lease, Queue, State, Unavailable, flows, sending
+from timeoutq import Answer, AsyncQueue, Lease, NotReplicated, Queue, State, Unavailable, flows, sending
 from timeoutq.arguments import How
 from timeoutq.calls import Call
 from timeoutq.embedded import EmbeddedServer
@@ -520,3 +520,23 @@ def test_a_call_is_never_sent_again_once_the_queue_may_have_forgotten_it(
         with pytest.raises(StopIteration) as ended:
             flow.send(ConnectionResetError("gone"))
         assert isinstance(ended.value.value[0], Unavailable)
+
+
+def test_a_put_that_no_replica_has_confirmed_is_told_as_such_although_the_server_goes_away_then(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("timeoutq.flows.time.monotonic", lambda: clock[0])
+    talk = replace(queue.talk, deadline=1.0, proved=True)
+    flow = sending.settle(talk, talk.operations.put(("a",), talk.nonce), replicas=1)
+    assert isinstance(next(flow), sending.Send)
+    step = flow.send([b"A", 0])  # the task is there, but on no replica
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            clock[0] += 0.1
+            gone = isinstance(step, sending.Send)
+            step = flow.send(ConnectionResetError("gone") if gone else None)
+    (result,) = ended.value.value
+    assert isinstance(result, NotReplicated)
+    assert "put them again" in str(result)
+    assert "gone" in str(result)
