@@ -260,6 +260,19 @@ async def test_a_worker_opens_no_more_connections_than_it_has_exchanges(
     assert most <= before + 1 + 6
 
 
+async def test_a_worker_that_has_two_reasons_to_end_tells_the_first(url: str, queue: Queue) -> None:
+    async with AsyncQueue(queue.name, url, timeout=20) as mine:
+        worker = Worker(mine, lambda lease: None, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(seen(worker, lambda pump: pump.source.idle))
+        first, second = (WorkerBroken(f"the {which} part of the worker is gone") for which in ("first", "second"))
+        pump_of(worker).exchanges.fail(first)
+        pump_of(worker).exchanges.fail(second)
+        with pytest.raises(WorkerBroken) as caught:
+            await running
+    assert caught.value is first
+
+
 @pytest.mark.parametrize("refused", ["nothing", "the ends", "the claim", "the ends and the claim", "all of it"])
 async def test_an_exchange_has_failed_if_a_part_of_it_was_refused_and_that_part_stays(
     monkeypatch: pytest.MonkeyPatch, refused: str
