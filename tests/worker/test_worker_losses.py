@@ -265,6 +265,8 @@ def test_a_worker_on_a_mistyped_queue_is_asked_what_was_meant(queue: Queue, run:
     assert run.log(worker).count(f"queue {typo} is new here; did you mean {queue.name}") == 1
     assert "WARNING" in run.log(worker)
     assert "new here" not in run.log(known)
+    with Queue(typo, run.url) as mistyped:
+        mistyped.purge()
 
 
 def test_a_put_to_a_mistyped_queue_is_asked_what_was_meant(queue: Queue, run: Processes) -> None:
