@@ -18,7 +18,8 @@ from tenacity import stop_after_attempt, wait_none
 
 from tests.rig.inside import pump_of, seen
 from tests.rig.waiting import wait_until
-from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker, heartbeat
+from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker, flows, heartbeat, sending
+from timeoutq.replies import Swept
 from timeoutq.worker.threads import ThreadCrew
 
 
@@ -497,6 +498,30 @@ async def test_an_idle_cleaner_costs_less_than_a_command_a_second(jobs: AsyncQue
     assert spent < 4
     cleaner.cancel()
     await asyncio.gather(cleaner, return_exceptions=True)
+
+
+async def test_a_cleaner_to_which_another_client_is_quicker_is_in_time_for_what_is_due_next(
+    jobs: AsyncQueue, queue: Queue, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promoted: list[int] = []
+    clean = flows.clean
+
+    def beaten(talk: sending.Talk) -> sending.Flow[tuple[Swept, Swept]]:
+        promoted.append(queue.promote_due())
+        return clean(talk)
+
+    monkeypatch.setattr(flows, "clean", beaten)
+    one = Cleaner(jobs, longest=60.0)
+    cleaner = asyncio.create_task(one.run())
+    await until(lambda: blocked(url) == 1 and min(one._prune_at, one._repair_at) > time.monotonic())
+    queue.schedule("a", after=0.3)
+    queue.schedule("b", after=0.6)
+    try:
+        await until(lambda: queue.stats().todos == 2)
+        assert (sum(promoted), one.promoted) == (2, 0)
+    finally:
+        cleaner.cancel()
+        await asyncio.gather(cleaner, return_exceptions=True)
 
 
 async def test_any_number_of_cleaners_take_a_task_back_once(url: str, queue: Queue) -> None:
