@@ -32,6 +32,10 @@ class Record(Protocol):
         """Give what to do, and for how many seconds."""
         ...
 
+    def called(self, lease: Lease) -> None:
+        """Note that a `def` was called that gives a coroutine: the handler has begun, its coroutine perhaps not."""
+        ...
+
     def ended(self, lease: Lease, how: str) -> None: ...
     def children(self, lease: Lease, n: int) -> list[str]: ...
 
@@ -255,7 +259,11 @@ def shaped(shape: str, place: Place) -> Any:
     def read(lease: Lease) -> Any:
         return _work_in_thread(place, lease)
 
-    return _SHAPES[shape](fetch, read)
+    def give(lease: Lease) -> Any:
+        place.record.called(lease)
+        return fetch(lease)
+
+    return _SHAPES[shape](give if shape in GIVING else fetch, read)
 
 
 def _decorated(fetch: Any, read: Any) -> Any:
@@ -297,6 +305,8 @@ def _giving_coroutine(fetch: Any, read: Any) -> Any:
     return giving
 
 
+GIVING = {"lambda", "def that gives a coroutine"}
+"""Shapes that a thread calls, and whose coroutine the event loop runs a moment later: a process may die in between."""
 _SHAPES: dict[str, Callable[[Any, Any], Any]] = {
     "async def": lambda fetch, read: fetch,
     "lambda": lambda fetch, read: lambda lease: fetch(lease),

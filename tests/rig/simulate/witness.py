@@ -29,6 +29,10 @@ class Past(Protocol):
     """What the witness asks of the world."""
 
     def broke(self, what: str) -> None: ...
+    def was_called(self, task: str, token: str) -> bool:
+        """Say whether the handler was called with a lease, even if nothing of it has run yet."""
+        ...
+
     def how_it_ran(self, task: str, token: str) -> str | None:
         """Say how the handler of a lease ended: empty while it is at work, None if it never began."""
         ...
@@ -284,7 +288,7 @@ class Witness:
         asked = _asked(words, 3)
         for (task, token), letter in zip(asked.leases, reply.decode(), strict=True):
             if self._judged("crash", task, token, letter, "Of") is not None:
-                if self._past.how_it_ran(task, token) is None:
+                if not self._past.was_called(task, token):
                     self._broke(f"{task} is blamed for the end of a process, and no handler of {token} began")
                 self._end(task, token, "crash", now)
                 self._crashes[task] += 1

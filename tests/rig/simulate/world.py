@@ -102,6 +102,7 @@ class Simulation:
         self.planned: dict[str, PlannedTask] = {}
         self.working: dict[tuple[str, str], Run] = {}
         self._run_of: dict[tuple[str, str], Run] = {}
+        self._called = set[tuple[str, str]]()
         self.is_calm = False
         self._ill_until = 0.0
         """Until when a fault may be felt."""
@@ -179,6 +180,13 @@ class Simulation:
         if run is not None:
             run.how = how
             self.note(run.who, f"handler ends {lease.task}: {how}")
+
+    def called(self, lease: Lease) -> None:
+        self._called.add((lease.task, lease.token))
+
+    def was_called(self, task: str, token: str) -> bool:
+        """Say whether the handler was called with a lease, even if nothing of it has run yet."""
+        return (task, token) in self._called or (task, token) in self._run_of
 
     def how_it_ran(self, task: str, token: str) -> str | None:
         """Say how the handler of a lease ended: empty while it is at work, None if it never began."""
