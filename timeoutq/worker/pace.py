@@ -16,8 +16,6 @@ FIRST_TRIP = 0.005
 """The first guess of how long an exchange takes, seconds."""
 SHORTEST_LOOK = 0.05
 """The shortest time over which a rate is measured, seconds."""
-
-
 FOUND_AT_ONCE, NO_LIMIT = 64, 1_000_000_000
 """How many found tasks one exchange puts while few tasks end, and while many do."""
 FEW = 500.0

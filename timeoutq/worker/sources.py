@@ -38,16 +38,18 @@ class Source:
         """Whether the last claim got as many tasks as it asked for."""
         self.strokes = 0
         """How often the bell was waited for."""
-        self.claiming = 0
-        """How many tasks may come from the claims that are under way."""
         self._coming: dict[bytes, int] = {}
         """How many tasks may come from each claim that is under way, by its token."""
         self.bell: asyncio.Task[None] | None = None
         """The wait on the bell, while there is one."""
 
+    @property
+    def claiming(self) -> int:
+        """How many tasks may come from the claims that are under way."""
+        return sum(self._coming.values())
+
     def claim(self, n: int, peers: int) -> Call[Claimed]:
         """Build a call that claims up to `n` tasks, which count as coming until `over` is called."""
-        self.claiming += n
         queue = self._queue
         token = queue.token()
         self._coming[token] = n
@@ -55,9 +57,7 @@ class Source:
 
     def over(self, claim: Call[Claimed]) -> bool:
         """Note that nothing comes from this claim any more; say whether something might have come until now."""
-        n = self._coming.pop(claim.id, 0)
-        self.claiming -= n
-        return n > 0
+        return self._coming.pop(claim.id, 0) > 0
 
     def give_back(self, claim: Call[Claimed], age: float) -> Flow[None]:
         """Release what a claim has taken that was first sent `age` seconds ago, and whose reply nobody has read."""
