@@ -18,17 +18,21 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from timeoutq.errors import InvalidInput
 
 DEFAULT_URL = "redis://localhost:6379/0"
+PORT = 6379
 SENTINEL_PORT = 26379
 _SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
 _SENTINEL_SCHEME = re.compile(r"(redis|valkey)(s?)\+sentinel")
+_CLUSTER_SCHEME = re.compile(r"(redis|valkey)(s?)\+cluster")
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]@/?#,]+)(?::(?P<port>[0-9]{1,5}))?")
 _ESCAPES = "in a password write / as %2F, ? as %3F, # as %23 and @ as %40"
 _CUT = re.compile(r"[^/?#]*//[^/?#]*[/#].*@", re.DOTALL)
 """Matches a URL with an @ behind the first / or #, where no part of a URL has one: a password was cut there."""
 _NO_HOST = "the name of its host has an empty part, one of more than 63 letters, or a letter that no name has"
+_NO_FRAGMENT = "a URL here has no part after a #; in a password write # as %23"
 _SHAPES = (
-    "redis://[user:password@]host:port/db, rediss:// for TLS, unix:///path, or "
-    "redis+sentinel://[user:password@]host:port,host:port/service/db"
+    "redis://[user:password@]host:port/db, rediss:// for TLS, unix:///path, "
+    "redis+sentinel://[user:password@]host:port,host:port/service/db, or "
+    "redis+cluster://[user:password@]host:port,host:port"
 )
 
 
@@ -54,6 +58,8 @@ class Address:
     connection: str
     settings: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
     sentinels: Sentinels | None = None
+    nodes: tuple[tuple[str, int], ...] = ()
+    """The nodes of a cluster that are asked first for all the others; empty for a single server."""
 
 
 # ---- options
@@ -129,7 +135,10 @@ def _options(parts: Any, known: Mapping[str, tuple[Callable[[str], object], str]
             if name in _OURS:
                 return {}, f"{shown} is for timeoutq to decide (deadline= bounds how long a call takes): leave it out"
             if name in _TLS_OPTIONS:
-                return {}, f"{shown} is for TLS: write rediss:// (redis+sentinel: rediss+sentinel://), or leave it out"
+                return (
+                    {},
+                    f"{shown} is for TLS: write rediss:// (or rediss+sentinel://, …), or leave it out",
+                )
             return {}, f"{shown} is not an option; of those it takes {', '.join(known)}"
         if name in found:
             return {}, f"{name} is given twice"
@@ -169,6 +178,8 @@ def _problem_of(url: str) -> str:
         parts = urlsplit(url)
         if _SENTINEL_SCHEME.fullmatch(parts.scheme):
             return _sentinel_problem(url) or _options(parts, _known(parts.scheme))[1]
+        if _CLUSTER_SCHEME.fullmatch(parts.scheme):
+            return _cluster_problem(url) or _options(parts, _known(parts.scheme))[1]
         port = parts.port
         unquote(parts.hostname or "").encode("idna")
     except UnicodeError:
@@ -183,7 +194,7 @@ def _problem_of(url: str) -> str:
     if path and parts.scheme != "unix" and not re.fullmatch("[0-9]{1,9}", path):
         return "the path is a database number, like /0"
     if "#" in url:
-        return "a URL here has no part after a #; in a password write # as %23"
+        return _NO_FRAGMENT
     options, problem = _options(parts, _known(parts.scheme))
     if not problem and path and parts.scheme != "unix" and options.get("db", int(path)) != int(path):
         return f"it names two databases: /{path} and db={options['db']}"
@@ -192,24 +203,42 @@ def _problem_of(url: str) -> str:
 
 def _sentinel_problem(url: str) -> str:
     parts = urlsplit(url)
-    names = parts.netloc.rpartition("@")[2].split(",")
-    hosts = [_HOST.fullmatch(name) for name in names]
-    if not all(host and 1 <= int(host["port"] or SENTINEL_PORT) <= 65535 for host in hosts):
-        return "its sentinels are host:port, with commas between them"
+    if problem := _hosts_problem(parts.netloc, "sentinels", SENTINEL_PORT):
+        return problem
+    if not re.fullmatch(r"/[^/]+(/[0-9]{0,9})?/?", parts.path, re.ASCII):
+        return "the path is the name of the service that the sentinels watch, and a database number: /mymaster/0"
+    return _NO_FRAGMENT if "#" in url else ""
+
+
+def _cluster_problem(url: str) -> str:
+    parts = urlsplit(url)
+    if problem := _hosts_problem(parts.netloc, "nodes", PORT):
+        return problem
+    if parts.path not in ("", "/", "/0"):
+        return "a cluster has only the database 0: write nothing behind the nodes"
+    return _NO_FRAGMENT if "#" in url else ""
+
+
+def _hosts_problem(netloc: str, what: str, port: int) -> str:
+    hosts = [_HOST.fullmatch(name) for name in netloc.rpartition("@")[2].split(",")]
+    if not all(host and 1 <= int(host["port"] or port) <= 65535 for host in hosts):
+        return f"its {what} are host:port, with commas between them"
     try:
         for host in hosts:
             (host["host"] if host else "").encode("idna")
     except UnicodeError:
         return _NO_HOST
-    if not re.fullmatch(r"/[^/]+(/[0-9]{0,9})?/?", parts.path, re.ASCII):
-        return "the path is the name of the service that the sentinels watch, and a database number: /mymaster/0"
-    return "a URL here has no part after a #; in a password write # as %23" if "#" in url else ""
+    return ""
 
 
 def _known(scheme: str) -> dict[str, tuple[Callable[[str], object], str]]:
     sentinel = _SENTINEL_SCHEME.fullmatch(scheme)
     if sentinel is not None:
         return {**_SENTINEL_OPTIONS, "client_name": _OPTIONS["client_name"], **(_TLS_OPTIONS if sentinel[2] else {})}
+    cluster = _CLUSTER_SCHEME.fullmatch(scheme)
+    if cluster is not None:
+        plain = {name: _OPTIONS[name] for name in ("username", "password", "client_name")}
+        return {**plain, **(_TLS_OPTIONS if cluster[2] else {})}
     return {**_OPTIONS, **(_TLS_OPTIONS if scheme in ("rediss", "valkeys") else {})}
 
 
@@ -220,7 +249,7 @@ def read(url: str) -> Address:
     """
     parts = urlsplit(url)
     options, _ = _options(parts, _known(parts.scheme))
-    tls = parts.scheme in ("rediss", "valkeys", "rediss+sentinel", "valkeys+sentinel")
+    tls = parts.scheme.partition("+")[0] in ("rediss", "valkeys")
     if tls:
         options = _with_certificates(options)
     if _SENTINEL_SCHEME.fullmatch(parts.scheme):
@@ -228,23 +257,22 @@ def read(url: str) -> Address:
     for name, value in (("username", parts.username), ("password", parts.password)):
         if value:
             options[name] = unquote(value)
+    connection = "SSLConnection" if tls else "Connection"
+    if _CLUSTER_SCHEME.fullmatch(parts.scheme):
+        nodes = _hosts(parts.netloc, PORT)
+        return Address(redact(url), tls, connection, {**options, "host": nodes[0][0], "port": nodes[0][1]}, nodes=nodes)
     if parts.scheme == "unix":
         return Address(redact(url), False, "UnixDomainSocketConnection", {"path": unquote(parts.path), **options})
-    options |= {"host": unquote(parts.hostname or "localhost"), "port": parts.port or 6379}
+    options |= {"host": unquote(parts.hostname or "localhost"), "port": parts.port or PORT}
     path = parts.path.strip("/")
     if path:
         options["db"] = int(path)
-    return Address(redact(url), tls, "SSLConnection" if tls else "Connection", options)
+    return Address(redact(url), tls, connection, options)
 
 
 def _sentinels(url: str, options: Mapping[str, object], tls: bool) -> Sentinels:
     parts = urlsplit(url)
-    credentials, _, names = parts.netloc.rpartition("@")
-    hosts: list[tuple[str, int]] = []
-    for name in names.split(","):
-        host = _HOST.fullmatch(name)
-        assert host is not None, "find_url checks it"
-        hosts.append((host["host"].strip("[]"), int(host["port"] or SENTINEL_PORT)))
+    credentials = parts.netloc.rpartition("@")[0]
     user, _, password = credentials.partition(":")
     service, _, db = parts.path.strip("/").partition("/")
     shared: dict[str, object] = {name: value for name, value in options.items() if name not in _SENTINEL_OPTIONS}
@@ -255,7 +283,16 @@ def _sentinels(url: str, options: Mapping[str, object], tls: bool) -> Sentinels:
         if value:
             server[name] = unquote(value)
     sentinel = {name.removeprefix("sentinel_"): options[name] for name in _SENTINEL_OPTIONS if name in options}
-    return Sentinels(tuple(hosts), unquote(service), server, {**shared, **sentinel})
+    return Sentinels(_hosts(parts.netloc, SENTINEL_PORT), unquote(service), server, {**shared, **sentinel})
+
+
+def _hosts(netloc: str, port: int) -> tuple[tuple[str, int], ...]:
+    found: list[tuple[str, int]] = []
+    for name in netloc.rpartition("@")[2].split(","):
+        host = _HOST.fullmatch(name)
+        assert host is not None, "find_url checks it"
+        found.append((host["host"].strip("[]"), int(host["port"] or port)))
+    return tuple(found)
 
 
 # ---- certificates

@@ -6,9 +6,11 @@ and for how long.
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
 
 import redis
 import redis.asyncio
@@ -49,7 +51,10 @@ class Server:
         if client is not None:
             pool = getattr(client, "connection_pool", None)
             if pool is None or not hasattr(pool, "connection_kwargs"):
-                raise InvalidInput(f"client= takes a redis.Redis or redis.asyncio.Redis, not {type(client).__name__}")
+                cure = "; a cluster goes by its URL, redis+cluster://" if "Cluster" in type(client).__name__ else ""
+                raise InvalidInput(
+                    f"client= takes a redis.Redis or redis.asyncio.Redis, not {type(client).__name__}{cure}"
+                )
             self._pool = pool
             self._kwargs = dict(pool.connection_kwargs)
             host = self._kwargs.get("host") or self._kwargs.get("path") or "client"
@@ -156,9 +161,26 @@ class Server:
         """The service that the sentinels watch; None without sentinels."""
         return None if self._sentinels is None else self._sentinels.service
 
+    @property
+    def nodes(self) -> Sequence[tuple[str, int]]:
+        """The nodes of a cluster that the URL names, host and port; empty without a cluster."""
+        return () if self._given is None else self._given.nodes
+
+    def node(self, host: str, port: int) -> Self:
+        """Give one node of this cluster as a server, with the user and the transport of the cluster's URL."""
+        assert self._given is not None, "only a URL names a cluster"
+        found = copy.copy(self)
+        found.url = f"redis{'s' * self._given.tls}://{f'[{host}]' if ':' in host else host}:{port}"
+        found._given = replace(
+            self._given, url=found.url, settings={**self._given.settings, "host": host, "port": port}, nodes=()
+        )
+        return found
+
     def explain(self, error: BaseException) -> TimeoutqError:
         """Translate an error that redis-py raised into the error that a caller gets; no password stands in it."""
-        return explain(error, self.url, self._secrets, self.deadline)
+        notes = getattr(error, "__notes__", ())
+        where = f"{self.url} ({'; '.join(notes)})" if self.nodes and notes else self.url
+        return explain(error, where, self._secrets, self.deadline)
 
 
 _Sentinels: Any = redis.sentinel.Sentinel

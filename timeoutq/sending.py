@@ -107,9 +107,13 @@ class ServerClock:
             self._seen_ms = here_ms
         self._offset_ms = least
 
+    def forget(self) -> None:
+        """Forget the time: the next reply comes from another server, with a clock of its own."""
+        self._offset_ms = None
+
     def swept(self, now_ms: int, asked: float) -> None:
         """Take the time in the reply of a cleaner's script, which has already judged whether the clock jumped."""
-        self._offset_ms = None
+        self.forget()
         self.seen(now_ms, asked)
 
     @property

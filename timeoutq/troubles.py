@@ -12,11 +12,13 @@ from typing import cast
 
 import redis
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
     InvalidResponse,
+    MovedError,
     NoPermissionError,
     NoScriptError,
     ReadOnlyError,
@@ -83,7 +85,8 @@ def refusal_of(replies: object) -> ResponseError | None:
 
 def is_hopeless(error: BaseException) -> bool:
     """Say whether an error of the network will come again: a wrong password or certificate, or a foreign server."""
-    if isinstance(error, AuthenticationError | AuthorizationError | InvalidResponse) or is_denied(error):
+    certain = AuthenticationError | AuthorizationError | NoPermissionError | InvalidResponse
+    if isinstance(error, certain) or is_denied(error) or is_no_cluster(error):
         return True
     return _distrust(error, "", "") is not None
 
@@ -91,6 +94,11 @@ def is_hopeless(error: BaseException) -> bool:
 def is_denied(error: object) -> bool:
     """Say whether a server in protected mode has refused the client; such a server says so, and hangs up."""
     return isinstance(error, ResponseError) and str(error).startswith("DENIED")
+
+
+def is_no_cluster(error: object) -> bool:
+    """Say whether a server that was asked for the map of its cluster is in no cluster."""
+    return isinstance(error, ResponseError) and "cluster support disabled" in str(error)
 
 
 def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadline: float = 0.0) -> TimeoutqError:
@@ -104,6 +112,13 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         # a TLS server answers a plain client with an alert; the first byte of an alert is 0x15
         cure = "it seems to speak TLS: write rediss://" if r'"\x15"' in said else "check host and port"
         return NotRedis(f"what answers at {url} is not Redis: {said[:200]}; {cure}")
+    if isinstance(error, MovedError | AskError):
+        return InvalidInput(
+            f"{url} is a node of a cluster, and another node has the keys of this queue: write redis+cluster:// (or "
+            "rediss+cluster:// with TLS) in the place of what stands before the host"
+        )
+    if is_no_cluster(error):
+        return InvalidInput(f"{url} is a single server, not a cluster: write redis:// (or rediss:// with TLS)")
     if is_denied(error):
         return AccessDenied(
             f"{url} is in protected mode and takes local clients only: give it a password (requirepass, or an ACL "

@@ -198,7 +198,7 @@ def test_the_password_of_a_url_that_does_not_parse_is_not_told(url: str) -> None
         ("rediss://h/0?ssl_min_version=1.0", "ssl_min_version is 1.2 or 1.3, not what"),
         ("rediss://h/0?ssl_ca_cert=/ca.pem", "'ssl_ca_cert' is not an option; of those it takes db, "),
         ("redis+sentinel://h/s/0?bogus=1", "'bogus' is not an option; of those it takes sentinel_username, "),
-        ("redis+sentinel://h/s/0?ssl_ca_certs=/x", "is for TLS: write rediss:// (redis+sentinel: rediss+sentinel://)"),
+        ("redis+sentinel://h/s/0?ssl_ca_certs=/x", "is for TLS: write rediss:// (or rediss+sentinel://"),
         ("redis+sentinel://h:0/s/0", "its sentinels are host:port"),
         ("redis+sentinel://h/s/\u00b2", "the path is the name of the service"),
         ("redis://h/0?password=", "password is a password, not what"),

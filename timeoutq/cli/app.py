@@ -51,7 +51,9 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="[TASK]...", help="Task
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", help="Server: redis://, rediss://, redis+sentinel://, unix://, valkey://.", show_default=False
+        "--url",
+        help="Server: redis://, rediss://, redis+sentinel://, redis+cluster://, unix://, valkey://.",
+        show_default=False,
     ),
 ]
 UrlFile = Annotated[

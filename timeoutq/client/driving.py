@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 
 from timeoutq import flows
 from timeoutq.client.face import Face
+from timeoutq.cluster import AsyncClusterLink, AsyncNodes, ClusterLink, Nodes, slot_of
 from timeoutq.errors import TimeoutqError
 from timeoutq.keeper import AsyncKeeper, Keeper, Keepers
 from timeoutq.link import AsyncLink, Link
@@ -34,7 +35,7 @@ class Driver(Face):
 
     def _prepare(self) -> None:
         self._opened = False
-        self._held: tuple[int, Link] | None = None  # the id of the process that uses the link, and the link
+        self._held: tuple[int, Link | ClusterLink] | None = None  # the process that uses the link, and the link
         self._keepers = Keepers[Keeper]()
 
     def run(self, flow: Flow[T]) -> T:
@@ -65,11 +66,16 @@ class Driver(Face):
             except LINK_ERRORS as error:
                 result = error
 
-    def _link(self) -> Link:
+    def _link(self) -> Link | ClusterLink:
         pid = os.getpid()
         if self._held is None or self._held[0] != pid:
-            self._held = (pid, Link(self.server_at, BELL_WAIT))
+            self._held = (pid, self._new_link())
         return self._held[1]
+
+    def _new_link(self) -> Link | ClusterLink:
+        if not self.server_at.nodes:
+            return Link(self.server_at, BELL_WAIT)
+        return ClusterLink(Nodes(self.server_at, BELL_WAIT), slot_of(self.name), self.talk.clock.forget)
 
     def _claim(self, claim: Claim) -> list[Lease]:
         try:
@@ -114,8 +120,8 @@ class AsyncDriver(Face):
     def _prepare(self) -> None:
         self._opened = False
         # the event loop that used the driver last, and its link
-        self._held: tuple[asyncio.AbstractEventLoop, AsyncLink] | None = None
-        self._links: dict[asyncio.AbstractEventLoop, AsyncLink] = {}
+        self._held: tuple[asyncio.AbstractEventLoop, AsyncLink | AsyncClusterLink] | None = None
+        self._links: dict[asyncio.AbstractEventLoop, AsyncLink | AsyncClusterLink] = {}
         self._background: set[asyncio.Future[None]] = set()  # asyncio tasks that give claims back
         self._keepers = Keepers[AsyncKeeper]()
 
@@ -147,15 +153,20 @@ class AsyncDriver(Face):
             except LINK_ERRORS as error:
                 result = error
 
-    def _link(self) -> AsyncLink:
+    def _link(self) -> AsyncLink | AsyncClusterLink:
         loop = asyncio.get_running_loop()
         if self._held is None or self._held[0] is not loop:
             # connections belong to their event loop: forget those of event loops that are closed
             self._links = {known: link for known, link in self._links.items() if not known.is_closed()}
             if loop not in self._links:
-                self._links[loop] = AsyncLink(self.server_at, BELL_WAIT)
+                self._links[loop] = self._new_link()
             self._held = (loop, self._links[loop])
         return self._held[1]
+
+    def _new_link(self) -> AsyncLink | AsyncClusterLink:
+        if not self.server_at.nodes:
+            return AsyncLink(self.server_at, BELL_WAIT)
+        return AsyncClusterLink(AsyncNodes(self.server_at, BELL_WAIT), slot_of(self.name), self.talk.clock.forget)
 
     async def _claim(self, claim: Claim) -> list[Lease]:
         try:

@@ -41,7 +41,8 @@ class Face:
     ) -> None:
         """Describe a queue; the first operation connects.
 
-        `name` is 1 to 64 of `A-Z a-z 0-9 . _ -`. The server is `url` (`redis://`, `rediss://`, `unix://`, `valkey://`),
+        `name` is 1 to 64 of `A-Z a-z 0-9 . _ -`. The server is `url` (`redis://`, `rediss://`, `redis+sentinel://`,
+        `redis+cluster://`, `unix://`, `valkey://`),
         else `TIMEOUTQ_URL`, else `REDIS_URL`, else `redis://localhost:6379/0`. Or pass `client`, a redis-py client: the
         queue takes its address and credentials, and opens connections of its own. TLS is `rediss://`, with
         `?ssl_ca_certs=`, `ssl_certfile=` and `ssl_keyfile=` in the URL, or `TIMEOUTQ_CA`, `TIMEOUTQ_CERT` and

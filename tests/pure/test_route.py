@@ -1,0 +1,208 @@
+"""The way to the node of a slot: whom a client asks, whom it believes, and what it sends again. No server is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import AskError, ClusterDownError, MovedError, NoPermissionError, TryAgainError
+
+from timeoutq.calls import Command
+from timeoutq.cluster import SLOTS, Map, Node, Pause, Route, Steps, To, slot_of
+from timeoutq.troubles import is_hopeless, is_transient
+
+A, B, C = ("a", 1), ("b", 2), ("c", 3)
+SLOT = 7
+MAP = ("CLUSTER", "SLOTS")
+
+
+def slots(*ranges: tuple[int, int, Node]) -> list[Any]:
+    """Write the reply to CLUSTER SLOTS."""
+    return [[first, last, [host.encode(), port, b"id", []]] for first, last, (host, port) in ranges]
+
+
+def moved(node: Node) -> MovedError:
+    """Write what a node says that does not have the slot any more."""
+    return MovedError(f"{SLOT} {node[0]}:{node[1]}")
+
+
+ALL_AT_A, ALL_AT_B = slots((0, SLOTS - 1, A)), slots((0, SLOTS - 1, B))
+
+
+class Cluster:
+    """Carries out the steps: what the nodes answer is said beforehand, what they were sent stands in `log`."""
+
+    def __init__(self, *said: tuple[Node, Any], seeds: Sequence[Node] = (A, B, C)) -> None:
+        self.said = list(said)
+        self.log: list[tuple[Node, Sequence[Command]]] = []
+        self.pauses: list[float] = []
+        self.moves = 0
+        self.map = Map(seeds)
+        self.route = Route(self.map, SLOT, self.count)
+
+    def count(self) -> None:
+        """Count the moves of the slot."""
+        self.moves += 1
+
+    def drive(self, steps: Steps[Any]) -> Any:
+        """Carry out the steps and give what they give."""
+        result: Any = None
+        while True:
+            try:
+                step = steps.send(result)
+            except StopIteration as end:
+                return end.value
+            if isinstance(step, Pause):
+                self.pauses.append(step.seconds)
+                result = None
+            else:
+                result = self.answer(step)
+
+    def answer(self, step: To) -> Any:
+        """Give what the node is to say next."""
+        self.log.append((step.node, tuple(step.commands)))
+        node, reply = self.said.pop(0)
+        assert node == step.node
+        return reply
+
+    def send(self, *words: str) -> Any:
+        """Send commands of one word each."""
+        return self.drive(self.route.exchange([(word,) for word in words]))
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """A clock that stands still until the test moves it on."""
+    now = [100.0]
+
+    def move(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr("timeoutq.cluster.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        "timeoutq.cluster.random", SimpleNamespace(shuffle=lambda _: None, uniform=lambda _, high: high)
+    )
+    return move
+
+
+@pytest.mark.parametrize(("queue", "slot"), [("123456789", 0x31C3), ("foo", 12182), ("bar", 5061), ("crawl", 2220)])
+def test_the_slot_of_a_queue_is_that_of_its_hash_tag(queue: str, slot: int) -> None:
+    assert slot_of(queue) == slot
+
+
+def test_the_first_node_of_the_url_is_asked_for_the_map_once() -> None:
+    nodes = Cluster((A, [ALL_AT_B]), (B, [1]), (B, [2]))
+    assert nodes.send("x") == [1]
+    assert nodes.send("y") == [2]
+    assert nodes.log == [(A, (MAP,)), (B, (("x",),)), (B, (("y",),))]
+    assert nodes.moves == 0
+
+
+def test_a_node_that_is_silent_or_starts_is_passed_over() -> None:
+    silent, loading = redis.ConnectionError("refused"), [redis.ResponseError("LOADING the data")]
+    nodes = Cluster((A, silent), (B, loading), (C, [ALL_AT_B]), (B, [1]))
+    assert nodes.send("x") == [1]
+
+
+def test_when_no_node_answers_the_error_is_that_of_the_last() -> None:
+    nodes = Cluster((A, redis.ConnectionError("one")), (B, redis.ConnectionError("two")), seeds=(A, B))
+    with pytest.raises(redis.ConnectionError, match="two") as told:
+        nodes.send("x")
+    assert told.value.__notes__ == ["node b:2, slot 7"]
+
+
+@pytest.mark.parametrize(
+    "lasting",
+    [[NoPermissionError("cluster|slots")], [redis.ResponseError("ERR This instance has cluster support disabled")],
+     redis.AuthenticationError("WRONGPASS")],
+)  # fmt: skip
+def test_what_will_come_again_is_said_rather_than_who_is_silent(lasting: Any) -> None:
+    nodes = Cluster((A, lasting), (B, redis.ConnectionError("refused")), seeds=(A, B))
+    with pytest.raises(redis.RedisError) as told:
+        nodes.send("x")
+    assert is_hopeless(told.value)
+
+
+def test_a_command_follows_its_slot_at_once_and_the_clock_of_the_server_is_forgotten() -> None:
+    nodes = Cluster((A, [ALL_AT_A]), (A, [moved(B)]), (B, [1]), (B, [2]))
+    assert nodes.send("x") == [1]
+    assert nodes.pauses == []
+    assert nodes.moves == 1
+    assert nodes.send("y") == [2]
+
+
+def test_only_those_commands_are_sent_again_that_were_told_to_go_elsewhere() -> None:
+    nodes = Cluster((A, [ALL_AT_A]), (A, [1, moved(B), moved(B)]), (B, [2, 3]))
+    assert nodes.send("x", "y", "z") == [1, 2, 3]
+    assert nodes.log[-1] == (B, (("y",), ("z",)))
+
+
+def test_replicas_are_waited_for_at_both_nodes_and_the_fewer_count() -> None:
+    nodes = Cluster((A, [ALL_AT_A]), (A, [1, moved(B), 0]), (B, [2, 1]))
+    assert nodes.send("x", "y", "WAIT") == [1, 2, 0]
+    assert nodes.log[-1] == (B, (("y",), ("WAIT",)))
+
+
+def test_replicas_are_waited_for_at_the_second_node_when_nothing_ran_at_the_first() -> None:
+    nodes = Cluster((A, [ALL_AT_A]), (A, [moved(B), 2]), (B, [1, 2]))
+    assert nodes.send("x", "WAIT") == [1, 2]
+
+
+def test_a_slot_that_two_nodes_send_to_each_other_is_followed_for_a_second_and_then_asked_for_later() -> None:
+    ends: list[tuple[Node, Any]] = [(A, [moved(B)]), (B, [moved(A)])]
+    nodes = Cluster((A, [ALL_AT_A]), *ends * 5)
+    (error,) = nodes.send("x")
+    assert is_transient(error)
+    assert 0.9 < sum(nodes.pauses) < 1.1
+    assert nodes.pauses[0] < 0.01
+
+
+def test_a_slot_that_is_being_moved_is_not_followed_half_way() -> None:
+    nodes = Cluster((A, [ALL_AT_A]), (A, [AskError("7 b:2")]), (A, [1]))
+    (error,) = nodes.send("x")
+    assert isinstance(error, TryAgainError)
+    assert error.__notes__ == ["node a:1, slot 7"]
+    assert nodes.send("x") == [1]
+
+
+def test_a_node_that_does_not_answer_is_doubted_and_asked_last(clock: Callable[[float], None]) -> None:
+    nodes = Cluster((A, [ALL_AT_A + slots((1, 1, B))]), (A, redis.ConnectionError("reset")), (B, [ALL_AT_B]), (B, [1]))
+    with pytest.raises(redis.ConnectionError):
+        nodes.send("x")
+    clock(1)
+    assert nodes.send("x") == [1]
+    assert nodes.moves == 1
+
+
+def test_the_map_is_asked_for_at_most_every_tenth_of_a_second(clock: Callable[[float], None]) -> None:
+    down = redis.ConnectionError("reset")
+    nodes = Cluster((A, [ALL_AT_A]), (A, down), (A, down), (B, [ALL_AT_B]), (B, [1]))
+    for _ in range(2):
+        with pytest.raises(redis.ConnectionError):
+            nodes.send("x")
+    clock(0.11)
+    assert nodes.send("x") == [1]
+
+
+@pytest.mark.parametrize("said", [ClusterDownError("The cluster is down"), redis.ResponseError("MASTERDOWN Link")])
+def test_a_node_without_a_majority_is_not_believed(said: Exception, clock: Callable[[float], None]) -> None:
+    nodes = Cluster((A, [ALL_AT_A]), (A, [said]), (B, [ALL_AT_B]), (B, [1]))
+    assert nodes.send("x") == [said]
+    clock(1)
+    assert nodes.send("x") == [1]
+
+
+def test_a_slot_that_no_node_has_is_waited_for() -> None:
+    nodes = Cluster((A, [slots((0, 6, A), (8, SLOTS - 1, A))]))
+    (error,) = nodes.send("x")
+    assert is_transient(error)
+    assert str(error) == "no node of the cluster has slot 7"
+
+
+@pytest.mark.parametrize("name", [b"", None])
+def test_a_node_that_does_not_know_its_name_has_the_name_by_which_it_was_asked(name: bytes | None) -> None:
+    nodes = Cluster((A, [[[0, SLOTS - 1, [name, 9, b"id", []]]]]), (("a", 9), [MovedError("7 :8")]), (("a", 8), [1]))
+    assert nodes.send("x") == [1]
