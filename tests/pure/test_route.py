@@ -153,9 +153,10 @@ def test_replicas_are_waited_for_at_the_second_node_when_nothing_ran_at_the_firs
 
 def test_a_slot_that_two_nodes_send_to_each_other_is_followed_for_a_second_and_then_asked_for_later() -> None:
     ends: list[tuple[Node, Any]] = [(A, [moved(B)]), (B, [moved(A)])]
-    nodes = Cluster((A, [ALL_AT_A]), *ends * 5)
+    nodes = Cluster((A, [ALL_AT_A]), *ends * 6)
     (error,) = nodes.send("x")
     assert is_transient(error)
+    assert "slot 7 moves from node to node" in str(error)
     assert 0.9 < sum(nodes.pauses) < 1.1
     assert nodes.pauses[0] < 0.01
 
