@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
 
@@ -26,6 +26,8 @@ from timeoutq.troubles import LINK_ERRORS, is_hopeless, is_no_cluster, is_transi
 T = TypeVar("T")
 Node = tuple[str, int]
 """The host and the port of a node."""
+Where = int | Node | None
+"""Where in a cluster: a slot, or a node; None is the slot of the queue. Without a cluster, nobody looks at it."""
 
 SLOTS = 16384
 ASK_EVERY = 0.1
@@ -132,7 +134,7 @@ def _are_usual(replies: object) -> bool:
 class Route:
     """The way to the node of one slot. No I/O: a generator gives the steps, the links carry them out."""
 
-    def __init__(self, map: Map, slot: int, on_move: Callable[[], None]) -> None:
+    def __init__(self, map: Map, slot: int, on_move: Callable[[int], None]) -> None:
         self.map = map
         self.slot = slot
         self._on_move = on_move
@@ -157,7 +159,7 @@ class Route:
         node = self.map.owner(self.slot)
         if node is not None and node != self._last:
             if self._last is not None:
-                self._on_move()
+                self._on_move(self.slot)
             self._last = node
         return node
 
@@ -263,11 +265,24 @@ class Nodes:
 class ClusterLink:
     """A blocking link to the node that has a slot; it has the methods of `Link`."""
 
-    def __init__(self, nodes: Nodes, slot: int, on_move: Callable[[], None]) -> None:
-        """Prepare; `on_move` is called when the slot is found at another node than before."""
+    def __init__(self, nodes: Nodes, slot: int, on_move: Callable[[int], None]) -> None:
+        """Prepare; `on_move(slot)` is called when a slot is found at another node than before."""
         self.server = nodes.server
         self._nodes = nodes
         self._route = Route(nodes.map, slot, on_move)
+        self._on_move = on_move
+        self._others: dict[int, Self] = {}
+
+    def at(self, where: Where) -> Self | Link:
+        """Give the link to a slot, or to a node; for None, this one."""
+        if where is None or where == self._route.slot:
+            return self
+        if isinstance(where, tuple):
+            return self._nodes.link(where)
+        found = self._others.get(where)
+        if found is None:
+            found = self._others[where] = type(self)(self._nodes, where, self._on_move)
+        return found
 
     def send(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one flush to the node of the slot, as `Link.send` does; they follow the slot."""
@@ -350,11 +365,24 @@ class AsyncNodes:
 class AsyncClusterLink:
     """The same link for asyncio; it has the methods of `AsyncLink`."""
 
-    def __init__(self, nodes: AsyncNodes, slot: int, on_move: Callable[[], None]) -> None:
-        """Prepare; `on_move` is called when the slot is found at another node than before."""
+    def __init__(self, nodes: AsyncNodes, slot: int, on_move: Callable[[int], None]) -> None:
+        """Prepare; `on_move(slot)` is called when a slot is found at another node than before."""
         self.server = nodes.server
         self._nodes = nodes
         self._route = Route(nodes.map, slot, on_move)
+        self._on_move = on_move
+        self._others: dict[int, Self] = {}
+
+    def at(self, where: Where) -> Self | AsyncLink:
+        """Give the link to a slot, or to a node; for None, this one."""
+        if where is None or where == self._route.slot:
+            return self
+        if isinstance(where, tuple):
+            return self._nodes.link(where)
+        found = self._others.get(where)
+        if found is None:
+            found = self._others[where] = type(self)(self._nodes, where, self._on_move)
+        return found
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one flush to the node of the slot, as `AsyncLink.send` does; they follow the slot."""

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
     """Meet the server: refuse one that evicts, learn its time, write the settings that the caller gave."""
     began = time.monotonic()
-    while isinstance(reply := (yield Send([("TIME",), ("INFO", "memory")])), BaseException):
+    while isinstance(reply := (yield Send([("TIME",), ("INFO", "memory")], talk.at)), BaseException):
         # a server that does not answer cannot be checked: the next call checks it
         if is_hopeless(reply) or time.monotonic() - began > talk.deadline * LAST_START:
             raise talk.server.explain(reply)
@@ -172,7 +172,7 @@ def claim(
         left = until - time.monotonic()
         if left <= 0:
             return []
-        reply = yield Bell(min(pause, left))
+        reply = yield Bell(talk.operations.key("bell"), min(pause, left), talk.at)
         if isinstance(reply, BaseException):
             if isinstance(talk.server.explain(reply), AccessDenied):
                 raise talk.server.explain(reply)
@@ -181,7 +181,7 @@ def claim(
 
 def hear_bell(talk: Talk, seconds: float) -> Flow[bool]:
     """Wait for a stroke of the bell, at most `seconds`; say whether it rang. Raises if the bell cannot be heard."""
-    rang = yield Bell(seconds)
+    rang = yield Bell(talk.operations.key("bell"), seconds, talk.at)
     if isinstance(rang, BaseException):
         raise talk.server.explain(rang)
     return bool(rang)
@@ -189,7 +189,7 @@ def hear_bell(talk: Talk, seconds: float) -> Flow[bool]:
 
 def newest_alarm(talk: Talk) -> Flow[bytes]:
     """Give the id of the newest sound of the alarm; `0-0` if the alarm was never sounded. Asks only once."""
-    reply = yield Send([("XREVRANGE", talk.operations.key("alarm"), "+", "-", "COUNT", 1)])
+    reply = yield Send([("XREVRANGE", talk.operations.key("alarm"), "+", "-", "COUNT", 1)], talk.at)
     if isinstance(reply, BaseException):
         raise talk.server.explain(reply)
     newest = reply[0]
@@ -201,7 +201,7 @@ def hear_alarm(talk: Talk, last: bytes, seconds: float) -> Flow[bytes]:
 
     Raises if the alarm cannot be heard.
     """
-    heard = yield Alarm(last, seconds)
+    heard = yield Alarm(talk.operations.key("alarm"), last, seconds, talk.at)
     if isinstance(heard, BaseException):
         raise talk.server.explain(heard)
     return cast("bytes", heard)
@@ -229,7 +229,7 @@ def give_back(talk: Talk, claim: Call[Claimed], age_ms: int) -> Flow[None]:
     `claim` has the token of that claim, and asks for no tasks: so its reply holds what that claim took. Asks the server
     only once; raises the error if it does not answer. Leases that cannot be given back run out by themselves.
     """
-    reply: Any = yield Send([claim.command(age_ms)])
+    reply: Any = yield Send([claim.command(age_ms)], talk.at)
     given: Any = reply if isinstance(reply, BaseException) else reply[0]
     if isinstance(given, BaseException):
         raise talk.server.explain(given)
@@ -414,7 +414,7 @@ def purge(talk: Talk) -> Flow[None]:
     # if a foreign hand has deleted all other traces of a lane or a lock, only its name finds it
     prefix, cursor = talk.operations.key("").encode(), b"0"
     while True:
-        reply = yield Send([("SCAN", cursor, "MATCH", prefix + b"*", "COUNT", 2 * BATCH)])
+        reply = yield Send([("SCAN", cursor, "MATCH", prefix + b"*", "COUNT", 2 * BATCH)], talk.at)
         if isinstance(reply, BaseException) or isinstance(page := reply[0], BaseException):
             return  # the queue itself is gone; a user who may not SCAN leaves such lanes and locks behind
         cursor = page[0] if isinstance(page[0], bytes) else str(page[0]).encode()

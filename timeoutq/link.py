@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from importlib import import_module
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import redis
 import redis.asyncio.connection
@@ -204,6 +204,10 @@ class Link:
         """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""
         seconds = min(seconds, self._bell_wait)  # the connection gives up a little later
         return _newest(self._blocking().execute_command(*_alarm(key, last, seconds)), last)
+
+    def at(self, where: object) -> Self:
+        """Give the link to a place in a cluster; this server is alone, and all is here."""
+        return self
 
     def close(self) -> None:
         """Close all connections."""
@@ -435,6 +439,10 @@ class AsyncLink:
         """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""
         seconds = min(seconds, self._bell_wait)  # the connection gives up a little later
         return _newest(await _leaving(self._blocking().execute_command(*_alarm(key, last, seconds))), last)
+
+    def at(self, where: object) -> Self:
+        """Give the link to a place in a cluster; this server is alone, and all is here."""
+        return self
 
     async def close(self) -> None:
         """Close all connections."""

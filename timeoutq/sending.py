@@ -23,6 +23,7 @@ from timeoutq.retry import RetryPolicy
 from timeoutq.troubles import is_hopeless, is_script_missing, is_transient, refusal_of
 
 if TYPE_CHECKING:
+    from timeoutq.cluster import Where
     from timeoutq.connection import Server
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class Send:
     """Send these commands. The result is a list of replies, or the error of the network."""
 
     commands: Sequence[Command]
+    at: Where = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +56,24 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Bell:
-    """Wait for the bell, at most `seconds`. The result is whether the bell rang, or the error of the network."""
+    """Wait for the bell `key`, at most `seconds`. The result is whether the bell rang, or the error of the network."""
 
+    key: str
     seconds: float
+    at: Where = None
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Wait until any client sounds the alarm after the sound `last`, at most `seconds`, and at most `BELL_WAIT`.
+    """Wait until any client sounds the alarm `key` after the sound `last`, at most `seconds`, and at most `BELL_WAIT`.
 
     The result is the id of the newest sound, which is `last` when there was none, or the error of the network.
     """
 
+    key: str
     last: bytes
     seconds: float
+    at: Where = None
 
 
 def a_moment() -> Sleep:
@@ -154,6 +160,8 @@ class Talk:
     nonce: Callable[[], bytes]
     """Makes the token or the id of a call, a new one each time."""
     terms: Terms
+    at: Where = None
+    """Where in a cluster the keys of these operations are."""
     proved: bool = False
     """Whether the user may run all commands of the scripts; this is tried before the first call that writes."""
 
@@ -191,7 +199,7 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
     given: Any = None
     began = time.monotonic()
     if len(calls) == 1 and not replicas and calls[0].dated is None and calls[0].expects is None:
-        given = yield Send((calls[0].command(),))
+        given = yield Send((calls[0].command(),), talk.at)
         value: Any = given if isinstance(given, BaseException) else given[0]
         if not isinstance(value, BaseException):
             return [calls[0].read(value)]
@@ -303,7 +311,7 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
             commands = flush.commands(elapsed, now_ms + int((left + carried) * 900) if now_ms else 0)
             if replicas:
                 commands.append(("WAIT", replicas, max(1, int(left * 800))))
-            given = yield Send(commands)
+            given = yield Send(commands, talk.at)
         flush.judge(given)
         given = None
         tries += 1
@@ -317,7 +325,8 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
         if left < 0.001 and not (flush.missing and in_time):
             break
         if flush.missing:
-            loaded = yield Send([("SCRIPT", "LOAD", scripts.script(name).text) for name in sorted(flush.missing)])
+            texts = [("SCRIPT", "LOAD", scripts.script(name).text) for name in sorted(flush.missing)]
+            loaded = yield Send(texts, talk.at)
             if (refusal := refusal_of(loaded)) is not None:
                 flush.cannot_load(refusal)
                 break
@@ -344,7 +353,7 @@ def _not_replicated(talk: Talk, confirmed: object, replicas: int) -> NotReplicat
 
 def _ask_time(talk: Talk) -> Flow[None]:
     asked = time.monotonic()
-    reply = yield Send([("TIME",)])
+    reply = yield Send([("TIME",)], talk.at)
     if isinstance(reply, list):
         tell_time(talk, cast("Any", reply)[0], asked)
 
@@ -383,11 +392,11 @@ def answers(talk: Talk, calls: Sequence[Call[Outcome]], replicas: int = 0) -> Fl
     return Outcome(tasks, b"".join(codes))
 
 
-def ask(talk: Talk, commands: Sequence[Command]) -> Flow[list[Any]]:
-    """Send plain commands that only read; raise the first error among the replies."""
+def ask(talk: Talk, commands: Sequence[Command], at: Where = None) -> Flow[list[Any]]:
+    """Send plain commands that only read, to `at` if it is given; raise the first error among the replies."""
     began = time.monotonic()
     while True:
-        reply: Any = yield Send(commands)
+        reply: Any = yield Send(commands, talk.at if at is None else at)
         errors = [reply] if isinstance(reply, BaseException) else [r for r in reply if isinstance(r, BaseException)]
         if not errors:
             return list(cast("Any", reply))

@@ -43,7 +43,7 @@ class Cluster:
         self.map = Map(seeds)
         self.route = Route(self.map, SLOT, self.count)
 
-    def count(self) -> None:
+    def count(self, slot: int) -> None:
         """Count the moves of the slot."""
         self.moves += 1
 

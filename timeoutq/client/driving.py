@@ -55,11 +55,11 @@ class Driver(Face):
                 return end.value  # type: ignore[no-any-return]  # the flow's own type
             try:
                 if isinstance(step, Send):
-                    result = link.send(step.commands)
+                    result = (link if step.at is None else link.at(step.at)).send(step.commands)
                 elif isinstance(step, Bell):
-                    result = link.wait_bell(self.operations.key("bell"), step.seconds)
+                    result = link.at(step.at).wait_bell(step.key, step.seconds)
                 elif isinstance(step, Alarm):
-                    result = link.wait_alarm(self.operations.key("alarm"), step.last, step.seconds)
+                    result = link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
                 else:
                     time.sleep(step.seconds)
                     result = None
@@ -75,7 +75,10 @@ class Driver(Face):
     def _new_link(self) -> Link | ClusterLink:
         if not self.server_at.nodes:
             return Link(self.server_at, BELL_WAIT)
-        return ClusterLink(Nodes(self.server_at, BELL_WAIT), slot_of(self.name), self.talk.clock.forget)
+        return ClusterLink(Nodes(self.server_at, BELL_WAIT), slot_of(self.name), self._moved)
+
+    def _moved(self, slot: int) -> None:
+        self.talk.clock.forget()
 
     def _claim(self, claim: Claim) -> list[Lease]:
         try:
@@ -142,11 +145,11 @@ class AsyncDriver(Face):
                 return end.value  # type: ignore[no-any-return]  # the flow's own type
             try:
                 if isinstance(step, Send):
-                    result = await link.send(step.commands)
+                    result = await (link if step.at is None else link.at(step.at)).send(step.commands)
                 elif isinstance(step, Bell):
-                    result = await link.wait_bell(self.operations.key("bell"), step.seconds)
+                    result = await link.at(step.at).wait_bell(step.key, step.seconds)
                 elif isinstance(step, Alarm):
-                    result = await link.wait_alarm(self.operations.key("alarm"), step.last, step.seconds)
+                    result = await link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
                 else:
                     await asyncio.sleep(step.seconds)
                     result = None
@@ -166,7 +169,10 @@ class AsyncDriver(Face):
     def _new_link(self) -> AsyncLink | AsyncClusterLink:
         if not self.server_at.nodes:
             return AsyncLink(self.server_at, BELL_WAIT)
-        return AsyncClusterLink(AsyncNodes(self.server_at, BELL_WAIT), slot_of(self.name), self.talk.clock.forget)
+        return AsyncClusterLink(AsyncNodes(self.server_at, BELL_WAIT), slot_of(self.name), self._moved)
+
+    def _moved(self, slot: int) -> None:
+        self.talk.clock.forget()
 
     async def _claim(self, claim: Claim) -> list[Lease]:
         try:
