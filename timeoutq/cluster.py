@@ -46,7 +46,8 @@ class Map:
 
     def __init__(self, seeds: Sequence[Node]) -> None:
         self._seeds = tuple(seeds)
-        self._nodes = self._seeds
+        self.nodes: dict[Node, bool] = {}
+        """The nodes that the cluster counts as alive, and for each whether it has slots."""
         self._owners: list[Node | None] = [None] * SLOTS
         self._asked = -ASK_EVERY
         self.doubted = True
@@ -75,8 +76,8 @@ class Map:
 
     def to_ask(self) -> list[Node]:
         """Give all known nodes in the order in which they are to be asked for the map."""
-        nodes = list(dict.fromkeys((*self._nodes, *self._seeds)))
-        if self._owners.count(None) == SLOTS:
+        nodes = list(dict.fromkeys((*self.nodes, *self._seeds)))
+        if not self.nodes:
             return nodes  # the first question goes to the nodes of the URL, as they stand there
         random.shuffle(nodes)
         return sorted(nodes, key=lambda node: node == self._silent)
@@ -84,12 +85,12 @@ class Map:
     def learn(self, reply: Any, asked: Node) -> None:
         """Take the reply to CLUSTER SLOTS of the node `asked`."""
         owners: list[Node | None] = [None] * SLOTS
-        nodes: dict[Node, None] = {}
+        nodes: dict[Node, bool] = {}
         for first, last, *servers in reply:
             found = [_node(server[0], server[1], asked) for server in servers]
-            nodes.update(dict.fromkeys(found))
+            nodes.update((node, node == found[0]) for node in found)
             owners[first : last + 1] = found[:1] * (last + 1 - first)
-        self._owners, self._nodes, self.doubted = owners, tuple(nodes), False
+        self._owners, self.nodes, self.doubted = owners, nodes, False
 
 
 def _node(host: Any, port: Any, asked: Node) -> Node:
@@ -336,6 +337,11 @@ class ClusterLink:
                     raise met from error
         raise ClusterDownError(f"no node of the cluster has slot {self._route.slot}")
 
+    def nodes(self) -> dict[Node, bool]:
+        """Give the nodes that the cluster counts as alive, and for each whether it has slots."""
+        self._drive(self._route.find())
+        return self._nodes.map.nodes
+
     def close(self) -> None:
         """Close all connections to the nodes."""
         self._nodes.close()
@@ -435,6 +441,11 @@ class AsyncClusterLink:
                 if not isinstance(met, MovedError):
                     raise met from error
         raise ClusterDownError(f"no node of the cluster has slot {self._route.slot}")
+
+    async def nodes(self) -> dict[Node, bool]:
+        """Give the nodes that the cluster counts as alive, and for each whether it has slots."""
+        await self._drive(self._route.find())
+        return self._nodes.map.nodes
 
     async def close(self) -> None:
         """Close all connections to the nodes."""

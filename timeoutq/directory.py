@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
 
 from timeoutq import reads, sending
 from timeoutq.client import Queue
+from timeoutq.cluster import Where, slot_of
 from timeoutq.errors import TimeoutqError
 from timeoutq.model import Stats
 from timeoutq.operations import Operations
@@ -45,24 +46,25 @@ class Listed:
 
 
 def size(queue: Queue) -> int:
-    """Count all keys of the server's database, as the length of a walk."""
-    (found,) = queue.run(sending.ask(queue.talk, [("DBSIZE",)]))
-    return int(found)
+    """Count all keys of the server's database, or of all primaries of the cluster, as the length of a walk."""
+    places = queue.run(reads.primaries(queue.talk))
+    return sum(int(queue.run(sending.ask(queue.talk, [("DBSIZE",)], place))[0]) for place in places)
 
 
 def names(queue: Queue) -> Iterator[list[str]]:
     """Walk through all keys on the server of `queue`; give for each call the names that are new, often none."""
-    cursor = reads.START
     met: set[str] = set()
-    while cursor is not None:
-        cursor, found = queue.run(_scan(queue.talk, cursor))
-        new = sorted({name for name in found if name not in met})
-        met.update(new)
-        yield new
+    for place in queue.run(reads.primaries(queue.talk)):
+        cursor = reads.START
+        while cursor is not None:
+            cursor, found = queue.run(_scan(queue.talk, cursor, place))
+            new = sorted({name for name in found if name not in met})
+            met.update(new)
+            yield new
 
 
-def _scan(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[str]]]:
-    (reply,) = yield from sending.ask(talk, [("SCAN", cursor, "MATCH", _PATTERN, "COUNT", KEYS_A_CALL)])
+def _scan(talk: Talk, cursor: str, place: Where) -> Flow[tuple[str | None, list[str]]]:
+    (reply,) = yield from sending.ask(talk, [("SCAN", cursor, "MATCH", _PATTERN, "COUNT", KEYS_A_CALL)], place)
     following, keys = reply
     matches = (_META.fullmatch(key) for key in keys)
     return reads.next_cursor(following), [match[1].decode() for match in matches if match]
@@ -72,12 +74,21 @@ def look(queue: Queue, found: Iterable[str]) -> Iterator[Listed]:
     """Count the tasks of these queues; a queue to which nothing was put, and which has no workers, is left out."""
     rest = iter(found)
     while part := list(islice(rest, QUEUES_A_FLUSH)):
-        calls = [Operations(name).stats() for name in part]
-        for name, result in zip(part, queue.run(sending.settle(queue.talk, calls)), strict=True):
+        for name, result in zip(part, _stats(queue, part), strict=True):
             if isinstance(result, TimeoutqError):
                 yield Listed(name, None, str(result))
             elif result.exists or result.workers:
                 yield Listed(name, result)
+
+
+def _stats(queue: Queue, found: Sequence[str]) -> list[Stats | TimeoutqError]:
+    talk = queue.talk
+    if not talk.server.nodes:
+        return queue.run(sending.settle(talk, [Operations(name).stats() for name in found]))
+    # in a cluster, each queue has a slot of its own
+    return [
+        queue.run(sending.settle(replace(talk, at=slot_of(name)), [Operations(name).stats()]))[0] for name in found
+    ]
 
 
 def starting_with(queue: Queue, beginning: str, seconds: float) -> list[str]:

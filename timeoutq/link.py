@@ -209,6 +209,10 @@ class Link:
         """Give the link to a place in a cluster; this server is alone, and all is here."""
         return self
 
+    def nodes(self) -> dict[tuple[str, int], bool]:
+        """Give the nodes of the cluster: none."""
+        return {}
+
     def close(self) -> None:
         """Close all connections."""
         for client in (self._client, self._bell):
@@ -443,6 +447,10 @@ class AsyncLink:
     def at(self, where: object) -> Self:
         """Give the link to a place in a cluster; this server is alone, and all is here."""
         return self
+
+    async def nodes(self) -> dict[tuple[str, int], bool]:
+        """Give the nodes of the cluster: none."""
+        return {}
 
     async def close(self) -> None:
         """Close all connections."""

@@ -7,12 +7,15 @@ passed at once, and raise `InvalidInput` before the client connects.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from timeoutq import arguments, replies
 from timeoutq.calls import BATCH
 from timeoutq.model import Entry, Failure, Page, Sample, State, WorkerInfo
-from timeoutq.sending import Flow, Talk, ask
+from timeoutq.sending import Flow, Nodes, Talk, ask
+
+if TYPE_CHECKING:
+    from timeoutq.cluster import Node, Where
 
 START: str | None = "0"
 """The cursor with which a walk begins; None ends it."""
@@ -158,6 +161,20 @@ def errors(talk: Talk, n: int) -> Flow[list[Failure]]:
 def _errors(talk: Talk, n: int) -> Flow[list[Failure]]:
     (lines,) = yield from ask(talk, [("LRANGE", talk.operations.key("error_log"), 0, n - 1)])
     return [replies.read_failure(line) for line in lines]
+
+
+def nodes(talk: Talk) -> Flow[dict[Node, bool]]:
+    """Give the nodes of the cluster that it counts as alive, and for each whether it is a primary; none without one."""
+    found = yield Nodes()
+    if isinstance(found, BaseException):
+        raise talk.server.explain(found)
+    return dict(found)
+
+
+def primaries(talk: Talk) -> Flow[list[Where]]:
+    """Give the nodes that have keys; without a cluster, the one place where all keys are."""
+    found = yield from nodes(talk)
+    return [node for node, primary in found.items() if primary] or [None]
 
 
 def server(talk: Talk) -> Flow[dict[str, Any]]:

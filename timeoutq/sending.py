@@ -76,12 +76,17 @@ class Alarm:
     at: Where = None
 
 
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Look at the map of the cluster. The result is its nodes, each with whether it is a primary, or the error."""
+
+
 def a_moment() -> Sleep:
     """Give the pause before a command that failed is sent again: up to 0.2 s, so that clients disperse."""
     return Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
 
 
-Step = Send | Sleep | Bell | Alarm
+Step = Send | Sleep | Bell | Alarm | Nodes
 Flow = Generator[Step, Any, T]
 
 

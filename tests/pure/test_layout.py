@@ -46,7 +46,7 @@ ROOMS = {
         "worker",
         "__init__",
     ],
-    "watch": ["__init__", "metrics", "snapshot", "doctor", "draw", "live"],
+    "watch": ["__init__", "metrics", "snapshot", "doctor", "nodes", "draw", "live"],
     "urls": ["normal", "domains", "bodies", "entries", "fetching", "sitemaps", "__init__"],
     "testing": ["fake", "running", "__init__", "fixtures"],
     "scrapy": [

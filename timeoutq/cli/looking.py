@@ -334,6 +334,7 @@ def doctor(
     queue, for containers and monitors.
     """
     from timeoutq.watch import doctor as examine
+    from timeoutq.watch import nodes
 
     limits = examine.Limits(workers, max_failed, max_age, here)
     if here and workers is None:
@@ -345,7 +346,7 @@ def doctor(
 
     with open_queue(queue or "doctor", url, url_file, allow_eviction=True) as opened:
         mended = [examine.repair(opened)] if repair else []
-        findings = mended + examine.examine(opened, named=queue is not None)
+        findings = mended + nodes.examine(opened) + examine.examine(opened, named=queue is not None)
         if queue is not None and not _met(opened):
             findings.append(examine.Finding("queue", "red", unknown_words(opened)))
         try:

@@ -13,15 +13,15 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from timeoutq import flows
+from timeoutq import cluster, flows
 from timeoutq.client.face import Face
-from timeoutq.cluster import AsyncClusterLink, AsyncNodes, ClusterLink, Nodes, slot_of
+from timeoutq.cluster import AsyncClusterLink, ClusterLink, slot_of
 from timeoutq.errors import TimeoutqError
 from timeoutq.keeper import AsyncKeeper, Keeper, Keepers
 from timeoutq.link import AsyncLink, Link
 from timeoutq.methods import Claim
 from timeoutq.model import Lease
-from timeoutq.sending import BELL_WAIT, Alarm, Bell, Flow, Send
+from timeoutq.sending import BELL_WAIT, Alarm, Bell, Flow, Nodes, Send
 from timeoutq.troubles import LINK_ERRORS
 
 T = TypeVar("T")
@@ -60,6 +60,8 @@ class Driver(Face):
                     result = link.at(step.at).wait_bell(step.key, step.seconds)
                 elif isinstance(step, Alarm):
                     result = link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
+                elif isinstance(step, Nodes):
+                    result = link.nodes()
                 else:
                     time.sleep(step.seconds)
                     result = None
@@ -75,7 +77,7 @@ class Driver(Face):
     def _new_link(self) -> Link | ClusterLink:
         if not self.server_at.nodes:
             return Link(self.server_at, BELL_WAIT)
-        return ClusterLink(Nodes(self.server_at, BELL_WAIT), slot_of(self.name), self._moved)
+        return ClusterLink(cluster.Nodes(self.server_at, BELL_WAIT), slot_of(self.name), self._moved)
 
     def _moved(self, slot: int) -> None:
         self.talk.clock.forget()
@@ -150,6 +152,8 @@ class AsyncDriver(Face):
                     result = await link.at(step.at).wait_bell(step.key, step.seconds)
                 elif isinstance(step, Alarm):
                     result = await link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
+                elif isinstance(step, Nodes):
+                    result = await link.nodes()
                 else:
                     await asyncio.sleep(step.seconds)
                     result = None
@@ -169,7 +173,7 @@ class AsyncDriver(Face):
     def _new_link(self) -> AsyncLink | AsyncClusterLink:
         if not self.server_at.nodes:
             return AsyncLink(self.server_at, BELL_WAIT)
-        return AsyncClusterLink(AsyncNodes(self.server_at, BELL_WAIT), slot_of(self.name), self._moved)
+        return AsyncClusterLink(cluster.AsyncNodes(self.server_at, BELL_WAIT), slot_of(self.name), self._moved)
 
     def _moved(self, slot: int) -> None:
         self.talk.clock.forget()
