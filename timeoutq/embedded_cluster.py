@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle, pairwise
 from pathlib import Path
 from types import TracebackType
@@ -36,7 +35,8 @@ MOST_NODES = 100
 """More than this is a slip of the pen: each node is a process with some 10 MB."""
 
 _PORTS = range(10_000, 32_768)
-"""Linux and macOS give none of these to connections that go out. So the port of a node that was killed stays free."""
+"""Linux and macOS give none of these to outgoing connections. So the port of a node that was killed stays free, although
+the other nodes try to connect to it all the time."""
 
 _OURS = ("cluster-config-file", "cluster-enabled", "cluster-node-timeout", "cluster-port", "port", "dir")
 
@@ -81,8 +81,8 @@ def members(said: str) -> list[Member]:
     return found
 
 
-def parts(primaries: int) -> list[range]:
-    """Divide all slots evenly, in one piece for each primary."""
+def _parts(primaries: int) -> list[range]:
+    """Divide the slots evenly, in one piece for each primary."""
     bounds = [SLOTS * i // primaries for i in range(primaries + 1)]
     return [range(first, end) for first, end in pairwise(bounds)]
 
@@ -169,7 +169,10 @@ class EmbeddedCluster:
             raise InvalidInput(f"node_timeout_ms={node_timeout_ms!r}: nodes need 100 ms to hear of each other")
         for name in _OURS:
             if name in (config or {}):
-                raise InvalidInput(f"{name} is not for config=: the cluster decides it for each node")
+                raise InvalidInput(
+                    f"config= may not hold {name}: the cluster sets it for each node, cluster-node-timeout from "
+                    "node_timeout_ms="
+                )
         settings: dict[str, Setting] = {**_SETTINGS, "cluster-node-timeout": node_timeout_ms, **(config or {})}
         self.primaries, self.replicas = primaries, replicas
         self._kept = None if directory is None else Path(directory).absolute()
@@ -239,6 +242,8 @@ class EmbeddedCluster:
     def start(self) -> Self:
         """Start the nodes that do not run, and wait until the cluster is whole: see `lacks()`.
 
+        This takes two seconds, for which each primary that starts refuses commands, and hardly more.
+
         Raises what `EmbeddedServer.start` raises; `Unavailable` if the nodes do not become one cluster, `InvalidInput`
         if the directory holds a cluster of another size.
         """
@@ -263,14 +268,14 @@ class EmbeddedCluster:
         return self
 
     def wait(self, timeout: float = JOIN_TIMEOUT) -> None:
-        """Wait until the cluster is whole; raises `Unavailable` after `timeout` seconds, or when a node has ended."""
+        """Wait until the cluster is whole; raises `Unavailable` after `timeout` seconds, or when a node does not run."""
         self._wait(self.lacks, timeout)
 
     def stop(self) -> None:
         """End it in order: what it holds is written to a kept directory, temporary ones are removed."""
-        for node in self.nodes:
-            if node.pid is not None:
-                os.kill(node.pid, signal.SIGTERM)  # all at once, so that nobody takes another node for gone
+        for pid in [node.pid for node in self.nodes]:
+            if pid is not None:
+                os.kill(pid, signal.SIGTERM)  # to all first, so that no node takes another one for gone
         for node in self.nodes:
             node.stop()
 
@@ -288,12 +293,22 @@ class EmbeddedCluster:
                 # a node takes a number only before it knows another node
                 steps = [f"CLUSTER SET-CONFIG-EPOCH {number + 1}"]
                 if number < self.primaries:
-                    part = parts(self.primaries)[number]
+                    part = _parts(self.primaries)[number]
                     steps.append(f"CLUSTER ADDSLOTSRANGE {part[0]} {part[-1]}")
                 node.ask(*steps, *meetings)
             meetings.append(f"CLUSTER MEET 127.0.0.1 {node.port} {node.bus}")
         for replica, primary in zip(self.nodes[self.primaries :], cycle(self.nodes[: self.primaries])):
-            self._wait(partial(_unattached, replica, primary), JOIN_TIMEOUT)
+            self._attach(replica, primary)
+
+    def _attach(self, replica: ClusterNode, primary: ClusterNode) -> None:
+        def lacks() -> str:
+            me, other = replica.me(), primary.me()
+            # a node that has a primary or slots has its place already
+            if me and other and (me.follows or me.slots or replica.ask(f"CLUSTER REPLICATE {other.id}") == b"+OK\r\n"):
+                return ""
+            return f"{replica.place} does not know {primary.place}, which it is to follow"
+
+        self._wait(lacks, JOIN_TIMEOUT)
 
     def _wait(self, lacks: Callable[[], str], timeout: float) -> None:
         until = time.monotonic() + timeout
@@ -302,14 +317,7 @@ class EmbeddedCluster:
             if gone or time.monotonic() > until:
                 why = f"{gone.place} has ended" if gone else f"after {timeout:g} s {lack}"
                 raise Unavailable(f"the nodes of the embedded cluster do not become one cluster: {why}")
-            time.sleep(0.02)
-
-
-def _unattached(replica: ClusterNode, primary: ClusterNode) -> str:
-    me, other = replica.me(), primary.me()
-    if me and other and (me.follows or me.slots or replica.ask(f"CLUSTER REPLICATE {other.id}") == b"+OK\r\n"):
-        return ""
-    return f"{replica.place} does not know {primary.place}, which it is to follow"
+            time.sleep(0.05)
 
 
 def _covered(view: Iterable[Member]) -> bool:
