@@ -173,7 +173,7 @@ def test_who_waits_for_a_task_hears_the_bell_at_the_new_node(cluster: Cluster, q
 def test_replicas_are_counted_at_the_node_of_the_queue_alone(cluster: Cluster, queue: Any) -> None:
     """Three primaries have a replica each; together they would confirm a task three times."""
     assert queue.put("a", durable=1).counts() == {"added": 1}
-    with Queue(queue.name, cluster.url, deadline=1.0) as hasty, pytest.raises(NotReplicated, match="only 1 of 2"):
+    with Queue(queue.name, cluster.url, deadline=3.0) as hasty, pytest.raises(NotReplicated, match="only 1 of 2"):
         hasty.put("b", durable=2)
 
 
