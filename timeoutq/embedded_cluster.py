@@ -213,9 +213,10 @@ class EmbeddedCluster:
         """
         said = [node.ask("CLUSTER INFO", "CLUSTER NODES", "INFO replication").decode() for node in self.nodes]
         views = [frozenset(members(text)) for text in said]
+        silent = [node.place for node, view in zip(self.nodes, views, strict=True) if not view]
+        if silent:
+            return f"{silent[0]} does not answer"
         for node, text, view in zip(self.nodes, said, views, strict=True):
-            if not view:
-                return f"{node.place} does not answer"
             if len(view) != len(self.nodes) or view != views[0] or not all(member.sound for member in view):
                 return f"{node.place} has no link to all nodes, or another view of them than the others"
             if not _covered(view):
@@ -258,10 +259,10 @@ class EmbeddedCluster:
                     self.stop()  # the pool waits for all, and those that read much data would take long
                     raise
             self._join()
-            self.wait()
-            replicas = sum(bool(member.follows) for member in self.members())
+            replicas = sum(bool(me and me.follows) for me in map(ClusterNode.me, self.nodes))
             if replicas != self.replicas:
                 raise InvalidInput(self._other_size(f"{len(self.nodes) - replicas} primaries and {replicas} replicas"))
+            self.wait()
         except BaseException:
             self.stop()
             raise
