@@ -35,7 +35,7 @@ MOST_NODES = 100
 """More than this is a slip of the pen: each node is a process with some 10 MB."""
 
 _PORTS = range(10_000, 32_768)
-"""Linux and macOS give none of these to outgoing connections. So the port of a node that was killed stays free, although
+"""Linux and macOS give none of these to outgoing connections. So the port of a node that was killed stays free, though
 the other nodes try to connect to it all the time."""
 
 _OURS = ("cluster-config-file", "cluster-enabled", "cluster-node-timeout", "cluster-port", "port", "dir")
@@ -269,7 +269,7 @@ class EmbeddedCluster:
         return self
 
     def wait(self, timeout: float = JOIN_TIMEOUT) -> None:
-        """Wait until the cluster is whole; raises `Unavailable` after `timeout` seconds, or when a node does not run."""
+        """Wait until the cluster is whole; raises `Unavailable` after `timeout` seconds, or if a node does not run."""
         self._wait(self.lacks, timeout)
 
     def stop(self) -> None:
