@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,10 @@ def lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def has_gone(pid: int, folder: Path, kept: bool) -> bool:
+    return not lives(pid) and folder.exists() == kept
 
 
 # ---- whole
@@ -307,5 +312,5 @@ def test_it_goes_when_its_parent_is_killed(tmp_path: Path) -> None:
         assert parent.returncode == -signal.SIGKILL
         nodes = [line.split(" ", 1) for line in said.splitlines()]
         assert len(nodes) == 2
-        wait_until(lambda nodes=nodes: not any(lives(int(pid)) for pid, _ in nodes))
-        wait_until(lambda nodes=nodes, kept=kept: {Path(where).exists() for _, where in nodes} == {kept})
+        for pid, folder in nodes:
+            wait_until(partial(has_gone, int(pid), Path(folder), kept))
