@@ -134,7 +134,7 @@ class EmbeddedServer:
             greeting = b"+OK\r\n"
         with socket.socket(_socket_family if self._unix else socket.AF_INET) as link, suppress(OSError):
             link.settimeout(1.0)
-            link.connect(str(self._socket) if self._unix else ("127.0.0.1", self.port))
+            link.connect(str(self._socket) if self._unix else ("127.0.0.1", self.port or 0))
             link.sendall("".join(f"{word}\r\n" for word in words).encode())
             said = b""
             while piece := link.recv(65_536):

@@ -35,7 +35,7 @@ MOST_NODES = 100
 """More than this is a slip of the pen: each node is a process with some 10 MB."""
 
 _PORTS = range(10_000, 32_768)
-"""Linux and macOS give none of these to outgoing connections. So the port of a node that was killed stays free, although
+"""Linux and macOS give none of these to outgoing connections. So the port of a node that was killed stays free, though
 the other nodes try to connect to it all the time."""
 
 _OURS = ("cluster-config-file", "cluster-enabled", "cluster-node-timeout", "cluster-port", "port", "dir")
@@ -213,9 +213,10 @@ class EmbeddedCluster:
         """
         said = [node.ask("CLUSTER INFO", "CLUSTER NODES", "INFO replication").decode() for node in self.nodes]
         views = [frozenset(members(text)) for text in said]
+        silent = [node.place for node, view in zip(self.nodes, views, strict=True) if not view]
+        if silent:
+            return f"{silent[0]} does not answer"
         for node, text, view in zip(self.nodes, said, views, strict=True):
-            if not view:
-                return f"{node.place} does not answer"
             if len(view) != len(self.nodes) or view != views[0] or not all(member.sound for member in view):
                 return f"{node.place} has no link to all nodes, or another view of them than the others"
             if not _covered(view):
@@ -258,17 +259,17 @@ class EmbeddedCluster:
                     self.stop()  # the pool waits for all, and those that read much data would take long
                     raise
             self._join()
-            self.wait()
-            replicas = sum(bool(member.follows) for member in self.members())
+            replicas = sum(bool(me and me.follows) for me in map(ClusterNode.me, self.nodes))
             if replicas != self.replicas:
                 raise InvalidInput(self._other_size(f"{len(self.nodes) - replicas} primaries and {replicas} replicas"))
+            self.wait()
         except BaseException:
             self.stop()
             raise
         return self
 
     def wait(self, timeout: float = JOIN_TIMEOUT) -> None:
-        """Wait until the cluster is whole; raises `Unavailable` after `timeout` seconds, or when a node does not run."""
+        """Wait until the cluster is whole; raises `Unavailable` after `timeout` seconds, or if a node does not run."""
         self._wait(self.lacks, timeout)
 
     def stop(self) -> None:

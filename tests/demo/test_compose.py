@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,7 @@ def test_the_nodes_of_the_cluster_run_as_plain_processes_and_are_joined_once(tmp
                 started.append(subprocess.Popen(command, cwd=tmp_path / name, stdout=log, stderr=log))
         for name in NODES:
             _, *check = on(name, SERVICES[name]["healthcheck"]["test"])
-            wait_until(lambda check=check: subprocess.run(check, capture_output=True, check=False).stdout == b"PONG\n")
+            wait_until(partial(answers, check))
         assert "All 16384 slots covered" in join()
         assert join() == ""  # as after a restart of Docker
         # a replica tells the other nodes of itself a moment later
@@ -165,6 +166,10 @@ def test_the_nodes_of_the_cluster_run_as_plain_processes_and_are_joined_once(tmp
         for process in started:
             process.kill()
             process.wait()
+
+
+def answers(check: list[str]) -> bool:
+    return subprocess.run(check, capture_output=True, check=False).stdout == b"PONG\n"
 
 
 def is_whole(port: int) -> bool:

@@ -340,7 +340,8 @@ def _primaries_and_replicas(word: str) -> tuple[int, int]:
 def _tell_cluster(cluster: EmbeddedCluster, kept: str) -> None:
     members = cluster.members()
     places = {member.id: node.place for node, member in zip(cluster.nodes, members, strict=True)}
-    say(f"a cluster of {len(members)} Valkey nodes, {kept}; Ctrl-C or SIGTERM ends it")
+    many = "1 Valkey node" if len(members) == 1 else f"{len(members)} Valkey nodes"
+    say(f"a cluster of {many}, {kept}; Ctrl-C or SIGTERM ends it")
     for node, member in zip(cluster.nodes, members, strict=True):
         slots = ", ".join(f"{part[0]}-{part[-1]}" for part in member.slots)
         role = f"replica of {places[member.follows]}" if member.follows else f"primary of slots {slots}"
