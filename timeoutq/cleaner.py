@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -69,6 +70,8 @@ class Cleaner:
         self._cursor = b"0"
         self._prune_at = self._repair_at = 0.0
         self._converting = False
+        self._due_at = math.inf
+        """The monotonic clock when something will be due, as far as this cleaner knows."""
 
     async def run(self) -> None:
         """Clean until cancelled. While the server is away, wait without end."""
@@ -96,13 +99,14 @@ class Cleaner:
 
     async def _round(self) -> float:
         """Do all that is due; give the number of seconds to sleep."""
-        queue, ops = self.queue, self.queue.operations
-        while True:
-            plan: Plan = await queue.run(sending.answer(queue.talk, ops.plan(int(self.longest * 1000))))
+        queue, ops, longest_ms = self.queue, self.queue.operations, int(self.longest * 1000)
+        plan: Plan | None = None
+        if self._due_at > time.monotonic():
+            plan = await queue.run(sending.answer(queue.talk, ops.plan(longest_ms)))
+        while plan is None or plan.at_ms <= plan.now_ms:
+            # what is due is done before anything is asked: it is late already
+            requeued, promoted, plan = await queue.run(flows.clean_and_plan(queue.talk, longest_ms))
             self.met = True
-            if plan.at_ms > plan.now_ms:
-                break
-            requeued, promoted = await queue.run(flows.clean(queue.talk))
             self.requeued += requeued.moved
             self.promoted += promoted.moved
             if requeued.moved:
@@ -110,9 +114,11 @@ class Cleaner:
                     log, logging.INFO, "queue %s: took back %d expired leases, %d of their tasks went to failed",
                     queue.name, requeued.moved, requeued.failed, fields={"queue": queue.name},
                 )  # fmt: skip
-            if not requeued.moved and not promoted.moved:
+            if not requeued.moved and not promoted.moved and plan.at_ms <= plan.now_ms:
                 # another cleaner was quicker, or no lease may be taken back yet (grace): look again soon
                 return 0.05
+        self.met = True
+        self._due_at = time.monotonic() + (plan.at_ms - plan.now_ms) / 1000
         if time.monotonic() >= self._prune_at:
             await self._prune()
         if self._converting:
@@ -123,9 +129,8 @@ class Cleaner:
                 return 0.0
         if time.monotonic() >= self._repair_at:
             await self._repair()
-        # times were rounded down to whole ms: sleep 1 ms more, and the task is surely due
-        pause = (plan.at_ms - plan.now_ms) / 1000 + 0.001
-        return min(pause, max(0.0, min(self._prune_at, self._repair_at) - time.monotonic()))
+        # the time of the server was rounded down to whole ms: at `_due_at`, what is due then is surely due
+        return max(0.0, min(self._due_at, self._prune_at, self._repair_at) - time.monotonic())
 
     async def _prune(self) -> None:
         while True:

@@ -27,7 +27,7 @@ from timeoutq.errors import (
     UnsafeServer,
 )
 from timeoutq.model import Answer, Lease, Outcome, State, TaskInfo
-from timeoutq.replies import Claimed, Swept
+from timeoutq.replies import Claimed, Plan, Swept
 from timeoutq.sending import (
     BELL_WAIT,
     LAST_START,
@@ -168,7 +168,7 @@ def claim(
                 continue
             pause = 0.25
         elif found.next_ms:
-            pause = min(pause, (found.next_ms - found.now_ms) / 1000 + 0.001)
+            pause = min(pause, (found.next_ms - found.now_ms) / 1000)
         left = until - time.monotonic()
         if left <= 0:
             return []
@@ -240,15 +240,26 @@ def give_back(talk: Talk, claim: Call[Claimed], age_ms: int) -> Flow[None]:
 
 def clean(talk: Talk) -> Flow[tuple[Swept, Swept]]:
     """Do one bounded round of the cleaner; give the tasks that it took back and those that it made ready."""
+    requeued, promoted, *_ = yield from _clean(talk, [])
+    return requeued, promoted
+
+
+def clean_and_plan(talk: Talk, longest_ms: int) -> Flow[tuple[Swept, Swept, Plan]]:
+    """Do one round of the cleaner, and ask in the same exchange when the next one is due, `longest_ms` at most."""
+    requeued, promoted, plan = yield from _clean(talk, [talk.operations.plan(longest_ms)])
+    return requeued, promoted, plan
+
+
+def _clean(talk: Talk, more: Sequence[Call[Any]]) -> Flow[list[Any]]:
     ops = talk.operations
     asked = time.monotonic()
-    requeued, promoted = yield from settle(talk, [ops.requeue_expired(), ops.promote_due()])
-    for swept in (requeued, promoted):
-        if isinstance(swept, TimeoutqError):
-            raise swept
-    talk.clock.swept(requeued.now_ms, asked)
-    tell_given_up(ops.name, requeued)
-    return requeued, promoted
+    found = yield from settle(talk, [ops.requeue_expired(), ops.promote_due(), *more])
+    for answer in found:
+        if isinstance(answer, TimeoutqError):
+            raise answer
+    talk.clock.swept(found[0].now_ms, asked)
+    tell_given_up(ops.name, found[0])
+    return found
 
 
 def requeue_expired(talk: Talk, n: int) -> Flow[int]:
