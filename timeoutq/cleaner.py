@@ -105,8 +105,8 @@ class Cleaner:
             plan = await queue.run(sending.answer(queue.talk, ops.plan(longest_ms)))
         while plan is None or plan.at_ms <= plan.now_ms:
             # what is due is done before anything is asked: it is late already
-            requeued, promoted, plan = await queue.run(flows.clean_and_plan(queue.talk, longest_ms))
-            self.met = True
+            requeued, promoted, following = await queue.run(flows.clean_and_plan(queue.talk, longest_ms))
+            plan, self.met = following, True
             self.requeued += requeued.moved
             self.promoted += promoted.moved
             if requeued.moved:
@@ -114,7 +114,7 @@ class Cleaner:
                     log, logging.INFO, "queue %s: took back %d expired leases, %d of their tasks went to failed",
                     queue.name, requeued.moved, requeued.failed, fields={"queue": queue.name},
                 )  # fmt: skip
-            if not requeued.moved and not promoted.moved and plan.at_ms <= plan.now_ms:
+            if not requeued.moved and not promoted.moved and following.at_ms <= following.now_ms:
                 # another cleaner was quicker, or no lease may be taken back yet (grace): look again soon
                 return 0.05
         self.met = True

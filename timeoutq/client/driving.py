@@ -57,7 +57,7 @@ class Driver(Face):
                 if isinstance(step, Send):
                     result = (link if step.at is None else link.at(step.at)).send(step.commands)
                 elif isinstance(step, Bell):
-                    result = link.at(step.at).wait_bell(step.key, step.seconds)
+                    result = link.at(step.at).wait_bell(step.key, step.seconds, step.then)
                 elif isinstance(step, Alarm):
                     result = link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
                 elif isinstance(step, Nodes):
@@ -149,7 +149,7 @@ class AsyncDriver(Face):
                 if isinstance(step, Send):
                     result = await (link if step.at is None else link.at(step.at)).send(step.commands)
                 elif isinstance(step, Bell):
-                    result = await link.at(step.at).wait_bell(step.key, step.seconds)
+                    result = await link.at(step.at).wait_bell(step.key, step.seconds, step.then)
                 elif isinstance(step, Alarm):
                     result = await link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
                 elif isinstance(step, Nodes):
