@@ -72,6 +72,8 @@ class Cleaner:
         self._converting = False
         self._due_at = math.inf
         """The monotonic clock when something will be due, as far as this cleaner knows."""
+        self._trip = 0.01
+        """Seconds that a short exchange takes."""
 
     async def run(self) -> None:
         """Clean until cancelled. While the server is away, wait without end."""
@@ -82,9 +84,12 @@ class Cleaner:
                 if listener.done():
                     listener = self._listen_again(listener)
                 pause = 0.0
-                async for attempt in waiting_for(self.queue.name, self._mends):
-                    with attempt:
-                        pause = await self._round()
+                try:
+                    pause = await self._round()
+                except TimeoutqError:
+                    async for attempt in waiting_for(self.queue.name, self._mends):
+                        with attempt:
+                            pause = await self._round()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._alarm.wait()
@@ -101,9 +106,11 @@ class Cleaner:
         """Do all that is due; give the number of seconds to sleep."""
         queue, ops, longest_ms = self.queue, self.queue.operations, int(self.longest * 1000)
         plan: Plan | None = None
-        if self._due_at > time.monotonic():
+        asked, idle = time.monotonic(), 0
+        if self._due_at > asked:
             plan = await queue.run(sending.answer(queue.talk, ops.plan(longest_ms)))
         while plan is None or plan.at_ms <= plan.now_ms:
+            asked = time.monotonic()
             # what is due is done before anything is asked: it is late already
             requeued, promoted, following = await queue.run(flows.clean_and_plan(queue.talk, longest_ms))
             plan, self.met = following, True
@@ -114,11 +121,13 @@ class Cleaner:
                     log, logging.INFO, "queue %s: took back %d expired leases, %d of their tasks went to failed",
                     queue.name, requeued.moved, requeued.failed, fields={"queue": queue.name},
                 )  # fmt: skip
-            if not requeued.moved and not promoted.moved and following.at_ms <= following.now_ms:
-                # another cleaner was quicker, or no lease may be taken back yet (grace): look again soon
+            idle = 0 if requeued.moved or promoted.moved else idle + 1
+            if idle > 1 and following.at_ms <= following.now_ms:
+                # another cleaner was quicker, or no lease may be taken back yet (grace): look again soon. Once it may
+                # be that a task became due between two calls of one exchange
                 return 0.05
         self.met = True
-        self._due_at = time.monotonic() + (plan.at_ms - plan.now_ms) / 1000
+        self._due_at = self._here(plan, asked)
         if time.monotonic() >= self._prune_at:
             await self._prune()
         if self._converting:
@@ -129,8 +138,17 @@ class Cleaner:
                 return 0.0
         if time.monotonic() >= self._repair_at:
             await self._repair()
-        # the time of the server was rounded down to whole ms: at `_due_at`, what is due then is surely due
         return max(0.0, min(self._due_at, self._prune_at, self._repair_at) - time.monotonic())
+
+    def _here(self, plan: Plan, asked: float) -> float:
+        """Give the monotonic clock of this process when to ask for what is due then; the plan was asked for at `asked`.
+
+        The way back of the reply has cost time, and so will the way there of the next call: together they take as long
+        as the shortest exchange, at least. Half of it is made up for, so that the call is not there too early.
+        """
+        now = time.monotonic()
+        self._trip = min(now - asked, self._trip * 1.05)
+        return now + (plan.at_ms - plan.now_ms) / 1000 - plan.past_us / 1e6 - self._trip / 2
 
     async def _prune(self) -> None:
         while True:

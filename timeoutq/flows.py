@@ -261,25 +261,25 @@ def give_back(talk: Talk, claim: Call[Claimed], age_ms: int) -> Flow[None]:
 
 def clean(talk: Talk) -> Flow[tuple[Swept, Swept]]:
     """Do one bounded round of the cleaner; give the tasks that it took back and those that it made ready."""
-    requeued, promoted, *_ = yield from _clean(talk, [])
+    promoted, requeued, *_ = yield from _clean(talk, [])
     return requeued, promoted
 
 
 def clean_and_plan(talk: Talk, longest_ms: int) -> Flow[tuple[Swept, Swept, Plan]]:
     """Do one round of the cleaner, and ask in the same exchange when the next one is due, `longest_ms` at most."""
-    requeued, promoted, plan = yield from _clean(talk, [talk.operations.plan(longest_ms)])
+    promoted, requeued, plan = yield from _clean(talk, [talk.operations.plan(longest_ms)])
     return requeued, promoted, plan
 
 
 def _clean(talk: Talk, more: Sequence[Call[Any]]) -> Flow[list[Any]]:
     ops = talk.operations
     asked = time.monotonic()
-    found = yield from settle(talk, [ops.requeue_expired(), ops.promote_due(), *more])
+    found = yield from settle(talk, [ops.promote_due(), ops.requeue_expired(), *more])
     for one in found:
         if isinstance(one, TimeoutqError):
             raise one
-    talk.clock.swept(found[0].now_ms, asked)
-    tell_given_up(ops.name, found[0])
+    talk.clock.swept(found[1].now_ms, asked)
+    tell_given_up(ops.name, found[1])
     return found
 
 

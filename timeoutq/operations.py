@@ -290,7 +290,7 @@ class Operations:
 
     def plan(self, longest_ms: int) -> Call[Plan]:
         """Build a cleaner's question: how long may I sleep?"""
-        return self.call("plan", [longest_ms], lambda reply: Plan(reply[0], reply[1]))
+        return self.call("plan", [longest_ms], lambda reply: Plan(*reply))
 
     def beat(self, worker: str, about: Mapping[str, object] | None, durations: Delta | None = None) -> Call[int]:
         """Build a worker's sign of life, or its farewell (None); it answers how many workers live.

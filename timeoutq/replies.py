@@ -73,6 +73,8 @@ class Plan:
 
     now_ms: int
     at_ms: int
+    past_us: int
+    """By how many µs the server's clock is past `now_ms`."""
 
 
 @dataclass(frozen=True, slots=True)
