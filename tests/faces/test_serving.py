@@ -194,10 +194,10 @@ def test_a_cluster_that_is_kept_ends_by_a_signal_and_comes_back_at_its_address(t
                 assert f"a cluster of 1 Valkey node, its data is kept in {tmp_path}; Ctrl-C" in first
                 assert "to look at it" in last
                 port = int(urls[-1].rstrip("/\n").rpartition(":")[2])
-                with redis.Redis(port=port) as raw:
-                    [(first_slot, last_slot, place)] = raw.execute_command("CLUSTER", "SLOTS")
+                with redis.Redis(port=port) as client:
+                    raw: Any = client
                     # also a node that never met another one tells clients its address
-                    assert (first_slot, last_slot, *place[:2]) == (0, 16383, b"127.0.0.1", port)
+                    assert raw.execute_command("CLUSTER", "SLOTS")[0][2][:2] == [b"127.0.0.1", port]
                 started.send_signal(signal.SIGTERM)
                 assert started.wait(20) == exit_codes.DONE
             finally:
