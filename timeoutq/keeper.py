@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from timeoutq import arguments, sending, telling
-from timeoutq.errors import InvalidInput, LeaseLost
+from timeoutq.calls import BATCH
+from timeoutq.errors import InvalidInput, LeaseLost, NotReplicated
 from timeoutq.heartbeat import Client, LastingHeartbeat, Pulse, extend_held
 from timeoutq.model import Answer, Lease
 from timeoutq.operations import Operations
@@ -393,8 +394,8 @@ class Keepers(Generic[K]):
         try:
             yield given if isinstance(given, Lease) else leases
             answered = True
-        except LeaseLost:  # this is an answer, too
-            answered = True
+        except (LeaseLost, NotReplicated) as error:  # these are answers, too, but not to calls that were not sent
+            answered = isinstance(error, LeaseLost) or isinstance(given, Lease) or len(leases) <= BATCH
             raise
         finally:
             for keeper in keepers:

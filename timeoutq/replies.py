@@ -355,6 +355,7 @@ def read_worker(worker: bytes, about: bytes, beat: bytes | float) -> WorkerInfo:
         failed=int(told("failed")),
         started=float(told("started")),
         beat=when(beat) or 0.0,
+        trouble=str(get("trouble", "")),
     )
 
 

@@ -140,7 +140,11 @@ class Pump:
         if self._limits.max_tasks is not None:
             left = self._limits.max_tasks - desk.runs - crew.taken - source.claiming
         load = Load(len(desk.running), crew.unstarted, source.claiming, len(desk.long_acks), left)
-        return self._pace.wanted(load, plenty=source.plenty)
+        want = self._pace.wanted(load, plenty=source.plenty)
+        if self.exchanges.unconfirmed:
+            # what a claim takes is given back if replicas do not confirm it: ends that wait show that they do, or one task
+            want = min(want, 0 if desk.ends else 1)
+        return want
 
     def _receive(self, leases: list[Lease]) -> None:
         self._cleaner.peers = self._heartbeat.peers
