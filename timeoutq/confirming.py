@@ -71,8 +71,11 @@ def patience(calls: Sequence[Call[Any]]) -> float:
 
 
 def is_promise(answer: object) -> bool:
-    """Say whether an answer tells its caller something: a claim that found nothing does not."""
-    return not isinstance(answer, Claimed) or bool(answer.leases)
+    """Say whether an answer tells of something that was done: a claim that found nothing does not, nor does `LOST`."""
+    if isinstance(answer, Claimed):
+        return bool(answer.leases)
+    outcome = cast("Any", answer)[1] if isinstance(answer, tuple) else answer  # an extend has its deadline before it
+    return not isinstance(outcome, Outcome) or bool(outcome.codes.strip(b"LX"))
 
 
 def merged(call: Call[Any], first: Any, last: Any) -> Any:
@@ -84,25 +87,26 @@ def merged(call: Call[Any], first: Any, last: Any) -> Any:
     return last if call.name in ("claim", "extend") else first
 
 
-def not_replicated(call: Call[Any], queue: str, url: str, wanted: int, why: str, connected: int | None) -> NotReplicated:
-    """Make the error of a call that was carried out, and that `wanted` replicas have not confirmed.
+def not_replicated(call: Call[Any], queue: str, url: str, why: str, few: str) -> NotReplicated:
+    """Make the error of a call that was carried out, and that replicas have not confirmed.
 
-    `why` is what stands behind "but"; `connected` is how many replicas the server has, None if it does not tell.
+    `why` is what stands behind "but"; `few` is what `too_few` says, or empty.
     """
-    cure = ""
-    if connected is not None and connected < wanted:
-        cure = f"; {too_few(connected, queue)}"
     if call.name == "claim":
-        said = f"the claim gives out nothing: {url} has leased tasks, but {why}, and so they are given back"
+        said = f"{url} has leased tasks of queue {queue}, but {why}; they are given back, and nothing is to be run"
     elif call.name in ("put", "schedule", "restore"):
         said = (
             f"the tasks are in the queue at {url}, but {why}; a failover now may lose them: put them again, they are "
             "not added twice"
         )
     else:
-        said = f"{call.name} is done at {url}, but {why}; a failover now may undo it: call {call.name} again, and "
-        said += "nothing is done twice"
-    return NotReplicated(said + cure)
+        said = (
+            f"{call.name} is done at {url}, but {why}; a failover now may undo it: the same call again does nothing "
+            "twice"
+        )
+    error = NotReplicated(said + (f"; {few}" if few else ""))
+    error.verb = call.name
+    return error
 
 
 def too_few(connected: int, queue: str) -> str:
@@ -114,5 +118,5 @@ def too_few(connected: int, queue: str) -> str:
 def told(confirmed: object, wanted: int) -> str:
     """Say how few replicas have confirmed; `confirmed` is their number, or the words of an error."""
     if isinstance(confirmed, int):
-        return f"only {confirmed} of {counted(wanted, 'replica')} confirmed them"
-    return f"none of {counted(wanted, 'replica')} confirmed them: {confirmed}"
+        return f"only {confirmed} of {counted(wanted, 'replica')} confirmed it"
+    return f"none of {counted(wanted, 'replica')} confirmed it: {confirmed}"

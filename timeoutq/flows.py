@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from contextlib import suppress
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -321,9 +321,7 @@ def tell_given_up(queue: str, swept: Swept) -> None:
         telling.name_tasks(log, queue, told, {}, swept.failed)
 
 
-def extend(
-    talk: Talk, leases: Sequence[Lease], timeout_ms: int, replicas: int = 0
-) -> Flow[tuple[float, Outcome]]:
+def extend(talk: Talk, leases: Sequence[Lease], timeout_ms: int, replicas: int = 0) -> Flow[tuple[float, Outcome]]:
     """Extend leases; give the deadline and the answers. `replicas` is as for `settle`."""
     deadline, codes, tasks = 0.0, b"", list[bytes]()
     for result in (yield from settle(talk, talk.operations.extend(leases, timeout_ms), replicas)):

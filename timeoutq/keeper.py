@@ -20,6 +20,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from timeoutq import arguments, sending, telling
 from timeoutq.calls import BATCH
+from timeoutq.confirming import ENDS
 from timeoutq.errors import InvalidInput, LeaseLost, NotReplicated
 from timeoutq.heartbeat import Client, LastingHeartbeat, Pulse, extend_held
 from timeoutq.model import Answer, Lease
@@ -394,8 +395,11 @@ class Keepers(Generic[K]):
         try:
             yield given if isinstance(given, Lease) else leases
             answered = True
-        except (LeaseLost, NotReplicated) as error:  # these are answers, too, but not to calls that were not sent
-            answered = isinstance(error, LeaseLost) or isinstance(given, Lease) or len(leases) <= BATCH
+        except LeaseLost:  # this is an answer, too
+            answered = True
+            raise
+        except NotReplicated as error:  # and so is this, if there was one call, and not a put before it
+            answered = error.verb in ENDS and len(leases) <= BATCH
             raise
         finally:
             for keeper in keepers:

@@ -192,9 +192,7 @@ def resume(talk: Talk) -> Flow[object]:
     return sending.answer(talk, talk.operations.configure({"paused": b"0"}))
 
 
-def configure(
-    talk: Talk, keep_done: object, max_crashes: object, politeness: object, durable: object
-) -> Flow[None]:
+def configure(talk: Talk, keep_done: object, max_crashes: object, politeness: object, durable: object) -> Flow[None]:
     """Change settings of the queue; None leaves a setting as it is."""
     given = {"keep_done": keep_done, "max_crashes": max_crashes, "politeness": politeness, "durable": durable}
     return flows.configure(talk, arguments.settings(given))

@@ -315,11 +315,12 @@ class _Flush:
         `connected` is how many replicas the server has, None if that is not known.
         """
         talk, explain = self._talk, self._talk.server.explain
+        name = talk.operations.name
         for i in self._unconfirmed:  # the result is how many have confirmed, or an error of a server that went away
             few, wanted = self.results[i], max(1, self.wanted)
             why = confirming.told(explain(few) if isinstance(few, BaseException) else few, wanted)
-            names = (talk.operations.name, talk.server.url)
-            self.results[i] = confirming.not_replicated(self._calls[i], *names, wanted, why, connected)
+            few = "" if connected is None or connected >= wanted else confirming.too_few(connected, name)
+            self.results[i] = confirming.not_replicated(self._calls[i], name, talk.server.url, why, few)
         return [explain(result) if isinstance(result, BaseException) else result for result in self.results]
 
 

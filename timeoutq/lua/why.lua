@@ -5,7 +5,7 @@
 -- Reply {what inspect replies, what host replies or nil, 1 if the queue is paused, how many tasks are ready, how many workers are
 --       alive, the letters of all states that hold the task, 1 if the task waits for a turn that its host will not have,
 --       what is left of a task that no state holds: lane, lock or '', how many of its host's tasks go before one that waits, or nil,
---       and on a durable queue: how many replicas must confirm, and how many there are, or nil}
+--       and on a durable queue: how many replicas must confirm, and how many were heard lately}
 local found = about(ARGV[3])
 local host, row = found[10], false
 if host then
@@ -33,6 +33,6 @@ local reply = {
   redis.call('ZCOUNT', workers, now - 60000, '+inf'), letters, stranded, trace, before or false,
 }
 if has('durable') then
-  reply[10], reply[11] = number(redis.call('HGET', meta, 'durable'), 0), replicas() or false
+  reply[10], reply[11] = number(redis.call('HGET', meta, 'durable'), 0), replicas() or -1
 end
 return reply

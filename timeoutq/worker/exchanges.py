@@ -3,7 +3,7 @@
 The pump decides when an exchange begins, and what it claims. While the server is away one exchange waits, and then
 tries again; nothing is lost meanwhile, because each errand is kept until it was answered. A claim without an answer is
 not sent again: what it may have taken is given back, by its token, when the server has answered another exchange. On a
-durable queue, what replicas have not confirmed counts as not answered, and what such a claim took is given back at once.
+durable queue, what replicas have not confirmed is sent again, too, and what such a claim took is given back at once.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Pump:
         load = Load(len(desk.running), crew.unstarted, source.claiming, len(desk.long_acks), left)
         want = self._pace.wanted(load, plenty=source.plenty)
         if self.exchanges.unconfirmed:
-            # what a claim takes is given back if replicas do not confirm it: ends that wait show that they do, or one task
+            # ends that wait show whether replicas confirm again; or else one task, which is given back if they do not
             want = min(want, 0 if desk.ends else 1)
         return want
 
