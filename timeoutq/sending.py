@@ -372,10 +372,8 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
 def count_replicas(talk: Talk) -> Flow[int | None]:
     """Ask once how many replicas the server has; None if it does not tell."""
     reply: Any = yield Send([("INFO", "replication")])
-    found: Any = reply[0] if isinstance(reply, list) else None
-    if isinstance(found, bytes):  # redis-py parses it in most releases
-        found = dict(line.split(":", 1) for line in found.decode().splitlines() if ":" in line)
-    return replies.number(found.get("connected_slaves")) if isinstance(found, dict) else None
+    info: Any = reply[0] if isinstance(reply, list) else None
+    return replies.number(cast("Any", info).get("connected_slaves")) if isinstance(info, dict) else None
 
 
 def _ask_time(talk: Talk) -> Flow[None]:

@@ -158,8 +158,8 @@ def judge(found: Why) -> tuple[str, str]:
         return "no_worker", "it is ready, and no worker is alive to claim it"
     if 0 <= found.replicas < found.durable:
         return "no_replica", (
-            f"it is ready, and no claim counts: {counted(found.durable, 'replica')} must confirm it, and the server has "
-            f"heard {found.replicas} in the last 10 s; {ADVICE['no_replica']}"
+            f"it is ready, and no claim counts: {counted(found.durable, 'replica')} must confirm it (durable), and the "
+            f"server has heard {found.replicas} in the last 10 s; {ADVICE['no_replica']}"
         )
     if info.crashes >= 2:
         return "suspect", (

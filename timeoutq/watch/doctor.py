@@ -246,41 +246,36 @@ def replicas(facts: Facts) -> Finding | None:
     """As many replicas as must confirm, and how far each is behind."""
     wanted = facts.queue.get("durable", 0)
     if "connected_slaves" not in facts.info:
-        return (
-            Finding("replicas", "yellow", "the server does not tell", "make sure that it has replicas")
-            if wanted
-            else None
-        )
+        silent = Finding("replicas", "yellow", "the server does not tell", "make sure that it has replicas")
+        return silent if wanted else None
     known = [one for one in map(_replica, facts.info.items()) if one is not None]
     if not known and not wanted:
         return None
     near = [one for one in known if one["state"] == "online" and int(one.get("lag", 0)) <= BEHIND]
     written = int(facts.info.get("master_repl_offset", 0))
-    told = [
-        f"{one.get('ip')}:{one.get('port')} {one['state']}, {max(0, written - int(one.get('offset', 0))):,} bytes behind, "
-        f"last heard {one.get('lag', '?')} s ago"
-        for one in known
-    ]  # fmt: skip
-    found = "; ".join([counted(len(known), "replica"), *told])
-    if len(near) >= wanted:
-        met = f"; {wanted} must confirm (durable)" if wanted else ""
-        verdict = "green" if len(near) == len(known) else "yellow"
+    found = counted(len(known), "replica")
+    if known:
+        behind = max(written - int(one.get("offset", 0)) for one in known)
+        silent_for = max(int(one.get("lag", 0)) for one in known)
+        found += f", {max(0, behind):,} bytes behind and heard {silent_for} s ago at worst"
+    if wanted:
+        found += f"; the queue is durable={wanted}"
+    if len(near) < wanted:
         return Finding(
-            "replicas", verdict, found + met, "" if verdict == "green" else "see why a replica does not keep up"
-        )
-    return Finding(
-        "replicas", "red", f"{found}; {wanted} must confirm (durable), so nobody gets a task and no put is confirmed",
-        f"connect more, or see why they do not keep up; or timeoutq configure {facts.name} --durable {len(near)}",
-    )  # fmt: skip
+            "replicas", "red", f"{found}: no put is confirmed, and no task is given out",
+            f"connect more, or see why they do not keep up; or timeoutq configure {facts.name} --durable {len(near)}",
+        )  # fmt: skip
+    if len(near) < len(known):
+        return Finding("replicas", "yellow", found, "see why a replica does not keep up")
+    return Finding("replicas", "green", found)
 
 
 def _replica(field: tuple[str, Any]) -> dict[str, Any] | None:
     """Read a line of INFO about a replica, such as slave0:ip=…,port=…,state=online,offset=…,lag=0."""
     name, told = field
-    if re.fullmatch(r"slave\d+", name) is None:
+    if re.fullmatch(r"slave\d+", name) is None:  # redis-py splits such a line
         return None
-    pairs: Any = told if isinstance(told, dict) else dict(word.partition("=")[::2] for word in str(told).split(","))
-    return {"state": "unknown", **pairs}
+    return {"state": "unknown", **told} if isinstance(told, dict) else None
 
 
 def eviction(facts: Facts) -> Finding:
@@ -503,8 +498,8 @@ def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
 
 
 CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
-    version, role, replicas, eviction, memory, durability, clock, access, acl, scripts, keys, tasks, values, politeness, paused,
-    leases, scheduled,
+    version, role, replicas, eviction, memory, durability, clock, access, acl, scripts, keys, tasks, values,
+    politeness, paused, leases, scheduled,
 )  # fmt: skip
 
 
