@@ -284,7 +284,7 @@ class _Flush:
                 self._unconfirmed[i], self.results[i] = self.results[i], confirmed
                 self.open.append(i)
                 self._may_have_run = True
-        if not is_confirmed:
+        if self._waited and not is_confirmed:
             self._talk.durable.until = 0.0  # the queue may ask for fewer by now
 
     def _refused(self, i: int, error: BaseException) -> None:
@@ -372,7 +372,7 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
 def count_replicas(talk: Talk) -> Flow[int | None]:
     """Ask once how many replicas the server has; None if it does not tell."""
     reply: Any = yield Send([("INFO", "replication")])
-    info: Any = reply[0] if isinstance(reply, list) else None
+    info: Any = cast("Any", reply)[0] if isinstance(reply, list) else None
     return replies.number(cast("Any", info).get("connected_slaves")) if isinstance(info, dict) else None
 
 
