@@ -67,8 +67,9 @@ def test_the_url_of_one_node_is_enough(cluster: Cluster, name: str) -> None:
     for node in cluster.nodes:
         with Queue(name, f"redis+cluster://{node.place}") as queue:
             queue.put(node.place)
-    assert queue.stats().todos == 6
-    queue.purge()
+    with Queue(name, cluster.url) as queue:
+        assert queue.stats().todos == 6
+        queue.purge()
 
 
 def test_each_queue_is_where_its_slot_is(cluster: Cluster) -> None:
