@@ -7,6 +7,7 @@ step. `client/driving.py` carries the steps out, blocking or for asyncio. Calls 
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -240,8 +241,8 @@ class _Flush:
         self._heeds = replicas >= 0 and any(call.name in CONFIRMED for call in calls)
         self._looked = False
         self._waited = 0
-        self.patience = confirming.patience(calls)
-        """Seconds after which the flush ends unless the replicas have confirmed it."""
+        self.patience = math.inf
+        """Seconds after which the flush ends unless replicas have confirmed it."""
         self.results: list[Any] = [None] * len(calls)
         self.open: list[int] = list(range(len(calls)))
         """The calls that are to be sent, or sent again."""
@@ -276,6 +277,7 @@ class _Flush:
             commands.append(("HMGET", talk.operations.key("meta"), "uses", "durable"))
         self._waited = self.wanted
         if self._waited:
+            self.patience = confirming.patience(self._calls)
             commands.append(("WAIT", self._waited, max(1, int(min(left, self.patience - elapsed) * 800))))
         return commands
 

@@ -349,6 +349,7 @@ async def test_a_worker_waits_for_replicas_says_so_once_and_goes_on(
             clock.replicas = 0
             free.set()  # their acks are not confirmed
             await _until(lambda: any(one.trouble for one in seen.workers()))
+            await _until(lambda: seen.stats().in_progress == 0)  # neither what was acked nor what was claimed since
             (info,) = seen.workers()
             assert "only 0 of 1 replica confirmed it" in info.trouble
             began = len(ran)
