@@ -1,0 +1,198 @@
+-- compact: the tasks that are done as fingerprints, numbers of 63 bits in small sets of numbers, which take about 10 bytes a task. This
+-- is what then stands behind the names of the door `done`, whose set `done` is not there. A queue uses this from its first task on
+-- seen    salt: what is hashed before each id, so that nobody can choose ids whose fingerprints are equal; count: how many fingerprints
+--         there are; level and split: there are 2^level + split sets
+-- seen:B  set number B, from 0 on. A server keeps a set of numbers as a plain row of them, 8 bytes each, while they are 512 at most
+-- With more than 192 fingerprints a set, the next set divides in two (linear hashing): number `split`, whose one half becomes number
+-- 2^level + split. When all 2^level sets have divided, the level rises, and it begins anew with set 0. The fullest set has about 450
+if compact then
+  local full, divisions = 192, 4 -- fingerprints a set; and how many sets divide in one script, at most
+  local seen, level, split, count, salt = key('seen'), nil, nil, nil, nil
+  local prints, highs, there, odd_ones = {}, {}, {}, {}
+
+  local function set_of(at)
+    return key(string.format('seen:%.0f', at))
+  end
+
+  -- count_sets: how many sets there are, by their names: what a foreign hand has written over level and split
+  local function count_sets()
+    local low, high = 0, 1
+    while high < 2 ^ 31 and redis.call('EXISTS', set_of(high)) == 1 do low, high = high, 2 * high end
+    while high - low > 1 do
+      local at = math.floor((low + high) / 2)
+      if redis.call('EXISTS', set_of(at)) == 1 then low = at else high = at end
+    end
+    return high
+  end
+
+  -- read_seen: read `seen` once in a script
+  local function read_seen()
+    if level then return end
+    local row = redis.call('HMGET', seen, 'level', 'split', 'count', 'salt')
+    level, split, count, salt = number(row[1], -1), number(row[2], -1), math.max(0, number(row[3], 0)), row[4] or ''
+    if not row[4] then odd_ones[1] = 'seen salt' end
+    if level >= 0 and level <= 31 and split >= 0 and split < 2 ^ level then return end
+    odd_ones[#odd_ones + 1] = 'seen level'
+    local sets = count_sets()
+    level = 0
+    while 2 ^ (level + 1) <= sets do level = level + 1 end
+    split = sets - 2 ^ level
+  end
+
+  -- set_for: the set to which a fingerprint with these first ten digits belongs
+  local function set_for(high)
+    local at = high % 2 ^ level
+    if at < split then at = high % 2 ^ (level + 1) end
+    return set_of(at)
+  end
+
+  -- look_up: read which of these tasks are done; each task is read once in a script. A fingerprint has ten digits, the first of which is
+  -- not 0, then nine: so all of its 19 digits are kept, and a server can hold it as a number
+  local function look_up(ids)
+    read_seen()
+    for i = 1, #ids do
+      local id = ids[i]
+      if not prints[id] then
+        local digest = redis.sha1hex(salt .. id)
+        local high = tonumber(string.sub(digest, 1, 10), 16) % 8000000000 + 1000000000
+        prints[id] = string.format('%.0f%09.0f', high, tonumber(string.sub(digest, 11, 21), 16) % 1000000000)
+        highs[id] = high
+        there[id] = redis.call('SISMEMBER', set_for(high), prints[id]) == 1
+      end
+    end
+  end
+
+  -- divide: divide the next set. What goes to the new set is written there before it leaves the old one
+  local function divide()
+    local from, half, both = split, 2 ^ level, 2 ^ (level + 1)
+    local moved, gone = {}, {}
+    local found = redis.call('SRANDMEMBER', set_of(from), 4000)
+    for i = 1, #found do
+      local at = (tonumber(string.sub(found[i], 1, 10)) or 0) % both
+      if at ~= from then gone[#gone + 1] = found[i] end
+      if at == from + half then moved[#moved + 1] = found[i] end
+    end
+    if #moved > 0 then redis.call('SADD', set_of(from + half), unpack(moved)) end
+    split = split + 1
+    if split == half then level, split = level + 1, 0 end
+    redis.call('HSET', seen, 'level', level, 'split', split)
+    if #gone > 0 then redis.call('SREM', set_of(from), unpack(gone)) end
+  end
+
+  function done_known()
+    read_seen()
+    return count
+  end
+
+  function is_done(id)
+    look_up({id})
+    return there[id]
+  end
+
+  function done_among(ids)
+    look_up(ids)
+    local hits = {}
+    for i = 1, #ids do hits[i] = there[ids[i]] and 1 or 0 end
+    return hits
+  end
+
+  function may_finish(ids)
+    look_up(ids)
+    local at, half = split, 2 ^ level
+    for more = 0, divisions - 1 do
+      if count + #ids <= full * (2 ^ level + split + more) then break end
+      redis.call('SCARD', set_of(at))
+      redis.call('SCARD', set_of(at + half))
+      at = at + 1
+      if at == half then at, half = 0, 2 * half end
+    end
+  end
+
+  -- remember: tasks that are in no state are done
+  function remember(ids)
+    look_up(ids)
+    local fresh = 0
+    for i = 1, #ids do
+      local id = ids[i]
+      if not there[id] then
+        fresh, there[id] = fresh + redis.call('SADD', set_for(highs[id]), prints[id]), true
+      end
+    end
+    if fresh == 0 then return end
+    count = count + fresh
+    redis.call('HSET', seen, 'count', count, 'level', level, 'split', split)
+    for _ = 1, divisions do
+      if count <= full * (2 ^ level + split) then break end
+      divide()
+    end
+  end
+
+  function finish(from, ids, which)
+    local held, taken, ended = redis.call('SMISMEMBER', from, unpack(ids)), {}, {}
+    for i = 1, #ids do
+      which[i] = which[i] and held[i] == 1 and not taken[ids[i]]
+      if which[i] then taken[ids[i]], ended[#ended + 1] = true, ids[i] end
+    end
+    if #ended == 0 then return ended end
+    even_when_full()
+    remember(ended)
+    redis.call('SREM', from, unpack(ended))
+    if forget_priorities then forget_priorities(ended) end
+    return ended
+  end
+
+  function undo(ids)
+    look_up(ids)
+    local gone = 0
+    for i = 1, #ids do
+      local id = ids[i]
+      if there[id] then
+        gone, there[id] = gone + redis.call('SREM', set_for(highs[id]), prints[id]), false
+      end
+    end
+    if gone == 0 then return end
+    count = math.max(0, count - gone)
+    redis.call('HSET', seen, 'count', count)
+  end
+
+  function revive(id, into)
+    if not is_done(id) then return 0 end
+    redis.call('SADD', into, id)
+    undo({id})
+    return 1
+  end
+
+  -- look_through: count the fingerprints of n sets. `at` is where a walk is: the next set, how many fingerprints the sets before it have,
+  -- and, when the walk began, what had happened to tasks, and the count. Gives what is odd; where the walk goes on, '0' at its end; how
+  -- many sets have been looked at; and what the count should be, where it is another one and nothing has happened since the walk began
+  function look_through(at, n)
+    read_seen()
+    local counters, happened = redis.call('HMGET', stats, 'put', 'acked', 'pulled', 'forgotten'), 0
+    for i = 1, 4 do happened = happened + number(counters[i], 0) end
+    local now_is = string.format('%.0f %.0f', happened, count)
+    local from, sum, was = string.match(at, '^(%d+) (%d+) (%d+ %d+)$')
+    from, sum, was = number(from, 0), number(sum, 0), was or now_is
+    local found = from == 0 and odd_ones or {}
+    local last = math.min(from + n, 2 ^ level + split)
+    for set = from, last - 1 do
+      local card = redis.pcall('SCARD', set_of(set))
+      if type(card) == 'number' then sum = sum + card else found[#found + 1] = string.format('seen:%.0f', set) end
+    end
+    if last < 2 ^ level + split then return found, string.format('%.0f %.0f %s', last, sum, was), last - from end
+    if was == now_is and sum ~= count then found[#found + 1] = 'seen count' else sum = nil end
+    return found, '0', math.max(0, last - from), sum
+  end
+
+  -- mend_seen: what look_through() has found odd counts as absent; without the salt, what was done before is not known any more
+  function mend_seen(what, sum)
+    if what == 'seen level' then
+      redis.call('HSET', seen, 'level', level, 'split', split)
+    elseif what == 'seen salt' then
+      redis.call('HSET', seen, 'salt', redis.sha1hex(key('seen') .. time[1] .. time[2]))
+    elseif what == 'seen count' then
+      redis.call('HSET', seen, 'count', sum)
+    else
+      redis.call('UNLINK', key(what))
+    end
+  end
+end
