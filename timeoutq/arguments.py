@@ -429,7 +429,7 @@ MOST_KEPT = 10**15
 
 
 def keep_done(value: object) -> bytes:
-    """Give the wire form of keep_done: "forever", "compact" with a new salt, 0 (not at all), a count, or a timedelta."""
+    """Give the wire form of keep_done: "forever", "compact" with a new salt, 0 (not at all), a count or a timedelta."""
     if is_word(value, "forever"):
         return b"forever"
     if is_word(value, "compact"):

@@ -78,9 +78,8 @@ _FUNCTION = re.compile(
 
 @cache
 def _pieces(part: str) -> tuple[tuple[str, str, int], ...]:
-    # text and name of each function, with the comment above it, and how often the name stands in a script that does not
-    # call it, beside the function itself: a function that is not local is declared besides. What stands between functions
-    # has no name
+    # text and name of each function, with the comment above it, and how often its name stands in a script that does not
+    # call it, besides in the function itself: one that is not local is declared. What stands between has no name
     between, *others = _FUNCTION.split(part)
     found = [(between, "", -1)]
     for function, _, local, name, behind in zip(*[iter(others)] * 5, strict=True):
