@@ -30,8 +30,11 @@ class Script:
 @cache
 def script(name: str) -> Script:
     """Read and assemble one of the files in `lua/`."""
-    folder = files("timeoutq") / "lua"
-    body = (folder / f"{name}.lua").read_text("utf-8")
+    return assemble(name, (files("timeoutq") / "lua" / f"{name}.lua").read_text("utf-8"))
+
+
+def assemble(name: str, body: str) -> Script:
+    """Assemble a script of its own text, which begins with the lines KEYS and PARTS."""
     keys = tuple(_header(body, "KEYS").split())
     names = _with_theirs(_header(body, "PARTS").split())
     parts = [_part(part) for part in names]

@@ -155,13 +155,13 @@ def test_every_key_that_a_script_or_a_part_uses_is_declared(name: str) -> None:
     assert re.findall(r"call\('[A-Z]+', [^,()]* \.\. ", text) == []
 
 
-MAKERS = {"key", "locks_of", "unpack", "set_of", "set_for"}
+MAKERS = {"key", "locks_of", "unpack", "set_of", "set_for", "print_of"}
 """What may stand in the place of a key: what makes its name, or the names of several."""
 
 
 def test_only_two_functions_make_the_names_of_keys() -> None:
     compact = (LUA / "parts" / "compact.lua").read_text("utf-8")
-    assert "function set_of(at)\n    return key(string.format('seen:%.0f', at))\n" in compact
+    assert "function set_of(at)\n    return key('seen:' .. at)\n" in compact
     assert re.findall(r"function set_for\(high\)(?:\n.*)*?\n    return (set_of\(at\))\n  end", compact)
     texts = {path.stem: re.sub(r"--.*", "", path.read_text("utf-8")) for path in LUA.glob("**/*.lua")}
     assert {stem: text.count("prefix") for stem, text in texts.items() if "prefix" in text} == {"open": 2}

@@ -11,7 +11,7 @@ local try = redis.pcall
 -- a new queue of this name has made by now are known, and stay
 local sized = try('HMGET', key('seen'), 'level', 'split')
 local level, split = number(sized[1], -1), number(sized[2], -1)
-local sets = level >= 0 and level <= 31 and split >= 0 and split < 2 ^ level and 2 ^ level + split or 0
+local sets = level >= 0 and level <= 31 and split >= 0 and split < 2 ^ level and math.floor(2 ^ level) + split or 0
 for i = 4, #ARGV do
   local host, id, set = string.match(ARGV[i], '^host:(.*)$'), string.match(ARGV[i], '^lock:(.*)$'), string.match(ARGV[i], '^seen:(%d+)$')
   if host and not redis.call('ZSCORE', key('hosts'), host)
@@ -41,7 +41,7 @@ end
 if sets > 0 then
   -- the last sets go first, and level and split follow: so those that are left are whole, if nobody goes on
   local rest, doomed = math.max(0, sets - tonumber(ARGV[3])), {}
-  for set = rest, sets - 1 do doomed[#doomed + 1] = key(string.format('seen:%.0f', set)) end
+  for set = rest, sets - 1 do doomed[#doomed + 1] = key('seen:' .. set) end
   redis.call('UNLINK', unpack(doomed))
   if rest > 0 then
     level = 0

@@ -8,16 +8,19 @@
 if compact then
   local full, divisions = 192, 4 -- fingerprints a set; and how many sets divide in one script, at most
   local seen, level, split, count, salt = key('seen'), nil, nil, nil, nil
+  local half -- 2^level
   local prints, highs, there, odd_ones = {}, {}, {}, {}
+  local call, hash, sub, format, number_of = redis.call, redis.sha1hex, string.sub, string.format, tonumber
 
+  -- set_of: the name of a set; its number has to be a whole number in Lua 5.4, too, where 2^n is none
   local function set_of(at)
-    return key(string.format('seen:%.0f', at))
+    return key('seen:' .. at)
   end
 
   -- count_sets: how many sets there are, by their names: what a foreign hand has written over level and split
   local function count_sets()
     local low, high = 0, 1
-    while high < 2 ^ 31 and redis.call('EXISTS', set_of(high)) == 1 do low, high = high, 2 * high end
+    while high < 2147483648 and redis.call('EXISTS', set_of(high)) == 1 do low, high = high, 2 * high end
     while high - low > 1 do
       local at = math.floor((low + high) / 2)
       if redis.call('EXISTS', set_of(at)) == 1 then low = at else high = at end
@@ -31,52 +34,58 @@ if compact then
     local row = redis.call('HMGET', seen, 'level', 'split', 'count', 'salt')
     level, split, count, salt = number(row[1], -1), number(row[2], -1), math.max(0, number(row[3], 0)), row[4] or ''
     if not row[4] then odd_ones[1] = 'seen salt' end
-    if level >= 0 and level <= 31 and split >= 0 and split < 2 ^ level then return end
+    half = level >= 0 and level <= 31 and math.floor(2 ^ level) or 0
+    if split >= 0 and split < half then return end
     odd_ones[#odd_ones + 1] = 'seen level'
     local sets = count_sets()
-    level = 0
-    while 2 ^ (level + 1) <= sets do level = level + 1 end
-    split = sets - 2 ^ level
+    level, half = 0, 1
+    while 2 * half <= sets do level, half = level + 1, 2 * half end
+    split = sets - half
   end
 
   -- set_for: the set to which a fingerprint with these first ten digits belongs
   local function set_for(high)
-    local at = high % 2 ^ level
-    if at < split then at = high % 2 ^ (level + 1) end
+    local at = high % half
+    if at < split then at = high % (2 * half) end
     return set_of(at)
   end
 
-  -- look_up: read which of these tasks are done; each task is read once in a script. A fingerprint has ten digits, the first of which is
-  -- not 0, then nine: so all of its 19 digits are kept, and a server can hold it as a number
+  -- print_of: the set of a task, and its fingerprint: ten digits, the first of which is not 0, then nine. So all of its 19 digits are
+  -- kept, and a server can hold it as a number
+  local function print_of(id)
+    local print = prints[id]
+    if print then return set_for(highs[id]), print end
+    local digest = hash(salt .. id)
+    local high = number_of(sub(digest, 1, 10), 16) % 8000000000 + 1000000000
+    print = format('%d%09d', high, number_of(sub(digest, 11, 21), 16) % 1000000000)
+    prints[id], highs[id] = print, high
+    return set_for(high), print
+  end
+
+  -- look_up: read which of these tasks are done; each task is read once in a script
   local function look_up(ids)
     read_seen()
     for i = 1, #ids do
       local id = ids[i]
-      if not prints[id] then
-        local digest = redis.sha1hex(salt .. id)
-        local high = tonumber(string.sub(digest, 1, 10), 16) % 8000000000 + 1000000000
-        prints[id] = string.format('%.0f%09.0f', high, tonumber(string.sub(digest, 11, 21), 16) % 1000000000)
-        highs[id] = high
-        there[id] = redis.call('SISMEMBER', set_for(high), prints[id]) == 1
-      end
+      if there[id] == nil then there[id] = call('SISMEMBER', print_of(id)) == 1 end
     end
   end
 
   -- divide: divide the next set. What goes to the new set is written there before it leaves the old one
   local function divide()
-    local from, half, both = split, 2 ^ level, 2 ^ (level + 1)
+    local from, to, both = split, split + half, 2 * half
     local moved, gone = {}, {}
-    local found = redis.call('SRANDMEMBER', set_of(from), 4000)
+    local found = call('SRANDMEMBER', set_of(from), 4000)
     for i = 1, #found do
-      local at = (tonumber(string.sub(found[i], 1, 10)) or 0) % both
+      local at = (number_of(sub(found[i], 1, 10)) or 0) % both
       if at ~= from then gone[#gone + 1] = found[i] end
-      if at == from + half then moved[#moved + 1] = found[i] end
+      if at == to then moved[#moved + 1] = found[i] end
     end
-    if #moved > 0 then redis.call('SADD', set_of(from + half), unpack(moved)) end
+    if #moved > 0 then call('SADD', set_of(to), unpack(moved)) end
     split = split + 1
-    if split == half then level, split = level + 1, 0 end
-    redis.call('HSET', seen, 'level', level, 'split', split)
-    if #gone > 0 then redis.call('SREM', set_of(from), unpack(gone)) end
+    if split == half then level, split, half = level + 1, 0, both end
+    call('HSET', seen, 'level', level, 'split', split)
+    if #gone > 0 then call('SREM', set_of(from), unpack(gone)) end
   end
 
   function done_known()
@@ -96,39 +105,44 @@ if compact then
     return hits
   end
 
-  function may_finish(ids)
-    look_up(ids)
-    local at, half = split, 2 ^ level
+  function may_finish(ids, early)
+    if early then look_up(ids) else read_seen() end
+    local from, size = split, half
     for more = 0, divisions - 1 do
-      if count + #ids <= full * (2 ^ level + split + more) then break end
-      redis.call('SCARD', set_of(at))
-      redis.call('SCARD', set_of(at + half))
-      at = at + 1
-      if at == half then at, half = 0, 2 * half end
+      if count + #ids <= full * (half + split + more) then break end
+      call('SCARD', set_of(from))
+      call('SCARD', set_of(from + size))
+      from = from + 1
+      if from == size then from, size = 0, 2 * size end
     end
   end
 
-  -- remember: tasks that are in no state are done
+  -- remember: tasks that are in no state are done. If a set is of a foreign type, those that were added are taken out again
   function remember(ids)
-    look_up(ids)
-    local fresh = 0
+    read_seen()
+    local fresh, left, try = {}, divisions, redis.pcall
     for i = 1, #ids do
       local id = ids[i]
-      if not there[id] then
-        fresh, there[id] = fresh + redis.call('SADD', set_for(highs[id]), prints[id]), true
+      local added = there[id] and 0 or try('SADD', print_of(id))
+      if added == 1 then
+        fresh[#fresh + 1] = id
+      elseif added ~= 0 then
+        for k = 1, #fresh do call('SREM', print_of(fresh[k])) end
+        call('SADD', print_of(id)) -- which fails again
+      end
+      there[id] = true
+      -- at once: a set of more than 512 numbers would be kept in another way, and never again as a row
+      if left > 0 and count + #fresh > full * (half + split) then
+        left = left - 1
+        divide()
       end
     end
-    if fresh == 0 then return end
-    count = count + fresh
-    redis.call('HSET', seen, 'count', count, 'level', level, 'split', split)
-    for _ = 1, divisions do
-      if count <= full * (2 ^ level + split) then break end
-      divide()
-    end
+    count = count + #fresh
+    if #fresh > 0 then call('HSET', seen, 'count', count) end
   end
 
   function finish(from, ids, which)
-    local held, taken, ended = redis.call('SMISMEMBER', from, unpack(ids)), {}, {}
+    local held, taken, ended = call('SMISMEMBER', from, unpack(ids)), {}, {}
     for i = 1, #ids do
       which[i] = which[i] and held[i] == 1 and not taken[ids[i]]
       if which[i] then taken[ids[i]], ended[#ended + 1] = true, ids[i] end
@@ -136,7 +150,7 @@ if compact then
     if #ended == 0 then return ended end
     even_when_full()
     remember(ended)
-    redis.call('SREM', from, unpack(ended))
+    call('SREM', from, unpack(ended))
     if forget_priorities then forget_priorities(ended) end
     return ended
   end
@@ -147,17 +161,17 @@ if compact then
     for i = 1, #ids do
       local id = ids[i]
       if there[id] then
-        gone, there[id] = gone + redis.call('SREM', set_for(highs[id]), prints[id]), false
+        gone, there[id] = gone + call('SREM', print_of(id)), false
       end
     end
     if gone == 0 then return end
     count = math.max(0, count - gone)
-    redis.call('HSET', seen, 'count', count)
+    call('HSET', seen, 'count', count)
   end
 
   function revive(id, into)
     if not is_done(id) then return 0 end
-    redis.call('SADD', into, id)
+    call('SADD', into, id)
     undo({id})
     return 1
   end
@@ -173,12 +187,13 @@ if compact then
     local from, sum, was = string.match(at, '^(%d+) (%d+) (%d+ %d+)$')
     from, sum, was = number(from, 0), number(sum, 0), was or now_is
     local found = from == 0 and odd_ones or {}
-    local last = math.min(from + n, 2 ^ level + split)
+    local sets = half + split
+    local last = math.min(from + n, sets)
     for set = from, last - 1 do
       local card = redis.pcall('SCARD', set_of(set))
-      if type(card) == 'number' then sum = sum + card else found[#found + 1] = string.format('seen:%.0f', set) end
+      if type(card) == 'number' then sum = sum + card else found[#found + 1] = 'seen:' .. set end
     end
-    if last < 2 ^ level + split then return found, string.format('%.0f %.0f %s', last, sum, was), last - from end
+    if last < sets then return found, string.format('%.0f %.0f %s', last, sum, was), last - from end
     if was == now_is and sum ~= count then found[#found + 1] = 'seen count' else sum = nil end
     return found, '0', math.max(0, last - from), sum
   end

@@ -5,7 +5,8 @@
 -- ROOMS compact
 -- is_done       is this task done?
 -- done_among    which of these tasks are done, as a 1 for each task that is
--- may_finish    fail on keys of a foreign type before anything is written; nil where finish() itself fails on such a key
+-- may_finish    fail on keys of a foreign type before anything is written; `early` if there is more to write before finish() or
+--               remember(). It is nil where finish() itself fails on such a key
 -- finish        tasks in the set `from` are done, those of `ids` that `which` says true for; gives the tasks that have been there, and
 --               `which` says false for the others from now on
 -- undo          these tasks are not done

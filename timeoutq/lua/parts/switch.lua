@@ -28,7 +28,9 @@ local function cannot_switch(name, value)
   end
   if value == 'compact' then return {err = 'COMPACT keep_done "compact" comes with a salt'} end
   if not salt then return nil end
-  if not redis.sha1hex then return {err = 'COMPACT keep_done "compact" needs a server whose scripts have redis.sha1hex'} end
+  if not redis.sha1hex or tonumber('fffffffffff', 16) ~= 17592186044415 then
+    return {err = 'COMPACT keep_done="compact" needs a server of 64 bits whose scripts have redis.sha1hex'}
+  end
   local known = call('ZCARD', key('scheduled'))
   for _, set in ipairs({'todos', 'waiting', 'in_progress', 'done', 'failed'}) do known = known + call('SCARD', key(set)) end
   if known == 0 then return nil end
