@@ -142,6 +142,7 @@ if compact then
   end
 
   function finish(from, ids, which)
+    if #ids == 0 then return ids end
     local held, taken, ended = call('SMISMEMBER', from, unpack(ids)), {}, {}
     for i = 1, #ids do
       which[i] = which[i] and held[i] == 1 and not taken[ids[i]]
