@@ -182,6 +182,8 @@ def exported(queue: Queue, states: Sequence[State] = (), *, without_done: bool =
     Raises `InvalidInput` if done tasks are among them and the queue keeps no ids of them.
     """
     wanted = tuple(state for state in states or State if not (without_done and state is State.DONE))
+    if not wanted:
+        raise InvalidInput("done tasks without done tasks are none: name another state, or leave out --without-done")
     if State.DONE in wanted and not queue.run(reads.keeps_ids(queue.talk)):
         raise InvalidInput(f"{reads.unlisted(queue.name)}. An export of everything else: --without-done")
     return wanted

@@ -242,7 +242,7 @@ end
 local function of_times(ids)
   local kept = done_among(ids)
   for i = 1, #ids do
-    if kept[i] ~= 1 and wrong('leftover') then undate({ids[i]}) end
+    if (compact or kept[i] ~= 1) and wrong('leftover') then undate({ids[i]}) end
   end
 end
 local function of_seen(found, _, sum)

@@ -20,10 +20,10 @@ if compact then
   -- count_sets: how many sets there are, by their names: what a foreign hand has written over level and split
   local function count_sets()
     local low, high = 0, 1
-    while high < 2147483648 and redis.call('EXISTS', set_of(high)) == 1 do low, high = high, 2 * high end
+    while high < 2147483648 and call('EXISTS', set_of(high)) == 1 do low, high = high, 2 * high end
     while high - low > 1 do
       local at = math.floor((low + high) / 2)
-      if redis.call('EXISTS', set_of(at)) == 1 then low = at else high = at end
+      if call('EXISTS', set_of(at)) == 1 then low = at else high = at end
     end
     return high
   end
@@ -31,7 +31,7 @@ if compact then
   -- read_seen: read `seen` once in a script
   local function read_seen()
     if level then return end
-    local row = redis.call('HMGET', seen, 'level', 'split', 'count', 'salt')
+    local row = call('HMGET', seen, 'level', 'split', 'count', 'salt')
     level, split, count, salt = number(row[1], -1), number(row[2], -1), math.max(0, number(row[3], 0)), row[4] or ''
     if not row[4] then odd_ones[1] = 'seen salt' end
     half = level >= 0 and level <= 31 and math.floor(2 ^ level) or 0
@@ -182,7 +182,7 @@ if compact then
   -- many sets have been looked at; and what the count should be, where it is another one and nothing has happened since the walk began
   function look_through(at, n)
     read_seen()
-    local counters, happened = redis.call('HMGET', stats, 'put', 'acked', 'pulled', 'forgotten'), 0
+    local counters, happened = call('HMGET', stats, 'put', 'acked', 'pulled', 'forgotten'), 0
     for i = 1, 4 do happened = happened + number(counters[i], 0) end
     local now_is = string.format('%.0f %.0f', happened, count)
     local from, sum, was = string.match(at, '^(%d+) (%d+) (%d+ %d+)$')
@@ -202,13 +202,15 @@ if compact then
   -- mend_seen: what look_through() has found odd counts as absent; without the salt, what was done before is not known any more
   function mend_seen(what, sum)
     if what == 'seen level' then
-      redis.call('HSET', seen, 'level', level, 'split', split)
+      call('HSET', seen, 'level', level, 'split', split)
     elseif what == 'seen salt' then
-      redis.call('HSET', seen, 'salt', redis.sha1hex(key('seen') .. time[1] .. time[2]))
+      salt, prints, highs, there = hash(seen .. time[1] .. time[2]), {}, {}, {}
+      call('HSET', seen, 'salt', salt)
     elseif what == 'seen count' then
-      redis.call('HSET', seen, 'count', sum)
+      count = sum
+      call('HSET', seen, 'count', count)
     else
-      redis.call('UNLINK', key(what))
+      call('UNLINK', key(what))
     end
   end
 end
