@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import secrets
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -432,14 +433,18 @@ MOST_REPLICAS = 100
 
 
 def keep_done(value: object) -> bytes:
-    """Give the wire form of keep_done: "forever", 0 (not at all), a count, or a timedelta."""
+    """Give the wire form of keep_done: "forever", "compact" with a new salt, 0 (not at all), a count or a timedelta."""
     if is_word(value, "forever"):
         return b"forever"
+    if is_word(value, "compact"):
+        return b"compact " + secrets.token_hex(16).encode()
     if isinstance(value, timedelta):
         return b"t%d" % delay_ms(value, "keep_done")
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= (n := int.__add__(value, 0)) < MOST_KEPT:
         return b"n%d" % n if n else b"no"
-    raise InvalidInput(f'keep_done must be "forever", 0, a number of tasks, or a timedelta, not {shown(value)}')
+    raise InvalidInput(
+        f'keep_done must be "forever", "compact", 0, a number of tasks, or a timedelta, not {shown(value)}'
+    )
 
 
 def politeness(value: object) -> bytes:

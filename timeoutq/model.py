@@ -510,6 +510,11 @@ class Stats:
         return not (self.todos or self.scheduled or self.in_progress or self.next_turn is not None)
 
     @property
+    def compact(self) -> bool:
+        """Whether the queue keeps fingerprints of its done tasks (`keep_done="compact"`) and not their ids."""
+        return "compact" in self.settings.get("uses", "").split()
+
+    @property
     def politeness(self) -> Politeness | None:
         """How hosts are treated; None for a queue that is not polite."""
         if "politeness" not in self.settings.get("uses", "").split():

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from timeoutq import arguments, replies
-from timeoutq.calls import BATCH
+from timeoutq.calls import BATCH, Command
+from timeoutq.errors import InvalidInput
 from timeoutq.model import Entry, Failure, Page, Sample, State, WorkerInfo
 from timeoutq.sending import Flow, Nodes, Talk, ask
 
@@ -28,12 +29,31 @@ def exists(talk: Talk) -> Flow[bool]:
     """Say whether anything was put to the queue or set for it, even if a foreign hand has deleted its settings."""
     key = talk.operations.key
     schema, states = yield from ask(
-        talk, [("HEXISTS", key("meta"), "schema"), ("EXISTS", *(key(state.value) for state in State))]
+        talk, [("HEXISTS", key("meta"), "schema"), ("EXISTS", key("seen"), *(key(state.value) for state in State))]
     )
     return bool(schema) or int(states) > 0
 
 
 # ---- states
+
+
+def unlisted(name: str) -> InvalidInput:
+    """Give the error that says that the done tasks of this queue cannot be listed, and what can be asked instead."""
+    return InvalidInput(
+        f'queue {name!r} has keep_done="compact": it keeps fingerprints of its done tasks, not their ids, and cannot '
+        f"list them. Ask for ids that you have: states(), `timeoutq states {name} ID`, "
+        f"`timeoutq diff FILE {name}:done`; put them with again=True to run them again"
+    )
+
+
+def keeps_ids(talk: Talk) -> Flow[bool]:
+    """Say whether the ids of done tasks are kept."""
+    (uses,) = yield from ask(talk, [("HGET", talk.operations.key("meta"), "uses")])
+    return not _compact(uses)
+
+
+def _compact(uses: bytes | None) -> bool:
+    return b"compact" in (uses or b"").split()
 
 
 def page(talk: Talk, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
@@ -95,7 +115,12 @@ def _timed(talk: Talk, state: State, start: int, n: int) -> Flow[tuple[list[Entr
 
 def _untimed(talk: Talk, state: State, cursor: str, n: int) -> Flow[tuple[list[Entry], str | None]]:
     # of a set, in no order
-    (reply,) = yield from ask(talk, [("SSCAN", talk.operations.key(state.value), cursor, "COUNT", n)])
+    key, commands = talk.operations.key, list[Command]()
+    if state is State.DONE:
+        commands.append(("HGET", key("meta"), "uses"))
+    *uses, reply = yield from ask(talk, [*commands, ("SSCAN", key(state.value), cursor, "COUNT", n)])
+    if uses and _compact(uses[0]):
+        raise unlisted(talk.operations.name)
     following, ids = reply
     if state is State.FAILED and ids:
         found = yield from _failed(talk, ids)

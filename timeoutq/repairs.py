@@ -18,6 +18,7 @@ WORDS = {
     "noted": "of tasks in no state, which go if that is still so in a minute",
     "locked": "known by a lock only, which is no lease",
     "turnless": "without a turn, known by a record only",
+    "unpacked": "done and kept as ids, on a queue that keeps fingerprints",
     "unserved": "waiting for hosts on a queue that is not polite",
 }
 """What is wrong with a task, by the word that the script uses."""

@@ -30,8 +30,11 @@ class Script:
 @cache
 def script(name: str) -> Script:
     """Read and assemble one of the files in `lua/`."""
-    folder = files("timeoutq") / "lua"
-    body = (folder / f"{name}.lua").read_text("utf-8")
+    return assemble(name, (files("timeoutq") / "lua" / f"{name}.lua").read_text("utf-8"))
+
+
+def assemble(name: str, body: str) -> Script:
+    """Assemble a script of its own text, which begins with the lines KEYS and PARTS."""
     keys = tuple(_header(body, "KEYS").split())
     names = _with_theirs(_header(body, "PARTS").split())
     parts = [_part(part) for part in names]
@@ -78,12 +81,12 @@ _FUNCTION = re.compile(
 
 @cache
 def _pieces(part: str) -> tuple[tuple[str, str, int], ...]:
-    # text and name of each function, with the comment above it, and how often the name stands in a script that does not
-    # call it: a function that is not local is declared besides. What stands between functions has no name
+    # text and name of each function, with the comment above it, and how often its name stands in a script that does not
+    # call it, besides in the function itself: one that is not local is declared. What stands between has no name
     between, *others = _FUNCTION.split(part)
     found = [(between, "", -1)]
     for function, _, local, name, behind in zip(*[iter(others)] * 5, strict=True):
-        found += [(function, name, 1 if local else 2), (behind, "", -1)]
+        found += [(function, name, 0 if local else 1), (behind, "", -1)]
     return tuple(found)
 
 
@@ -99,7 +102,9 @@ def _needed(parts: Sequence[str], body: str) -> str:
     words = Counter[str]()
     for text in (*parts, body):
         words.update(_words(text))
-    while idle := {name for _, name, alone in pieces if words[name] == alone}:
+    # a room has a function of the same name as the part whose place it takes
+    made = Counter(name for _, name, _ in pieces)
+    while idle := {name for _, name, alone in pieces if name and words[name] == made[name] + alone}:
         for text, name, _ in pieces:
             if name in idle:
                 words.subtract(_words(text))
@@ -136,13 +141,13 @@ SIZES = {
     "ZCARD": "scheduled leases done_at calls workers hosts places trace_at leftovers",
     "HLEN": "owners payload attempts crashes errors runtime stats worker_info "
     "traces trace_uses trace_texts releases durations0 durations1 slots resting policies groups host_failures "
-    "priorities rerun",
+    "priorities rerun seen",
     "LLEN": "bell error_log history",
     "XLEN": "alarm",
 }
 """Which command tells the size of each key, in constant time, and is refused where the key is of a foreign type."""
 
-ROOMS = {"polite": "politeness", "priority": "priority", "rerun": "rerun"}
+ROOMS = {"polite": "politeness", "priority": "priority", "rerun": "rerun", "compact": "compact"}
 """The parts that serve a queue in place of others, and for each the capability whose name in `uses` says so."""
 
 ALSO_WRITTEN = {
@@ -150,6 +155,7 @@ ALSO_WRITTEN = {
     "errors error_log traces trace_uses trace_texts trace_at",
     "priority": "priorities",
     "rerun": "rerun todos in_progress done; payload crashes releases",
+    "compact": "seen",
 }
 """The keys that a script with a room may write besides, on a queue that uses the room's capability."""
 
@@ -171,8 +177,13 @@ def _sound(checked: str, keys: Sequence[str], capabilities: Collection[str]) -> 
 
     lines = ["local recorded, others = false, false"]
     lines += asked(checked, "recorded", "others")
-    for capability in sorted(capabilities):
-        lines += [f"if has('{capability}') then", *asked(ALSO_WRITTEN[capability]), "end"]
+    if capabilities:
+        rooms = [
+            line
+            for name in sorted(capabilities)
+            for line in (f"if has('{name}') then", *asked(ALSO_WRITTEN[name]), "end")
+        ]
+        lines += ["if uses then", *rooms, "end"]
     return "\n".join(("local function sound()", *lines, "return recorded, others", "end", ""))
 
 

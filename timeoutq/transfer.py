@@ -21,7 +21,7 @@ from timeoutq.calls import BATCH
 from timeoutq.client import Queue
 from timeoutq.errors import InvalidInput
 from timeoutq.hosts import operations
-from timeoutq.model import HostRecord, Outcome, Payload, Politeness, Record, State, text
+from timeoutq.model import Answer, HostRecord, Outcome, Payload, Politeness, Record, State, text
 from timeoutq.sending import Flow, Talk
 
 T = TypeVar("T")
@@ -97,7 +97,12 @@ def _on_disk() -> Iterator[None]:
 
 
 def scan(queue: Queue, state: State, match: bytes | None = None) -> Iterator[list[bytes]]:
-    """Read all ids of a state, page by page; an id that moves meanwhile may be missed, or come twice."""
+    """Read all ids of a state, page by page; an id that moves meanwhile may be missed, or come twice.
+
+    Raises `InvalidInput` for the done tasks of a queue that keeps no ids of them.
+    """
+    if state is State.DONE and not queue.run(reads.keeps_ids(queue.talk)):
+        raise reads.unlisted(queue.name)
     cursor = reads.START
     while cursor is not None:
         cursor, ids = queue.run(_page(queue.talk, state, cursor, match))
@@ -118,6 +123,8 @@ def within(queue: Queue, state: State, ids: Sequence[bytes]) -> list[bool]:
     """Say for each id whether the state holds it."""
     if not ids:
         return []
+    if state is State.DONE and not queue.run(reads.keeps_ids(queue.talk)):
+        return [answer is Answer.DONE for answer in queue.states(ids)]
     verb = "ZMSCORE" if state in ORDERED else "SMISMEMBER"
     (reply,) = queue.run(sending.ask(queue.talk, [(verb, queue.operations.key(state), *ids)]))
     return [found is not None for found in reply] if state in ORDERED else [bool(found) for found in reply]
@@ -125,6 +132,8 @@ def within(queue: Queue, state: State, ids: Sequence[bytes]) -> list[bool]:
 
 def size(queue: Queue, state: State) -> int:
     """Count the tasks in a state."""
+    if state is State.DONE:  # it may be kept as fingerprints
+        return queue.stats().done
     verb = "ZCARD" if state in ORDERED else "SCARD"
     (reply,) = queue.run(sending.ask(queue.talk, [(verb, queue.operations.key(state))]))
     return int(reply)
@@ -167,10 +176,23 @@ def describe(queue: Queue, ids: Sequence[bytes]) -> Iterator[list[Record]]:
         yield records
 
 
+def exported(queue: Queue, states: Sequence[State] = (), *, without_done: bool = False) -> tuple[State, ...]:
+    """Say which states an export holds: these, or all; done tasks can be left out.
+
+    Raises `InvalidInput` if done tasks are among them and the queue keeps no ids of them.
+    """
+    wanted = tuple(state for state in states or State if not (without_done and state is State.DONE))
+    if not wanted:
+        raise InvalidInput("done tasks without done tasks are none: name another state, or leave out --without-done")
+    if State.DONE in wanted and not queue.run(reads.keeps_ids(queue.talk)):
+        raise InvalidInput(f"{reads.unlisted(queue.name)}. An export of everything else: --without-done")
+    return wanted
+
+
 def export(
     queue: Queue, states: Sequence[State] = (), looked: Callable[[int], None] | None = None
 ) -> Iterator[list[Record]]:
-    """Give all tasks of a queue, or of some states, each once.
+    """Give all tasks of a queue, or of some states, each once; `exported` says which states can be had.
 
     A second look finds tasks that changed their state during the first; it is left out if nothing has moved.
     """

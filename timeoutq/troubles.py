@@ -147,8 +147,8 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         return SchemaMismatch(f"{said.removeprefix('SCHEMA ')}, and this timeoutq knows schema {SCHEMA}: {cure}")
     if is_transient(error):
         return Unavailable(f"{url} did not take the command for {deadline:g} s: {said[:200]}")
-    if said.startswith("PRIORITY "):
-        return InvalidInput(said.removeprefix("PRIORITY "))
+    if said.startswith(("PRIORITY ", "COMPACT ")):
+        return InvalidInput(said.partition(" ")[2])
     if said.startswith("PULL "):
         return InvalidInput(f"pull {said.removeprefix('PULL ')}")
     if said.startswith("WRONGTYPE"):

@@ -37,7 +37,7 @@ TINY = Sizes(
     cold_gap=0.02, scheduled=10, scheduled_over=0.1, burst=2000, kills=1, killed=3, idle=0.1, leases=(10, 20, 30),
     rounds_of_requeue=3, weighed=1000, grown=(100, 200, 300), cycles=2, starts=1, handlers=10, delay=0.02, work=0.02,
     worked=50, polite=(5, 20), hosts=(3, 10, 20), fair=(50, 3, 4), crawled=20,
-    pauses=(700, 30, 300, 200),
+    pauses=(700, 30, 300, 200), seen=2000,
 )  # fmt: skip
 
 

@@ -22,14 +22,15 @@ import pytest
 import redis
 from hypothesis import HealthCheck, Phase, note, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tests.rig import levels, schedules, shims
+from tests.rig import fingerprints, levels, schedules, shims
 from tests.rig.beside import processes
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check_keys
 from tests.rig.model import Model, Pair
-from timeoutq import Lease, LeaseLost, Queue, sending, tracebacks
+from timeoutq import InvalidInput, Lease, LeaseLost, Queue, sending, tracebacks
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.testing import Clock
 
@@ -45,7 +46,7 @@ STATES = ("todos", "in_progress", "done", "failed")
 TIMES = ("scheduled", "leases", "calls", "done_at", "trace_at")
 HASHES = (
     "owners", "runtime", "attempts", "crashes", "errors", "traces", "trace_uses", "trace_texts",
-    "releases", "payload", "meta", "stats",
+    "releases", "payload", "meta", "stats", "seen",
 )  # fmt: skip
 OTHERS = ("error_log", "bell", "alarm", "history")
 ELSEWHERE = Lease(IDS[0], "elsewhere:1:0#1", 0.0)
@@ -134,11 +135,12 @@ class Keys:
             pipe.hgetall(KEY + name)
         for task in IDS:
             pipe.pttl(f"{KEY}lock:{task}")
-        pipe.mget([f"{KEY}lock:{task}" for task in IDS]).llen(KEY + "bell").keys("*")
+        pipe.mget([f"{KEY}lock:{task}" for task in IDS]).llen(KEY + "bell").keys("*").smembers(KEY + "seen:0")
         replies = pipe.xrevrange(KEY + "alarm", count=1).time().execute()
         self._moment = replies.pop()
         self.alarm: int | None = next((int(said[b"at"]) for _, said in replies.pop()), None)
         """What the last alarm said."""
+        self._prints: set[bytes] = replies.pop()
         self.all: set[str] = {key.decode() for key in replies.pop()}
         self.bell: int = replies.pop()
         tokens = replies.pop()
@@ -149,8 +151,8 @@ class Keys:
         }
         self._of: dict[str, Any] = dict(zip((*STATES, *TIMES, *HASHES), replies, strict=False))
 
-    def smembers(self, key: str) -> set[bytes]:
-        return set(self._of.get(key.removeprefix(KEY), ()))
+    def smembers(self, key: str | bytes) -> set[bytes]:
+        return self._prints if isinstance(key, bytes) else set(self._of.get(key.removeprefix(KEY), ()))
 
     def zrange(self, key: str, _from: int, _to: int, *, withscores: bool = False) -> Any:
         found = self._of[key.removeprefix(KEY)]
@@ -166,6 +168,8 @@ class Keys:
         return list(self._of[key.removeprefix(KEY)])
 
     def scan_iter(self, match: str, count: int) -> Iterator[bytes]:
+        if match == f"{KEY}seen:*":
+            return iter([f"{KEY}seen:0".encode()] * bool(self._prints))
         return (key for key in self._locks if key.startswith(match.rstrip("*").encode()))
 
     def get(self, key: bytes) -> bytes | None:
@@ -179,6 +183,10 @@ class Keys:
         return seconds, micros
 
     def sets(self, name: str) -> set[str]:
+        seen = fingerprints.read(self, KEY)
+        if name == "done" and seen is not None:
+            assert not self.smembers(name)
+            return {task.decode() for task in fingerprints.holding(seen, map(str.encode, IDS))}
         return {task.decode() for task in self.smembers(name)}
 
     def times(self, name: str) -> dict[str, int]:
@@ -213,12 +221,13 @@ class AnyOrder(RuleBasedStateMachine):
         self.runs = count(2)
         self.calls = count(1)
 
-    @initialize(keeps_done=st.booleans(), max_crashes=st.sampled_from([5, 3]))
-    def begin(self, keeps_done: bool, max_crashes: int) -> None:
+    @initialize(keep_done=st.sampled_from(["forever", 0, "compact"]), max_crashes=st.sampled_from([5, 3]))
+    def begin(self, keep_done: str | int, max_crashes: int) -> None:
         self.stand.raw.flushall()
         self.stand.clock.jumped = 0
-        self.queue.configure(keep_done="forever" if keeps_done else 0, max_crashes=max_crashes)
-        self.model.keeps_done, self.model.max_crashes = keeps_done, max_crashes
+        self.queue.configure(keep_done=keep_done, max_crashes=max_crashes)
+        self.model.keeps_done, self.model.max_crashes = keep_done != 0, max_crashes
+        self.compact = keep_done == "compact"
 
     def teardown(self) -> None:
         self.queue.purge()
@@ -509,6 +518,8 @@ class AnyOrder(RuleBasedStateMachine):
         run = self.model.run
         self.model = Model(self.stand.clock.now)
         self.model.run = run
+        if self.compact:
+            self.queue.configure(keep_done="compact")
 
     def look(self, task: str, state: str) -> None:
         model, stats, info = self.model, self.queue.stats(), self.queue.inspect(task)
@@ -522,7 +533,12 @@ class AnyOrder(RuleBasedStateMachine):
         assert (info.failures, info.crashes) == (model.attempts.get(task, 0), model.crashes.get(task, 0))
         assert info.payload == model.payload.get(task)
         assert (info.error is not None) == (task in model.errors)
-        assert {entry.task for entry in self.queue.list(state).entries} == set(getattr(model, state))
+        if state == "done" and self.compact:
+            with pytest.raises(InvalidInput, match="it keeps fingerprints of its done tasks"):
+                self.queue.list(state)
+        else:
+            assert {entry.task for entry in self.queue.list(state).entries} == set(getattr(model, state))
+        assert self.queue.states(*IDS).counts().get("done", 0) == len(model.done)
         assert self.queue.drained() == bool(model.drained())
         later = model.now // 1000 + 9
         assert self.queue.drained(later) == bool(model.drained(later * 1000))
@@ -571,7 +587,9 @@ class AnyOrder(RuleBasedStateMachine):
         assert model.violations() == []
 
 
-EVERY_KEY = {KEY + name for name in (*STATES, *TIMES, *HASHES, *OTHERS)} | {f"{KEY}lock:{task}" for task in IDS}
+EVERY_KEY = {KEY + name for name in (*STATES, *TIMES, *HASHES, *OTHERS, "seen:0")} | {
+    f"{KEY}lock:{task}" for task in IDS
+}
 
 
 def last_minute(calls: Mapping[str, float], now: int) -> list[float]:
@@ -681,5 +699,6 @@ def test_every_answer_and_every_key_is_the_models(stand: str, searches: dict[str
 def test_a_model_that_errs_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     holds = Model.holds
     monkeypatch.setattr(Model, "holds", lambda self, pair: not self.crashes and holds(self, pair))
-    with fake_stand("sync") as stand, pytest.raises(AssertionError):
+    # what a claim picks is chance: played again, the same steps may fail elsewhere, and then they are called flaky
+    with fake_stand("sync") as stand, pytest.raises((AssertionError, Flaky)):
         search(stand, SEED, 4000, [Phase.generate])

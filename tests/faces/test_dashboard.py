@@ -159,6 +159,13 @@ def test_a_million_tasks_fit() -> None:
     assert "= 1,132,345,676 known" in " ".join(lines)
 
 
+def test_done_tasks_that_are_kept_as_fingerprints_are_called_compact() -> None:
+    lines = drawn(hand_made(stats=stats(settings={"uses": "compact", "keep_done": "compact"})))
+    assert "186,000 done (compact)" in "\n".join(lines)
+    assert all(cell_len(line) == 80 for line in lines)
+    assert "compact" not in "\n".join(drawn(hand_made()))
+
+
 def test_an_empty_queue_says_so_calmly() -> None:
     empty = stats(todos=0, scheduled=0, in_progress=0, done=0, failed=0, counters={}, todos_since=None, workers=0)
     lines = drawn(Snapshot("crawl", "redis://x", empty))

@@ -56,6 +56,11 @@ def with_queue(**changes: object) -> Facts:
     return replace(SOUND, queue={**SOUND.queue, **changes})
 
 
+def with_compact(entries: int | None) -> Facts:
+    given = {} if entries is None else {"set-max-intset-entries": str(entries)}
+    return replace(SOUND, config={**SOUND.config, **given}, compact=True, large=(0, 100))
+
+
 NO_AOF = with_info(aof_enabled=0)
 
 
@@ -107,6 +112,12 @@ def test_a_sound_server_is_green_throughout() -> None:
         ("leases", with_queue(next_deadline=990.0), "yellow", "and the one worker has not seen to it: it may be that"),
         ("leases", with_queue(next_deadline=990.0, workers=4), "yellow", "killed counts as alive for a minute after"),
         ("schema", with_queue(known=1), "green", "1 task known"),
+        ("compact", with_compact(512), "green", "set-max-intset-entries is 512"),
+        ("compact", with_compact(1000), "green", "set-max-intset-entries is 1000"),
+        ("compact", with_compact(511), "yellow", "set-max-intset-entries is 511"),
+        ("compact", with_compact(None), "yellow", "does not tell its set-max-intset-entries"),
+        ("compact", replace(with_compact(512), large=(3, 100)), "yellow", "3 of 100 sets"),
+        ("memory", replace(with_compact(512), info={**INFO, "used_memory": 99}), "red", "99%"),
         ("scheduled", with_queue(scheduled=1), "green", "1 task, the next one due in 60.0 s"),
         ("scheduled", with_queue(next_due=940.0, workers=0), "red", "a task was due 60 s ago"),
     ],
@@ -229,6 +240,12 @@ def test_what_must_be_removed_but_cannot_be_is_not_made(url: str) -> None:
         assert "+psetex" in found("acl", facts).cure, "those that could not be tried are in the cure as well"
     with redis.Redis.from_url(url) as raw:
         assert list(raw.scan_iter("*doctor*")) == []
+
+
+def test_a_full_server_is_not_told_to_keep_fewer_done_tasks_where_none_can_go() -> None:
+    full = {**INFO, "used_memory": 99}
+    assert "--keep-done 7d" in found("memory", replace(SOUND, info=full)).cure
+    assert found("memory", replace(with_compact(512), info=full)).cure == "raise maxmemory"
 
 
 def test_a_replica_and_a_full_server_are_seen_for_what_they_are() -> None:

@@ -30,6 +30,16 @@ def busy_in_a_thread(lease: Lease) -> None:
         raise ConnectionError("HTTP 503")
 
 
+def test_what_has_run_is_told_on_a_queue_that_keeps_fingerprints() -> None:
+    with fake_queue(retry=[3600], keep_done="compact") as queue:
+        queue.put("before")
+        queue.ack(queue.claim())
+        queue.put("a", "before")
+        ran = run(busy_at_first, queue)
+        assert ran.states == {"a": "done"}
+        assert ran.runs == {"a": 2}
+
+
 @pytest.mark.parametrize("handler", [busy_at_first, busy_in_a_thread, "tests.faces.test_testing_run:busy_at_first"])
 def test_a_task_that_is_tried_again_in_an_hour_is_done_in_no_time(handler: Any) -> None:
     began = time.monotonic()

@@ -8,6 +8,8 @@ from typing import Any
 
 import redis
 
+from tests.rig import fingerprints
+
 STATES = ("todos", "waiting", "in_progress", "done", "failed")
 RECORDS = ("payload", "attempts", "crashes", "errors", "releases", "traces")
 TRACES = 200
@@ -34,6 +36,9 @@ def check_keys(client: Any, name: str, *, counters: bool = True) -> None:
             held.setdefault(task, []).append(state)
     for task in client.zrange(key + "scheduled", 0, -1):
         held.setdefault(task, []).append("scheduled")
+    seen = fingerprints.read(client, key)
+    for task in fingerprints.holding(seen, held):
+        held[task].append("done, by its fingerprint")
     twice = {task: states for task, states in held.items() if len(states) > 1}
     assert not twice, f"I1: in more than one state: {twice}"
 
@@ -49,6 +54,9 @@ def check_keys(client: Any, name: str, *, counters: bool = True) -> None:
     limits = set(client.hkeys(key + "runtime"))
     assert limits <= working, f"I6: a max_runtime without a lease: {limits - working}"
     done = within("done")
+    if seen is not None:
+        assert not done, f"ids of done tasks on a queue that keeps fingerprints: {done}"
+        assert fingerprints.wrong(seen) == []
     dated = set(client.zrange(key + "done_at", 0, -1))
     assert dated <= done, f"I10: times of tasks that are not done: {dated - done}"
     for what in RECORDS:
@@ -58,7 +66,7 @@ def check_keys(client: Any, name: str, *, counters: bool = True) -> None:
         assert not left, f"{what} of done tasks: {left}"
     if counters:
         check_traces(client, key)
-        check_counters(client, key, len(held), len(working))
+        check_counters(client, key, len(held) + (0 if seen is None else seen.count), len(working))
     check_hosts(client, key, within)
 
 

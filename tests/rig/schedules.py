@@ -1,8 +1,9 @@
 """Plays random schedules of a world on a real server, with the real scripts: each reply must be the model's.
 
 The server's clock stands still and is set by the schedule, so that deadlines fall where the model says. The tests play
-some thousands; `python -m tests.rig.schedules 250000` plays any number, and tells the seed of one that differs. With
-`--polite`, the queue is polite, and each schedule has hosts, rules and priorities of its own.
+some thousands; `python -m tests.rig.schedules 250000` plays any number, and tells the seed of one that differs. In
+each second schedule, the queue keeps fingerprints of its done tasks. With `--polite`, the queue is polite, and each
+schedule has hosts, rules and priorities of its own.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from typing import Any
 
 import redis
 
-from tests.rig import follower
+from tests.rig import fingerprints, follower
 from tests.rig.beside import processes
 from tests.rig.polite_world import PoliteWorld, drawn
 from tests.rig.servers import redis_server, wrapped
 from tests.rig.shims import Clock
-from tests.rig.world import LEASE_MS, Limits, Request, Step, Violation, World, told
+from tests.rig.world import LEASE_MS, TASKS, Limits, Request, Step, Violation, World, told
 from timeoutq import Lease, Task, arguments
 from timeoutq.arguments import How
 from timeoutq.calls import Call
@@ -107,6 +108,9 @@ class Player:
         self.client.flushall()
         self._key = self.operations.key
         self.clock.set_ms(world.model.now)
+        self._compact = limits is not None and seed % 2 == 1
+        if self._compact:
+            self._run(self.operations.configure({"keep_done": b"compact %d" % seed}).command(), "configure")
         if isinstance(world, PoliteWorld):
             self._send(Request("configure", number=1), world)
             while self._send(Request("convert"), world) != "end":
@@ -279,6 +283,9 @@ class Player:
             "alarm": next((int(said[b"at"]) for _, said in alarm), None),
             "bell": bool(bell),
         }
+        if self._compact:
+            prints = fingerprints.read(self.client, key(""))
+            seen["done"] |= {task.decode() for task in fingerprints.holding(prints, map(str.encode, TASKS))}
         means = {
             **{name: getattr(model, name) for name in (*SETS, "scheduled", "leases", "owners", "attempts", "crashes")},
             "locks": {task for task, (_, until) in model.locks.items() if until >= model.now},

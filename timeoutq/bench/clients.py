@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -22,6 +21,7 @@ from timeoutq.bench.ground import Ground, Measure, ids
 from timeoutq.bench.limits import rate, slices
 from timeoutq.bench.terms import Figure, Readings, Target
 from timeoutq.client import AsyncQueue, Queue
+from timeoutq.model import Politeness
 
 HOUR = 3600
 
@@ -139,34 +139,21 @@ def _requeue(ground: Ground) -> Readings:
 # ---- memory
 
 
-def _used(ground: Ground) -> int:
-    # what was unlinked before is freed by another thread, and hash tables go on growing for a moment
-    last = -1
-    for _ in range(200):
-        info = ground.info("memory")
-        used = int(info["used_memory"])
-        if used == last and not int(info.get("lazyfree_pending_objects", 0)):
-            break
-        last = used
-        time.sleep(0.05)
-    return last
-
-
 def _memory(ground: Ground) -> Readings:
     count, found = ground.sizes.weighed, dict[str, float | None]()
     tasks = ids(count)
 
     def weigh(name: str, before: int) -> None:
-        found[f"memory-{name}"] = (_used(ground) - before) / count
+        found[f"memory-{name}"] = (ground.used_memory() - before) / count
 
     with ground.queue() as queue:
-        before = _used(ground)
+        before = ground.used_memory()
         for at in range(0, count, 1000):
             ground.bare.execute_command("SADD", queue.operations.key("todos"), *tasks[at : at + 1000])
         weigh("set", before)
     with ground.queue(timeout=HOUR) as queue:
         queue.stats()
-        before = _used(ground)
+        before = ground.used_memory()
         queue.put(tasks)
         weigh("todos", before)
         leases = [lease for _ in range(0, count, 500) for lease in queue.claim(500)]
@@ -174,9 +161,20 @@ def _memory(ground: Ground) -> Readings:
         queue.ack(leases)
         weigh("done", before)
     with ground.queue() as queue:
-        before = _used(ground)
+        before = ground.used_memory()
         queue.schedule(tasks, after=HOUR)
         weigh("scheduled", before)
+    with ground.queue(politeness=Politeness(HOUR, 1)) as queue:
+        before = ground.used_memory()
+        queue.put(tasks)  # all of one host, which takes one of them
+        weigh("waiting", before)
+    with ground.queue(timeout=HOUR, keep_done="compact") as queue:
+        queue.stats()
+        before = ground.used_memory()
+        for at in range(0, count, 500):
+            queue.put(tasks[at : at + 500])
+            queue.ack(queue.claim(500))
+        weigh("compact", before)
     return found
 
 
@@ -190,17 +188,6 @@ _BYTES = 250
 """More than a task takes in the two sets that are filled, with room for a table that grows."""
 
 
-def _room(ground: Ground) -> int:
-    memory = ground.info("memory")
-    limit, used = int(memory.get("maxmemory", 0)), int(memory["used_memory"])
-    if limit:
-        return limit - used
-    if ground.embedded and Path("/proc/meminfo").exists():
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    return int(memory.get("total_system_memory", 0)) - used
-
-
 def _growth(ground: Ground) -> Readings:
     found: dict[str, float | None] = {}
     with ExitStack() as stack:
@@ -208,7 +195,7 @@ def _growth(ground: Ground) -> Readings:
         for label, size in zip(SIZES, ground.sizes.grown, strict=True):
             for verb in VERBS:
                 found[f"growth-{verb}-{label}"] = None
-            if _room(ground) < size * _BYTES + 500_000_000 and label != SIZES[0]:
+            if ground.room() < size * _BYTES + 500_000_000 and label != SIZES[0]:
                 continue
             queue = queues[label] = stack.enter_context(ground.queue())
             # half of it is still to do, half is done: that is what a put looks through
@@ -304,6 +291,8 @@ MEMORY = Measure(
         Figure("memory-in-progress", "a task in progress", "bytes", "memory-set"),
         Figure("memory-done", "a task in done", "bytes", "memory-set", Target("ratio", "≤", 1.1)),
         Figure("memory-scheduled", "a scheduled task", "bytes", "memory-set"),
+        Figure("memory-waiting", "a task that waits for its host, which has many", "bytes", "memory-set"),
+        Figure("memory-compact", 'a task in done with keep_done="compact"', "bytes", "memory-set"),
     ],
     _memory, once=True,
 )  # fmt: skip

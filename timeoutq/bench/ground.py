@@ -29,7 +29,6 @@ from timeoutq.client import Queue
 from timeoutq.connection import Server
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
-from timeoutq.model import Politeness
 from timeoutq.scripts import script
 from timeoutq.troubles import LINK_ERRORS
 
@@ -122,12 +121,12 @@ class Ground:
     # ---- queues
 
     @contextmanager
-    def queue(self, *, timeout: float = 30.0, politeness: Politeness | None = None) -> Iterator[Queue]:
-        """Make a queue under a new name; the queue is removed when the block ends."""
+    def queue(self, *, timeout: float = 30.0, **settings: Any) -> Iterator[Queue]:
+        """Make a queue under a new name, with settings of `Queue`; the queue is removed when the block ends."""
         name = f"bench-{secrets.token_hex(6)}"
         self._made.append(name)
         # a busy machine may need long for a large put
-        with Queue(name, self.url, timeout=timeout, politeness=politeness, deadline=PATIENCE) as opened:
+        with Queue(name, self.url, timeout=timeout, deadline=PATIENCE, **settings) as opened:
             yield opened
         # only without an error: after one, `__exit__` first ends the processes that work on the queue
         self._remove(name)
@@ -176,6 +175,30 @@ class Ground:
     def info(self, section: str) -> dict[str, Any]:
         """Give a section of INFO."""
         return dict(self.bare.execute_command("INFO", section))
+
+    def used_memory(self) -> int:
+        """Give how many bytes the server uses, once that is steady."""
+        # what was unlinked before is freed by another thread, and hash tables go on growing for a moment
+        last = -1
+        for _ in range(200):
+            info = self.info("memory")
+            used = int(info["used_memory"])
+            if used == last and not int(info.get("lazyfree_pending_objects", 0)):
+                break
+            last = used
+            time.sleep(0.05)
+        return last
+
+    def room(self) -> int:
+        """Give how many bytes more the server may use."""
+        memory = self.info("memory")
+        limit, used = int(memory.get("maxmemory", 0)), int(memory["used_memory"])
+        if limit:
+            return limit - used
+        if self.embedded and Path("/proc/meminfo").exists():
+            lines = Path("/proc/meminfo").read_text().splitlines()
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+        return int(memory.get("total_system_memory", 0)) - used
 
     def script_time(self) -> tuple[int, int]:
         """Give how many scripts the server has run, and for how many µs."""

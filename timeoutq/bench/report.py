@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from timeoutq import address
-from timeoutq.bench import clients, hosts, latency, limits, pauses, spiders, workers
+from timeoutq.bench import clients, hosts, latency, limits, pauses, seen, spiders, workers
 from timeoutq.bench.ground import Ground, Measure, told
 from timeoutq.bench.terms import FULL, QUICK, Figure, Readings, Sizes, Target
 from timeoutq.errors import InvalidInput
@@ -34,7 +34,7 @@ MEASURES: Sequence[Measure] = (
     limits.BARE_100, clients.CLAIM_100, workers.WORKER, workers.WORKER_2, workers.WORKER_DEF, workers.WORKER_DEF_2,
     workers.PICKUP, workers.COLD, workers.LATE, workers.KILLED, workers.IDLE, clients.REQUEUE, clients.MEMORY,
     clients.STARTS, hosts.POLITE, hosts.CPU, hosts.FAIR, workers.BURST, clients.GROWTH, hosts.CLAIMS, pauses.PAUSES,
-    latency.LATENCY, spiders.SPIDERS,
+    seen.SEEN, latency.LATENCY, spiders.SPIDERS,
 )  # fmt: skip
 
 
@@ -107,19 +107,27 @@ def measure(
     quick: bool = False,
     far: bool = False,
     sizes: Sizes | None = None,
+    ids: int | None = None,
 ) -> Report:
     """Run the benchmark against the server at `url`, or an embedded one; progress is shown where stderr is a terminal.
+
+    `ids` is how many done tasks the measurement `seen` keeps.
 
     Raises `InvalidInput` for a wrong name, and what timeoutq raises when the server is away or refuses.
     """
     chosen = choose(only, quick=quick, far=far)
+    sizes = sizes or (QUICK if quick else FULL)
+    if ids is not None:
+        if seen.SEEN not in chosen:
+            raise InvalidInput("--ids is about the memory of done tasks: give --only seen as well")
+        sizes = replace(sizes, seen=ids)
     rounds = rounds or (2 if quick else 3)
     steps = [
         (number, one) for number in range(1, rounds + 1) for one in chosen if number == 1 or not one.once
     ]  # fmt: skip
     taken: dict[str, list[float | None]] = {figure.name: [] for one in chosen for figure in one.figures}
     began = datetime.now(UTC)
-    with _ending(), Ground(url, sizes or (QUICK if quick else FULL)) as ground, told(ground), _progress() as tell:
+    with _ending(), Ground(url, sizes) as ground, told(ground), _progress() as tell:
         for at, (number, one) in enumerate(steps):
             tell(at, len(steps), f"round {number} of {rounds}: {one.name}")
             ground.tell = partial(tell, at, len(steps))

@@ -87,6 +87,8 @@ class Sizes:
     """The longest work of one task, seconds."""
     worked: int = 10_000
     """Tasks of the run behind delays."""
+    seen: int = 10_000_000
+    """Done tasks that are kept as fingerprints, and as ids."""
     crawled: int = 2000
     """Pages of the site that Scrapy crawls."""
 
@@ -103,7 +105,7 @@ QUICK = replace(
     trips=1000, bulk=50_000, drained={1: 1000, 10: 5000, 100: 30_000, 500: 30_000}, backlog=250_000, window=1.0,
     paced=100, cold=4, scheduled=300, scheduled_over=1.5, kills=1, idle=3.0, leases=(1_000, 10_000, 100_000),
     weighed=20_000, starts=3, worked=2000, polite=(500, 80), hosts=(10, 1_000, 20_000), fair=(20_000, 50, 20),
-    crawled=300,
+    crawled=300, seen=1_000_000,
 )  # fmt: skip
 
 

@@ -29,6 +29,8 @@ def of(seen: Snapshot) -> Iterator[Sequence[Any]]:
         if state is not State.WAITING or stats.politeness or stats.waiting:
             yield state.value, getattr(stats, state.value)
     yield "known", stats.known
+    if stats.compact:
+        yield "keep-done", "compact"
     for name, per_second in rates(seen.history).items():
         yield f"{name}/s", f"{per_second:.2f}"
     if reruns := stats.counters.get("reruns"):

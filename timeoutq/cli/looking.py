@@ -380,6 +380,9 @@ def bench(
     latency: Annotated[
         bool, typer.Option("--latency", help="Measure a worker that is 0 to 200 ms away from its server.")
     ] = False,
+    ids: Annotated[
+        int | None, typer.Option(min=1, help="With --only seen: how many done tasks; 10 million by default.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds: 3 by default, 2 with --quick.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Do less of everything, and leave out what is heavy.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 when a target is missed.")] = False,
@@ -389,12 +392,13 @@ def bench(
 
     The benchmark works on queues of its own, named bench-…, and removes them.
     `--only pauses` measures the longest script of each verb on a queue of a
-    million tasks; this takes some minutes.
+    million tasks; this takes some minutes. `--only seen` measures how much memory
+    and time done tasks take with --keep-done compact, and without.
     """
     from timeoutq.bench import report
 
     address = None if url is None and url_file is None else server_address(url, url_file)
-    found = report.measure(address, only or [], rounds=rounds, quick=quick, far=latency)
+    found = report.measure(address, only or [], rounds=rounds, quick=quick, far=latency, ids=ids)
     Sink(True).document(report.to_json(found)) if as_json else report.show(found)
     if check and found.missed:
         raise typer.Exit(NOTHING)

@@ -113,6 +113,7 @@ def export(
     states: Annotated[
         list[State] | None, typer.Option("--state", help="Only tasks in this state; may be given again.")
     ] = None,
+    without_done: Annotated[bool, typer.Option("--without-done", help="Leave done tasks out.")] = False,
     url: Url = None, url_file: UrlFile = None,
 ) -> None:  # fmt: skip
     """Print the queue as JSON lines: its politeness, its hosts, and one line per task.
@@ -124,21 +125,25 @@ def export(
     `timeoutq import` reads these lines. For a picture of one moment, pause the
     queue first; without a pause, each task is printed once, as it was when export
     read it. Exit 1 when there is no task and no host.
+
+    A queue with --keep-done compact has no ids of its done tasks: export the rest
+    with --without-done.
     """
     from timeoutq import transfer
 
     written = met = 0
     with known_queue(queue, url, url_file) as opened:
+        wanted = transfer.exported(opened, states or (), without_done=without_done)
         sys.stdout.write(transfer.header(opened, whole=not states) + "\n")
         for hosts in () if states else transfer.hosts(opened):
             sys.stdout.write("".join(transfer.write_host(host) + "\n" for host in hosts))
             met += len(hosts)
-        total = sum(transfer.size(opened, state) for state in states or State)
+        total = sum(transfer.size(opened, state) for state in wanted)
         with (
             saying_how_far(lambda: (written, f"{written:,} of about {total:,} tasks were written, not all")),
             progress("exporting", total, beside_output=True) as tell,
         ):
-            for records in transfer.export(opened, states or ()):
+            for records in transfer.export(opened, wanted):
                 sys.stdout.write("".join(transfer.write(record) + "\n" for record in records))
                 sys.stdout.flush()  # so that every line that is counted is really written
                 written += len(records)

@@ -88,7 +88,7 @@ def resume(queue: Name, url: Url = None, url_file: UrlFile = None) -> None:
 
 
 def _keep(text: str) -> int | str | timedelta:
-    if text == "forever":
+    if text in ("forever", "compact"):
         return text
     if re.fullmatch("[0-9]{1,15}", text):
         return int(text)
@@ -97,7 +97,7 @@ def _keep(text: str) -> int | str | timedelta:
         if text.rstrip()[-1:].isalpha():
             return timedelta(seconds=seconds(text))
     raise InvalidInput(
-        f"--keep-done {text!r:.40} is none of: forever, 0, a number of tasks (1000), a length of time (12h, 7d)"
+        f"--keep-done {text!r:.40} is none of: forever, compact, 0, a number of tasks (1000), a time (12h, 7d)"
     )
 
 
@@ -111,7 +111,7 @@ def _kept(value: str) -> str:
 def _show_settings(stats: Stats, as_json: bool) -> None:
     polite, of = stats.politeness, stats.settings.get
     found = {
-        "keep-done": _kept(of("keep_done", "forever")),
+        "keep-done": "compact" if stats.compact else _kept(of("keep_done", "forever")),
         "max-crashes": int(of("max_crashes", "5")),
         "delay": None if polite is None else length(polite.delay),
         "per-host": None if polite is None else polite.per_host,
@@ -130,7 +130,8 @@ def _show_settings(stats: Stats, as_json: bool) -> None:
 def configure(
     queue: Name,
     keep_done: Annotated[
-        str | None, typer.Option(help="Done tasks to keep: forever, 0, a number (1000), or for a time (7d).")
+        str | None,
+        typer.Option(help="Done tasks to keep: forever, compact (10 bytes each), 0, a number (1000), or a time (7d)."),
     ] = None,
     max_crashes: Annotated[
         int | None, typer.Option(min=1, help="Lost leases after which a task goes to failed.")

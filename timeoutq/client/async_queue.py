@@ -262,13 +262,17 @@ class AsyncQueue(AsyncDriver):
         return await self.run(answers(self.talk, self.operations.states(tasks)))
 
     async def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
-        """Read a page of a state, about `n` entries: leases by deadline, scheduled by due time, sets in no order."""
+        """Read a page of a state, about `n` entries: leases by deadline, scheduled by due time, sets in no order.
+
+        Raises `InvalidInput` for done tasks if the queue has keep_done="compact": it keeps no ids of them.
+        """
         return await self.run(reads.page(self.talk, state, cursor, n))
 
     async def each(self, state: State | str) -> AsyncIterator[Entry]:
         """Go through all entries of a state, in no order, some hundred at a time.
 
         A task that stays in the state is given at least once; a task that moves meanwhile may be left out.
+        Raises `InvalidInput` as `list` does.
         """
         cursor = reads.START
         while cursor is not None:
@@ -313,6 +317,9 @@ class AsyncQueue(AsyncDriver):
         When politeness begins or ends (`"off"`), the tasks that are in the queue are adapted too, 500 in each step;
         handlers that run are not disturbed. When politeness ends, the hosts and their rules are forgotten.
         Raises `NotReplicated`, and writes nothing, if `durable` asks for more replicas than the server has.
+
+        `keep_done="compact"` keeps done tasks as fingerprints. Raises `InvalidInput` if it is to begin and the queue
+        has tasks, and if it is to end and the queue has done tasks.
         """
         await self.run(methods.configure(self.talk, keep_done, max_crashes, politeness, durable))
 

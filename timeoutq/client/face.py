@@ -54,10 +54,11 @@ class Face:
         delays in seconds.
 
         Four settings belong to the queue, and passing one changes it for all clients: `keep_done` ("forever", 0, a
-        count or a timedelta), `max_crashes` (the number of lost leases after which a task goes to failed, 5 at first),
-        `politeness` (how often hosts may be visited, see `Politeness`) and `durable` (how many replicas must confirm
-        each call that accepts tasks, gives out leases or ends leases, before the call returns; 0 is none). Other
-        clients heed a new `durable` within 5 s.
+        count, a timedelta, or "compact": for ever, in about 10 bytes a task, but without the ids; this one can be set
+        only while the queue has no tasks), `max_crashes` (the number of lost leases after which a task goes to failed,
+        5 at first), `politeness` (how often hosts may be visited, see `Politeness`) and `durable` (how many replicas
+        must confirm each call that accepts tasks, gives out leases or ends leases, before the call returns; 0 is none).
+        Other clients heed a new `durable` within 5 s.
 
         A call takes `deadline` seconds at most, and one second more for each 128 KiB that the call carries; the time
         for which `claim` is told to wait does not count. A call that was first sent more than 50 s ago is not sent

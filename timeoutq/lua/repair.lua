@@ -1,8 +1,8 @@
 -- repair: walk through the queue, one part per call. Mend what a foreign hand has deleted or added, and what is left of a
 -- script that was refused half-way. A task in two states keeps the state that loses nothing; a task in no state comes back.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime workers worker_info meta stats bell alarm
--- PARTS open log locks where walk
--- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at leftovers; durations0 durations1 resting policies host_failures history error_log
+-- PARTS open log locks where walk ages
+-- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at leftovers seen; durations0 durations1 resting policies host_failures history error_log
 -- ARGV  1 call id   2 age of the call, ms   3 how many ids to look at, at most   4 where the walk goes on: '' at first; + to go
 --       on where the last call of any client ended   5 mend: 1, or 0 to count only
 -- Reply {where the walk goes on, or '' at its end; ids looked at; (what was found, how often) *}
@@ -20,6 +20,7 @@
 --       noted      such a record that was seen for the first time, or less than a minute ago
 --       locked     a lock of an id that nothing else knows, and that is no lease's
 --       turnless   a host that has no turn, and is known by a record only
+--       unpacked   a done task that is kept as an id, on a queue that keeps fingerprints
 --       unserved   a task that waits for a host on a queue without turns: this is not mended; from a lane it goes to waiting
 --       odd KEY, odd KEY FIELD   a value that is none of this key's: it is removed, for it counts as absent; a task with such a
 --                  due time becomes due, a lease with such a deadline ends, rules for all hosts become the usual ones, and of
@@ -143,11 +144,7 @@ local function like(form)
   return function(text) return string.find(text, form) end
 end
 local of_meta = {
-  lease_ms = whole, fence = whole, wake_at = whole, max_crashes = whole, grace_until = whole,
-  durable = whole,
-  keep_done = function(text)
-    return text == 'forever' or text == 'no' or string.find(text, '^[nt]%d+$') and number(string.sub(text, 2))
-  end,
+  lease_ms = whole, fence = whole, wake_at = whole, max_crashes = whole, grace_until = whole, durable = whole,
 }
 for name, rule in pairs(rules_of) do of_meta[name] = rule.sound end
 local function of_fields(name, reads, named)
@@ -247,8 +244,22 @@ end
 local function of_times(ids)
   local kept = done_among(ids)
   for i = 1, #ids do
-    if kept[i] ~= 1 and wrong('leftover') then undate({ids[i]}) end
+    if (compact or kept[i] ~= 1) and wrong('leftover') then undate({ids[i]}) end
   end
+end
+local function of_seen(found, _, sum)
+  if not compact then
+    if mends then redis.call('HSET', meta, 'keep_done', 'compact') end
+    return
+  end
+  for i = 1, #found do
+    if wrong('odd ' .. found[i]) then mend_seen(found[i], sum) end
+  end
+end
+local function of_done(ids)
+  local states = where_all(ids)
+  for _ = 1, #ids do wrong('unpacked') end
+  if mends and #ids > 0 then pack(ids, states) end
 end
 local function of_workers(ids)
   local beats = redis.call('ZMSCORE', workers, unpack(ids))
@@ -355,7 +366,7 @@ local stages = {
   {'SSCAN', todos, of_states}, {'ZSCAN', scheduled, of_scheduled}, {'SSCAN', failed, of_states}, {'ZSCAN', leases, of_leases},
   {'HSCAN', owners, of_owners}, {'HSCAN', runtime, of_records(runtime, 'p', nil, 'runtime')}, {'HSCAN', key('slots'), of_slots},
   {'ZSCAN', key('places'), of_places}, {'HSCAN', key('groups'), of_records(key('groups'))},
-  {'HSCAN', key('priorities'), used_by('priority', of_records(key('priorities'), '[ptwsfd]', nil, 'priorities', read_priority))},
+  {'HSCAN', key('priorities'), used_by('priority', of_records(key('priorities'), compact and '[ptwsf]' or '[ptwsfd]', nil, 'priorities', read_priority))},
   {'FIELDS', key('rerun'), used_by('rerun', of_records(key('rerun'), 'p'))},
   {'FIELDS', payload, of_records(payload)}, {'HSCAN', attempts, of_records(attempts, nil, clear, 'attempts')},
   {'HSCAN', crashes, of_records(crashes, nil, clear, 'crashes')}, {'FIELDS', errors, of_records(errors, nil, clear)},
@@ -369,12 +380,13 @@ local stages = {
   {'HSCAN', key('policies'), of_fields('policies', waiting and function(text)
     return select(7, policy_of(text))
   end)},
-  {'ZSCAN', workers, of_beats}, {'ZSCAN', leftovers, of_leftovers},
+  {'ZSCAN', workers, of_beats}, {'ZSCAN', leftovers, of_leftovers}, {'SETS', key('seen'), used_by('compact', of_seen)},
 }
+if compact then stages[#stages + 1] = {'SSCAN', done, of_done} end
 local stage, at = string.match(cursor, '^(%d+) (.*)$')
 stage, at = number(stage, 1), at or '0'
 -- where the walk goes on is kept in the queue, where a foreign hand may write
-local first = stages[stage] and stages[stage][1] == 'LANES' and string.match(at, '^(%d+) %d+ ') or at
+local first = stages[stage] and (stages[stage][1] == 'LANES' or stages[stage][1] == 'SETS') and string.match(at, '^(%d+) %d+ ') or at
 if not string.find(first, '^%d+$') or #first > 19 then stage, at = 1, '0' end
 if stage == 1 and at == '0' then
   lines('history', like('^%d+ %d+ %d+ %d+ %d+ %d+$'))

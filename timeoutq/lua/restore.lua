@@ -20,6 +20,7 @@ for i in string.gmatch(letters, '()s') do
 end
 local where, codes = find_all(ids), {}
 sound()
+if may_finish then may_finish(ids) end
 if tonumber(ARGV[2]) > 0 and was_called(call_id) then
   if has('durable') then called_again(call_id) end
   for i = 1, #ids do
@@ -41,7 +42,7 @@ for i = 1, #ids do
   if codes[i] == 'A' then
     seen[id], count = letter, count + 1
     local priority = read_priority(priorities[i])
-    if priority then rows[#rows + 1], rows[#rows + 2] = id, priority end
+    if priority and not (compact and letter == 'd') then rows[#rows + 1], rows[#rows + 2] = id, priority end
     if letter ~= 'd' then regroup({id}, groups[i]) end
     if letter == 's' then
       dues[#dues + 1], dues[#dues + 2] = time, id

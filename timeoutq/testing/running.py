@@ -20,7 +20,7 @@ from typing import Any, overload
 
 from timeoutq.errors import InvalidInput
 from timeoutq.handlers import Handler
-from timeoutq.model import Lease, Payload, State
+from timeoutq.model import Answer, Lease, Payload, State
 from timeoutq.retry import Retries
 from timeoutq.testing.fake import START, FakeAsyncQueue, FakeQueue
 from timeoutq.worker import Tally, Worker
@@ -205,7 +205,7 @@ async def _run(
         runtime = queue.max_runtime if settings["max_runtime"] is None else settings["max_runtime"]
         await _drive(queue, worker, working, watch, runtime)
         tally = await working
-        states = {entry.task: state for state in State async for entry in queue.each(state)}
+        states = await _states(queue, watch.runs)
         errors = {entry.task: entry.error or "" async for entry in queue.each(State.FAILED)}
     finally:
         if not working.done():
@@ -213,6 +213,16 @@ async def _run(
             await asyncio.gather(working, return_exceptions=True)
         await queue.close()
     return Ran(tally, states, dict(watch.runs), errors, (given.clock.now_us - began) / 1e6)
+
+
+async def _states(queue: FakeAsyncQueue, ran: Iterable[str]) -> dict[str, State]:
+    if not (await queue.stats()).compact:
+        return {entry.task: state for state in State async for entry in queue.each(state)}
+    # done tasks cannot be listed: those that ran are asked for
+    listed = [state for state in State if state is not State.DONE]
+    answers = (await queue.states(list(ran))).items()
+    done = {task: State.DONE for task, answer in answers if answer is Answer.DONE}
+    return done | {entry.task: state for state in listed async for entry in queue.each(state)}
 
 
 async def _drive(

@@ -26,11 +26,17 @@ from timeoutq.watch.metrics import pace
 from timeoutq.watch.snapshot import is_gone
 
 MARKS = {"green": ("green", "✓"), "yellow": ("yellow", "!"), "red": ("red", "✗")}
-SETTINGS = ("appendfsync", "bind", "protected-mode", "save")
+SETTINGS = ("appendfsync", "bind", "protected-mode", "save", "set-max-intset-entries")
 """What is asked of CONFIG GET; never all of it, for the password is among it."""
 
 WALK = 10
 """How many calls of 500 ids doctor makes to look for tasks that are wrong; the cleaners look through all tasks."""
+
+NUMBERS = 512
+"""Up to so many numbers a server must keep a set as a plain row of them, or compact done tasks take much memory."""
+
+SAMPLE = 100
+"""How many of the sets of a queue with compact done doctor looks at."""
 
 TORN = "7.0."
 """How the versions of Redis begin that keep the first half of a script which a power cut has cut in two."""
@@ -79,6 +85,10 @@ class Facts:
     """Keys of the queue that have a foreign type, and this type."""
     crooked: Mapping[str, int] = field(default_factory=dict[str, int])
     """What a short walk through the queue found wrong, by the words of `repairs.py`."""
+    compact: bool = False
+    """Whether the queue keeps fingerprints of its done tasks."""
+    large: tuple[int, int] = (0, 0)
+    """Of so many sets of fingerprints that were looked at (the second number), how many are no plain rows."""
 
 
 def examine(queue: Queue, named: bool = True) -> list[Finding]:
@@ -120,9 +130,10 @@ def gather(queue: Queue, named: bool = True) -> Facts:
     ahead = None
     if not isinstance(moment, BaseException):
         ahead = (int(moment[0]) + int(moment[1]) / 1e6 - (began + ended) / 2) * 1000
-    error, found = "", {}
+    error, found, compact = "", {}, False
     try:
         stats = queue.stats()
+        compact = stats.compact
         found = {"known": stats.known, "settings": dict(stats.settings), "next_deadline": stats.next_deadline,
                  "next_due": stats.next_due, "in_progress": stats.in_progress, "scheduled": stats.scheduled,
                  "durable": stats.durable,
@@ -137,7 +148,7 @@ def gather(queue: Queue, named: bool = True) -> Facts:
         trip_ms=(ended - began) * 1000, script_error=error, queue=found, user=_user(queue), refused=commands,
         pattern=queue.operations.key("") + "*" if named else "timeoutq:*", named=named, keys=keys,
         name=queue.name if named else "QUEUE",
-        foreign=_foreign(queue), crooked=_crooked(queue),
+        foreign=_foreign(queue), crooked=_crooked(queue), compact=compact, large=_large(queue) if compact else (0, 0),
     )  # fmt: skip
 
 
@@ -206,6 +217,13 @@ def _crooked(queue: Queue) -> dict[str, int]:
     except TimeoutqError:  # another check reports this error
         return {}
     return dict(found)
+
+
+def _large(queue: Queue) -> tuple[int, int]:
+    key = queue.operations.key
+    replies = queue.run(_try(queue, [("OBJECT", "ENCODING", key(f"seen:{number}")) for number in range(SAMPLE)]))
+    kinds = [_text(reply) for reply in replies if isinstance(reply, str | bytes)]
+    return sum(kind != "intset" for kind in kinds), len(kinds)
 
 
 def _text(value: Any) -> str:
@@ -297,9 +315,10 @@ def memory(facts: Facts) -> Finding:
         return Finding("memory", "yellow", "the server does not tell", "make sure it has room for the tasks to come")
     used, most = int(facts.info["used_memory"]), int(facts.info.get("maxmemory", 0))
     if most and used > 0.85 * most:
+        drop = "" if facts.compact else f", or drop done tasks: timeoutq configure {facts.name} --keep-done 7d"
         return Finding(
             "memory", "red" if used > 0.98 * most else "yellow", f"{used / most:.0%} of {most / 2**20:,.0f} MiB used",
-            f"raise maxmemory, or drop done tasks: timeoutq configure {facts.name} --keep-done 7d",
+            f"raise maxmemory{drop}",
         )  # fmt: skip
     return Finding("memory", "green", f"{used / 2**20:,.0f} MiB used" + (f" of {most / 2**20:,.0f}" if most else ""))
 
@@ -436,6 +455,33 @@ def values(facts: Facts) -> Finding | None:
     )
 
 
+def compact(facts: Facts) -> Finding | None:
+    """Done tasks that are kept as fingerprints take the 10 bytes that they should take."""
+    if not facts.compact:
+        return None
+    given = facts.config.get("set-max-intset-entries", "")
+    large, looked = facts.large
+    cure = f"CONFIG SET set-max-intset-entries {NUMBERS}, and the same in its configuration"
+    if given.isdecimal() and int(given) < NUMBERS:
+        found = f"set-max-intset-entries is {given}, so done tasks take several times 10 bytes each"
+        return Finding(
+            "compact", "yellow", found, f"{cure}; what is there already becomes small when the server restarts"
+        )
+    if large:
+        return Finding(
+            "compact", "yellow", f"{large} of {looked} sets of done tasks that were looked at take too much memory",
+            "set-max-intset-entries was lower before; a restart of the server makes them small again",
+        )  # fmt: skip
+    if not given:
+        return Finding(
+            "compact",
+            "yellow",
+            "the server does not tell its set-max-intset-entries",
+            f"make sure that it is at least {NUMBERS}",
+        )
+    return Finding("compact", "green", f"done tasks are kept as fingerprints; set-max-intset-entries is {given}")
+
+
 def politeness(facts: Facts) -> Finding | None:
     """All tasks follow the politeness that is set."""
     settings = facts.queue.get("settings", {})
@@ -499,7 +545,7 @@ def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
 
 CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     version, role, replicas, eviction, memory, durability, clock, access, acl, scripts, keys, tasks, values,
-    politeness, paused, leases, scheduled,
+    compact, politeness, paused, leases, scheduled,
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from timeoutq.model import HostInfo, State
+from timeoutq.model import HostInfo, State, Stats
 from timeoutq.standing import Standing, standing
 from timeoutq.text import age, compact, number, rate, safe, span
 from timeoutq.watch.metrics import COUNTERS, rates, series
@@ -73,7 +73,7 @@ def render(seen: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
     shown = [state for state in _ORDER if state is not State.WAITING or seen.stats.politeness or seen.stats.waiting]
     counts = {state.value: int(getattr(seen.stats, state.value)) for state in shown}
     lines.append(_bar(counts, inner))
-    lines += _equation(counts, seen.stats.known, inner)
+    lines += _equation(counts, seen.stats, inner)
     lines += _pace(seen, inner)
     lines += _durations(seen)
     lines += _tables(seen, inner, height - 2 - len(lines))
@@ -103,12 +103,13 @@ def _bar(counts: dict[str, int], width: int) -> Text:
     return one_line(*(("█" * share, COLOURS[name]) for share, name in zip(cells, counts, strict=True)))
 
 
-def _equation(counts: dict[str, int], known: int, width: int) -> list[Text]:
+def _equation(counts: dict[str, int], stats: Stats, width: int) -> list[Text]:
     words: list[tuple[tuple[str, str], ...]] = []
     for name, count in counts.items():
         sign = (("+ ", ""),) if words else ()
-        words.append((*sign, (f"{number(count)} ", f"bold {COLOURS[name]}"), (name, COLOURS[name])))
-    words.append((("= ", ""), (f"{number(known)} known", "bold")))
+        kept = ((" (compact)", _DIM),) if stats.compact and name == State.DONE else ()
+        words.append((*sign, (f"{number(count)} ", f"bold {COLOURS[name]}"), (name, COLOURS[name]), *kept))
+    words.append((("= ", ""), (f"{number(stats.known)} known", "bold")))
     lines = [one_line()]
     for word in words:
         piece = one_line(*word)

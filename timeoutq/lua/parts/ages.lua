@@ -1,5 +1,6 @@
 -- ages: how many tasks are done, and since when; the rest of the door that `done` begins, for those who look and clean up
 local function done_count()
+  if compact then return done_known() end
   return redis.call('SCARD', done)
 end
 
@@ -9,6 +10,7 @@ end
 
 -- keep: tasks that are in no state are done, each since its time; false is now
 local function keep(ids, times)
+  if compact then return remember(ids) end
   redis.call('SADD', done, unpack(ids))
   if not dates_done then return end
   local rows = {}
@@ -38,4 +40,15 @@ local function outdated(n)
   if most and kind == 't' then return redis.call('ZRANGEBYSCORE', done_at, '-inf', now - most, 'LIMIT', 0, n) end
   local over = most and kind == 'n' and redis.call('ZCARD', done_at) - most or 0
   return over > 0 and redis.call('ZRANGE', done_at, 0, math.min(over, n) - 1) or {}
+end
+
+-- pack: on a queue with compact done, a foreign hand has added ids to the set `done`, or these were done while a foreign hand had damaged
+-- `uses`: those that are in no state become fingerprints
+local function pack(ids, states)
+  local some = {}
+  for i = 1, #ids do
+    if states[i] == '' then some[#some + 1] = ids[i] end
+  end
+  remember(some)
+  redis.call('SREM', done, unpack(ids))
 end

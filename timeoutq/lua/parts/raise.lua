@@ -10,6 +10,10 @@ local function priorities_of(ids, given)
     return nil, {err = 'PRIORITY this queue is not polite, and ready tasks of a queue that is not polite have no order: make it '
       .. 'polite (politeness=Politeness(delay=0, per_host=1000) keeps nobody waiting), or use one queue for each priority'}
   end
+  if given.improve and has('compact') then
+    return nil, {err = 'COMPACT improve compares with the priorities of done tasks, and this queue has keep_done="compact", which keeps '
+      .. 'no priorities of done tasks: put without improve, or use a queue with another keep_done'}
+  end
   -- fail on keys of a foreign type, and for lack of rights, before anything is written
   redis.call('HLEN', key('priorities'))
   redis.call('HLEN', key('rerun'))

@@ -11,6 +11,46 @@ local function use(capability, on)
   if uses then redis.call('HSET', meta, 'uses', uses) end
 end
 
+-- salt_of: the salt that comes with keep_done "compact"; nil for any other value
+local function salt_of(value)
+  return string.match(value, '^compact (%w+)$')
+end
+
+-- cannot_switch: why a setting cannot be written now, as an error; nil if it can
+local function cannot_switch(name, value)
+  local call, salt = redis.call, salt_of(value)
+  if name ~= 'keep_done' or salt and has('compact') then return nil end
+  if has('compact') then
+    local count = number(call('HGET', key('seen'), 'count'), 0)
+    if count == 0 and call('EXISTS', key('seen:0')) == 0 then return nil end
+    return {err = string.format('COMPACT this queue keeps %.0f done tasks as fingerprints, which no other keep_done can read: keep_done '
+      .. 'stays "compact" until the queue is purged; for another keep_done use a new queue', count)}
+  end
+  if value == 'compact' then return {err = 'COMPACT keep_done "compact" comes with a salt'} end
+  if not salt then return nil end
+  if not redis.sha1hex or tonumber('fffffffffff', 16) ~= 17592186044415 then
+    return {err = 'COMPACT keep_done="compact" needs a server of 64 bits whose scripts have redis.sha1hex'}
+  end
+  local known = call('ZCARD', key('scheduled'))
+  for _, set in ipairs({'todos', 'waiting', 'in_progress', 'done', 'failed'}) do known = known + call('SCARD', key(set)) end
+  if known == 0 then return nil end
+  return {err = string.format('COMPACT keep_done="compact" can be set only while a queue has no tasks, and this queue has %.0f, done ones '
+    .. 'counted: set it on a new queue, then bring the tasks there (timeoutq export OLD | timeoutq import NEW); or purge this queue first', known)}
+end
+
+-- switch_done: begin or end to keep done tasks as fingerprints, on a queue without tasks
+local function switch_done(value)
+  local salt, seen = salt_of(value), key('seen')
+  if salt and not has('compact') then
+    use('compact', true)
+    redis.call('HSET', seen, 'salt', salt, 'level', 0, 'split', 0, 'count', 0)
+  elseif not salt and has('compact') then
+    use('compact', false)
+    redis.call('UNLINK', seen)
+  end
+  return salt and 'compact' or value
+end
+
 -- switch: settings that begin or end a capability: gives the value to write, or nil for none, and whether `convert` is to be
 -- called, because what is in the queue already has to follow. Any other setting is written as it is
 local function switch(name, value)
@@ -20,6 +60,7 @@ local function switch(name, value)
     redis.call('HDEL', meta, 'durable', 'mark')
     return nil, false
   end
+  if name == 'keep_done' then return switch_done(value), false end
   if name ~= 'politeness' then return value, false end
   local was = has('politeness') and (politeness or '')
   -- rules that change keep everything where it is; who has just begun, or ended, waits for the conversion

@@ -8,6 +8,14 @@ local rules_of = {politeness = {
     redis.call('HSET', meta, 'politeness', rules or text)
     if not polite then use('politeness', true) end
   end,
+}, keep_done = {
+  sound = function(text)
+    if compact then return text == 'compact' end
+    return text == 'forever' or text == 'no' or string.find(text, '^[nt]%d+$') and number(string.sub(text, 2))
+  end,
+  mend = function()
+    if compact then redis.call('HSET', meta, 'keep_done', 'compact') end
+  end,
 }}
 
 -- best: choose the state that stays: the one that loses nothing. Work under way comes first, then ready tasks, then tasks that
@@ -102,6 +110,11 @@ end
 local function page_of(how, from, at, count)
   if how == 'LANES' then return lanes(from, at, count) end
   if how == 'NAMES' then return names_of(at, count) end
+  if how == 'SETS' then
+    if not compact then return redis.call('EXISTS', from) == 1 and {'seen'} or {}, '0' end
+    local found, on, cost, sum = look_through(at, count)
+    return found, on, nil, sum, cost
+  end
   if how == 'FIELDS' then
     local ids, on, cost = fields(from, at, count)
     return ids, on, nil, nil, cost

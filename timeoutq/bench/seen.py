@@ -1,0 +1,161 @@
+"""Measures what the memory of done tasks costs: in bytes and in the server's time, as fingerprints and as a plain set.
+
+`report.py` takes this measurement. Tasks become done, 500 in a script, through the door that acks go through; then the
+script asks which of some ids are done. Each kind of queue has a new server for itself, unless the user named a server:
+what a server gives back to the system after one kind would be counted for the other.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from timeoutq.bench.ground import ID, Ground, Measure, cpu_ms, ids
+from timeoutq.bench.terms import Figure, Readings, Target
+from timeoutq.calls import BATCH, Argument, Command
+from timeoutq.client import Queue
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.scripts import assemble, script
+
+FLUSH = 40
+"""How many scripts are sent before the replies are read."""
+CHECKS = 400
+"""How many scripts ask which ids are done."""
+TRIES = 300
+"""Of so many scripts, the longest counts."""
+LOOKED = 1000
+"""Of so many sets, the server says how it keeps them."""
+PLAIN_BYTES = 150
+"""More than a task takes in a plain set while the set grows."""
+
+_DOOR = """-- KEYS  done done_at lock meta stats
+-- PARTS open done ages
+local ids = {unpack(ARGV, 4)}
+if ARGV[3] == 'add' then
+  keep(ids, {})
+else
+  done_among(ids)
+end
+return done_count()
+"""
+
+
+class _Scene:
+    """A queue, and the door to its done tasks."""
+
+    def __init__(self, ground: Ground, queue: Queue, words: str) -> None:
+        self.ground = ground
+        self.queue = queue
+        self.words = words
+        door = assemble("door", _DOOR)
+        ground.load(door.text)
+        self._head: Command = ("EVALSHA", door.sha, len(door.keys), *map(queue.operations.key, door.keys), "", 0)
+
+    def send(self, act: str, batches: Iterator[list[str]], total: int) -> float:
+        """Add these ids, or ask for them; give the µs of server CPU for each."""
+        sent, spent = 0, cpu_ms(self.ground.info("cpu"))
+        pipe = self.ground.bare.pipeline(transaction=False)
+        for number, some in enumerate(batches, 1):
+            pipe.execute_command(*self._head, act, *some)
+            sent += len(some)
+            if number % FLUSH == 0 or sent == total:
+                pipe.execute()
+                self.ground.tell(f"{self.words}: {act}, {sent:,} of {total:,}")
+        return (cpu_ms(self.ground.info("cpu")) - spent) * 1000 / max(1, sent)
+
+    def longest(self, command: Command) -> float:
+        """Send a script by itself; give how long it took, ms of server CPU."""
+        pipe = self.ground.bare.pipeline(transaction=False)
+        pipe.execute_command("INFO", "cpu")
+        pipe.execute_command(*command)
+        pipe.execute_command("INFO", "cpu")
+        before, _, after = pipe.execute()
+        return cpu_ms(after) - cpu_ms(before)
+
+    def add_one(self, some: list[Argument]) -> float:
+        """Add these ids; give how long that took, ms of server CPU."""
+        return self.longest((*self._head, "add", *some))
+
+    def rows(self) -> float:
+        """Say how many of a hundred sets of fingerprints are plain rows of numbers."""
+        key, bare = self.queue.operations.key, self.ground.bare
+        kinds = [bare.execute_command("OBJECT", "ENCODING", key(f"seen:{number}")) for number in range(LOOKED)]
+        found = [kind for kind in kinds if kind is not None]
+        return 100 * sum(kind == b"intset" for kind in found) / max(1, len(found))
+
+
+def _memory(ground: Ground) -> tuple[int, int]:
+    used = ground.used_memory()
+    time.sleep(0.2)  # what is resident is counted ten times a second
+    return used, int(ground.info("memory")["used_memory_rss"])
+
+
+def _take(ground: Ground, kind: str) -> dict[str, float | None]:
+    count, words = ground.sizes.seen, f"done tasks, {kind}"
+    end = "" if kind == "compact" else "-plain"
+    with ground.queue(keep_done="compact" if kind == "compact" else "forever") as queue:
+        queue.stats()
+        scene = _Scene(ground, queue, words)
+        used, resident = _memory(ground)
+        batches = (ids(min(BATCH, count - at), at) for at in range(0, count, BATCH))
+        found: dict[str, float | None] = {f"seen-add{end}": scene.send("add", batches, count)}
+        used_after, resident_after = _memory(ground)
+        found[f"seen-bytes{end}"] = (used_after - used) / count
+        found[f"seen-resident{end}"] = (resident_after - resident) / count
+        dice = random.Random(1)  # noqa: S311  # the same ids each time
+        # one half of these are done
+        asked = ([ID % dice.randrange(2 * count) for _ in range(BATCH)] for _ in range(CHECKS))
+        found[f"seen-check{end}"] = scene.send("check", asked, CHECKS * BATCH)
+        if kind == "compact":
+            found["seen-rows"] = scene.rows()
+            more = (ids(BATCH, 2 * count + at * BATCH) for at in range(TRIES))
+            found["seen-longest"] = max(scene.add_one([*some]) for some in more)
+            purge = queue.operations.purge()
+            ground.load(script("purge").text)
+            found["seen-purge"] = max(scene.longest(purge.command()) for _ in range(TRIES))
+    return found
+
+
+@contextmanager
+def _fresh(ground: Ground) -> Iterator[Ground]:
+    if not ground.embedded:
+        yield ground
+        return
+    with EmbeddedServer() as server, Ground(server.url, ground.sizes) as other:
+        other.tell = ground.tell
+        yield other
+
+
+def _seen(ground: Ground) -> Readings:
+    found: dict[str, float | None] = {figure.name: None for figure in SEEN.figures}
+    with _fresh(ground) as other:
+        found |= _take(other, "compact")
+    if ground.room() > ground.sizes.seen * PLAIN_BYTES + 500_000_000:
+        with _fresh(ground) as other:
+            found |= _take(other, "plain")
+    return found
+
+
+_FIGURES = (
+    ("bytes", "memory of a done task", "bytes", Target("value", "≤", 10)),
+    ("resident", "resident memory of a done task, from 10 million tasks on", "bytes", Target("value", "≤", 13)),
+    ("add", "server CPU to make a task done, 500 in a script", "µs", None),
+    ("check", "server CPU to find out whether a task is done, 500 in a script", "µs", None),
+)
+
+SEEN = Measure(
+    "seen",
+    [
+        *(Figure(f"seen-{name}-plain", f"{about}, as an id in a plain set", unit) for name, about, unit, _ in _FIGURES),
+        *(
+            Figure(f"seen-{name}", f'{about}, with keep_done="compact"', unit, f"seen-{name}-plain", target)
+            for name, about, unit, target in _FIGURES
+        ),
+        Figure("seen-rows", "sets of fingerprints that are kept as plain rows", "%", None, Target("value", "≥", 100)),
+        Figure("seen-longest", "the longest script that makes 500 tasks done", "ms", None, Target("value", "≤", 50)),
+        Figure("seen-purge", "the longest script of a purge", "ms", None, Target("value", "≤", 50)),
+    ],
+    _seen, once=True, heavy=True, asked=True,
+)  # fmt: skip

@@ -1,0 +1,216 @@
+-- compact: the tasks that are done as fingerprints, numbers of 63 bits in small sets of numbers, which take about 10 bytes a task. This
+-- is what then stands behind the names of the door `done`, whose set `done` is not there. A queue uses this from its first task on
+-- seen    salt: what is hashed before each id, so that nobody can choose ids whose fingerprints are equal; count: how many fingerprints
+--         there are; level and split: there are 2^level + split sets
+-- seen:B  set number B, from 0 on. A server keeps a set of numbers as a plain row of them, 8 bytes each, while they are 512 at most
+-- With more than 192 fingerprints a set, the next set divides in two (linear hashing): number `split`, whose one half becomes number
+-- 2^level + split. When all 2^level sets have divided, the level rises, and it begins anew with set 0. The fullest set has about 450
+if compact then
+  local full, divisions = 192, 4 -- fingerprints a set; and how many sets divide in one script, at most
+  local seen, level, split, count, salt = key('seen'), nil, nil, nil, nil
+  local half -- 2^level
+  local prints, highs, there, odd_ones = {}, {}, {}, {}
+  local call, hash, sub, format, number_of = redis.call, redis.sha1hex, string.sub, string.format, tonumber
+
+  -- set_of: the name of a set; its number has to be a whole number in Lua 5.4, too, where 2^n is none
+  local function set_of(at)
+    return key('seen:' .. at)
+  end
+
+  -- count_sets: how many sets there are, by their names: what a foreign hand has written over level and split
+  local function count_sets()
+    local low, high = 0, 1
+    while high < 2147483648 and call('EXISTS', set_of(high)) == 1 do low, high = high, 2 * high end
+    while high - low > 1 do
+      local at = math.floor((low + high) / 2)
+      if call('EXISTS', set_of(at)) == 1 then low = at else high = at end
+    end
+    return high
+  end
+
+  -- read_seen: read `seen` once in a script
+  local function read_seen()
+    if level then return end
+    local row = call('HMGET', seen, 'level', 'split', 'count', 'salt')
+    level, split, count, salt = number(row[1], -1), number(row[2], -1), math.max(0, number(row[3], 0)), row[4] or ''
+    if not row[4] then odd_ones[1] = 'seen salt' end
+    half = level >= 0 and level <= 31 and math.floor(2 ^ level) or 0
+    if split >= 0 and split < half then return end
+    odd_ones[#odd_ones + 1] = 'seen level'
+    local sets = count_sets()
+    level, half = 0, 1
+    while 2 * half <= sets do level, half = level + 1, 2 * half end
+    split = sets - half
+  end
+
+  -- set_for: the set to which a fingerprint with these first ten digits belongs
+  local function set_for(high)
+    local at = high % half
+    if at < split then at = high % (2 * half) end
+    return set_of(at)
+  end
+
+  -- print_of: the set of a task, and its fingerprint: ten digits, the first of which is not 0, then nine. So all of its 19 digits are
+  -- kept, and a server can hold it as a number
+  local function print_of(id)
+    local print = prints[id]
+    if print then return set_for(highs[id]), print end
+    local digest = hash(salt .. id)
+    local high = number_of(sub(digest, 1, 10), 16) % 8000000000 + 1000000000
+    print = format('%d%09d', high, number_of(sub(digest, 11, 21), 16) % 1000000000)
+    prints[id], highs[id] = print, high
+    return set_for(high), print
+  end
+
+  -- look_up: read which of these tasks are done; each task is read once in a script
+  local function look_up(ids)
+    read_seen()
+    for i = 1, #ids do
+      local id = ids[i]
+      if there[id] == nil then there[id] = call('SISMEMBER', print_of(id)) == 1 end
+    end
+  end
+
+  -- divide: divide the next set. What goes to the new set is written there before it leaves the old one
+  local function divide()
+    local from, to, both = split, split + half, 2 * half
+    local moved, gone = {}, {}
+    local found = call('SRANDMEMBER', set_of(from), 4000)
+    for i = 1, #found do
+      local at = (number_of(sub(found[i], 1, 10)) or 0) % both
+      if at ~= from then gone[#gone + 1] = found[i] end
+      if at == to then moved[#moved + 1] = found[i] end
+    end
+    if #moved > 0 then call('SADD', set_of(to), unpack(moved)) end
+    split = split + 1
+    if split == half then level, split, half = level + 1, 0, both end
+    call('HSET', seen, 'level', level, 'split', split)
+    if #gone > 0 then call('SREM', set_of(from), unpack(gone)) end
+  end
+
+  function done_known()
+    read_seen()
+    return count
+  end
+
+  function is_done(id)
+    look_up({id})
+    return there[id]
+  end
+
+  function done_among(ids)
+    look_up(ids)
+    local hits = {}
+    for i = 1, #ids do hits[i] = there[ids[i]] and 1 or 0 end
+    return hits
+  end
+
+  function may_finish(ids, early)
+    if early then look_up(ids) else read_seen() end
+    local from, size = split, half
+    for more = 0, divisions - 1 do
+      if count + #ids <= full * (half + split + more) then break end
+      call('SCARD', set_of(from))
+      call('SCARD', set_of(from + size))
+      from = from + 1
+      if from == size then from, size = 0, 2 * size end
+    end
+  end
+
+  -- remember: tasks that are in no state are done. If a set is of a foreign type, those that were added are taken out again
+  function remember(ids)
+    read_seen()
+    local fresh, left, try = {}, divisions, redis.pcall
+    for i = 1, #ids do
+      local id = ids[i]
+      local added = there[id] and 0 or try('SADD', print_of(id))
+      if added == 1 then
+        fresh[#fresh + 1] = id
+      elseif added ~= 0 then
+        for k = 1, #fresh do call('SREM', print_of(fresh[k])) end
+        call('SADD', print_of(id)) -- which fails again
+      end
+      there[id] = true
+      -- at once: a set of more than 512 numbers would be kept in another way, and never again as a row
+      if left > 0 and count + #fresh > full * (half + split) then
+        left = left - 1
+        divide()
+      end
+    end
+    count = count + #fresh
+    if #fresh > 0 then call('HSET', seen, 'count', count) end
+  end
+
+  function finish(from, ids, which)
+    if #ids == 0 then return ids end
+    local held, taken, ended = call('SMISMEMBER', from, unpack(ids)), {}, {}
+    for i = 1, #ids do
+      which[i] = which[i] and held[i] == 1 and not taken[ids[i]]
+      if which[i] then taken[ids[i]], ended[#ended + 1] = true, ids[i] end
+    end
+    if #ended == 0 then return ended end
+    even_when_full()
+    remember(ended)
+    call('SREM', from, unpack(ended))
+    if forget_priorities then forget_priorities(ended) end
+    return ended
+  end
+
+  function undo(ids)
+    look_up(ids)
+    local gone = 0
+    for i = 1, #ids do
+      local id = ids[i]
+      if there[id] then
+        gone, there[id] = gone + call('SREM', print_of(id)), false
+      end
+    end
+    if gone == 0 then return end
+    count = math.max(0, count - gone)
+    call('HSET', seen, 'count', count)
+  end
+
+  function revive(id, into)
+    if not is_done(id) then return 0 end
+    call('SADD', into, id)
+    undo({id})
+    return 1
+  end
+
+  -- look_through: count the fingerprints of n sets. `at` is where a walk is: the next set, how many fingerprints the sets before it have,
+  -- and, when the walk began, what had happened to tasks, and the count. Gives what is odd; where the walk goes on, '0' at its end; how
+  -- many sets have been looked at; and what the count should be, where it is another one and nothing has happened since the walk began
+  function look_through(at, n)
+    read_seen()
+    local counters, happened = call('HMGET', stats, 'put', 'acked', 'pulled', 'forgotten'), 0
+    for i = 1, 4 do happened = happened + number(counters[i], 0) end
+    local now_is = string.format('%.0f %.0f', happened, count)
+    local from, sum, was = string.match(at, '^(%d+) (%d+) (%d+ %d+)$')
+    from, sum, was = number(from, 0), number(sum, 0), was or now_is
+    local found = from == 0 and odd_ones or {}
+    local sets = half + split
+    local last = math.min(from + n, sets)
+    for set = from, last - 1 do
+      local card = redis.pcall('SCARD', set_of(set))
+      if type(card) == 'number' then sum = sum + card else found[#found + 1] = 'seen:' .. set end
+    end
+    if last < sets then return found, string.format('%.0f %.0f %s', last, sum, was), last - from end
+    if was == now_is and sum ~= count then found[#found + 1] = 'seen count' else sum = nil end
+    return found, '0', math.max(0, last - from), sum
+  end
+
+  -- mend_seen: what look_through() has found odd counts as absent; without the salt, what was done before is not known any more
+  function mend_seen(what, sum)
+    if what == 'seen level' then
+      call('HSET', seen, 'level', level, 'split', split)
+    elseif what == 'seen salt' then
+      salt, prints, highs, there = hash(seen .. time[1] .. time[2]), {}, {}, {}
+      call('HSET', seen, 'salt', salt)
+    elseif what == 'seen count' then
+      count = sum
+      call('HSET', seen, 'count', count)
+    else
+      call('UNLINK', key(what))
+    end
+  end
+end
