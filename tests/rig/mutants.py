@@ -148,7 +148,7 @@ MUTANTS = [
     Mutant(
         "locks never end",
         "lua/claim.lua",
-        "redis.call('PSETEX', locks[i], lease_ms, token)",
+        "redis.call('PSETEX', locks[i], span, token)",
         "redis.call('SET', locks[i], token)",
     ),
     Mutant(
@@ -168,8 +168,8 @@ MUTANTS = [
         "a full server leases without a lock",
         "lua/claim.lua",
         "  for i = 1, #picks do\n    if redis.call('SMOVE', todos, in_progress, picks[i]) == 1 then\n"
-        "      ids[#ids + 1] = picks[i]\n      redis.call('PSETEX', locks[i], lease_ms, token)\n    end\n",
-        "  for i = 1, #picks do\n    redis.pcall('PSETEX', locks[i], lease_ms, token)\n"
+        "      ids[#ids + 1] = picks[i]\n      redis.call('PSETEX', locks[i], span, token)\n    end\n",
+        "  for i = 1, #picks do\n    redis.pcall('PSETEX', locks[i], span, token)\n"
         "    if redis.call('SMOVE', todos, in_progress, picks[i]) == 1 then\n      ids[#ids + 1] = picks[i]\n    end\n",
         [_test("test_core_servers", "a_full_server")],
     ),
