@@ -148,7 +148,7 @@ MUTANTS = [
     Mutant(
         "locks never end",
         "lua/claim.lua",
-        "redis.call('PSETEX', locks[i], lease_ms, token)",
+        "redis.call('PSETEX', locks[i], span, token)",
         "redis.call('SET', locks[i], token)",
     ),
     Mutant(
@@ -168,8 +168,8 @@ MUTANTS = [
         "a full server leases without a lock",
         "lua/claim.lua",
         "  for i = 1, #picks do\n    if redis.call('SMOVE', todos, in_progress, picks[i]) == 1 then\n"
-        "      ids[#ids + 1] = picks[i]\n      redis.call('PSETEX', locks[i], lease_ms, token)\n    end\n",
-        "  for i = 1, #picks do\n    redis.pcall('PSETEX', locks[i], lease_ms, token)\n"
+        "      ids[#ids + 1] = picks[i]\n      redis.call('PSETEX', locks[i], span, token)\n    end\n",
+        "  for i = 1, #picks do\n    redis.pcall('PSETEX', locks[i], span, token)\n"
         "    if redis.call('SMOVE', todos, in_progress, picks[i]) == 1 then\n      ids[#ids + 1] = picks[i]\n    end\n",
         [_test("test_core_servers", "a_full_server")],
     ),
@@ -608,6 +608,49 @@ MUTANTS = [
         "redis.call('HEXISTS', meta, 'converting') == 1 end",
         "false end",
         [_test("test_polite", "whose_client_died")],
+    ),
+    # ---- what an ack does in one step for hosts with one place
+    Mutant(
+        "an ack overlooks the rules of a host",
+        "lua/parts/polite.lua",
+        "own and own[i] or rested",
+        "rested",
+        [_test("test_polite", "places_of_all")],
+    ),
+    Mutant(
+        "an ack passes on a place that another task has",
+        "lua/parts/polite.lua",
+        "sub(text, at) == id and byte(id)",
+        "byte(id)",
+        [_test("test_polite", "another_task_that_has_it")],
+    ),
+    Mutant(
+        "a place that an ack passes on is not told from several",
+        "lua/parts/polite.lua",
+        "if byte(first) == 0 then",
+        "if false then",
+        [_test("test_polite", "begins_with_a_nul")],
+    ),
+    Mutant(
+        "an ack passes the place on to who waits shortest",
+        "lua/parts/polite.lua",
+        "call('ZPOPMIN', key('host:' .. name))[1]",
+        "call('ZPOPMAX', key('host:' .. name))[1]",
+        [POLITE_SCHEDULES],
+    ),
+    Mutant(
+        "a host does not rest after an ack",
+        "lua/parts/polite.lua",
+        "          rests[#rests + 1], rests[#rests + 2] = name, again\n",
+        "",
+        [POLITE_SCHEDULES],
+    ),
+    Mutant(
+        "nobody is told when a host has its turn after an ack",
+        "lua/parts/polite.lua",
+        "    if waits then rouse(now + usual_delay) end\n",
+        "",
+        [POLITE_SCHEDULES],
     ),
     # ---- priorities, and tasks that run once more
     Mutant(

@@ -76,8 +76,7 @@ if #ended > 0 then
   end
   count_up(stats, 'acked', #ended)
   if again_ms >= 0 then count_up(stats, 'again', #ended) end
-  depart(ended, hosts_of(ended), 1, 0)
-  turn()
+  pass_on(ended, 1)
   if recorded and again_ms < 0 then ungroup(ended) end
   if itself then
     rarely('add')(found, given, false, false, priorities)

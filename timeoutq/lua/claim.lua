@@ -73,18 +73,19 @@ if #ids == 0 and not paused then
     picks = others
   end
   if recorded and #picks > 0 then picks, bodies = fit(picks) end
-  local locks = locks_of(picks)
+  -- as text: a server writes out a number anew each time that it is passed on, and Redis is slow at this
+  local locks, span, ends = locks_of(picks), string.format('%.0f', lease_ms), string.format('%.0f', deadline)
   for i = 1, #picks do
     if redis.call('SMOVE', todos, in_progress, picks[i]) == 1 then
       ids[#ids + 1] = picks[i]
-      redis.call('PSETEX', locks[i], lease_ms, token)
+      redis.call('PSETEX', locks[i], span, token)
     end
   end
   if #ids < #picks then bodies = nil end -- each payload stands at the place of its task
   if #ids > 0 then
     local deadlines, tokens = {}, {}
     for i = 1, #ids do
-      deadlines[2 * i - 1], deadlines[2 * i] = deadline, ids[i]
+      deadlines[2 * i - 1], deadlines[2 * i] = ends, ids[i]
       tokens[2 * i - 1], tokens[2 * i] = ids[i], token
     end
     redis.call('ZADD', leases, unpack(deadlines))

@@ -29,7 +29,6 @@ if recorded then
   clear(ids)
 end
 count_up(stats, 'pulled', #ids)
-depart(ids, hosts_of(ids), 1, 0)
-turn()
+pass_on(ids, 1)
 if recorded then ungroup(ids) end
 return {ids, bodies}

@@ -192,8 +192,8 @@ if polite then
   -- one start, or it begins with a colon, or an optional part at its end makes the first try match
   function host_of(id)
     -- nearly all URLs have this form, and their hosts need no change
-    local plain, ends = match(id, '^https?://([a-z0-9.-]*)([/?#]?)')
-    if ends and ends ~= '' and plain ~= '' and byte(plain, -1) ~= 46 then return plain end
+    local plain = match(id, '^https?://([a-z0-9.-]*[a-z0-9-])[/?#]')
+    if plain then return plain end
     any = any or reader()
     return any(id)
   end

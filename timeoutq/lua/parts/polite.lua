@@ -20,7 +20,7 @@ if polite then
   local hosts, slots, resting = key('hosts'), key('slots'), key('resting')
   local groups, policies = key('groups'), key('policies')
   local host_failures = key('host_failures')
-  local call, find, sub, match, inf = redis.call, string.find, string.sub, string.match, math.huge
+  local call, find, sub, match, byte, inf = redis.call, string.find, string.sub, string.match, string.byte, math.huge
   local last_ms = 253402300799000 -- the end of the year 9999, the last that a client can show
 
   -- rule: the whole number that a word says; nil for one that no client writes: it counts as absent
@@ -61,8 +61,8 @@ if polite then
   local function many_of(one)
     local begins = #one.name .. ':' .. one.name
     local cut = #begins
-    while string.byte(begins, cut) == 255 do cut = cut - 1 end
-    one.key, one.last = begins, '(' .. sub(begins, 1, cut - 1) .. string.char(string.byte(begins, cut) + 1)
+    while byte(begins, cut) == 255 do cut = cut - 1 end
+    one.key, one.last = begins, '(' .. sub(begins, 1, cut - 1) .. string.char(byte(begins, cut) + 1)
   end
 
   -- policy_of: delay, per_host, budget, until, flag and reason of a line of `policies`, and whether all of it can be read: an odd
@@ -80,37 +80,39 @@ if polite then
 
   -- load_hosts: read the records of the hosts that this call has not read yet; gives all hosts that it has read, by name
   function load_hosts(names)
-    local fresh = {}
+    local fresh, count, met = {}, 0, #order
     for i = 1, #names do
       local name = names[i]
       if name and not known[name] then
-        known[name] = true
-        fresh[#fresh + 1] = name
+        count = count + 1
+        known[name], fresh[count] = true, name
       end
     end
-    if #fresh == 0 then return known end
+    if count == 0 then return known end
     local held = call('HMGET', slots, unpack(fresh))
     local rests = call('EXISTS', resting) == 1 and call('HMGET', resting, unpack(fresh))
     local own = call('EXISTS', policies) == 1 and call('HMGET', policies, unpack(fresh))
-    for i = 1, #fresh do
-      local name = fresh[i]
-      local one, text = {name = name, held = false, visits = 0}, held[i]
+    for i = 1, count do
+      local name, text = fresh[i], held[i]
+      -- with all fields that a usual visit sets: a field that comes later makes the server build the table anew
+      local one = {name = name, held = false, visits = 0, moved = false, full = false}
       if text then
-        local gap = find(text, ' ', 1, true)
-        local visits = gap and number(sub(text, 1, gap - 1))
+        local visits, at = match(text, '^([^ ]*) ()')
+        visits = number(visits)
         -- from a record that cannot be read, only what `places` holds is known
-        if not visits then gap, text, one.moved = 2, '0 \0', true end
-        one.visits = visits or 0
-        if string.byte(text, gap + 1) == 0 then
+        if not visits then visits, at, text, one.moved = 0, 3, '0 \0', true end
+        one.visits = visits
+        local begins = byte(text, at)
+        if begins == 0 then
           many_of(one)
           one.many = call('ZLEXCOUNT', places, '[' .. one.key, one.last)
           if one.many == 0 then
             one.many, one.moved = nil, true
-          elseif #text > gap + 1 then
-            one.recall = sub(text, gap + 3)
+          elseif #text > at then
+            one.recall = sub(text, at + 2)
           end
-        elseif gap < #text then
-          one.held = sub(text, gap + 1)
+        elseif begins then
+          one.held = sub(text, at)
         end
       end
       if own then
@@ -124,8 +126,7 @@ if polite then
         one.next_ms = number(rests[i])
         cut(one)
       end
-      known[name] = one
-      order[#order + 1] = one
+      known[name], order[met + i] = one, one
     end
     return known
   end
@@ -141,9 +142,10 @@ if polite then
     return one.held == id or one.many and call('ZSCORE', places, one.key .. id) and true or false
   end
 
-  -- take: these tasks have places from now on; a host's only task needs no entry in `places`, only its id in `slots`
-  local function take(one, ids)
-    if #ids == 1 and busy(one) == 0 and string.byte(ids[1]) ~= 0 then
+  -- take: these tasks have places from now on: each `step`th word of `ids`, from the first. A host's only task needs no entry in
+  -- `places`, only its id in `slots`
+  local function take(one, ids, step)
+    if #ids == step and busy(one) == 0 and byte(ids[1]) ~= 0 then
       one.held, one.moved = ids[1], true
       return
     end
@@ -156,12 +158,12 @@ if polite then
       end
     end
     local words = {}
-    for j = 1, #ids do words[2 * j - 1], words[2 * j] = 0, one.key .. ids[j] end
+    for j = 1, #ids, step do words[#words + 1], words[#words + 2] = 0, one.key .. ids[j] end
     one.many = one.many + call('ZADD', places, unpack(words))
   end
 
   function occupy(name, id)
-    take(known[name], {id})
+    take(known[name], {id}, 1)
   end
 
   -- leave: these tasks give up their places; only for a host with several places
@@ -363,19 +365,28 @@ if polite then
 
   -- hand_over: give a host's free places to its waiting tasks; `out` collects these tasks, so that all move in one step
   local function hand_over(one, free, out)
-    local popped, ids = call('ZPOPMIN', key('host:' .. one.name), free), {}
+    local popped, before = call('ZPOPMIN', key('host:' .. one.name), free), left
     for j = 1, #popped, 2 do
-      ids[#ids + 1], out[#out + 1] = popped[j], popped[j]
+      left, out[#out + 1] = left - 1, popped[j]
     end
-    if #ids > 0 then take(one, ids) end
-    left = left - #ids
-    return #ids
+    if before > left then take(one, popped, 2) end
+    return before - left
+  end
+
+  -- enter: these tasks have left their lanes and are ready; they are in `waiting` still
+  local function enter(ids)
+    call('SADD', todos, unpack(ids))
+    call('SREM', waiting, unpack(ids))
+    if call('SCARD', todos) == #ids then
+      call('HSET', stats, 'todos_since', now)
+    end
+    ring()
   end
 
   -- turn: for each loaded host, hand over the tasks that it may have, set its next turn, and write all this down; gives how many
   -- tasks have moved, and whether more are to be moved at once
   function turn()
-    local scores, held, rests, out, soonest, before = {}, {}, {}, {}, inf, left
+    local scores, held, rests, out, soonest, before, count = {}, {}, {}, {}, inf, left, 0
     for i = 1, #order do
       local one = order[i]
       if one.recall then go_on(one) end
@@ -401,31 +412,87 @@ if polite then
         scores[#scores + 1] = score == inf and '+inf' or score
         scores[#scores + 1] = one.name
       end
-      one.full = nil
       if one.moved then
-        held[#held + 1] = one.name
-        held[#held + 1] = one.visits .. ' ' .. (one.many and (one.recall and '\0r' .. one.recall or '\0') or one.held or '')
-        one.moved = nil
+        held[count + 1] = one.name
+        count = count + 2
+        held[count] = one.visits .. ' ' .. (one.many and (one.recall and '\0r' .. one.recall or '\0') or one.held or '')
       end
+      one.full, one.moved = false, false
       if one.rested then
         rests[#rests + 1] = one.name
         rests[#rests + 1] = one.next_ms
         one.rested = nil
       end
     end
-    if #held > 0 then call('HSET', slots, unpack(held)) end
+    if count > 0 then call('HSET', slots, unpack(held)) end
     if #rests > 0 then call('HSET', resting, unpack(rests)) end
     if #scores > 0 then call('ZADD', hosts, unpack(scores)) end
     if soonest < inf then rouse(soonest) end
-    if #out > 0 then
-      call('SADD', todos, unpack(out))
-      call('SREM', waiting, unpack(out))
-      if call('SCARD', todos) == #out then
-        call('HSET', stats, 'todos_since', now)
-      end
-      ring()
-    end
+    if #out > 0 then enter(out) end
     return before - left, soonest <= now
+  end
+
+  -- pass_on_usual: pass_on() for most tasks: the task has the only place of its host, and the host has no rules of its own. What
+  -- happens to such a host needs no record of the host, so it takes half as long. Gives the tasks that are left, and their hosts
+  local function pass_on_usual(ids, names, visited)
+    local asked, begins, left_ids, left_names, odd, odd_names = {}, {}, {}, {}, {}, {}
+    local words, rests, scores, out, count, handed, waits = {}, {}, {}, {}, 0, 0, false
+    for i = 1, #ids do asked[i] = names[i] or '' end
+    local held = call('HMGET', slots, unpack(asked))
+    local rested = usual_delay == 0 and call('EXISTS', resting) == 1 and call('HMGET', resting, unpack(asked))
+    local own = call('EXISTS', policies) == 1 and call('HMGET', policies, unpack(asked))
+    local again = string.format('%.0f', now + usual_delay)
+    for i = 1, #ids do
+      local id, name, text = ids[i], names[i], held[i]
+      local visits, at = match(text or '', '^(%d+) ()')
+      local usual = visits and #visits < 16 and sub(text, at) == id and byte(id) ~= 0
+        and not (known[name] or own and own[i] or rested and rested[i])
+      if usual then
+        -- to write a number as text takes longer than to find the text that another host of this call needed
+        local begin, first = begins[visits], nil
+        if not begin then
+          begin = visits + visited .. ' '
+          begins[visits] = begin
+        end
+        if usual_delay == 0 then
+          first = call('ZPOPMIN', key('host:' .. name))[1]
+          if first then
+            handed = handed + 1
+            out[handed] = first
+            if byte(first) == 0 then odd[#odd + 1], odd_names[#odd + 1], first = first, name, nil end
+          else
+            scores[#scores + 1], scores[#scores + 2] = '+inf', name
+          end
+        else
+          local more = call('EXISTS', key('host:' .. name)) == 1
+          waits = waits or more
+          rests[#rests + 1], rests[#rests + 2] = name, again
+          scores[#scores + 1], scores[#scores + 2] = more and again or '+inf', name
+        end
+        words[count + 1] = name
+        count = count + 2
+        words[count] = begin .. (first or '')
+      else
+        left_ids[#left_ids + 1], left_names[#left_ids + 1] = id, name
+      end
+    end
+    left = left - handed
+    if count > 0 then call('HSET', slots, unpack(words)) end
+    if #rests > 0 then call('HSET', resting, unpack(rests)) end
+    if #scores > 0 then call('ZADD', hosts, unpack(scores)) end
+    if waits then rouse(now + usual_delay) end
+    if handed > 0 then enter(out) end
+    load_hosts(odd_names)
+    for i = 1, #odd do occupy(odd_names[i], odd[i]) end
+    return left_ids, left_names
+  end
+
+  -- pass_on: the visits of these tasks are over, and it is their hosts' turn: depart() and turn() in one
+  function pass_on(ids, visited)
+    local names = hosts_of(ids)
+    if usual_per_host == 1 and left >= #ids then ids, names = pass_on_usual(ids, names, visited) end
+    if #ids > 0 then depart(ids, names, visited, 0) end
+    if #order > 0 then turn() end
   end
 
   -- write_policy: keep the rules of a host

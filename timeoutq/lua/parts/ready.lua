@@ -13,8 +13,9 @@
 -- block     no more visits of a host before a time
 -- withdraw  tasks have been taken out of the queue; `where` has the letters of the states that held them
 -- turn      give their turns to the hosts that this call has met
+-- pass_on   depart() and turn() in one, for visits that did not fail
 local polite = has('politeness')
-local waiting, hosts_of, entry, ready, arrive, depart, block, withdraw, turn
+local waiting, hosts_of, entry, ready, arrive, depart, block, withdraw, turn, pass_on
 
 -- regroup: keep the host with which tasks were put, on every queue, for turns that begin later; ungroup: forget this host
 local function regroup(ids, group)
@@ -42,7 +43,7 @@ end
 if not polite then
   local nobody = {}
   local function nothing() end
-  ready, depart, block, withdraw, turn = at_once, nothing, nothing, nothing, nothing
+  ready, depart, block, withdraw, turn, pass_on = at_once, nothing, nothing, nothing, nothing, nothing
 
   function hosts_of() return nobody end
   function entry() return todos end
