@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import count, cycle
@@ -52,6 +52,12 @@ MOST_LAG = 0.8
 
 UNDONE = frozenset({"lost", "twice", "overlap", "uncaused", "stale", "unasked", "undone"})
 """What a failover may do to a queue that is not durable."""
+
+SHOWN = {
+    "lost": "lost", "twice": "twice", "overlap": "overlaps", "uncaused": "handed out without a cause",
+    "fence": "repeated or shrunken fences",
+}  # fmt: skip
+"""The violations that stand in the table also when there are none, and their names there."""
 
 LATE = 2.0
 """How much longer than its deadline a call may take on a busy machine, seconds."""
@@ -118,29 +124,35 @@ class Faults:
     def __init__(self, cluster: Cluster, wanted: Wanted, rng: random.Random) -> None:
         """Take the kinds of faults in turn."""
         self.cluster, self._lag, self._rng = cluster, wanted.lag, rng
-        self._kinds = cycle(wanted.faults)
         # Redis 7 moves slots key by key only
-        self._ways = cycle(["by keys", "whole"] if wanted.server == "valkey" else ["by keys"])
+        moves = ["move by keys", "move whole"] if wanted.server == "valkey" else ["move by keys"]
+        self.kinds = [kind for each in wanted.faults for kind in (moves if each == "move" else [each])]
+        self._turn = cycle(self.kinds)
         self.done: list[Fault] = []
 
-    def next(self, queues: Sequence[str]) -> Iterator[str]:
-        """Do the next fault: gives at first the queues that it may disturb, and then nothing more."""
-        kind, name = next(self._kinds), self._rng.choice(queues)
+    def do_next(self, rounds: Mapping[str, Round]) -> None:
+        """Do the next fault, and write it into the histories of the queues that it may disturb."""
+        kind, name = next(self._turn), self._rng.choice(list(rounds))
         home = self.cluster.primary_of(slot_of(name))
         (replica, *_) = self.cluster.replicas_of(home)
+        disturbed = list(rounds)  # a cluster that lacks a primary refuses all commands
+        if kind == "manual":
+            disturbed = [each for each in rounds if self.cluster.primary_of(slot_of(each)) is home]
+        elif kind != "kill":
+            disturbed = [name]
         fault = Fault(kind, time.monotonic_ns())
         self.done.append(fault)
-        if kind == "move":
-            fault.kind = f"move {next(self._ways)}"
-            yield name
-            self._move(name, home, whole=fault.kind.endswith("whole"))
-        elif kind == "manual":
-            yield from (each for each in queues if self.cluster.primary_of(slot_of(each)) is home)
+        for each in disturbed:
+            rounds[each].history.say("fault")
+        if kind == "manual":
             self.cluster.fail_over(replica)
-        else:
-            yield from queues  # a cluster that lacks a primary refuses all commands
+        elif kind == "kill":
             self._kill(home, replica)
+        else:
+            self._move(name, home, whole=kind == "move whole")
         fault.whole = time.monotonic_ns()
+        for each in disturbed:
+            rounds[each].history.say("whole")
 
     def _move(self, name: str, home: ClusterNode, *, whole: bool) -> None:
         slot = slot_of(name)
@@ -229,12 +241,11 @@ class Outcome:
                 f"{row.whole_after:>10.1f} s"
                 for name, row in self.rows.items()
             ),
-            f"durable {self.wanted.durable}, lag {self.wanted.lag:g} s, seed {self.wanted.seed}: {total.leases:,} leases, "
-            f"{total.kills:,} processes killed; handed out again: {causes or 'none'}",
+            f"durable {self.wanted.durable}, lag {self.wanted.lag:g} s, seed {self.wanted.seed}",
+            f"{total.leases:,} leases, {total.kills:,} processes killed; handed out again: {causes or 'none'}",
             f"calls that ended in an error: {errors or 'none'}; drained {self.drained_after:.1f} s after the load",
-            f"accepted {total.totals.acknowledged:,}: lost {kinds.get('lost', 0):,}, twice {kinds.get('twice', 0):,}, "
-            f"overlaps {kinds.get('overlap', 0):,}, without a cause {kinds.get('uncaused', 0):,}, "
-            f"fences {kinds.get('fence', 0):,}",
+            f"accepted {total.totals.acknowledged:,}; "
+            + ", ".join(f"{name} {kinds.get(kind, 0):,}" for kind, name in SHOWN.items()),
             *(f"  {text}" for text in total.violations[:20]),
         ]
         if self.broken:
@@ -260,7 +271,7 @@ class Trial:
             place = folder / name
             place.mkdir()
             plan = Plan(
-                cluster.url, name, str(place), wanted.lease, 0.03, ready=60, losses=0.005, durable=wanted.durable
+                cluster.url, name, str(place), wanted.lease, yields=0.03, losses=0.0, ready=60, durable=wanted.durable
             )
             kinds = [KINDS[(3 * number + i) % len(KINDS)] for i in range(3)]
             ward: Any = Ward(nursery, ended)
@@ -304,18 +315,12 @@ class Trial:
 
     def _disturb(self, until: float) -> None:
         self._tick_at = self._strike_at = time.monotonic()
-        rounds = len(set(self.wanted.faults)) + ("move" in self.wanted.faults and self.wanted.server == "valkey")
-        self._go_on(0.5)
-        while (len(self.faults.done) < rounds) if self.wanted.once else time.monotonic() < until:
-            doing = self.faults.next(list(self.rounds))
-            struck = []
-            for name in doing:
-                self.rounds[name].history.say("fault")
-                struck.append(name)
-            for name in struck:
-                self.rounds[name].history.say("whole")
-            if not self._go_on(self.rng.uniform(*GAP)):
-                return
+        goes_on = self._go_on(GAP[1])
+        while goes_on and (
+            len(self.faults.done) < len(self.faults.kinds) if self.wanted.once else time.monotonic() < until
+        ):
+            self.faults.do_next(self.rounds)
+            goes_on = self._go_on(self.rng.uniform(*GAP))
 
     def _go_on(self, least: float) -> bool:
         """Watch the processes for a while, until each queue has got on; say whether they all did."""
@@ -396,7 +401,7 @@ class Trial:
                 milliseconds, error = event.answer.split(" ", 1)
                 row.longest_call = max(row.longest_call, int(milliseconds) / 1000)
                 row.refused += bool(error)
-                errors[error] += bool(error)
+                errors[error.partition(":")[0]] += bool(error)
         self.outcome.errors = {name: number for name, number in errors.items() if number}
 
 
@@ -415,6 +420,7 @@ def trial(wanted: Wanted, folder: Path | None = None, say: Callable[[str], objec
     with ExitStack() as stack:
         nursery = Nursery()
         stack.callback(nursery.close)
+        signal.signal(signal.SIGTERM, _interrupted)  # so that what was started ends; the children do not inherit this
         home = stack.enter_context(_kept(folder))
         binary = valkey() if wanted.server == "valkey" else REDIS
         assert binary, "no redis-server on this machine: apt-get install redis-server"
@@ -451,7 +457,6 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error(f"--lag is {MOST_LAG:g} s at most: the nodes must not take the replica for gone")
     if given.lag and "kill" not in faults:
         parser.error("--lag is for --faults kill")
-    signal.signal(signal.SIGTERM, _interrupted)  # so that what was started ends
     seed = secrets.randbits(32) if given.seed is None else given.seed
     wanted = Wanted(
         faults, given.seconds, given.once, given.durable, given.lag, given.queues, given.lease, given.server, seed

@@ -327,7 +327,7 @@ class _Judge:
                 continue
             if call.what == "acked":
                 self.blame(
-                    "twice",
+                    "undone",
                     f"{one.task}: the ack of {one.token} was accepted, but {other.token} was given it afterwards",
                 )
             elif call.what == "extended":
@@ -447,7 +447,8 @@ class _Judge:
 
     def _unanswered_claims(self) -> list[Event]:
         told = {event.token for event in (*self.of_kind["granted"], *self.of_kind["nothing"])}
-        asked = {event.token: event for event in self.of_kind["claim"]}
+        # the last sending may ask for no more than what an earlier one took, to give it back
+        asked = {event.token: event for event in self.of_kind["claim"] if event.fence}
         return [event for token, event in asked.items() if token not in told]
 
 

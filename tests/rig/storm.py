@@ -247,7 +247,7 @@ class Tap:
     def called(self, seconds: float, error: BaseException | None) -> None:
         """Write down a call that took long, or ended in an error of the server."""
         if seconds > LONG or isinstance(error, Unavailable):
-            what = type(error).__name__ if error is not None else ""
+            what = "" if error is None else f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             self.history.say("call", answer=f"{seconds * 1000:.0f} {what}")
 
     def _is_confirmed(self, commands: Sequence[Command], replies: Sequence[Any]) -> bool:
