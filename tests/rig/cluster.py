@@ -33,7 +33,7 @@ from typing import Any
 from tests.rig.history import Event, read
 from tests.rig.nodes import QUICK, Cluster
 from tests.rig.servers import REDIS, valkey
-from tests.rig.storm import TICK, Nursery, Plan, Report, Round, seconds_of
+from tests.rig.storm import BUGS, TICK, Nursery, Plan, Report, Round, seconds_of
 from timeoutq import Queue
 from timeoutq.cluster import slot_of
 from timeoutq.embedded_cluster import ClusterNode
@@ -107,6 +107,8 @@ class Wanted:
     lease: float = 2.0
     server: str = "valkey"
     seed: int = 1
+    bug: str = ""
+    """A mistake of `storm.py` in a script of the workers and clients."""
 
 
 @dataclass(slots=True)
@@ -271,7 +273,15 @@ class Trial:
             place = folder / name
             place.mkdir()
             plan = Plan(
-                cluster.url, name, str(place), wanted.lease, yields=0.03, losses=0.0, ready=60, durable=wanted.durable
+                cluster.url,
+                name,
+                str(place),
+                wanted.lease,
+                yields=0.03,
+                losses=0.0,
+                ready=60,
+                bug=wanted.bug,
+                durable=wanted.durable,
             )
             kinds = [KINDS[(3 * number + i) % len(KINDS)] for i in range(3)]
             ward: Any = Ward(nursery, ended)
@@ -446,6 +456,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--lease", type=float, default=2.0, help="the length of a worker's lease, seconds")
     parser.add_argument("--server", choices=("valkey", "redis"), default="valkey")
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--bug", choices=sorted(BUGS), default="", help="a mistake that has to be found")
     parser.add_argument("--expect-losses", action="store_true", help="end with 1 if nothing was lost or done twice")
     parser.add_argument("--folder", type=Path, help="keep histories and logs here, whatever the verdict is")
     parser.add_argument("--json", action="store_true")
@@ -459,7 +470,16 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error("--lag is for --faults kill")
     seed = secrets.randbits(32) if given.seed is None else given.seed
     wanted = Wanted(
-        faults, given.seconds, given.once, given.durable, given.lag, given.queues, given.lease, given.server, seed
+        faults,
+        given.seconds,
+        given.once,
+        given.durable,
+        given.lag,
+        given.queues,
+        given.lease,
+        given.server,
+        seed,
+        given.bug,
     )
     try:
         outcome = trial(wanted, given.folder, _say)

@@ -307,7 +307,9 @@ def test_who_meets_a_server_late_and_without_its_scripts_still_gives_them_to_it(
         assert "script|load" in str(result)
 
 
-def test_who_meets_a_server_without_scripts_when_the_time_is_over_may_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_meets_a_server_without_scripts_when_the_time_is_over_may_try_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As after a failover that took as long as a call may take."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
