@@ -217,8 +217,8 @@ class Tap:
                 continue
             if verb == "claim" and len(reply) == 3:
                 add("nothing", "", token=token)
-            elif not confirmed and verb != "extend":
-                continue  # nobody is told
+            elif (not confirmed and verb != "extend") or (verb == "claim" and int(args[0]) == 0):
+                continue  # nobody is told; what such a claim took is given back
             elif verb == "claim":
                 now, deadline, fence, ids = reply[:4]
                 self._told.update((_text(id), token) for id in ids)
@@ -251,11 +251,11 @@ class Tap:
             self.history.say("call", answer=f"{seconds * 1000:.0f} {what}")
 
     def _is_confirmed(self, commands: Sequence[Command], replies: Sequence[Any]) -> bool:
-        waits = [
-            reply for command, reply in zip(commands, replies, strict=True)
-            if command[0] == "WAIT" and isinstance(reply, int)
-        ]  # fmt: skip
-        return max(waits, default=0) >= self.plan.durable
+        said = {str(command[0]): reply for command, reply in zip(commands, replies, strict=True)}
+        if "WAIT" in said:
+            return isinstance(said["WAIT"], int) and said["WAIT"] >= self.plan.durable
+        # a client that asks with this very call whether the queue is durable does not believe the reply yet
+        return "HMGET" not in said or not self.plan.durable
 
     def _parse(self, command: Command) -> tuple[str, str, Sequence[Argument]]:
         if command[0] != b"EVALSHA":
