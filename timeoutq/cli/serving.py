@@ -320,14 +320,18 @@ def server(
             "and give other commands its address in TIMEOUTQ_URL"
         ) from error
     kept = f"its data is kept in {directory.absolute()}" if directory else "its data is deleted when it ends"
-    with made as running, suppress(KeyboardInterrupt):
-        typer.echo(running.url)
-        if isinstance(running, EmbeddedServer):
-            say(f"Valkey listens at {running.url}, {kept}; Ctrl-C or SIGTERM ends it")
-            _, status = os.waitpid(running.pid or 0, 0)
-            stop(SERVER, f"the server ended with status {status}; its log is in {running.directory}")
-        _tell_cluster(running, kept)
-        _watch_nodes(running)
+    try:
+        with suppress(KeyboardInterrupt):
+            typer.echo(made.url)
+            if isinstance(made, EmbeddedCluster):
+                _tell_cluster(made, kept)
+                _watch_nodes(made)
+            say(f"Valkey listens at {made.url}, {kept}; Ctrl-C or SIGTERM ends it")
+            while made.pid:
+                _, status = os.waitpid(made.pid, 0)
+                stop(SERVER, f"the server ended with status {status}; its log is in {made.directory}")
+    finally:
+        made.stop()
 
 
 def _primaries_and_replicas(word: str) -> tuple[int, int]:
@@ -354,11 +358,12 @@ def _tell_cluster(cluster: EmbeddedCluster, kept: str) -> None:
     say(f"to look at it: redis-cli -p {cluster.nodes[0].port} cluster nodes")
 
 
-def _watch_nodes(cluster: EmbeddedCluster) -> None:
-    running = {node.pid: node for node in cluster.nodes if node.pid}
-    while running:
-        pid, status = os.waitpid(-1, 0)
-        node = running.pop(pid, None)
-        if node is not None and node.pid is None:  # whoever asks for the pid ends the node's watcher, too
-            say(f"the node {node.place} ended with status {status}; {len(running)} nodes are left")
+def _watch_nodes(cluster: EmbeddedCluster) -> NoReturn:
+    left = list(cluster.nodes)
+    while left:
+        for node in [node for node in left if node.pid is None]:
+            left.remove(node)
+            say(f"the node {node.place} has ended, its log is in {node.directory}; nodes that are left: {len(left)}")
+        if left:
+            os.waitpid(-1, 0)
     stop(SERVER, "all nodes of the cluster have ended")
