@@ -22,19 +22,21 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import count, cycle
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import redis
+
 from tests.rig.history import Event, read
 from tests.rig.nodes import QUICK, Cluster
 from tests.rig.servers import REDIS, valkey
 from tests.rig.storm import BUGS, TICK, Nursery, Plan, Report, Round, seconds_of
-from timeoutq import Queue
+from timeoutq import Queue, Unavailable
 from timeoutq.cluster import slot_of
 from timeoutq.embedded_cluster import ClusterNode
 
@@ -329,7 +331,12 @@ class Trial:
         while goes_on and (
             len(self.faults.done) < len(self.faults.kinds) if self.wanted.once else time.monotonic() < until
         ):
-            self.faults.do_next(self.rounds)
+            try:
+                self.faults.do_next(self.rounds)
+            except (AssertionError, Unavailable, redis.RedisError) as error:
+                kind = self.faults.done[-1].kind
+                self.outcome.total.blame("stuck", f"after the fault {kind!r} the cluster is not whole again: {error!r}")
+                return
             goes_on = self._go_on(self.rng.uniform(*GAP))
 
     def _go_on(self, least: float) -> bool:
@@ -415,13 +422,6 @@ class Trial:
         self.outcome.errors = {name: number for name, number in errors.items() if number}
 
 
-@contextmanager
-def _kept(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-    yield given or Path(tempfile.mkdtemp(prefix="timeoutq-cluster-"))
-
-
 def trial(wanted: Wanted, folder: Path | None = None, say: Callable[[str], object] = lambda _: None) -> Outcome:
     """Start a cluster, and try it. This process forks, so it must have no thread and no connection.
 
@@ -431,7 +431,8 @@ def trial(wanted: Wanted, folder: Path | None = None, say: Callable[[str], objec
         nursery = Nursery()
         stack.callback(nursery.close)
         signal.signal(signal.SIGTERM, _interrupted)  # so that what was started ends; the children do not inherit this
-        home = stack.enter_context(_kept(folder))
+        home = folder or Path(tempfile.mkdtemp(prefix="timeoutq-cluster-"))
+        home.mkdir(parents=True, exist_ok=True)
         binary = valkey() if wanted.server == "valkey" else REDIS
         assert binary, "no redis-server on this machine: apt-get install redis-server"
         cluster = stack.enter_context(Cluster(3, 3, node_timeout_ms=QUICK, binary=binary))

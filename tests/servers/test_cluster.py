@@ -69,10 +69,11 @@ def test_a_task_goes_its_way(queue: Any) -> None:
 
 def test_the_url_of_one_node_is_enough(cluster: Cluster, name: str) -> None:
     for node in cluster.nodes:
-        with Queue(name, f"redis+cluster://{node.place}") as queue:
-            queue.put(node.place)
-    assert queue.stats().todos == 6
-    queue.purge()
+        with Queue(name, f"redis+cluster://{node.place}") as one:
+            one.put(node.place)
+    with Queue(name, cluster.url) as queue:
+        assert queue.stats().todos == 6
+        queue.purge()
 
 
 def test_each_queue_is_where_its_slot_is(cluster: Cluster) -> None:
