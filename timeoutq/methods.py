@@ -25,7 +25,7 @@ from timeoutq.sending import Flow, Talk
 def put(talk: Talk, tasks: tuple[Tasks, ...], how: How, durable: int) -> Flow[Outcome]:
     """Put tasks."""
     calls = talk.operations.put(tasks, talk.nonce, how)
-    return sending.answers(talk, calls, _replicas(durable))
+    return sending.answers(talk, calls, replicas(durable))
 
 
 def later(
@@ -38,10 +38,11 @@ def later(
 ) -> Flow[Outcome]:
     """Schedule tasks."""
     calls = talk.operations.schedule(tasks, talk.nonce, at=at, after=after, how=how)
-    return sending.answers(talk, calls, _replicas(durable))
+    return sending.answers(talk, calls, replicas(durable))
 
 
-def _replicas(durable: object) -> int:
+def replicas(durable: object) -> int:
+    """Check how many replicas are to confirm tasks."""
     return arguments.count(durable, "durable", low=0, high=100)
 
 
@@ -121,13 +122,13 @@ def fail(
 ) -> Flow[Answer | Outcome]:
     """Fail one lease, or many."""
     leases = arguments.leases(lease)
-    retries = _retries(talk, leases, error, retry_in, give_up)
+    waits = retries(talk, leases, error, retry_in, give_up)
     text, trace = arguments.error_text(error), tracebacks.trace(error)
-    calls = talk.operations.fail(leases, retries, [text] * len(leases), [trace] * len(leases))
+    calls = talk.operations.fail(leases, waits, [text] * len(leases), [trace] * len(leases))
     return _end(talk, lease, leases, calls)
 
 
-def _retries(
+def retries(
     talk: Talk, leases: Sequence[Lease], error: BaseException | str, retry_in: float | None, give_up: bool
 ) -> list[int]:
     """Give for each lease the ms until the next attempt; -1 if there is to be none."""
@@ -204,14 +205,15 @@ def configure(talk: Talk, keep_done: object, max_crashes: object, politeness: ob
 
 def drained(talk: Talk, before: float | datetime | None) -> Flow[bool]:
     """Say whether the queue is drained."""
-    return flows.drained(talk, _before_ms(before))
+    return flows.drained(talk, before_ms(before))
 
 
 def wait_drained(talk: Talk, timeout: float | None, before: float | datetime | None) -> Flow[bool]:
     """Wait until the queue is drained."""
     seconds = None if timeout is None else arguments.seconds(timeout, "timeout")
-    return flows.wait_drained(talk, seconds, _before_ms(before))
+    return flows.wait_drained(talk, seconds, before_ms(before))
 
 
-def _before_ms(before: float | datetime | None) -> int | None:
+def before_ms(before: float | datetime | None) -> int | None:
+    """Give the time before which scheduled tasks count, ms; None for all of them."""
     return None if before is None else int(arguments.due(before, None))

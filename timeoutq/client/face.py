@@ -13,12 +13,12 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
-from timeoutq import arguments
+from timeoutq import arguments, flows
 from timeoutq.connection import Server
 from timeoutq.model import Politeness
 from timeoutq.operations import Operations
 from timeoutq.retry import Retries, RetryPolicy
-from timeoutq.sending import ServerClock, Talk, Terms
+from timeoutq.sending import Flow, ServerClock, Talk, Terms
 
 
 class Face:
@@ -100,6 +100,14 @@ class Face:
     def retry(self) -> RetryPolicy:
         """When a failed task is tried again."""
         return self.talk.terms.retry
+
+    def _opening(self) -> Flow[None]:
+        """Check the server, and write the settings of the queue."""
+        return flows.opening(self.talk, self._settings, self.allow_eviction)
+
+    def _is_open(self) -> bool:
+        """Say whether the next flow may do without another opening."""
+        return True
 
     def _prepare(self) -> None:
         """Prepare what the driver needs besides the settings."""
