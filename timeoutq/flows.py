@@ -44,7 +44,7 @@ from timeoutq.sending import (
     settle,
     tell_time,
 )
-from timeoutq.troubles import is_hopeless
+from timeoutq.troubles import IS_SHARDED, is_hopeless
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +52,17 @@ log = logging.getLogger(__name__)
 def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
     """Meet the server: refuse one that evicts, learn its time, write the settings that the caller gave."""
     began = time.monotonic()
-    while isinstance(reply := (yield Send([("TIME",), ("INFO", "memory")], talk.at)), BaseException):
+    commands = [("TIME",), ("INFO", "memory"), ("HGET", talk.operations.key("meta"), "schema")]
+    while isinstance(reply := (yield Send(commands, talk.at)), BaseException):
         # a server that does not answer cannot be checked: the next call checks it
         if is_hopeless(reply) or time.monotonic() - began > talk.deadline * LAST_START:
             raise talk.server.explain(reply)
         yield a_moment()
     if isinstance(reply, list):
-        moment, memory = cast("Any", reply)
+        moment, memory, schema = cast("Any", reply)
         tell_time(talk, moment, began)
+        if isinstance(schema, bytes) and schema.startswith(b"s"):
+            raise InvalidInput(f"{talk.operations.name}: {IS_SHARDED}")
         policy = eviction_policy(memory)
         if policy not in (None, "noeviction") and not allow_eviction:
             raise UnsafeServer(

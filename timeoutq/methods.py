@@ -56,17 +56,17 @@ class Claim:
         """Check what the caller passed."""
         terms = talk.terms
         self._talk = talk
-        self._n = arguments.count(n, high=BATCH)
-        self._timeout_ms = terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout)
-        self._max_runtime_ms = (
+        self.n = arguments.count(n, high=BATCH)
+        self.timeout_ms = terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout)
+        self.max_runtime_ms = (
             terms.max_runtime_ms if max_runtime is None else arguments.timeout_ms(max_runtime, "max_runtime")
         )
-        self._wait = arguments.seconds(wait, "wait")
+        self.wait = arguments.seconds(wait, "wait")
         self._token = b""
 
     def flow(self) -> Flow[list[Lease]]:
         """Claim."""
-        return flows.claim(self._talk, self._n, self._timeout_ms, self._max_runtime_ms, self._wait, self._nonce)
+        return flows.claim(self._talk, self.n, self.timeout_ms, self.max_runtime_ms, self.wait, self._nonce)
 
     def _nonce(self) -> bytes:
         self._token = self._talk.nonce()
@@ -80,7 +80,7 @@ class Claim:
     def give_back(self) -> Flow[None]:
         """Release what the last call of the claim took, if the server answers at once."""
         talk = self._talk
-        call = talk.operations.claim(self._token, 0, self._timeout_ms, self._max_runtime_ms)
+        call = talk.operations.claim(self._token, 0, self.timeout_ms, self.max_runtime_ms)
         with suppress(TimeoutqError):
             yield from flows.give_back(talk, call, int(talk.deadline * 1000))
 

@@ -9,13 +9,14 @@ import os
 import re
 import secrets
 import socket
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import count
 from typing import Any
 
 from timeoutq import arguments, flows
 from timeoutq.connection import Server
-from timeoutq.model import Politeness
+from timeoutq.model import Lease, Outcome, Politeness
 from timeoutq.operations import Operations
 from timeoutq.retry import Retries, RetryPolicy
 from timeoutq.sending import Flow, ServerClock, Talk, Terms
@@ -100,6 +101,10 @@ class Face:
     def retry(self) -> RetryPolicy:
         """When a failed task is tried again."""
         return self.talk.terms.retry
+
+    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
+        """Give the flow that extends leases by the usual timeout; a keeper and a heartbeat carry it out."""
+        return flows.extend_many(self.talk, leases, self.talk.terms.timeout_ms)
 
     def _opening(self) -> Flow[None]:
         """Check the server, and write the settings of the queue."""
