@@ -23,6 +23,7 @@ begins with what it is for.
     words        errors exit_codes model standing arguments text telling retry tracebacks durations
     a verb       scripts calls replies operations rights
     the server   address troubles deadlines patience names connection link cluster embedded
+                 embedded_cluster
     a call       sending flows reads methods repairs why rooms hosts heartbeat keeper client directory
     the worker   machine handlers found lifespan signals unending forks loopwatch cleaner refusals worker
     processes    endings roster ledger process supervisor

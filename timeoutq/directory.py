@@ -86,9 +86,7 @@ def _stats(queue: Queue, found: Sequence[str]) -> list[Stats | TimeoutqError]:
     if not talk.server.nodes:
         return queue.run(sending.settle(talk, [Operations(name).stats() for name in found]))
     # in a cluster, each queue has a slot of its own
-    return [
-        queue.run(sending.settle(replace(talk, at=slot_of(name)), [Operations(name).stats()]))[0] for name in found
-    ]
+    return [queue.run(sending.settle(replace(talk, at=slot_of(name)), [Operations(name).stats()]))[0] for name in found]
 
 
 def starting_with(queue: Queue, beginning: str, seconds: float) -> list[str]:

@@ -42,6 +42,7 @@ _PORT_TRIES = 20
 _SOCKET_PATH = 100
 _STAMP = re.compile(r"\d+:[A-Z] \d+ \w+ \d{4} [\d:.]+ [-.*#] ")
 """What stands before the words of a line in a server's log: its pid and role, the time, the level."""
+_TAKEN = re.compile(r"Failed listening on port (\d+)")
 
 # the server is a session of its own, so that Ctrl-C reaches the workers and not it; this shell waits for the end of a
 # pipe that only this process holds open, which comes also when this process is killed with -9
@@ -50,6 +51,9 @@ _WATCHER = 'read -r _; kill -"$1" "$2" 2>/dev/null; [ -z "$3" ] || rm -rf -- "$3
 
 class EmbeddedServer:
     """A Valkey server of this process's own; `with EmbeddedServer() as server: Queue("crawl", server.url)`."""
+
+    _place = "port"
+    """What a caller may change if the port is taken."""
 
     def __init__(
         self,
@@ -121,6 +125,22 @@ class EmbeddedServer:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4000))
             return file.read().decode("utf-8", "replace").strip()
         return ""
+
+    def ask(self, *commands: str) -> bytes:
+        """Give the server's replies to commands, as bytes of RESP2; `b""` if nothing answers at its address."""
+        words, greeting = [*commands, "QUIT"], b""
+        if "requirepass" in self._config:
+            words.insert(0, f"AUTH {quoted(str(self._config['requirepass']))}")
+            greeting = b"+OK\r\n"
+        with socket.socket(_socket_family if self._unix else socket.AF_INET) as link, suppress(OSError):
+            link.settimeout(1.0)
+            link.connect(str(self._socket) if self._unix else ("127.0.0.1", self.port or 0))
+            link.sendall("".join(f"{word}\r\n" for word in words).encode())
+            said = b""
+            while piece := link.recv(65_536):
+                said += piece
+            return said.removeprefix(greeting).removesuffix(b"+OK\r\n")
+        return b""
 
     def __enter__(self) -> Self:
         return self.start()
@@ -207,7 +227,7 @@ class EmbeddedServer:
         tries = 1 if self._unix or self.port is not None else _PORT_TRIES
         for left in reversed(range(tries)):
             if tries > 1:
-                self.port = _free_port()
+                self._take_ports()
             with (home / "server.log").open("wb") as log:
                 process = subprocess.Popen(  # noqa: S603  # the server that we found or were given
                     [binary, "-"],
@@ -231,8 +251,13 @@ class EmbeddedServer:
             if left and "ddress already in use" in said:
                 continue  # somebody took the free port before the server did
             if "ddress already in use" in said and not self._unix:
-                raise Unavailable(f"port {self.port} is in use: stop what listens there, or take another port")
+                found = _TAKEN.search(said)
+                port = found[1] if found else self.port
+                raise Unavailable(f"port {port} is in use: stop what listens there, or take another {self._place}")
             raise Unavailable(f"the embedded server {binary} did not start; it said: {_reason(said)}")
+
+    def _take_ports(self) -> None:
+        self.port = _free_port()
 
     def _settings(self, home: Path) -> str:
         settings: dict[str, Setting] = {
@@ -240,15 +265,15 @@ class EmbeddedServer:
             "appendonly": self._kept is not None,
             "bind": "127.0.0.1",
             "daemonize": False,
-            "dir": _quoted(str(home)),
+            "dir": quoted(str(home)),
             "maxmemory-policy": "noeviction",
             "port": 0 if self._unix else self.port or 0,
             "save": '""',
-            **({"unixsocket": _quoted(str(self._socket)), "unixsocketperm": 700} if self._unix else {}),
+            **({"unixsocket": quoted(str(self._socket)), "unixsocketperm": 700} if self._unix else {}),
             **self._config,
         }
         if "requirepass" in self._config:
-            settings["requirepass"] = _quoted(str(self._config["requirepass"]))
+            settings["requirepass"] = quoted(str(self._config["requirepass"]))
         words = {True: "yes", False: "no"}
         return "".join(
             f"{name} {words[value] if isinstance(value, bool) else value}\n" for name, value in settings.items()
@@ -289,28 +314,14 @@ class EmbeddedServer:
         deadline, pause = time.monotonic() + START_TIMEOUT, 0.002
         mine = b"process_id:%d\r" % process.pid
         while process.poll() is None and time.monotonic() < deadline:
-            said = self._ask()
-            if (mine in said and said.endswith(b"+PONG\r\n+OK\r\n")) or said.startswith((b"-NOAUTH", b"-NOPERM")):
+            said = self.ask("INFO server", "PING")
+            if (mine in said and said.endswith(b"+PONG\r\n")) or said.startswith((b"-NOAUTH", b"-NOPERM")):
                 return True
             if b"-LOADING" in said:
                 deadline = time.monotonic() + START_TIMEOUT
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
         return False
-
-    def _ask(self) -> bytes:
-        words = ["INFO server", "PING", "QUIT"]
-        if "requirepass" in self._config:
-            words.insert(0, f"AUTH {_quoted(str(self._config['requirepass']))}")
-        with socket.socket(_socket_family if self._unix else socket.AF_INET) as link, suppress(OSError):
-            link.settimeout(1.0)
-            link.connect(str(self._socket) if self._unix else ("127.0.0.1", self.port))
-            link.sendall("".join(f"{word}\r\n" for word in words).encode())
-            said = b""
-            while piece := link.recv(65_536):
-                said += piece
-            return said.removeprefix(b"+OK\r\n")
-        return b""
 
 
 def _find_binary(given: str | os.PathLike[str] | None) -> str:
@@ -347,6 +358,7 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _quoted(word: str) -> str:
+def quoted(word: str) -> str:
+    """Write a word as valkey.conf takes it, whatever letters it has."""
     plain = set(range(32, 127)) - set(b'"\\')
     return '"' + "".join(chr(byte) if byte in plain else f"\\x{byte:02x}" for byte in os.fsencode(word)) + '"'

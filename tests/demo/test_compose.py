@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import inspect
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import redis
 import yaml
 
 from demo.course import members
 from demo.processes import free_port
 from demo.site import expected
+from tests.rig.servers import redis_server
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, State, Worker
 from timeoutq.cli.reading import seconds
@@ -24,6 +30,7 @@ from timeoutq.embedded import EmbeddedServer
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
 SERVICES: dict[str, Any] = COMPOSE["services"]
+NODES = [f"node-{number}" for number in range(1, 7)]
 
 
 def test_the_readme_counts_the_services_that_there_are() -> None:
@@ -32,7 +39,8 @@ def test_the_readme_counts_the_services_that_there_are() -> None:
         name.removesuffix("s") if count else name: int(count or 1)
         for count, name in re.findall(r"(?:(\d+) )?(\w+)[,.]", line.partition("services:")[2])
     }
-    assert told == {name: service.get("deploy", {}).get("replicas", 1) for name, service in SERVICES.items()}
+    always = {name: service for name, service in SERVICES.items() if "profiles" not in service}
+    assert told == {name: service.get("deploy", {}).get("replicas", 1) for name, service in always.items()}
 
 
 def test_what_a_service_waits_for_can_come() -> None:
@@ -41,6 +49,8 @@ def test_what_a_service_waits_for_can_come() -> None:
             assert how["condition"] != "service_healthy" or "healthcheck" in SERVICES[other], (name, other)
         for volume in service.get("volumes", []):
             assert volume.partition(":")[0] in COMPOSE["volumes"], name
+        for network in service.get("networks", []):
+            assert network in COMPOSE["networks"], name
 
 
 def test_a_worker_may_drain_before_docker_kills_it() -> None:
@@ -116,3 +126,62 @@ def test_every_command_runs_as_a_plain_process_and_the_crawl_finishes(tmp_path: 
                 if process.poll() is None:
                     process.kill()
                     process.wait()
+
+
+def test_the_nodes_of_the_cluster_run_as_plain_processes_and_are_joined_once(tmp_path: Path) -> None:
+    redis_server()
+    assert [name for name, service in SERVICES.items() if "profiles" in service] == [*NODES, "cluster"]
+    assert SERVICES["cluster"]["depends_on"].keys() == set(NODES)
+    # each node has an address of its own there, and here a port; its bus is 10,000 above
+    ports = {name: free_port_with_bus() for name in NODES}
+    addresses = {name: f"{SERVICES[name]['networks']['cluster']['ipv4_address']}:6379" for name in NODES}
+
+    def join() -> str:
+        words = [str(word) for word in SERVICES["cluster"]["command"]]
+        for name in NODES:
+            words = [word.replace(addresses[name], f"127.0.0.1:{ports[name]}") for word in words]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout
+
+    def on(name: str, words: list[str]) -> list[str]:
+        return [str(ports[name]) if word == "6379" else word for word in words]
+
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for name in NODES:
+            (tmp_path / name).mkdir()
+            command = [*on(name, SERVICES[name]["command"]), "--bind", "127.0.0.1"]
+            with (tmp_path / f"{name}.log").open("wb") as log:
+                started.append(subprocess.Popen(command, cwd=tmp_path / name, stdout=log, stderr=log))
+        for name in NODES:
+            _, *check = on(name, SERVICES[name]["healthcheck"]["test"])
+            wait_until(partial(answers, check))
+        assert "All 16384 slots covered" in join()
+        assert join() == ""  # as after a restart of Docker
+        # a replica tells the other nodes of itself a moment later
+        wait_until(lambda: all(is_whole(port) for port in ports.values()))
+        with redis.RedisCluster(host="127.0.0.1", port=ports["node-1"]) as client:
+            assert all(client.set(word, "1") for word in "abcdefgh")
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def answers(check: list[str]) -> bool:
+    return subprocess.run(check, capture_output=True, check=False).stdout == b"PONG\n"
+
+
+def is_whole(port: int) -> bool:
+    asked = ["redis-cli", "-p", str(port), "cluster"]
+    info, nodes = (subprocess.check_output([*asked, what], text=True) for what in ("info", "nodes"))
+    return "cluster_state:ok" in info and nodes.count("slave") == 3
+
+
+def free_port_with_bus() -> int:
+    for port in random.sample(range(10_000, 22_768), 1000):
+        with socket.socket() as own, socket.socket() as bus, suppress(OSError):
+            own.bind(("127.0.0.1", port))
+            bus.bind(("127.0.0.1", port + 10_000))
+            return port
+    raise AssertionError("no two ports are free")

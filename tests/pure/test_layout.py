@@ -16,10 +16,10 @@ PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
     "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
     "scripts", "calls", "replies", "operations", "rights", "address", "troubles", "deadlines", "patience", "names",
-    "connection", "link", "cluster", "embedded", "sending", "flows", "reads", "methods", "repairs", "why", "rooms",
-    "hosts", "heartbeat", "keeper", "client", "directory", "machine", "handlers", "found", "lifespan", "signals",
-    "unending", "forks", "loopwatch", "cleaner", "refusals", "worker", "endings", "roster", "ledger", "process",
-    "supervisor", "watch", "testing", "transfer", "urls", "scrapy", "bench", "logs", "cli", "__main__",
+    "connection", "link", "cluster", "embedded", "embedded_cluster", "sending", "flows", "reads", "methods", "repairs",
+    "why", "rooms", "hosts", "heartbeat", "keeper", "client", "directory", "machine", "handlers", "found", "lifespan",
+    "signals", "unending", "forks", "loopwatch", "cleaner", "refusals", "worker", "endings", "roster", "ledger",
+    "process", "supervisor", "watch", "testing", "transfer", "urls", "scrapy", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],

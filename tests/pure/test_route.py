@@ -88,9 +88,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return move
 
 
-@pytest.mark.parametrize(("queue", "slot"), [("123456789", 0x31C3), ("foo", 12182), ("bar", 5061), ("crawl", 2220)])
-def test_the_slot_of_a_queue_is_that_of_its_hash_tag(queue: str, slot: int) -> None:
-    assert slot_of(queue) == slot
+@pytest.mark.parametrize(("tag", "slot"), [("123456789", 0x31C3), ("foo", 12182), ("bar", 5061), ("crawl", 2220)])
+def test_the_slot_of_a_queue_is_that_of_its_hash_tag(tag: str, slot: int) -> None:
+    assert slot_of(tag) == slot
 
 
 def test_the_first_node_of_the_url_is_asked_for_the_map_once() -> None:

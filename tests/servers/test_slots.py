@@ -8,69 +8,30 @@ the script before it has begun.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import redis
 from redis.exceptions import AskError, TryAgainError
 
-from tests.hosts.test_polite_servers import free_port
 from tests.pure.test_scripts import calls
 from tests.rig.invariants import check
-from tests.rig.servers import valkey
-from tests.rig.waiting import wait_until
+from tests.rig.nodes import Cluster, Move, slot_of
 from timeoutq import Politeness, Queue, sending
 from timeoutq.calls import Call
 from timeoutq.durations import Delta
-from timeoutq.embedded import EmbeddedServer
+from timeoutq.embedded_cluster import ClusterNode
 from timeoutq.errors import Unavailable
 from timeoutq.scripts import script
 
+SLOT = slot_of("timeoutq:{q}:meta")
 A, B = "http://a.example/", "http://b.example/"
 
 
-def say(node: Any, *words: object) -> Any:
-    """Send a command to a node."""
-    return node.execute_command(*words)
-
-
-def ready(node: Any) -> bool:
-    """Say whether a node of the cluster knows the other one, and that all slots are given."""
-    said = say(node, "CLUSTER INFO")
-    return bool(said["cluster_state"] == "ok" and said["cluster_known_nodes"] == "2")
-
-
 class Nodes:
-    """Two nodes of a cluster: one that has all slots, and one that may be given the slot of the queue `q`."""
+    """Two nodes of a cluster: one that has the slot of the queue `q`, and one that may be given it."""
 
-    def __init__(self, here: EmbeddedServer, there: EmbeddedServer, busses: tuple[int, int]) -> None:
-        self.url = here.url
-        self.here: Any = redis.Redis.from_url(here.url)
-        self.there: Any = redis.Redis.from_url(there.url)
-        self._ports = (here.port, there.port)
-        say(self.here, "CLUSTER", "ADDSLOTS", *range(16384))
-        say(self.here, "CLUSTER", "MEET", "127.0.0.1", str(there.port), str(busses[1]))
-        nodes: list[Any] = [self.here, self.there]
-        wait_until(lambda: all(ready(node) for node in nodes), 20)
-        self._ids: list[str] = [say(node, "CLUSTER", "MYID") for node in nodes]
-        self._slot = say(self.here, "CLUSTER", "KEYSLOT", "timeoutq:{q}:meta")
-
-    def begin(self) -> None:
-        """Begin to move the slot."""
-        self.there.execute_command("CLUSTER", "SETSLOT", self._slot, "IMPORTING", self._ids[0])
-        self.here.execute_command("CLUSTER", "SETSLOT", self._slot, "MIGRATING", self._ids[1])
-
-    def move(self, key: bytes) -> None:
-        """Move one key."""
-        assert self.here.execute_command("MIGRATE", "127.0.0.1", self._ports[1], key, 0, 5000) == b"OK"
-
-    def give_up(self) -> None:
-        """End the move of the slot, and bring back what has moved."""
-        self.here.execute_command("CLUSTER", "SETSLOT", self._slot, "STABLE")
-        for key in self.there.keys("*"):
-            assert self.there.execute_command("MIGRATE", "127.0.0.1", self._ports[0], key, 0, 5000) == b"OK"
-        self.there.execute_command("CLUSTER", "SETSLOT", self._slot, "STABLE")
+    def __init__(self, cluster: Cluster, here: Any, there: Any) -> None:
+        self.url, self.here, self.there = cluster.primary_of(SLOT).url, here, there
 
     def hold(self) -> dict[bytes, bytes]:
         """Give all keys with what they hold."""
@@ -87,17 +48,20 @@ class Nodes:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    with ExitStack() as stack:
-        busses = (free_port(), free_port())
-        here, there = (
-            stack.enter_context(EmbeddedServer(binary=valkey(), config={"cluster-enabled": True, "cluster-port": port}))
-            for port in busses
-        )
-        found = Nodes(here, there, busses)
-        stack.callback(found.here.close)
-        stack.callback(found.there.close)
-        yield found
+def cluster() -> Iterator[Cluster]:
+    with Cluster(2, 0) as started:
+        yield started
+
+
+@pytest.fixture
+def nodes(cluster: Cluster) -> Iterator[Nodes]:
+    source = cluster.primary_of(SLOT)
+    with cluster.client(source) as here, cluster.client(other(cluster, source)) as there:
+        yield Nodes(cluster, here, there)
+
+
+def other(cluster: Cluster, source: ClusterNode) -> ClusterNode:
+    return next(node for node in cluster.nodes if node is not source)
 
 
 def fill(queue: Queue, nodes: Nodes) -> None:
@@ -123,7 +87,9 @@ def fill(queue: Queue, nodes: Nodes) -> None:
 
 
 @pytest.mark.parametrize("rules", [None, Politeness(0, 1)], ids=["plain", "polite"])
-def test_a_script_is_refused_whole_while_its_slot_moves(nodes: Nodes, rules: Politeness | None) -> None:
+def test_a_script_is_refused_whole_while_its_slot_moves(
+    cluster: Cluster, nodes: Nodes, rules: Politeness | None
+) -> None:
     nodes.here.flushall()
     with Queue("q", nodes.url, timeout=60, keep_done=1000, politeness=rules, deadline=0.5) as queue:
         fill(queue, nodes)
@@ -136,10 +102,10 @@ def test_a_script_is_refused_whole_while_its_slot_moves(nodes: Nodes, rules: Pol
             assert absent == ({"probe", "lock"} if name == "probe" else {"lock"}), name
         declared = {queue.operations.key(key).encode() for name in everything for key in script(name).keys}
         before = nodes.hold()
-        nodes.begin()
+        move = Move(cluster, SLOT, other(cluster, cluster.primary_of(SLOT)))
         # keys that no script declares go first: a script that has begun would be torn by them
         for key in sorted(there, key=lambda key: (key in declared, key)):
-            nodes.move(key)
+            move.carry([key])
             for name, call in everything.items():
                 with pytest.raises((TryAgainError, AskError)):
                     nodes.here.execute_command(*call.command())
@@ -153,7 +119,7 @@ def test_a_script_is_refused_whole_while_its_slot_moves(nodes: Nodes, rules: Pol
             assert nodes.hold() == before
             if len(nodes.there.keys("*")) > 5:
                 break
-        nodes.give_up()
+        move.give_up()
         assert queue.put(f"{A}new").added == 1
         check(nodes.url, "q")
         queue.purge()

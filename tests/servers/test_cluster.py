@@ -1,0 +1,347 @@
+"""A queue on a real cluster: each face finds the node of the queue, and follows the queue from node to node."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.rig.faces import Blocking
+from tests.rig.nodes import QUICK, Cluster
+from tests.rig.servers import valkey
+from timeoutq import Queue, directory
+from timeoutq.cluster import slot_of
+from timeoutq.embedded import EmbeddedServer
+from timeoutq.embedded_cluster import ClusterNode
+from timeoutq.errors import AccessDenied, InvalidInput, NotReplicated, TimeoutqError, Unavailable
+from timeoutq.watch import nodes as examined
+from timeoutq.watch.doctor import Finding
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Three primaries, each with a replica."""
+    with Cluster(3, 3, node_timeout_ms=QUICK, binary=valkey()) as found:
+        yield found
+
+
+@pytest.fixture(params=["sync", "async"])
+def queue(request: pytest.FixtureRequest, cluster: Cluster, name: str) -> Iterator[Any]:
+    """A queue on the cluster, behind either face."""
+    face: Any = Queue if request.param == "sync" else Blocking
+    with face(name, cluster.url, timeout=30, deadline=20.0) as found:
+        yield found
+        found.purge()
+
+
+def place(cluster: Cluster, queue: Any) -> ClusterNode:
+    """Give the node that has the queue."""
+    return cluster.primary_of(slot_of(queue.name))
+
+
+def another(cluster: Cluster, queue: Any) -> ClusterNode:
+    """Give a primary that does not have the queue."""
+    return next(node for node in cluster.primary_nodes() if node is not place(cluster, queue))
+
+
+def finding(findings: list[Finding], check: str) -> Finding:
+    """Give what doctor has found in one check."""
+    return next(one for one in findings if one.check == check)
+
+
+def test_a_task_goes_its_way(queue: Any) -> None:
+    assert queue.put("a", "b").counts() == {"added": 2}
+    leases = queue.claim(2)
+    assert {lease.task for lease in leases} == {"a", "b"}
+    queue.ack(leases[0])
+    queue.fail(leases[1], "no", retry_in=500)
+    assert (queue.stats().done, queue.stats().scheduled) == (1, 1)
+
+
+def test_the_url_of_one_node_is_enough(cluster: Cluster, name: str) -> None:
+    for node in cluster.nodes:
+        with Queue(name, f"redis+cluster://{node.place}") as queue:
+            queue.put(node.place)
+    assert queue.stats().todos == 6
+    queue.purge()
+
+
+def test_each_queue_is_where_its_slot_is(cluster: Cluster) -> None:
+    for number in range(12):
+        with Queue(f"q{number}", cluster.url) as queue:
+            queue.put("x")
+            key = f"timeoutq:{{q{number}}}:todos"
+            assert cluster.client(place(cluster, queue)).exists(key)
+            queue.purge()
+
+
+def test_calls_follow_the_slot_when_it_moves_whole(cluster: Cluster, queue: Any) -> None:
+    queue.put(f"t{i}" for i in range(20))
+    lease = queue.claim()[0]
+    slot, there = slot_of(queue.name), another(cluster, queue)
+    cluster.move(range(slot, slot + 1), there)
+    queue.ack(lease)
+    assert queue.put("after").counts() == {"added": 1}
+    assert queue.stats().known == 21
+    assert place(cluster, queue) is there
+
+
+def test_calls_wait_while_the_slot_moves_key_by_key_and_lose_nothing(cluster: Cluster, queue: Any) -> None:
+    queue.put(f"t{i}" for i in range(20))
+    held = queue.claim(5)
+    accepted: list[str] = []
+    ended = threading.Event()
+
+    def put_on() -> None:
+        while not ended.is_set():
+            task = f"more-{len(accepted)}"
+            assert queue.put(task).counts() == {"added": 1}
+            accepted.append(task)
+
+    with ThreadPoolExecutor(1) as pool:
+        putting = pool.submit(put_on)
+        try:
+            cluster.move_by_keys(slot_of(queue.name), another(cluster, queue))
+        finally:
+            ended.set()
+        putting.result(30)
+    assert queue.ack(held).ok == 5
+    assert queue.stats().known == 20 + len(accepted)
+    assert all(state is not None for state in queue.states(accepted))
+
+
+def test_a_replica_that_takes_over_in_order_is_found_at_once(cluster: Cluster, queue: Any) -> None:
+    queue.put("a")
+    (lease,) = queue.claim()
+    (replica,) = cluster.replicas_of(place(cluster, queue))
+    cluster.fail_over(replica)
+    began = time.monotonic()
+    queue.ack(lease)
+    assert time.monotonic() - began < 2
+    assert queue.stats().done == 1
+    assert place(cluster, queue) is replica
+
+
+def test_a_killed_primary_is_waited_for_until_its_replica_takes_over(cluster: Cluster, queue: Any) -> None:
+    queue.put("a", durable=1)
+    killed = place(cluster, queue)
+    killed.kill()
+    try:
+        assert queue.put("b").counts() == {"added": 1}
+        assert queue.stats().todos == 2
+    finally:
+        cluster.revive(killed)
+
+
+def test_a_call_that_nobody_can_answer_names_the_node_and_the_slot(cluster: Cluster, name: str) -> None:
+    with Queue(name, cluster.url, deadline=0.6) as queue:
+        queue.put("a", durable=1)
+        killed = place(cluster, queue)
+        killed.kill()
+        try:
+            with pytest.raises(Unavailable, match=rf"node {killed.place}, slot {slot_of(name)}"):
+                queue.put("b")
+        finally:
+            cluster.revive(killed)
+        queue.purge()
+
+
+def test_who_waits_for_a_task_hears_the_bell_at_the_new_node(cluster: Cluster, queue: Any) -> None:
+    queue.put("first")
+    queue.ack(queue.claim()[0])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(queue.claim, 1, wait=20.0)
+        here = cluster.client(place(cluster, queue))
+        while not here.info("clients")["blocked_clients"]:
+            time.sleep(0.005)
+        slot = slot_of(queue.name)
+        cluster.move(range(slot, slot + 1), another(cluster, queue))
+        there = cluster.client(place(cluster, queue))
+        while not there.info("clients")["blocked_clients"]:
+            time.sleep(0.005)
+        with Queue(queue.name, cluster.url) as other:
+            other.put("second")
+        (lease,) = waiting.result(5)
+    assert lease.task == "second"
+
+
+def test_replicas_are_counted_at_the_node_of_the_queue_alone(cluster: Cluster, queue: Any) -> None:
+    """Three primaries have a replica each; together they would confirm a task three times."""
+    assert queue.put("a", durable=1).counts() == {"added": 1}
+    with Queue(queue.name, cluster.url, deadline=3.0) as hasty, pytest.raises(NotReplicated, match="only 1 of 2"):
+        hasty.put("b", durable=2)
+
+
+def test_the_queues_of_all_nodes_are_listed(cluster: Cluster) -> None:
+    names = sorted(f"list-{number}" for number in range(9))
+    queues = [Queue(name, cluster.url) for name in names]
+    for each in queues:
+        each.put("x")
+    with Queue("any", cluster.url) as looking:
+        assert directory.size(looking) >= 9
+        found = sorted(name for page in directory.names(looking) for name in page)
+        assert [name for name in found if name.startswith("list-")] == names
+        assert [listed.stats.todos for listed in directory.look(looking, names) if listed.stats] == [1] * 9
+    for each in queues:
+        each.purge()
+        each.close()
+
+
+# ---- what cannot be used
+
+
+def test_a_plain_url_of_a_node_is_answered_with_what_to_write(cluster: Cluster, name: str) -> None:
+    with Queue(name, cluster.url) as found:
+        here = place(cluster, found)
+    for node in cluster.nodes:
+        if node is not here:
+            with Queue(name, node.url) as queue, pytest.raises(InvalidInput, match=r"write redis\+cluster://"):
+                queue.put("a")
+
+
+def test_a_single_server_is_no_cluster(name: str) -> None:
+    with EmbeddedServer(binary=valkey()) as server:
+        with Queue(name, f"redis+cluster://127.0.0.1:{server.port}") as queue:
+            began = time.monotonic()
+            with pytest.raises(InvalidInput, match="is a single server, not a cluster: write redis://"):
+                queue.put("a")
+            assert time.monotonic() - began < 1
+
+
+def test_a_client_of_redis_py_for_clusters_is_refused_with_the_cure(name: str) -> None:
+    class RedisCluster:
+        pass
+
+    with pytest.raises(InvalidInput, match=r"not RedisCluster; a cluster goes by its URL, redis\+cluster://"):
+        Queue(name, client=RedisCluster())
+
+
+def test_nodes_that_are_down_are_passed_over(cluster: Cluster, name: str) -> None:
+    with Queue(name, f"redis+cluster://127.0.0.1:1,127.0.0.1:2,{cluster.nodes[4].place}") as queue:
+        queue.put("a")
+        queue.purge()
+
+
+def test_when_no_node_answers_the_call_ends_in_time(name: str) -> None:
+    with Queue(name, "redis+cluster://127.0.0.1:1,127.0.0.1:2", deadline=1.0) as queue:
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="no answer from redis"):
+            queue.put("a")
+        assert time.monotonic() - began < 2
+
+
+def test_a_user_who_may_not_ask_for_the_map_is_told_so_at_once(cluster: Cluster, name: str) -> None:
+    for node in cluster.nodes:
+        cluster.client(node).execute_command("ACL", "SETUSER", "blind", "on", ">pw", "~*", "&*", "+@all", "-cluster")
+    with Queue(name, f"redis+cluster://blind:pw@{cluster.nodes[0].place}") as queue:
+        began = time.monotonic()
+        with pytest.raises(AccessDenied, match="cluster") as told:
+            queue.put("a")
+        assert time.monotonic() - began < 1
+        assert "pw" not in str(told.value).replace("***", "")
+
+
+def test_a_wrong_password_is_told_at_once(cluster: Cluster, name: str) -> None:
+    with Queue(name, f"redis+cluster://nobody:secret@{cluster.nodes[0].place}") as queue:
+        with pytest.raises(AccessDenied) as told:
+            queue.put("a")
+    assert "secret" not in str(told.value)
+
+
+def test_an_address_that_the_cluster_announces_and_nobody_reaches_is_named(cluster: Cluster, name: str) -> None:
+    with Queue(name, cluster.url) as queue:
+        here = place(cluster, queue)
+    asked = next(node for node in cluster.nodes if node is not here)
+    cluster.client(here).execute_command("CONFIG", "SET", "cluster-announce-port", 9)
+    try:
+        with Queue(name, f"redis+cluster://{asked.place}", deadline=1.0) as queue:
+            until = time.monotonic() + 10
+            while True:
+                try:
+                    queue.stats()
+                except Unavailable as error:
+                    assert re.search(r"node 127\.0\.0\.1:9, slot \d+", str(error))
+                    break
+                assert time.monotonic() < until, "the other nodes never heard of the new address"
+                queue.close()
+                time.sleep(0.05)
+    finally:
+        cluster.client(here).execute_command("CONFIG", "SET", "cluster-announce-port", 0)
+        cluster.wait()
+
+
+# ---- doctor
+
+
+def test_doctor_finds_nothing_wrong_with_a_whole_cluster(cluster: Cluster, name: str) -> None:
+    with Queue(name, cluster.url) as queue:
+        findings = examined.examine(queue)
+    assert [(one.check, one.verdict) for one in findings] == [
+        ("nodes", "green"), ("coverage", "green"), ("replicas", "green"), ("clocks", "green"),
+    ]  # fmt: skip
+
+
+def test_doctor_names_nodes_that_are_down_and_primaries_that_are_alone(cluster: Cluster, name: str) -> None:
+    with Queue(name, cluster.url) as queue:
+        killed = place(cluster, queue)
+        (replica,) = cluster.replicas_of(killed)
+        killed.kill()
+        try:
+            cluster.succeeded(replica)
+            findings = examined.examine(queue)
+            assert f"takes {killed.place} for failed" in finding(findings, "nodes").found
+            assert finding(findings, "replicas").found.startswith(f"{replica.place} without a replica")
+            assert finding(findings, "coverage").verdict == "green"
+        finally:
+            cluster.revive(killed)
+
+
+def test_doctor_names_a_policy_that_evicts_and_reads_of_old_counts(cluster: Cluster, name: str) -> None:
+    node = cluster.nodes[0]
+    client = cluster.client(node)
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    client.config_set("cluster-allow-reads-when-down", "yes")
+    try:
+        with Queue(name, cluster.url, allow_eviction=True) as queue:
+            findings = examined.examine(queue)
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("cluster-allow-reads-when-down", "no")
+    assert finding(findings, "eviction").found.startswith(f"{node.place} may throw tasks away")
+    assert finding(findings, "reads").found.startswith(f"{node.place} answers reads")
+
+
+def test_doctor_names_slots_that_are_half_way(cluster: Cluster, name: str) -> None:
+    with Queue(name, cluster.url) as queue:
+        here, there, slot = place(cluster, queue), another(cluster, queue), slot_of(name)
+        cluster.client(here).execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.member(there).id)
+        try:
+            assert f"slot {slot} being moved" in finding(examined.examine(queue), "slots").found
+        finally:
+            cluster.client(here).execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
+
+
+def test_doctor_says_nothing_of_nodes_where_there_is_no_cluster(name: str) -> None:
+    with EmbeddedServer(binary=valkey()) as server, Queue(name, server.url) as queue:
+        assert examined.examine(queue) == []
+
+
+def test_no_error_is_of_a_foreign_kind(cluster: Cluster, name: str) -> None:
+    with Queue(name, cluster.url, deadline=0.5) as queue:
+        here = place(cluster, queue)
+        cluster.client(here).execute_command("CLUSTER", "DELSLOTS", slot_of(name))
+        try:
+            with pytest.raises(TimeoutqError, match=f"slot {slot_of(name)}"):
+                queue.put("a")
+        finally:
+            for node in cluster.nodes:
+                if node is here:
+                    cluster.client(node).execute_command("CLUSTER", "ADDSLOTS", slot_of(name))
+            cluster.wait()
+        queue.put("a")
+        queue.purge()
