@@ -351,13 +351,15 @@ class Operations:
         before = "+inf" if before_ms is None else before_ms
         return self.call("drained", [before, cursor], lambda reply: (bool(reply[0]), reply[1]))
 
-    def drained_counted(self, before_ms: int | None, cursor: bytes) -> Call[tuple[bool, bytes, frozenset[bytes]]]:
-        """Build the same call, which gives all counters of the same moment, too, each as `name=count`."""
+    def drained_counted(
+        self, before_ms: int | None, cursor: bytes
+    ) -> Call[tuple[bool, bytes, frozenset[tuple[bytes, bytes]]]]:
+        """Build the same call, which gives all counters of the same moment, too."""
         before = "+inf" if before_ms is None else before_ms
         return self.call(
             "drained",
             [before, cursor, 1],
-            lambda r: (bool(r[0]), r[1], frozenset(b"=".join(pair) for pair in zip(r[2][::2], r[2][1::2], strict=True))),
+            lambda r: (bool(r[0]), r[1], frozenset(zip(r[2][::2], r[2][1::2], strict=True))),
         )
 
     def configure(self, settings: Mapping[str, bytes]) -> Call[int]:

@@ -49,7 +49,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Sends:
-    """Send several lists of commands at the same time, in one flush for each node. The result is that of each `Send`."""
+    """Send several lists of commands at the same time, a flush for each node. The result is that of each `Send`."""
 
     parts: Sequence[Send]
 

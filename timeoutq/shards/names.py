@@ -1,7 +1,7 @@
 """The names of shards: the keys of shard 7 begin with `timeoutq:{crawl:07:3}:`. Pure.
 
 A cluster puts a key where the CRC of its hash tag says, so names without further thought would lie together by chance.
-The last number of a tag is chosen so that the shards of a queue lie in equal parts of all slots, and so on all nodes alike.
+The last number of a tag is chosen so that the shards of a queue lie in equal parts of all slots, and so on all nodes.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 One look at each shard is not enough: a task may come from a shard that is looked at later into one that was quiet
 before. So each shard is looked at twice. If a shard is quiet both times, and all of its counters are the same, nothing
-has happened in it between the two looks; and between the first and the second look at all of them lies a moment at which
-all were quiet. Tasks that are on their way between shards are no gap: those that a handler found are put before its ack,
-so its own shard is busy until they are there. `python -m tests.rig.drained` tries that.
+has happened in it between the two looks; and between the first look at all of them and the second lies a moment at
+which all were quiet. Tasks that are on their way between shards are no gap: those that a handler found are put before
+its ack, so its own shard is busy until they are there. `python -m tests.rig.drained` tries that.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Look:
     """What a look at one shard has found."""
 
     quiet: bool
-    began: frozenset[bytes] = frozenset()
+    began: object = None
     """All counters, at the beginning of the look."""
-    ended: frozenset[bytes] = frozenset()
+    ended: object = None
     """All counters, at its end: a look at a shard with tasks that wait for no turn takes several calls."""
 
 

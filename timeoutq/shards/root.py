@@ -172,7 +172,7 @@ class Shards:
         self._take(found)
 
     def confirm(self) -> Flow[None]:
-        """Look, after tasks were put, whether the record is still there, if that was not done lately; else make it anew."""
+        """Look, after a put, whether the record is still there, unless that was done lately; if it is not, make it."""
         if time.monotonic() - self._seen_at > FRESH:
             grouped = self.record.grouped
             if (yield from self.look()) is None or self.record.grouped < grouped:
