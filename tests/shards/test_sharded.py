@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, InvalidInput, LeaseLost, Politeness, Queue, SchemaMismatch, ShardsUnavailable, Task
 from timeoutq.model import Answer
-from timeoutq.shards import AsyncShardedQueue, ShardedQueue, open_async_queue, open_queue
+from timeoutq.shards import AsyncShardedQueue, ShardedQueue, open_async_queue, open_queue, quiet
 from timeoutq.shards.hosts import AsyncShardedHosts, ShardedHosts
 from timeoutq.shards.names import stem, tags
 from timeoutq.shards.route import key_of, route
@@ -39,14 +38,14 @@ def one_of_each(form: str = "t{}") -> list[str]:
     return [found[shard] for shard in range(SHARDS)]
 
 
-def keys_of(raw: redis.Redis, name: str) -> set[str]:
+def keys_of(raw: Any, name: str) -> set[str]:
     return {
         key for key in raw.scan_iter("timeoutq:*") if key.startswith((f"timeoutq:{{{name}}}", f"timeoutq:{{{name}:"))
     }
 
 
 @pytest.fixture(params=["sync", "async"])
-def queue(request: pytest.FixtureRequest, url: str, name: str, raw: redis.Redis) -> Iterator[Any]:
+def queue(request: pytest.FixtureRequest, url: str, name: str, raw: Any) -> Iterator[Any]:
     """The same queue through either face; after the test each shard is sound, and a purge leaves no key."""
     kind: Any = ShardedQueue if request.param == "sync" else Blocking
     more = {} if request.param == "sync" else {"kind": AsyncShardedQueue}
@@ -61,9 +60,7 @@ def queue(request: pytest.FixtureRequest, url: str, name: str, raw: redis.Redis)
 # ---- tasks go to their shards, and come from all of them
 
 
-def test_tasks_are_put_into_their_shards_and_answers_stand_in_the_order_of_the_ids(
-    queue: Any, raw: redis.Redis
-) -> None:
+def test_tasks_are_put_into_their_shards_and_answers_stand_in_the_order_of_the_ids(queue: Any, raw: Any) -> None:
     tasks = one_of_each()
     assert list(queue.put(tasks[:3])) == [Answer.ADDED] * 3
     outcome = queue.put(reversed(tasks), {"p": 1}, Task("g", group="g.example"))
@@ -127,7 +124,12 @@ def test_a_claim_takes_over_what_expired_and_what_is_due_in_any_shard(queue: Any
     assert len(queue.claim(10, timeout=0.02)) == SHARDS
     queue.schedule(one_of_each("s{}"), after=0.02)
     found: list[str] = []
-    wait_until(lambda: bool(found.extend(lease.task for lease in queue.claim(10)) or len(found) == 2 * SHARDS))
+
+    def has_all() -> bool:
+        found.extend(lease.task for lease in queue.claim(10))
+        return len(found) == 2 * SHARDS
+
+    wait_until(has_all)
     assert sorted(found) == sorted([*tasks, *one_of_each("s{}")])
     assert queue.stats().counters["expired"] == SHARDS
 
@@ -192,7 +194,7 @@ def test_a_lease_of_another_queue_is_refused(queue: Any, url: str) -> None:
         plain.purge()
 
 
-def test_an_ack_puts_what_it_found_into_all_shards_and_its_own_shard_last(queue: Any, raw: redis.Redis) -> None:
+def test_an_ack_puts_what_it_found_into_all_shards_and_its_own_shard_last(queue: Any, raw: Any) -> None:
     links = one_of_each("http://{}.example/")
     queue.put("seed")
     (lease,) = queue.claim()
@@ -251,7 +253,7 @@ def test_an_id_that_was_put_with_a_group_is_found_wherever_it_is(queue: Any) -> 
     assert queue.stats().known == 0
 
 
-def test_without_groups_only_one_shard_is_asked_about_an_id(queue: Any, raw: redis.Redis) -> None:
+def test_without_groups_only_one_shard_is_asked_about_an_id(queue: Any, raw: Any) -> None:
     queue.put("a")
     with raw.monitor() as seen:
         queue.states("a", "b")
@@ -362,26 +364,20 @@ def test_a_task_that_moves_behind_the_observer_is_seen_by_the_second_look(url: s
     with ShardedQueue(name, url, shards=SHARDS) as queue, ShardedQueue(name, url) as worker:
         queue.put(last)
         (lease,) = worker.claim()
-        flow: Any = queue.run  # opens it
-        assert queue.drained() is False
-        from timeoutq.shards import quiet
-
+        assert not queue.drained()
+        link: Any = queue._link()  # pyright: ignore[reportPrivateUsage]  # to do something between two looks
         flow = quiet.drained(queue.shards, None)
-        step = next(flow)
+        step: Any = next(flow)
         looks = 0
-        try:
+        with pytest.raises(StopIteration) as end:
             while True:
-                replies = queue._link().send_all([part.commands for part in step.parts])  # pyright: ignore[reportPrivateUsage]  # between two looks
+                lists = [part.commands for part in step.parts]
+                replies = link.send_all(lists[:-1])
                 looks += 1
-                if (
-                    looks == 1
-                ):  # shard 0 was looked at while it was quiet; now its work comes, and the last shard is done
-                    replies[-1] = None
+                if looks == 1:  # the shard of `first` was quiet when it was looked at, and so will be the last one
                     worker.ack(lease, put=first)
-                    replies[-1] = queue._link().send_all([step.parts[-1].commands])[0]  # pyright: ignore[reportPrivateUsage]  # as above
-                step = flow.send(replies)
-        except StopIteration as end:
-            assert end.value is False
+                step = flow.send([*replies, *link.send_all(lists[-1:])])
+        assert end.value.value is False
         assert looks == 2
         queue.purge()
 
@@ -389,7 +385,7 @@ def test_a_task_that_moves_behind_the_observer_is_seen_by_the_second_look(url: s
 # ---- what it is in Redis, and who may open it
 
 
-def test_the_record_says_how_many_shards_there_are(queue: Any, raw: redis.Redis) -> None:
+def test_the_record_says_how_many_shards_there_are(queue: Any, raw: Any) -> None:
     assert not queue.exists()
     assert queue.claim() == []
     assert not raw.exists(f"timeoutq:{{{queue.name}}}:meta"), "a claim makes no queue"
@@ -415,7 +411,7 @@ def test_a_plain_client_is_refused_by_name(queue: Any, url: str) -> None:
 def test_another_number_of_shards_is_refused_by_name(queue: Any, url: str) -> None:
     queue.put("a")
     for other in ({"shards": 7}, {"by": "id"}):
-        with ShardedQueue(queue.name, url, **other) as wrong:  # type: ignore[arg-type]  # settings by name
+        with ShardedQueue(queue.name, url, **other) as wrong:
             for _ in range(2):
                 with pytest.raises(InvalidInput, match=f"has {SHARDS} shards by host, not"):
                     wrong.put("b")
@@ -424,7 +420,7 @@ def test_another_number_of_shards_is_refused_by_name(queue: Any, url: str) -> No
         assert len(right.stats().shards) == SHARDS
 
 
-def test_a_sharded_face_is_refused_on_a_plain_queue(url: str, name: str, raw: redis.Redis) -> None:
+def test_a_sharded_face_is_refused_on_a_plain_queue(url: str, name: str, raw: Any) -> None:
     with Queue(name, url) as plain, ShardedQueue(name, url) as sharded:
         plain.put("a")
         for call in (lambda: sharded.put("b"), sharded.claim, sharded.stats):
@@ -436,8 +432,9 @@ def test_a_sharded_face_is_refused_on_a_plain_queue(url: str, name: str, raw: re
         plain.purge()
 
 
-def test_a_later_route_or_layout_is_refused(url: str, name: str, raw: redis.Redis) -> None:
-    for fields in ({"schema": "s2", "shards": "4 host v1"}, {"schema": "s1", "shards": "4 host v2"}):
+def test_a_later_route_or_layout_is_refused(url: str, name: str, raw: Any) -> None:
+    later: Any = ({"schema": "s2", "shards": "4 host v1"}, {"schema": "s1", "shards": "4 host v2"})
+    for fields in later:
         raw.hset(f"timeoutq:{{{name}}}:meta", mapping=fields)
         with ShardedQueue(name, url) as queue, pytest.raises(SchemaMismatch, match="upgrade"):
             queue.put("a")
@@ -456,7 +453,7 @@ def test_of_two_that_make_a_queue_at_once_the_second_is_refused(url: str, name: 
         one.purge()
 
 
-def test_a_queue_has_twelve_shards_unless_somebody_says_otherwise(url: str, name: str, raw: redis.Redis) -> None:
+def test_a_queue_has_twelve_shards_unless_somebody_says_otherwise(url: str, name: str, raw: Any) -> None:
     with ShardedQueue(name, url) as queue:
         queue.put("a")
         assert raw.hget(f"timeoutq:{{{name}}}:meta", "shards") == "12 host v1"
@@ -470,7 +467,7 @@ def test_a_queue_has_twelve_shards_unless_somebody_says_otherwise(url: str, name
         ShardedQueue(name, url, by="group")  # type: ignore[arg-type]  # what it refuses
 
 
-def test_a_queue_of_one_shard_is_a_plain_queue_byte_for_byte(url: str, name: str, raw: redis.Redis) -> None:
+def test_a_queue_of_one_shard_is_a_plain_queue_byte_for_byte(url: str, name: str, raw: Any) -> None:
     def kept(queue: Any) -> dict[str, object]:
         with queue:
             queue.put("a", "b")
@@ -508,7 +505,7 @@ def test_one_call_opens_a_queue_as_what_it_is(queue: Any, url: str, name: str) -
     assert asyncio.run(opened_async("other", url, shards=2)) == "AsyncShardedQueue"
 
 
-def test_a_purge_removes_the_record_last_and_may_be_repeated(queue: Any, raw: redis.Redis, url: str) -> None:
+def test_a_purge_removes_the_record_last_and_may_be_repeated(queue: Any, raw: Any, url: str) -> None:
     queue.put(one_of_each())
     queue.claim(2)
     queue.purge()
@@ -519,7 +516,7 @@ def test_a_purge_removes_the_record_last_and_may_be_repeated(queue: Any, raw: re
     assert queue.exists()
 
 
-def test_a_client_that_puts_into_a_purged_queue_makes_it_again(url: str, name: str, raw: redis.Redis) -> None:
+def test_a_client_that_puts_into_a_purged_queue_makes_it_again(url: str, name: str, raw: Any) -> None:
     with ShardedQueue(name, url, shards=3) as one, ShardedQueue(name, url) as other:
         one.put("a")
         assert other.states("a").counts() == {"todos": 1}
@@ -534,7 +531,7 @@ def test_a_client_that_puts_into_a_purged_queue_makes_it_again(url: str, name: s
 # ---- when a shard does not answer
 
 
-def test_a_shard_that_fails_is_named_and_the_others_are_done(queue: Any, raw: redis.Redis) -> None:
+def test_a_shard_that_fails_is_named_and_the_others_are_done(queue: Any, raw: Any) -> None:
     tasks = one_of_each()
     queue.put(tasks)
     bad = stem(tags(queue.name, SHARDS)[2])

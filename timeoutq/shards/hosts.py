@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal, Protocol
 
-from timeoutq import reads
+from timeoutq import reads, rooms
 from timeoutq.hosts import flows
 from timeoutq.model import HostInfo, HostPage
 from timeoutq.rooms import AsyncRoom, Room
-from timeoutq.sending import Flow, Talk
 from timeoutq.shards import looking
 from timeoutq.shards.root import Shards
 
 
-class _OfShards:
-    """What both classes have in common."""
+class Runs(rooms.Runs, Protocol):
+    """What this room needs of a queue for code that blocks."""
 
-    _queue: Any
-
-    @property
-    def _shards(self) -> Shards:
-        return self._queue.shards  # type: ignore[no-any-return]  # the queue of this room is sharded
-
-    def _on(self, host: str, flow: Callable[[Talk], Flow[HostInfo]]) -> Any:
-        # blocking, or for asyncio: as the queue runs flows
-        return self._queue.run(looking.one_host(self._shards, host, flow))
+    shards: Shards
 
 
-class ShardedHosts(_OfShards, Room):
+class AsyncRuns(rooms.AsyncRuns, Protocol):
+    """What this room needs of a queue for asyncio."""
+
+    shards: Shards
+
+
+class ShardedHosts(Room):
     """The hosts of a polite queue. Every method raises `InvalidInput` on a queue that is not polite."""
+
+    def __init__(self, queue: Runs) -> None:
+        super().__init__(queue)
+        self._shards = queue.shards
 
     def list(self, cursor: str | None = None, n: int = 100) -> HostPage:
         """Read a page of the hosts that the queue has met; shard by shard, the host whose turn is next first."""
@@ -45,7 +46,7 @@ class ShardedHosts(_OfShards, Room):
 
     def inspect(self, host: str) -> HostInfo:
         """Tell all about one host (`example.com`, `example.com:8080`, a URL of the host, or a group)."""
-        return self._on(host, lambda talk: flows.inspect(talk, host))
+        return self._queue.run(looking.one_host(self._shards, host, lambda talk: flows.inspect(talk, host)))
 
     def set(
         self,
@@ -61,7 +62,9 @@ class ShardedHosts(_OfShards, Room):
         is how many visits the host may have in all, acked or failed; `"none"` removes this limit. When the budget is
         used up, the host's tasks wait until you raise the budget.
         """
-        return self._on(host, lambda talk: flows.set_rules(talk, host, delay, per_host, budget))
+        return self._queue.run(
+            looking.one_host(self._shards, host, lambda talk: flows.set_rules(talk, host, delay, per_host, budget))
+        )
 
     def block(
         self,
@@ -76,19 +79,27 @@ class ShardedHosts(_OfShards, Room):
         `until` is Unix seconds or an aware datetime. `why` shows the `reason`; without one, it shows the name of this
         client.
         """
-        return self._on(host, lambda talk: flows.block(talk, host, until, for_, reason, by=self._queue.worker))
+        return self._queue.run(
+            looking.one_host(
+                self._shards, host, lambda talk: flows.block(talk, host, until, for_, reason, by=self._queue.worker)
+            )
+        )
 
     def unblock(self, host: str) -> HostInfo:
         """End a block or a ban."""
-        return self._on(host, lambda talk: flows.unblock(talk, host))
+        return self._queue.run(looking.one_host(self._shards, host, lambda talk: flows.unblock(talk, host)))
 
     def ban(self, host: str, reason: str = "banned") -> HostInfo:
         """Never visit a host again: its ready tasks, and all that become ready later, go to failed with the reason."""
-        return self._on(host, lambda talk: flows.ban(talk, host, reason))
+        return self._queue.run(looking.one_host(self._shards, host, lambda talk: flows.ban(talk, host, reason)))
 
 
-class AsyncShardedHosts(_OfShards, AsyncRoom):
+class AsyncShardedHosts(AsyncRoom):
     """The hosts of a polite queue, for asyncio. Every method raises `InvalidInput` on a queue that is not polite."""
+
+    def __init__(self, queue: AsyncRuns) -> None:
+        super().__init__(queue)
+        self._shards = queue.shards
 
     async def list(self, cursor: str | None = None, n: int = 100) -> HostPage:
         """Read a page of the hosts that the queue has met; shard by shard, the host whose turn is next first."""
@@ -104,7 +115,7 @@ class AsyncShardedHosts(_OfShards, AsyncRoom):
 
     async def inspect(self, host: str) -> HostInfo:
         """Tell all about one host (`example.com`, `example.com:8080`, a URL of the host, or a group)."""
-        return await self._on(host, lambda talk: flows.inspect(talk, host))
+        return await self._queue.run(looking.one_host(self._shards, host, lambda talk: flows.inspect(talk, host)))
 
     async def set(
         self,
@@ -120,7 +131,9 @@ class AsyncShardedHosts(_OfShards, AsyncRoom):
         is how many visits the host may have in all, acked or failed; `"none"` removes this limit. When the budget is
         used up, the host's tasks wait until you raise the budget.
         """
-        return await self._on(host, lambda talk: flows.set_rules(talk, host, delay, per_host, budget))
+        return await self._queue.run(
+            looking.one_host(self._shards, host, lambda talk: flows.set_rules(talk, host, delay, per_host, budget))
+        )
 
     async def block(
         self,
@@ -135,12 +148,16 @@ class AsyncShardedHosts(_OfShards, AsyncRoom):
         `until` is Unix seconds or an aware datetime. `why` shows the `reason`; without one, it shows the name of this
         client.
         """
-        return await self._on(host, lambda talk: flows.block(talk, host, until, for_, reason, by=self._queue.worker))
+        return await self._queue.run(
+            looking.one_host(
+                self._shards, host, lambda talk: flows.block(talk, host, until, for_, reason, by=self._queue.worker)
+            )
+        )
 
     async def unblock(self, host: str) -> HostInfo:
         """End a block or a ban."""
-        return await self._on(host, lambda talk: flows.unblock(talk, host))
+        return await self._queue.run(looking.one_host(self._shards, host, lambda talk: flows.unblock(talk, host)))
 
     async def ban(self, host: str, reason: str = "banned") -> HostInfo:
         """Never visit a host again: its ready tasks, and all that become ready later, go to failed with the reason."""
-        return await self._on(host, lambda talk: flows.ban(talk, host, reason))
+        return await self._queue.run(looking.one_host(self._shards, host, lambda talk: flows.ban(talk, host, reason)))

@@ -164,7 +164,7 @@ class Shards:
         grouped = grouped and self.record.by == "host"
         if self.made and self.record.grouped >= grouped:
             return
-        words = [self.record.words, int(grouped)]
+        words: list[str | int] = [self.record.words, int(grouped)]
         made = yield from answer(self._plain, self._plain.operations.call("root", words, list))
         found = read(self.name, *made)
         if found is None:
