@@ -349,7 +349,7 @@ class Operations:
     def drained(self, before_ms: int | None = None, cursor: bytes = b"0") -> Call[tuple[bool, bytes]]:
         """Build the call that says whether nothing is ready, held or scheduled (before a time); `b"0"`: that is all."""
         before = "+inf" if before_ms is None else before_ms
-        return self.call("drained", [before, cursor], lambda reply: (bool(reply[0]), reply[1]))
+        return self.call("drained", [before, cursor, 0], lambda reply: (bool(reply[0]), reply[1]))
 
     def drained_counted(
         self, before_ms: int | None, cursor: bytes

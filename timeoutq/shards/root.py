@@ -14,16 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from timeoutq import arguments
+from timeoutq.calls import Command
 from timeoutq.cluster import slot_of
 from timeoutq.errors import InvalidInput, SchemaMismatch
-from timeoutq.model import Lease
+from timeoutq.model import Lease, State
 from timeoutq.operations import Operations
-from timeoutq.sending import Flow, ServerClock, Talk, answer, ask
+from timeoutq.sending import Flow, ServerClock, Talk, ask
 from timeoutq.shards.names import MOST, USUAL, stem, tags
 from timeoutq.shards.route import By, key_of, route
 
 SCHEMA = b"s1"
 ROUTE = "v1"
+FIELDS = ("schema", "shards", "groups")
 FRESH = 1.0
 """Seconds after which a client that puts tasks looks at the record again: somebody may have purged the queue."""
 
@@ -60,8 +62,8 @@ def by(value: object) -> By:
 
 def read(name: str, schema: Any, shards: Any, grouped: Any) -> Record | None:
     """Read the record from its fields; None if there is none. Raises `InvalidInput` if this is a plain queue."""
-    if schema is None or schema is False:
-        return None
+    if schema is None or (schema == SCHEMA and shards is None):
+        return None  # a client may have died before it wrote how many: the next one does
     if schema != SCHEMA:
         if schema[:1] == b"s":
             raise SchemaMismatch(f"queue {name} was divided into shards by a later timeoutq: upgrade this one")
@@ -90,7 +92,7 @@ class Shards:
         slot = slot_of(self.name)
         self.root = replace(plain, operations=Operations(self.name, f"timeoutq:{{{self.name}}}:shards:"), at=slot)
         # nothing but the record is read or written by the plain names
-        self._plain = replace(plain, at=slot, proved=True)
+        self._plain = replace(plain, at=slot)
         self._wanted, self._by = wanted, by
         self._nonce = nonce
         self.talks: tuple[Talk, ...] = ()
@@ -141,7 +143,7 @@ class Shards:
     def look(self) -> Flow[Record | None]:
         """Read the record; None if there is none yet. Raises `InvalidInput` if it is not what the caller said."""
         key = self._plain.operations.key("meta")
-        (fields,) = yield from ask(self._plain, [("HMGET", key, "schema", "shards", "groups")])
+        (fields,) = yield from ask(self._plain, [("HMGET", key, *FIELDS)])
         found = read(self.name, *fields)
         self._take(found)
         return found
@@ -164,12 +166,24 @@ class Shards:
         grouped = grouped and self.record.by == "host"
         if self.made and self.record.grouped >= grouped:
             return
-        words: list[str | int] = [self.record.words, int(grouped)]
-        made = yield from answer(self._plain, self._plain.operations.call("root", words, list))
-        found = read(self.name, *made)
-        if found is None:
+        key = self._plain.operations.key
+        there, _, *fields = yield from ask(
+            self._plain,
+            [
+                ("EXISTS", *(key(state.value) for state in State)),
+                ("HSETNX", key("meta"), "schema", SCHEMA),
+                ("HMGET", key("meta"), *FIELDS),
+            ],
+        )
+        read(self.name, *fields[0])  # a plain queue is refused before anything else is written
+        if there:
+            yield from self.unmake()
             raise InvalidInput(f"queue {self.name} has tasks already and is not sharded: open it with Queue")
-        self._take(found)
+        commands: list[Command] = [("HSETNX", key("meta"), "shards", self.record.words)]
+        if grouped:
+            commands.append(("HSET", key("meta"), "groups", "1"))
+        *_, found = yield from ask(self._plain, [*commands, ("HMGET", key("meta"), *FIELDS)])
+        self._take(read(self.name, *found))
 
     def confirm(self) -> Flow[None]:
         """Look, after a put, whether the record is still there, unless that was done lately; if it is not, make it."""
