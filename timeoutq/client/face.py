@@ -16,10 +16,11 @@ from typing import Any
 
 from timeoutq import arguments, flows
 from timeoutq.connection import Server
-from timeoutq.model import Lease, Outcome, Politeness
+from timeoutq.errors import LeaseLost
+from timeoutq.model import Lease, Outcome, Politeness, TaskId
 from timeoutq.operations import Operations
 from timeoutq.retry import Retries, RetryPolicy
-from timeoutq.sending import Flow, ServerClock, Talk, Terms
+from timeoutq.sending import Flow, ServerClock, Talk, Terms, answers
 
 
 class Face:
@@ -105,6 +106,14 @@ class Face:
     def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
         """Give the flow that extends leases by the usual timeout; a keeper and a heartbeat carry it out."""
         return flows.extend_many(self.talk, leases, self.talk.terms.timeout_ms)
+
+    def loss(self, lease: Lease) -> Flow[LeaseLost]:
+        """Give the flow that finds out who has the task of a lost lease, and gives the error that says so."""
+        return flows.lost(self.talk, lease)
+
+    def retrial(self, tasks: Sequence[TaskId]) -> Flow[Outcome]:
+        """Give the flow that makes failed tasks ready again, and answers for each of them."""
+        return answers(self.talk, self.operations.retry_failed((tasks,)))
 
     def _opening(self) -> Flow[None]:
         """Check the server, and write the settings of the queue."""

@@ -16,6 +16,9 @@ shared.py queue.py async_queue.py opening.py
 """
 
 from timeoutq.shards.async_queue import AsyncShardedQueue as AsyncShardedQueue
+from timeoutq.shards.opening import AnyAsyncQueue as AnyAsyncQueue
+from timeoutq.shards.opening import AnyQueue as AnyQueue
 from timeoutq.shards.opening import open_async_queue as open_async_queue
 from timeoutq.shards.opening import open_queue as open_queue
+from timeoutq.shards.opening import talks_of as talks_of
 from timeoutq.shards.queue import ShardedQueue as ShardedQueue

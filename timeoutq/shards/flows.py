@@ -14,11 +14,13 @@ from timeoutq import arguments, flows, methods, reads
 from timeoutq.arguments import How, TaskList
 from timeoutq.calls import Call
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Answer, Outcome, Tasks
+from timeoutq.hosts import operations
+from timeoutq.model import Answer, HostRecord, Outcome, Record, Tasks
 from timeoutq.operations import how_words
 from timeoutq.sending import Flow, ServerClock, Talk
 from timeoutq.shards import gathering
 from timeoutq.shards.root import Shards
+from timeoutq.shards.route import route
 from timeoutq.shards.together import together
 
 Build = Callable[[Talk, TaskList], list[Call[Outcome]]]
@@ -189,8 +191,42 @@ def retry_failed(shards: Shards, tasks: tuple[Tasks, ...], all: bool) -> Flow[in
 
 
 def _retried(shards: Shards, ids: Sequence[bytes]) -> Flow[int]:
-    outcome = yield from known(shards, ids, lambda talk, part: talk.operations.retry_failed((part,)), all=True)
-    return outcome.ok
+    return (yield from retrial(shards, ids)).ok
+
+
+def retrial(shards: Shards, ids: Sequence[bytes]) -> Flow[Outcome]:
+    """Make these failed tasks ready again; answer for each of them."""
+    return known(shards, ids, lambda talk, part: talk.operations.retry_failed((part,)), all=True)
+
+
+# ---- what an export has written
+
+
+def restore(shards: Shards, records: Sequence[Record]) -> Flow[Outcome]:
+    """Bring up to 500 tasks in as they were, those of each shard in one step."""
+    groups = [None if record.group is None else arguments.host(record.group) for record in records]
+    yield from shards.make(grouped=any(group is not None for group in groups))
+    home = (shards.of_task(record.task, group) for record, group in zip(records, groups, strict=True))
+    places = gathering.places_of(home)
+    calls = {
+        shard: [(talk := shards.talks[shard]).operations.restore([records[at] for at in chosen], talk.nonce)]
+        for shard, chosen in places.items()
+    }
+    results = yield from gathering.gather(shards, calls)
+    yield from shards.confirm()
+    return gathering.outcome_of(shards, [record.task for record in records], places, results)
+
+
+def restore_hosts(shards: Shards, records: Sequence[HostRecord]) -> Flow[int | None]:
+    """Give up to 500 hosts their rules and counts back; None without politeness."""
+    places = gathering.places_of(route(record.host, len(shards.talks)) for record in records)
+    calls: dict[int, list[Call[int | None]]] = {}
+    for shard, chosen in places.items():
+        talk = shards.talks[shard]
+        calls[shard] = [operations.restore_hosts(talk.operations, [records[at] for at in chosen], talk.nonce)]
+    results = yield from gathering.gather(shards, calls)
+    taken = [part for parts in gathering.whole(shards, results) for part in parts]
+    return None if None in taken else sum(taken)
 
 
 # ---- settings

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from timeoutq.client import AsyncQueue, Queue
 from timeoutq.errors import InvalidInput
-from timeoutq.sending import Flow, ask
+from timeoutq.sending import Flow, Talk, ask
 from timeoutq.shards import root
 from timeoutq.shards.async_queue import AsyncShardedQueue
 from timeoutq.shards.queue import ShardedQueue
 from timeoutq.shards.route import By
+
+AnyQueue = Queue | ShardedQueue
+"""A queue as `open_queue` gives it."""
+AnyAsyncQueue = AsyncQueue | AsyncShardedQueue
+"""A queue as `open_async_queue` gives it."""
+
+
+def talks_of(queue: AnyQueue) -> Sequence[Talk]:
+    """Give the talk with each shard, or that with a plain queue: for what goes through all of its keys."""
+    if not isinstance(queue, ShardedQueue):
+        return (queue.talk,)
+    if not queue.shards.made:
+        queue.exists()  # which looks at the record
+    return queue.shards.talks
 
 
 class _Look(Queue):
@@ -29,7 +44,7 @@ class _AsyncLook(AsyncQueue):
 
 def open_queue(
     name: str, url: str | None = None, *, shards: int | None = None, by: By | None = None, **settings: Any
-) -> Queue | ShardedQueue:
+) -> AnyQueue:
     """Open a queue as what it is: a `Queue`, or a `ShardedQueue` if it has shards. This asks the server.
 
     With `shards`, a queue that is not there yet gets that many (1 is a plain queue); one that is there and has another
@@ -47,7 +62,7 @@ def open_queue(
 
 async def open_async_queue(
     name: str, url: str | None = None, *, shards: int | None = None, by: By | None = None, **settings: Any
-) -> AsyncQueue | AsyncShardedQueue:
+) -> AnyAsyncQueue:
     """Open a queue as what it is: an `AsyncQueue`, or an `AsyncShardedQueue` if it has shards. This asks the server.
 
     All else is as for `open_queue`.

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from timeoutq import arguments
 from timeoutq.client.face import Face
-from timeoutq.model import Lease, Outcome, Politeness
+from timeoutq.errors import LeaseLost
+from timeoutq.model import Lease, Outcome, Politeness, TaskId
 from timeoutq.retry import Retries
 from timeoutq.sending import Flow
 from timeoutq.shards import ends, flows, root
@@ -66,6 +68,14 @@ class ShardedFace(Face):
     def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
         """Give the flow that extends leases by the usual timeout; a keeper and a heartbeat carry it out."""
         return ends.extension(self.shards, leases)
+
+    def loss(self, lease: Lease) -> Flow[LeaseLost]:
+        """Give the flow that finds out who has the task of a lost lease, and gives the error that says so."""
+        return ends.lost(self.shards, lease)
+
+    def retrial(self, tasks: Sequence[TaskId]) -> Flow[Outcome]:
+        """Give the flow that makes failed tasks ready again, and answers for each of them."""
+        return flows.retrial(self.shards, arguments.ids((tasks,)))
 
     def _opening(self) -> Flow[None]:
         return flows.opening(self.shards, self._settings, self.allow_eviction)
