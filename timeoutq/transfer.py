@@ -186,8 +186,8 @@ def parts(items: Iterable[T], length: int = PAGE) -> Iterator[list[T]]:
 # ---- tasks as lines
 
 
-def describe(queue: AnyQueue, talk: Talk, ids: Sequence[bytes]) -> Iterator[list[Record]]:
-    """Give the records of these tasks of a shard, in lists of bounded size; tasks that no state holds are left out."""
+def describe(queue: AnyQueue, ids: Sequence[bytes], talk: Talk) -> Iterator[list[Record]]:
+    """Give the records of these tasks of a shard, in lists of bounded size; tasks in no state are left out."""
     start = 0
     while start < len(ids):
         looked, records = queue.run(sending.answer(talk, talk.operations.describe(ids[start : start + BATCH])))
@@ -214,7 +214,7 @@ def export(
                     seen += 0 if second else len(page)
                     if looked is not None:
                         looked(seen)
-                    for records in describe(queue, talk, page):
+                    for records in describe(queue, page, talk):
                         there = [record for record in records if record.state in wanted]
                         new = set(met.new(record.task for record in there))
                         if new:

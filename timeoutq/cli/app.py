@@ -17,7 +17,7 @@ import typer
 
 from timeoutq import exit_codes
 from timeoutq.cli.completion import queue_names
-from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
+from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.exit_codes import DONE, INTERRUPTED, USAGE
 from timeoutq.exit_codes import LOST as LOST
 from timeoutq.exit_codes import NOTHING as NOTHING
@@ -145,8 +145,10 @@ def open_queue(
     address = server_address(url, url_file)
     try:
         return open_queue(name, address, shards=shards, **settings)
-    except Unavailable:
-        return Queue(name, address, **settings)  # the first call says so, or waits for the server
+    except InvalidInput:
+        raise
+    except TimeoutqError:
+        return Queue(name, address, **settings)  # the first call says what is wrong, or waits for the server
 
 
 @contextmanager

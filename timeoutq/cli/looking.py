@@ -354,12 +354,8 @@ def doctor(
 
     with open_queue(queue or "doctor", url, url_file, allow_eviction=True) as opened:
         mended = [examine.repair(opened)] if repair else []
-        findings = (
-            mended
-            + nodes.examine(opened)
-            # of a sharded queue, the server and the limits are examined
-            + examine.examine(opened, named=queue is not None and len(talks_of(opened)) == 1)
-        )
+        is_whole = queue is not None and len(talks_of(opened)) == 1  # of shards, only their server and limits are seen
+        findings = mended + nodes.examine(opened) + examine.examine(opened, named=is_whole)
         if queue is not None and not _met(opened):
             findings.append(examine.Finding("queue", "red", unknown_words(opened)))
         try:
