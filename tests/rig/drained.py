@@ -167,7 +167,7 @@ def run(answers: int, mutant: str = "", seed: int = 1) -> Found:
 
 def main() -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.rig.drained", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.rig.drained", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("answers", nargs="?", type=int, default=1_000_000, help="how often to ask")
     parser.add_argument("--mutant", choices=MUTANTS, default="", help="plant a bug")
     parser.add_argument("--seed", type=int, default=1)

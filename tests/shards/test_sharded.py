@@ -410,7 +410,8 @@ def test_a_plain_client_is_refused_by_name(queue: Any, url: str) -> None:
 
 def test_another_number_of_shards_is_refused_by_name(queue: Any, url: str) -> None:
     queue.put("a")
-    for other in ({"shards": 7}, {"by": "id"}):
+    others: list[dict[str, Any]] = [{"shards": 7}, {"by": "id"}]
+    for other in others:
         with ShardedQueue(queue.name, url, **other) as wrong:
             for _ in range(2):
                 with pytest.raises(InvalidInput, match=f"has {SHARDS} shards by host, not"):

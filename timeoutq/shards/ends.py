@@ -8,7 +8,7 @@ from typing import Any
 from timeoutq import arguments, flows, methods, tracebacks
 from timeoutq.arguments import TaskList
 from timeoutq.calls import Call
-from timeoutq.errors import InvalidInput
+from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import Answer, Lease, Outcome, Payload, Tasks, raw
 from timeoutq.sending import Flow, Talk
 from timeoutq.shards import gathering
@@ -38,7 +38,7 @@ def _extended(shards: Shards, leases: Sequence[Lease], timeout_ms: int, *, stric
 
     ids, places, results = yield from _sent(shards, leases, build)
     found: dict[int, Any] = {
-        shard: [outcome for _, outcome in result] if isinstance(result, list) else result
+        shard: result if isinstance(result, TimeoutqError) else [one[1] for one in result]
         for shard, result in results.items()
     }
     if strict or not any(isinstance(result, list) for result in found.values()):

@@ -81,7 +81,10 @@ def _explain(shards: Shards, id: bytes) -> Flow[Reason]:
 
 
 def _with_workers(call: Call[Why], alive: int) -> Call[Why]:
-    return replace(call, read=lambda reply: replace(call.read(reply), workers=alive))
+    def read(reply: Any) -> Why:
+        return replace(call.read(reply), workers=alive)
+
+    return replace(call, read=read)
 
 
 def _alive(shards: Shards) -> Flow[int]:
