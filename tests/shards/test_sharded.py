@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import threading
 import time
@@ -236,6 +237,21 @@ def test_a_keeper_keeps_leases_of_all_shards_alive(queue: Any, url: str) -> None
             assert keeper.held == []
 
 
+def test_a_keeper_in_an_event_loop_keeps_leases_of_all_shards_alive(url: str, name: str) -> None:
+    async def body() -> list[Answer]:
+        async with AsyncShardedQueue(name, url, shards=SHARDS, timeout=0.3) as queue, queue.keeper() as keeper:
+            await queue.put(one_of_each())
+            leases = await queue.claim(10)
+            keeper.add(*leases)
+            await asyncio.sleep(0.7)
+            assert await queue.requeue_expired() == 0
+            return list(await queue.ack(leases))
+
+    assert asyncio.run(body()) == [Answer.OK] * SHARDS
+    with ShardedQueue(name, url) as queue:
+        queue.purge()
+
+
 # ---- groups, hosts and priorities
 
 
@@ -251,6 +267,17 @@ def test_an_id_that_was_put_with_a_group_is_found_wherever_it_is(queue: Any) -> 
     assert list(queue.forget(task, "never")) == ["todos", "unknown"]
     assert queue.inspect(task).state is None
     assert queue.stats().known == 0
+
+
+def test_a_group_of_a_link_in_the_own_shard_is_noted_too(queue: Any) -> None:
+    links = one_of_each("l{}")
+    queue.put("seed")
+    (lease,) = queue.claim()
+    task, group = next(
+        (f"t{i}", f"g{i}") for i in range(999) if shard_of(f"t{i}", f"g{i}") == lease.shard != shard_of(f"t{i}")
+    )
+    queue.ack(lease, put=[*links, Task(task, group=group)])
+    assert queue.states(task).counts() == {"todos": 1}
 
 
 def test_without_groups_only_one_shard_is_asked_about_an_id(queue: Any, raw: Any) -> None:
@@ -490,8 +517,6 @@ async def opened_async(name: str, url: str, **settings: Any) -> str:
 
 
 def test_one_call_opens_a_queue_as_what_it_is(queue: Any, url: str, name: str) -> None:
-    import asyncio
-
     assert type(open_queue(name, url)) is Queue
     assert type(open_queue(name, url, shards=3)) is ShardedQueue
     queue.put("a")

@@ -72,12 +72,12 @@ def ack_put(shards: Shards, lease: Lease, found: TaskList, again_ms: int, payloa
     home = shards.of_lease(lease)
     places = spread(shards, found)
     foreign = sorted(at for shard, chosen in places.items() if shard != home for at in chosen)
+    if found.groups:
+        yield from shards.make(grouped=True)
     if foreign:
         yield from bring(
             shards, found.pick(foreign), None, lambda talk, part: talk.operations.put_checked(part, talk.nonce)
         )
-    elif found.groups:
-        yield from shards.make(grouped=True)
     return (yield from flows.ack_put(shards.talks[home], lease, found.pick(places.get(home, [])), again_ms, payload))
 
 
