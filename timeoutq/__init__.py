@@ -3,6 +3,8 @@
 Everything a program needs is imported from here; a name's module is loaded when the name is first used.
 
     Queue, AsyncQueue   put tasks, claim and ack them, look into everything: the same methods, blocking and for asyncio
+    open_queue, ShardedQueue, AsyncShardedQueue
+                        one queue over several shards, which may lie on several nodes of a cluster
     Worker, Cleaner     run handlers on tasks; take back expired leases and make due tasks ready
     Ack, Release, Retry, GiveUp, Recrawl, RetryPolicy
                         what handlers return or raise, and when a failed task is tried again
@@ -24,10 +26,10 @@ begins with what it is for.
     a verb       scripts calls replies operations confirming rights
     the server   address troubles deadlines patience names connection link cluster embedded
                  embedded_cluster
-    a call       sending flows reads methods repairs why rooms hosts heartbeat keeper client directory
+    a call       sending flows reads methods repairs why rooms hosts heartbeat keeper client
     the worker   machine handlers found lifespan signals unending forks loopwatch cleaner refusals worker
     processes    endings roster ledger process supervisor
-    on top       watch testing transfer urls scrapy bench logs cli
+    on top       shards directory watch testing transfer urls scrapy bench logs cli
 """
 
 from importlib import import_module
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from timeoutq.errors import SchemaMismatch as SchemaMismatch
     from timeoutq.errors import ServerError as ServerError
     from timeoutq.errors import ServerFull as ServerFull
+    from timeoutq.errors import ShardsUnavailable as ShardsUnavailable
     from timeoutq.errors import TimeoutqError as TimeoutqError
     from timeoutq.errors import Unavailable as Unavailable
     from timeoutq.errors import UnsafeServer as UnsafeServer
@@ -82,6 +85,10 @@ if TYPE_CHECKING:
     from timeoutq.retry import Recrawl as Recrawl
     from timeoutq.retry import Retry as Retry
     from timeoutq.retry import RetryPolicy as RetryPolicy
+    from timeoutq.shards import AsyncShardedQueue as AsyncShardedQueue
+    from timeoutq.shards import ShardedQueue as ShardedQueue
+    from timeoutq.shards import open_async_queue as open_async_queue
+    from timeoutq.shards import open_queue as open_queue
     from timeoutq.why import Reason as Reason
     from timeoutq.worker import Tally as Tally
     from timeoutq.worker import Worker as Worker
@@ -90,12 +97,13 @@ _HOMES = {
     "cleaner": "Cleaner",
     "client": "AsyncQueue Queue",
     "errors": "AccessDenied BadSitemap BadUrl HandlerNotFound InvalidInput LeaseLost MissingExtra NotRedis "
-    "NotReplicated ReadOnly SchemaMismatch ServerError ServerFull TimeoutqError Unavailable UnsafeServer "
-    "WorkerBroken WrongResult",
+    "NotReplicated ReadOnly SchemaMismatch ServerError ServerFull ShardsUnavailable TimeoutqError Unavailable "
+    "UnsafeServer WorkerBroken WrongResult",
     "handlers": "Handler Lifespan",
     "model": "Ack Answer Entry Failure HostInfo HostPage Lease Outcome Page Payload Politeness Record "
     "Release Sample State Stats Task TaskId TaskInfo Tasks WorkerInfo",
     "retry": "GiveUp Recrawl Retry RetryPolicy",
+    "shards": "AsyncShardedQueue ShardedQueue open_async_queue open_queue",
     "why": "Reason",
     "worker": "Tally Worker",
 }

@@ -12,7 +12,7 @@ import math
 import re
 import secrets
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
@@ -251,6 +251,18 @@ class TaskList:
         return TaskList(
             self.ids[start:stop], within(self.payloads), within(self.groups), within(self.priorities), improved
         )
+
+    def pick(self, places: Sequence[int]) -> TaskList:
+        """Give the tasks at these positions, in this order."""
+
+        def there(found: dict[int, T]) -> dict[int, T]:
+            return {new: found[old] for new, old in enumerate(places) if old in found} if found else {}
+
+        improved = set(self.improved)
+        return TaskList(
+            [self.ids[i] for i in places], there(self.payloads), there(self.groups), there(self.priorities),
+            [new for new, old in enumerate(places) if old in improved] if improved else [],
+        )  # fmt: skip
 
     def group_by(self, group: Callable[[str], object]) -> None:
         """Give each task that has no group of its own the one that a function says for its id, unless that is None."""

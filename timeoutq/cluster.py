@@ -238,6 +238,54 @@ class Route:
         return error
 
 
+class Parts:
+    """Several lists of commands on their way, each to its place in a cluster. No I/O."""
+
+    def __init__(self, parts: Sequence[Sequence[Command]], places: Sequence[Where], at: Callable[[Where], Any]) -> None:
+        self.results: list[Any] = [None] * len(parts)
+        self._parts = parts
+        self._routes: list[Route | None] = [getattr(at(place), "route", None) for place in places]
+        self._nodes: list[Node | None] = [
+            route.usual() if route is not None else place if isinstance(place, tuple) else None
+            for route, place in zip(self._routes, places, strict=True)
+        ]
+        self._sent: list[int] = []
+
+    def lost(self) -> Iterable[tuple[int, Route]]:
+        """Give the parts whose node is to be found first."""
+        for at, (route, node) in enumerate(zip(self._routes, self._nodes, strict=True)):
+            if node is None and route is not None:
+                yield at, route
+
+    def found(self, at: int, node: Node | BaseException | None) -> None:
+        """Take the node of a part, or the error of those who were asked for it; None: no node has the slot now."""
+        if isinstance(node, BaseException):
+            self.results[at] = node
+        else:
+            self._nodes[at] = node
+
+    def by_node(self) -> list[tuple[Node, list[int]]]:
+        """Give for each node the parts that go to it."""
+        found: dict[Node, list[int]] = {}
+        for at, node in enumerate(self._nodes):
+            if node is not None:
+                found.setdefault(node, []).append(at)
+        return list(found.items())
+
+    def take(self, chosen: Sequence[int], results: Sequence[Any]) -> None:
+        """Take what became of parts at their node."""
+        self._sent += chosen
+        for at, result in zip(chosen, results, strict=True):
+            self.results[at] = result
+
+    def odd(self) -> Iterable[tuple[int, Steps[list[Any]]]]:
+        """Give the steps for the parts that have errors among their replies, or whose slot no node had."""
+        sent = set(self._sent)
+        for at, (route, result) in enumerate(zip(self._routes, self.results, strict=True)):
+            if route is not None and (at in sent or result is None) and not _are_usual(result):
+                yield at, route.exchange(self._parts[at], result)
+
+
 class Nodes:
     """The map of a cluster and a blocking link to each node; the links to several slots share them."""
 
@@ -270,13 +318,13 @@ class ClusterLink:
         """Prepare; `on_move(slot)` is called when a slot is found at another node than before."""
         self.server = nodes.server
         self._nodes = nodes
-        self._route = Route(nodes.map, slot, on_move)
+        self.route = Route(nodes.map, slot, on_move)
         self._on_move = on_move
         self._others: dict[int, Self] = {}
 
     def at(self, where: Where) -> Self | Link:
         """Give the link to a slot, or to a node; for None, this one."""
-        if where is None or where == self._route.slot:
+        if where is None or where == self.route.slot:
             return self
         if isinstance(where, tuple):
             return self._nodes.link(where)
@@ -288,12 +336,32 @@ class ClusterLink:
     def send(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one flush to the node of the slot, as `Link.send` does; they follow the slot."""
         replies: Any = None
-        node = self._route.usual()
+        node = self.route.usual()
         if node is not None:
             replies = self._try(To(node, commands))
             if _are_usual(replies):
                 return replies  # type: ignore[no-any-return]  # a list
-        return self._drive(self._route.exchange(commands, replies))
+        return self._drive(self.route.exchange(commands, replies))
+
+    def send_all(self, parts: Sequence[Sequence[Command]], places: Sequence[Where]) -> list[Any]:
+        """Send several lists of commands, each to its place, in one flush for each node; give for each what came of it.
+
+        That is the list of its replies, or the error of the network.
+        """
+        work = Parts(parts, places, self.at)
+        for at, route in work.lost():
+            work.found(at, self._met(route.find()))
+        for node, chosen in work.by_node():
+            work.take(chosen, self._nodes.link(node).send_all([parts[at] for at in chosen]))
+        for at, steps in work.odd():
+            work.results[at] = self._met(steps)
+        return work.results
+
+    def _met(self, steps: Steps[T]) -> T | BaseException:
+        try:
+            return self._drive(steps)
+        except LINK_ERRORS as error:
+            return error
 
     def _try(self, step: To) -> Any:
         try:
@@ -326,20 +394,20 @@ class ClusterLink:
         until = time.monotonic() + seconds
         for pause in _pauses():
             time.sleep(pause.seconds)
-            node = self._drive(self._route.find())
+            node = self._drive(self.route.find())
             if node is None:
                 break
             try:
                 return wait(self._nodes.link(node), max(0.001, until - time.monotonic()))
             except LINK_ERRORS as error:
-                (met,) = self._route.judge([error] if isinstance(error, ResponseError) else error)
+                (met,) = self.route.judge([error] if isinstance(error, ResponseError) else error)
                 if not isinstance(met, MovedError):
                     raise met from error
-        raise ClusterDownError(f"no node of the cluster has slot {self._route.slot}")
+        raise ClusterDownError(f"no node of the cluster has slot {self.route.slot}")
 
     def nodes(self) -> dict[Node, bool]:
         """Give the nodes that the cluster counts as alive, and for each whether it has slots."""
-        self._drive(self._route.find())
+        self._drive(self.route.find())
         return self._nodes.map.nodes
 
     def close(self) -> None:
@@ -375,13 +443,13 @@ class AsyncClusterLink:
         """Prepare; `on_move(slot)` is called when a slot is found at another node than before."""
         self.server = nodes.server
         self._nodes = nodes
-        self._route = Route(nodes.map, slot, on_move)
+        self.route = Route(nodes.map, slot, on_move)
         self._on_move = on_move
         self._others: dict[int, Self] = {}
 
     def at(self, where: Where) -> Self | AsyncLink:
         """Give the link to a slot, or to a node; for None, this one."""
-        if where is None or where == self._route.slot:
+        if where is None or where == self.route.slot:
             return self
         if isinstance(where, tuple):
             return self._nodes.link(where)
@@ -393,12 +461,37 @@ class AsyncClusterLink:
     async def send(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one flush to the node of the slot, as `AsyncLink.send` does; they follow the slot."""
         replies: Any = None
-        node = self._route.usual()
+        node = self.route.usual()
         if node is not None:
             replies = await self._try(To(node, commands))
             if _are_usual(replies):
                 return replies  # type: ignore[no-any-return]  # a list
-        return await self._drive(self._route.exchange(commands, replies))
+        return await self._drive(self.route.exchange(commands, replies))
+
+    async def send_all(self, parts: Sequence[Sequence[Command]], places: Sequence[Where]) -> list[Any]:
+        """Send several lists of commands, each to its place, in one flush for each node; give for each what came of it.
+
+        That is the list of its replies, or the error of the network.
+        """
+        work = Parts(parts, places, self.at)
+        for at, route in work.lost():
+            work.found(at, await self._met(route.find()))
+
+        async def send(node: Node, chosen: list[int]) -> None:
+            work.take(chosen, await self._nodes.link(node).send_all([parts[at] for at in chosen]))
+
+        async with asyncio.TaskGroup() as group:
+            for node, chosen in work.by_node():
+                group.create_task(send(node, chosen))
+        for at, steps in work.odd():
+            work.results[at] = await self._met(steps)
+        return work.results
+
+    async def _met(self, steps: Steps[T]) -> T | BaseException:
+        try:
+            return await self._drive(steps)
+        except LINK_ERRORS as error:
+            return error
 
     async def _try(self, step: To) -> Any:
         try:
@@ -431,20 +524,20 @@ class AsyncClusterLink:
         until = time.monotonic() + seconds
         for pause in _pauses():
             await asyncio.sleep(pause.seconds)
-            node = await self._drive(self._route.find())
+            node = await self._drive(self.route.find())
             if node is None:
                 break
             try:
                 return await wait(self._nodes.link(node), max(0.001, until - time.monotonic()))
             except LINK_ERRORS as error:
-                (met,) = self._route.judge([error] if isinstance(error, ResponseError) else error)
+                (met,) = self.route.judge([error] if isinstance(error, ResponseError) else error)
                 if not isinstance(met, MovedError):
                     raise met from error
-        raise ClusterDownError(f"no node of the cluster has slot {self._route.slot}")
+        raise ClusterDownError(f"no node of the cluster has slot {self.route.slot}")
 
     async def nodes(self) -> dict[Node, bool]:
         """Give the nodes that the cluster counts as alive, and for each whether it has slots."""
-        await self._drive(self._route.find())
+        await self._drive(self.route.find())
         return self._nodes.map.nodes
 
     async def close(self) -> None:

@@ -14,12 +14,14 @@ from difflib import get_close_matches
 from itertools import islice
 
 from timeoutq import reads, sending
-from timeoutq.client import Queue
 from timeoutq.cluster import Where, slot_of
-from timeoutq.errors import TimeoutqError
+from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import Stats
 from timeoutq.operations import Operations
 from timeoutq.sending import Flow, Talk
+from timeoutq.shards import AnyQueue, looking
+from timeoutq.shards.root import Shards
+from timeoutq.troubles import IS_SHARDED
 
 KEYS_A_CALL = 1000
 """About how many keys the server looks at in one SCAN."""
@@ -45,13 +47,13 @@ class Listed:
     """Why the queue cannot be read."""
 
 
-def size(queue: Queue) -> int:
+def size(queue: AnyQueue) -> int:
     """Count all keys of the server's database, or of all primaries of the cluster, as the length of a walk."""
     places = queue.run(reads.primaries(queue.talk))
     return sum(int(queue.run(sending.ask(queue.talk, [("DBSIZE",)], place))[0]) for place in places)
 
 
-def names(queue: Queue) -> Iterator[list[str]]:
+def names(queue: AnyQueue) -> Iterator[list[str]]:
     """Walk through all keys on the server of `queue`; give for each call the names that are new, often none."""
     met: set[str] = set()
     for place in queue.run(reads.primaries(queue.talk)):
@@ -70,18 +72,20 @@ def _scan(talk: Talk, cursor: str, place: Where) -> Flow[tuple[str | None, list[
     return reads.next_cursor(following), [match[1].decode() for match in matches if match]
 
 
-def look(queue: Queue, found: Iterable[str]) -> Iterator[Listed]:
+def look(queue: AnyQueue, found: Iterable[str]) -> Iterator[Listed]:
     """Count the tasks of these queues; a queue to which nothing was put, and which has no workers, is left out."""
     rest = iter(found)
     while part := list(islice(rest, QUEUES_A_FLUSH)):
         for name, result in zip(part, _stats(queue, part), strict=True):
-            if isinstance(result, TimeoutqError):
+            if isinstance(result, InvalidInput) and str(result) == IS_SHARDED:
+                yield queue.run(_sharded(queue.talk, name))
+            elif isinstance(result, TimeoutqError):
                 yield Listed(name, None, str(result))
             elif result.exists or result.workers:
                 yield Listed(name, result)
 
 
-def _stats(queue: Queue, found: Sequence[str]) -> list[Stats | TimeoutqError]:
+def _stats(queue: AnyQueue, found: Sequence[str]) -> list[Stats | TimeoutqError]:
     talk = queue.talk
     if not talk.server.nodes:
         return queue.run(sending.settle(talk, [Operations(name).stats() for name in found]))
@@ -89,12 +93,21 @@ def _stats(queue: Queue, found: Sequence[str]) -> list[Stats | TimeoutqError]:
     return [queue.run(sending.settle(replace(talk, at=slot_of(name)), [Operations(name).stats()]))[0] for name in found]
 
 
-def starting_with(queue: Queue, beginning: str, seconds: float) -> list[str]:
+def _sharded(talk: Talk, name: str) -> Flow[Listed]:
+    shards = Shards(replace(talk, operations=Operations(name)), None, None, talk.nonce)
+    try:
+        yield from shards.look()
+        return Listed(name, (yield from looking.stats(shards)))
+    except TimeoutqError as error:
+        return Listed(name, None, str(error))
+
+
+def starting_with(queue: AnyQueue, beginning: str, seconds: float) -> list[str]:
     """Give the names with this beginning, as many as are found within `seconds`."""
     return [name for name in _within(queue, seconds) if name.startswith(beginning)]
 
 
-def meant(queue: Queue, name: str, seconds: float = 1.0) -> list[str]:
+def meant(queue: AnyQueue, name: str, seconds: float = 1.0) -> list[str]:
     """Give up to three names much like `name`, of those found within `seconds`; none if the server cannot be asked."""
     found: list[str] = []
     try:
@@ -106,7 +119,7 @@ def meant(queue: Queue, name: str, seconds: float = 1.0) -> list[str]:
     return [alike[one] for one in get_close_matches(name.lower(), alike, 3, _ALIKE)]
 
 
-def _within(queue: Queue, seconds: float) -> Iterator[str]:
+def _within(queue: AnyQueue, seconds: float) -> Iterator[str]:
     until = time.monotonic() + seconds
     for page in names(queue):
         yield from page

@@ -6,6 +6,7 @@ the Redis client are rewritten in `connection.py` before they get here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -74,6 +75,27 @@ class Unavailable(TimeoutqError):
 
 class ServerFull(Unavailable):
     """The server has no memory or disk left for new tasks: free some. Acks still work."""
+
+
+class ShardsUnavailable(Unavailable):
+    """Some shards of a queue did not answer, and all others did: call again, for a call may be repeated.
+
+    `shards` has the number of each such shard, and its error. If the call was about ids, `outcome` has the answers for
+    all ids, which are `UNANSWERED` for those of such shards; else it is None.
+    """
+
+    def __init__(self, message: str, *, shards: Mapping[int, TimeoutqError], outcome: Any = None) -> None:
+        super().__init__(message)
+        self.shards = dict(shards)
+        self.outcome = outcome
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        return _shards_unavailable, (str(self), self.shards, self.outcome)
+
+
+def _shards_unavailable(message: str, shards: Mapping[int, TimeoutqError], outcome: Any) -> ShardsUnavailable:
+    return ShardsUnavailable(message, shards=shards, outcome=outcome)
 
 
 class ReadOnly(Unavailable):

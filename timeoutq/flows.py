@@ -50,22 +50,25 @@ from timeoutq.sending import (
     settle,
     tell_time,
 )
-from timeoutq.troubles import is_hopeless
+from timeoutq.troubles import IS_SHARDED, is_hopeless
 
 log = logging.getLogger(__name__)
 
 
 def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
     """Meet the server: refuse one that evicts, learn its time, read and write settings of the queue."""
-    began, asked = time.monotonic(), [("TIME",), ("INFO", "memory"), confirming.look(talk.operations)]
+    began, meta = time.monotonic(), talk.operations.key("meta")
+    asked = [("TIME",), ("INFO", "memory"), ("HGET", meta, "schema"), confirming.look(talk.operations)]
     while isinstance(reply := (yield Send(asked, talk.at)), BaseException):
         # a server that does not answer cannot be checked: the next call checks it
         if is_hopeless(reply) or time.monotonic() - began > talk.deadline * LAST_START:
             raise talk.server.explain(reply)
         yield a_moment()
     if isinstance(reply, list):
-        moment, memory, kept = cast("Any", reply)
+        moment, memory, schema, kept = cast("Any", reply)
         tell_time(talk, moment, began)
+        if isinstance(schema, bytes) and schema.startswith(b"s"):
+            raise InvalidInput(f"{talk.operations.name}: {IS_SHARDED}")
         talk.durable.read(kept, time.monotonic())
         policy = eviction_policy(memory)
         if policy not in (None, "noeviction") and not allow_eviction:
@@ -364,9 +367,9 @@ def extend(talk: Talk, leases: Sequence[Lease], timeout_ms: int, replicas: int =
     return deadline, Outcome(tasks, codes)
 
 
-def extend_many(talk: Talk, leases: Sequence[Lease], timeout_ms: int) -> Flow[Outcome]:
-    """Extend leases; give the answers."""
-    return (yield from extend(talk, leases, timeout_ms))[1]
+def extend_many(talk: Talk, leases: Sequence[Lease], timeout_ms: int, replicas: int = 0) -> Flow[Outcome]:
+    """Extend leases; give the answers. `replicas` is as for `settle`."""
+    return (yield from extend(talk, leases, timeout_ms, replicas))[1]
 
 
 def extend_one(talk: Talk, lease: Lease, timeout_ms: int) -> Flow[Lease]:

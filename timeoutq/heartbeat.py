@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from timeoutq import flows, sending, telling, tracebacks
+from timeoutq import sending, telling, tracebacks
 from timeoutq.arguments import error_words
-from timeoutq.confirming import UNCONFIRMED
 from timeoutq.durations import Spans
 from timeoutq.errors import TimeoutqError
-from timeoutq.model import Answer, Lease
+from timeoutq.model import Answer, Lease, Outcome
 from timeoutq.operations import Operations
 from timeoutq.sending import Flow, Talk
 
@@ -50,6 +49,10 @@ class Client(Protocol):
     @property
     def timeout(self) -> float:
         """The length of a lease, seconds."""
+        ...
+
+    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
+        """Give the flow that extends leases."""
         ...
 
     def run(self, flow: Flow[T]) -> T:
@@ -170,16 +173,18 @@ class Pulse:
             )  # fmt: skip
 
 
-def extend_held(talk: Talk, held: Mapping[int, Lease], leases: Sequence[Lease]) -> Flow[list[tuple[Lease, Answer]]]:
+def extend_held(
+    extension: Flow[Outcome], held: Mapping[int, Lease], leases: Sequence[Lease]
+) -> Flow[list[tuple[Lease, Answer]]]:
     """Extend leases; give those that were refused, and why, if they are still held."""
-    _, outcome = yield from flows.extend(talk, leases, talk.terms.timeout_ms, UNCONFIRMED)
+    outcome = yield from extension
     if outcome.ok == len(leases):
         return []
     return [
         (lease, answer)
         for lease, answer in zip(leases, outcome, strict=True)
         # what was ended while the call was under way is not lost
-        if answer is not Answer.OK and lease.fence in held
+        if answer not in (Answer.OK, Answer.UNANSWERED) and lease.key in held
     ]
 
 
@@ -290,7 +295,7 @@ class Heartbeat:
         leases = list(self._held.values())
         if not leases:
             return False
-        refused = self.queue.run(extend_held(self.queue.talk, self._held, leases))
+        refused = self.queue.run(extend_held(self.queue.extension(leases), self._held, leases))
         if refused:
             self._on_lost(refused)
         return True

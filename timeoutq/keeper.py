@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -23,7 +23,7 @@ from timeoutq.calls import BATCH
 from timeoutq.confirming import ENDS
 from timeoutq.errors import InvalidInput, LeaseLost, NotReplicated
 from timeoutq.heartbeat import Client, LastingHeartbeat, Pulse, extend_held
-from timeoutq.model import Answer, Lease
+from timeoutq.model import Answer, Lease, Outcome
 from timeoutq.operations import Operations
 from timeoutq.sending import Flow, Talk
 
@@ -46,6 +46,10 @@ class AsyncClient(Protocol):
     @property
     def timeout(self) -> float:
         """The length of a lease, seconds."""
+        ...
+
+    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
+        """Give the flow that extends leases."""
         ...
 
     async def run(self, flow: Flow[T]) -> T:
@@ -79,7 +83,7 @@ class Held:
         self.queue = queue
         self._on_lost = on_lost
         self._held: dict[int, Lease] = {}
-        self._ending: dict[object, set[int]] = {}  # fences of the leases that each call of the queue is about to end
+        self._ending: dict[object, set[int]] = {}  # the leases that each call of the queue is about to end
         self._started = time.time()
         self._pid = os.getpid()
 
@@ -119,7 +123,7 @@ class Held:
     def _took(self, leases: tuple[Lease, ...]) -> bool:
         """Hold leases; say whether one of them has to be extended at once."""
         taken = arguments.leases(leases)
-        self._held.update((lease.fence, lease) for lease in taken)
+        self._held.update((lease.key, lease) for lease in taken)
         soon = self.queue.talk.clock.now_ms / 1000 + self.queue.timeout / 2
         return any(lease.deadline < soon for lease in taken)
 
@@ -127,20 +131,20 @@ class Held:
         """Let go of leases: they have ended, or the program takes care of them. Unknown leases are left out."""
         self._come()
         for lease in arguments.leases(leases):
-            self._held.pop(lease.fence, None)
+            self._held.pop(lease.key, None)
 
-    def ends(self, call: object, fences: set[int]) -> None:
-        """Note the fences of leases that a call of the queue is about to end; none when the call is over."""
-        if fences:
-            self._ending[call] = fences
+    def ends(self, call: object, keys: set[int]) -> None:
+        """Note the keys of leases that a call of the queue is about to end; none when the call is over."""
+        if keys:
+            self._ending[call] = keys
         else:
             self._ending.pop(call, None)
 
     def _lost(self, refused: list[tuple[Lease, Answer]]) -> None:
         for lease, answer in refused:
-            if any(lease.fence in fences for fences in list(self._ending.values())):
+            if any(lease.key in keys for keys in list(self._ending.values())):
                 continue  # a call that ends the lease is under way, and tells the program what becomes of it
-            if self._held.pop(lease.fence, None) is None or self._on_lost is None:
+            if self._held.pop(lease.key, None) is None or self._on_lost is None:
                 continue
             try:
                 self._on_lost(lease, answer)
@@ -352,7 +356,7 @@ class AsyncKeeper(Held):
         leases = self.held
         if not leases:
             return False
-        self._lost(await self.queue.run(extend_held(self.queue.talk, self._held, leases)))
+        self._lost(await self.queue.run(extend_held(self.queue.extension(leases), self._held, leases)))
         return True
 
 
@@ -389,9 +393,9 @@ class Keepers(Generic[K]):
             yield given
             return
         leases = arguments.leases(given)
-        call, fences, answered = object(), {lease.fence for lease in leases}, False
+        call, keys, answered = object(), {lease.key for lease in leases}, False
         for keeper in keepers:
-            keeper.ends(call, fences)
+            keeper.ends(call, keys)
         try:
             yield given if isinstance(given, Lease) else leases
             answered = True

@@ -24,7 +24,7 @@ from timeoutq.calls import Command
 from timeoutq.connection import Server
 from timeoutq.deadlines import ATTEMPT, LEAP, SLICE, SLOWEST
 from timeoutq.patience import AsyncPatientParser, PatientParser
-from timeoutq.troubles import LOOP_BLOCKED, is_denied
+from timeoutq.troubles import LINK_ERRORS, LOOP_BLOCKED, is_denied
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -77,6 +77,25 @@ def _keep_little_unsent(plug: Any) -> None:
     # a socket of another family has no such option; it has small buffers
     if _UNSENT is not None and getattr(plug, "family", None) in (socket.AF_INET, socket.AF_INET6):
         plug.setsockopt(socket.IPPROTO_TCP, _UNSENT, 2 * SLICE)
+
+
+def joined(parts: Sequence[Sequence[Command]]) -> list[Command]:
+    """Give the commands of all parts as one flush. One WAIT at the end stands for the WAIT that ends each part."""
+    waits = [part[-1] for part in parts if part[-1][0] == "WAIT"]
+    commands = [command for part in parts for command in part if command[0] != "WAIT"]
+    return [*commands, max(waits, key=lambda wait: wait[1:])] if waits else commands
+
+
+def parted(parts: Sequence[Sequence[Command]], replies: Sequence[Any]) -> list[Any]:
+    """Give each part of `joined` its replies."""
+    found: list[Any] = []
+    at = 0
+    for part in parts:
+        waits = part[-1][0] == "WAIT"
+        end = at + len(part) - waits
+        found.append([*replies[at:end], replies[-1]] if waits else list(replies[at:end]))
+        at = end
+    return found
 
 
 class Link:
@@ -143,6 +162,13 @@ class Link:
         else:
             self._pool.release(connection)
         return replies
+
+    def send_all(self, parts: Sequence[Sequence[Command]], places: object = None) -> list[Any]:
+        """Send several lists of commands in one flush; give for each its replies, or the error of the network."""
+        try:
+            return parted(parts, self.send(joined(parts)))
+        except LINK_ERRORS as error:
+            return [error] * len(parts)
 
     def _carry(self, connection: Any, packed: Sequence[bytes], size: int) -> float:
         # a socket's timeout covers all bytes of one call, so each call gets only one slice
@@ -372,6 +398,13 @@ class AsyncLink:
         else:
             await self._return(connection)
         return replies
+
+    async def send_all(self, parts: Sequence[Sequence[Command]], places: object = None) -> list[Any]:
+        """Send several lists of commands in one flush; give for each its replies, or the error of the network."""
+        try:
+            return parted(parts, await self.send(joined(parts)))
+        except LINK_ERRORS as error:
+            return [error] * len(parts)
 
     async def _carry(self, connection: Any, packed: Sequence[bytes], size: int, alarm: asyncio.Timeout) -> float:
         road: Any = getattr(connection._writer, "transport", None)

@@ -51,17 +51,17 @@ class Claim:
         """Check what the caller passed."""
         terms = talk.terms
         self._talk = talk
-        self._n = arguments.count(n, high=BATCH)
-        self._timeout_ms = terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout)
-        self._max_runtime_ms = (
+        self.n = arguments.count(n, high=BATCH)
+        self.timeout_ms = terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout)
+        self.max_runtime_ms = (
             terms.max_runtime_ms if max_runtime is None else arguments.timeout_ms(max_runtime, "max_runtime")
         )
-        self._wait = arguments.seconds(wait, "wait")
+        self.wait = arguments.seconds(wait, "wait")
         self._token = b""
 
     def flow(self) -> Flow[list[Lease]]:
         """Claim."""
-        return flows.claim(self._talk, self._n, self._timeout_ms, self._max_runtime_ms, self._wait, self._nonce)
+        return flows.claim(self._talk, self.n, self.timeout_ms, self.max_runtime_ms, self.wait, self._nonce)
 
     def _nonce(self) -> bytes:
         self._token = self._talk.nonce()
@@ -75,7 +75,7 @@ class Claim:
     def give_back(self) -> Flow[None]:
         """Release what the last call of the claim took, if the server answers at once."""
         talk = self._talk
-        call = talk.operations.claim(self._token, 0, self._timeout_ms, self._max_runtime_ms)
+        call = talk.operations.claim(self._token, 0, self.timeout_ms, self.max_runtime_ms)
         with suppress(TimeoutqError):
             yield from flows.give_back(talk, call, int(talk.deadline * 1000))
 
@@ -117,13 +117,13 @@ def fail(
 ) -> Flow[Answer | Outcome]:
     """Fail one lease, or many."""
     leases = arguments.leases(lease)
-    retries = _retries(talk, leases, error, retry_in, give_up)
+    waits = retries(talk, leases, error, retry_in, give_up)
     text, trace = arguments.error_text(error), tracebacks.trace(error)
-    calls = talk.operations.fail(leases, retries, [text] * len(leases), [trace] * len(leases))
+    calls = talk.operations.fail(leases, waits, [text] * len(leases), [trace] * len(leases))
     return _end(talk, lease, leases, calls)
 
 
-def _retries(
+def retries(
     talk: Talk, leases: Sequence[Lease], error: BaseException | str, retry_in: float | None, give_up: bool
 ) -> list[int]:
     """Give for each lease the ms until the next attempt; -1 if there is to be none."""
@@ -200,14 +200,15 @@ def configure(talk: Talk, keep_done: object, max_crashes: object, politeness: ob
 
 def drained(talk: Talk, before: float | datetime | None) -> Flow[bool]:
     """Say whether the queue is drained."""
-    return flows.drained(talk, _before_ms(before))
+    return flows.drained(talk, before_ms(before))
 
 
 def wait_drained(talk: Talk, timeout: float | None, before: float | datetime | None) -> Flow[bool]:
     """Wait until the queue is drained."""
     seconds = None if timeout is None else arguments.seconds(timeout, "timeout")
-    return flows.wait_drained(talk, seconds, _before_ms(before))
+    return flows.wait_drained(talk, seconds, before_ms(before))
 
 
-def _before_ms(before: float | datetime | None) -> int | None:
+def before_ms(before: float | datetime | None) -> int | None:
+    """Give the time before which scheduled tasks count, ms; None for all of them."""
     return None if before is None else int(arguments.due(before, None))

@@ -97,6 +97,8 @@ class Answer(StrEnum):
     """The lease has reached its `max_runtime` and is not extended."""
     UNKNOWN = "unknown"
     """No state holds this id."""
+    UNANSWERED = "unanswered"
+    """The shard of this id has not answered: nobody knows what became of the id. See `ShardsUnavailable`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,18 @@ class Lease:
     def holder(self) -> str:
         """The worker part of the token."""
         return self.token.partition("#")[0]
+
+    @property
+    def shard(self) -> int | None:
+        """On a queue over several shards, the shard that holds the task; None on any other queue."""
+        _, mark, number = self.token.rpartition("@")
+        return int(number) if mark and number.isdecimal() else None
+
+    @property
+    def key(self) -> int:
+        """Tells this lease from all others of its queue: its fence, and its shard, whose fences are its own."""
+        shard = self.shard
+        return self.fence if shard is None else self.fence << 10 | shard
 
 
 @dataclass
@@ -289,6 +303,7 @@ ANSWERS: dict[int, Answer] = {
     ord("L"): Answer.LOST,
     ord("X"): Answer.MAX_RUNTIME,
     ord("u"): Answer.UNKNOWN,
+    ord("?"): Answer.UNANSWERED,
 }
 """The letters in which scripts answer: one letter per task, so that a thousand answers are a thousand bytes."""
 
@@ -493,6 +508,8 @@ class Stats:
     """When the next host has its turn."""
     durations: Durations | None = None
     """How long handlers ran lately; None if no worker has reported yet."""
+    shards: Sequence[Stats] = ()
+    """Of a queue over several shards: the same of each shard, each at a moment of its own; else nothing."""
 
     @property
     def known(self) -> int:

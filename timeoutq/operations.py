@@ -61,9 +61,10 @@ DESCRIBED = 8 * 1024 * 1024
 class Operations:
     """The operations of one queue, as calls."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, stem: str = "") -> None:
+        """Name the queue; `stem` is what the names of its keys begin with, if that is not `timeoutq:{name}:`."""
         self.name = arguments.queue_name(name)
-        self._prefix = f"timeoutq:{{{self.name}}}:"
+        self._prefix = stem or f"timeoutq:{{{self.name}}}:"
         self._heads: dict[str, Command] = {}
 
     def key(self, name: str) -> str:
@@ -95,7 +96,7 @@ class Operations:
     def put(self, tasks: tuple[Tasks, ...], nonce: Callable[[], bytes], how: How = AS_IT_IS) -> list[Call[Outcome]]:
         """Build the calls that put tasks: one for each 500, or each MiB of payloads."""
         found = arguments.tasks(tasks)
-        return self.put_checked(found, nonce, _how(found, how))
+        return self.put_checked(found, nonce, how_words(found, how))
 
     def put_checked(
         self, tasks: TaskList, nonce: Callable[[], bytes], options: Sequence[Argument | Body] = ()
@@ -117,12 +118,17 @@ class Operations:
     ) -> list[Call[Outcome]]:
         """Build the calls that schedule tasks."""
         due, found = arguments.due(at, after), arguments.tasks(tasks)
-        options = _how(found, how)
+        return self.schedule_checked(due, found, nonce, how_words(found, how))
+
+    def schedule_checked(
+        self, due: bytes, tasks: TaskList, nonce: Callable[[], bytes], options: Sequence[Argument | Body]
+    ) -> list[Call[Outcome]]:
+        """Build the calls that schedule what `arguments.tasks` gave."""
         return [
             self.call(
                 "schedule", [due, *task_words(part), *options], replies.outcome(part.ids), id=nonce(), weight=weight
             )
-            for part, weight in batches(found)
+            for part, weight in batches(tasks)
         ]
 
     # ---- leases
@@ -343,7 +349,18 @@ class Operations:
     def drained(self, before_ms: int | None = None, cursor: bytes = b"0") -> Call[tuple[bool, bytes]]:
         """Build the call that says whether nothing is ready, held or scheduled (before a time); `b"0"`: that is all."""
         before = "+inf" if before_ms is None else before_ms
-        return self.call("drained", [before, cursor], lambda reply: (bool(reply[0]), reply[1]))
+        return self.call("drained", [before, cursor, 0], lambda reply: (bool(reply[0]), reply[1]))
+
+    def drained_counted(
+        self, before_ms: int | None, cursor: bytes
+    ) -> Call[tuple[bool, bytes, frozenset[tuple[bytes, bytes]]]]:
+        """Build the same call, which gives all counters of the same moment, too."""
+        before = "+inf" if before_ms is None else before_ms
+        return self.call(
+            "drained",
+            [before, cursor, 1],
+            lambda r: (bool(r[0]), r[1], frozenset(zip(r[2][::2], r[2][1::2], strict=True))),
+        )
 
     def configure(self, settings: Mapping[str, bytes]) -> Call[int]:
         """Build the call that writes settings; it answers 2 when `convert` is to be called until it ends.
@@ -357,8 +374,8 @@ class Operations:
         return self.call("convert", [BATCH // 2], bytes)
 
 
-def _how(found: TaskList, how: How) -> Words:
-    # the options that put and schedule have for all of their tasks
+def how_words(found: TaskList, how: How) -> Words:
+    """Check the options that put and schedule have for all of their tasks, and give their words."""
     words: Words = section("again") if arguments.flag(how.again, "again") else []
     if callable(how.group) and not isinstance(how.group, type):
         found.group_by(how.group)

@@ -50,6 +50,13 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class Sends:
+    """Send several lists of commands at the same time, a flush for each node. The result is that of each `Send`."""
+
+    parts: Sequence[Send]
+
+
+@dataclass(frozen=True, slots=True)
 class Sleep:
     """Wait for `seconds`."""
 
@@ -92,7 +99,7 @@ def a_moment() -> Sleep:
     return Sleep(random.uniform(0, 0.2))  # noqa: S311  # jitter, not a secret
 
 
-Step = Send | Sleep | Bell | Alarm | Nodes
+Step = Send | Sends | Sleep | Bell | Alarm | Nodes
 Flow = Generator[Step, Any, T]
 
 

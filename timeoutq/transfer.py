@@ -13,16 +13,18 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, product
 from typing import Any, TypeVar, cast
 
 from timeoutq import arguments, reads, replies, sending
+from timeoutq.arguments import How
 from timeoutq.calls import BATCH
-from timeoutq.client import Queue
 from timeoutq.errors import InvalidInput
 from timeoutq.hosts import operations
 from timeoutq.model import Answer, HostRecord, Outcome, Payload, Politeness, Record, State, text
 from timeoutq.sending import Flow, Talk
+from timeoutq.shards import AnyQueue, ShardedQueue, flows, talks_of
+from timeoutq.shards.gathering import places_of
 
 T = TypeVar("T")
 
@@ -96,17 +98,29 @@ def _on_disk() -> Iterator[None]:
 # ---- states and sides
 
 
-def scan(queue: Queue, state: State, match: bytes | None = None) -> Iterator[list[bytes]]:
+def scan(queue: AnyQueue, state: State, match: bytes | None = None) -> Iterator[list[bytes]]:
     """Read all ids of a state, page by page; an id that moves meanwhile may be missed, or come twice.
 
     Raises `InvalidInput` for the done tasks of a queue that keeps no ids of them.
     """
-    if state is State.DONE and not queue.run(reads.keeps_ids(queue.talk)):
+    for talk in talks_of(queue):
+        yield from scan_shard(queue, talk, state, match)
+
+
+def scan_shard(queue: AnyQueue, talk: Talk, state: State, match: bytes | None = None) -> Iterator[list[bytes]]:
+    """Read all ids of a state in one shard, whose talk is given, as `scan` does."""
+    if state is State.DONE and not queue.run(reads.keeps_ids(talk)):
         raise reads.unlisted(queue.name)
     cursor = reads.START
     while cursor is not None:
-        cursor, ids = queue.run(_page(queue.talk, state, cursor, match))
+        cursor, ids = queue.run(_page(talk, state, cursor, match))
         yield ids
+
+
+def put_again(queue: AnyQueue, talk: Talk, ids: Sequence[bytes]) -> int:
+    """Put tasks back that are done or failed, in the shard in which they are; give their number."""
+    calls = talk.operations.put((ids,), talk.nonce, How(again=True))
+    return queue.run(sending.answers(talk, calls)).added
 
 
 def _page(talk: Talk, state: State, cursor: str, match: bytes | None) -> Flow[tuple[str | None, list[bytes]]]:
@@ -119,24 +133,38 @@ def _page(talk: Talk, state: State, cursor: str, match: bytes | None) -> Flow[tu
     return reads.next_cursor(following), list(found)
 
 
-def within(queue: Queue, state: State, ids: Sequence[bytes]) -> list[bool]:
+def within(queue: AnyQueue, state: State, ids: Sequence[bytes]) -> list[bool]:
     """Say for each id whether the state holds it."""
     if not ids:
         return []
-    if state is State.DONE and not queue.run(reads.keeps_ids(queue.talk)):
+    talks = talks_of(queue)
+    if state is State.DONE and not queue.run(reads.keeps_ids(talks[0])):
         return [answer is Answer.DONE for answer in queue.states(ids)]
+    places = {0: list(range(len(ids)))}
+    if isinstance(queue, ShardedQueue):
+        everywhere = queue.run(queue.shards.may_be_elsewhere())
+        places = (
+            dict.fromkeys(range(len(talks)), places[0]) if everywhere else places_of(map(queue.shards.of_task, ids))
+        )
+    there = [False] * len(ids)
+    for shard, chosen in places.items():
+        for at, found in zip(chosen, queue.run(_within(talks[shard], state, [ids[at] for at in chosen])), strict=True):
+            there[at] |= found
+    return there
+
+
+def _within(talk: Talk, state: State, ids: Sequence[bytes]) -> Flow[list[bool]]:
     verb = "ZMSCORE" if state in ORDERED else "SMISMEMBER"
-    (reply,) = queue.run(sending.ask(queue.talk, [(verb, queue.operations.key(state), *ids)]))
+    (reply,) = yield from sending.ask(talk, [(verb, talk.operations.key(state), *ids)])
     return [found is not None for found in reply] if state in ORDERED else [bool(found) for found in reply]
 
 
-def size(queue: Queue, state: State) -> int:
+def size(queue: AnyQueue, state: State) -> int:
     """Count the tasks in a state."""
     if state is State.DONE:  # it may be kept as fingerprints
         return queue.stats().done
     verb = "ZCARD" if state in ORDERED else "SCARD"
-    (reply,) = queue.run(sending.ask(queue.talk, [(verb, queue.operations.key(state))]))
-    return int(reply)
+    return sum(int(queue.run(sending.ask(talk, [(verb, talk.operations.key(state))]))[0]) for talk in talks_of(queue))
 
 
 def compare(
@@ -167,16 +195,16 @@ def parts(items: Iterable[T], length: int = PAGE) -> Iterator[list[T]]:
 # ---- tasks as lines
 
 
-def describe(queue: Queue, ids: Sequence[bytes]) -> Iterator[list[Record]]:
-    """Give the records of these tasks, in lists of bounded size; tasks that no state holds are left out."""
+def describe(queue: AnyQueue, ids: Sequence[bytes], talk: Talk) -> Iterator[list[Record]]:
+    """Give the records of these tasks of a shard, in lists of bounded size; tasks in no state are left out."""
     start = 0
     while start < len(ids):
-        looked, records = queue.run(sending.answer(queue.talk, queue.operations.describe(ids[start : start + BATCH])))
+        looked, records = queue.run(sending.answer(talk, talk.operations.describe(ids[start : start + BATCH])))
         start += looked
         yield records
 
 
-def exported(queue: Queue, states: Sequence[State] = (), *, without_done: bool = False) -> tuple[State, ...]:
+def exported(queue: AnyQueue, states: Sequence[State] = (), *, without_done: bool = False) -> tuple[State, ...]:
     """Say which states an export holds: these, or all; done tasks can be left out.
 
     Raises `InvalidInput` if done tasks are among them and the queue keeps no ids of them.
@@ -184,13 +212,13 @@ def exported(queue: Queue, states: Sequence[State] = (), *, without_done: bool =
     wanted = tuple(state for state in states or State if not (without_done and state is State.DONE))
     if not wanted:
         raise InvalidInput("done tasks without done tasks are none: name another state, or leave out --without-done")
-    if State.DONE in wanted and not queue.run(reads.keeps_ids(queue.talk)):
+    if State.DONE in wanted and not queue.run(reads.keeps_ids(talks_of(queue)[0])):
         raise InvalidInput(f"{reads.unlisted(queue.name)}. An export of everything else: --without-done")
     return wanted
 
 
 def export(
-    queue: Queue, states: Sequence[State] = (), looked: Callable[[int], None] | None = None
+    queue: AnyQueue, states: Sequence[State] = (), looked: Callable[[int], None] | None = None
 ) -> Iterator[list[Record]]:
     """Give all tasks of a queue, or of some states, each once; `exported` says which states can be had.
 
@@ -203,12 +231,12 @@ def export(
         for second in (False, True):
             if second and queue.stats().counters == before:
                 break
-            for state in wanted:
-                for page in scan(queue, state):
+            for talk, state in product(talks_of(queue), wanted):
+                for page in scan_shard(queue, talk, state):
                     seen += 0 if second else len(page)
                     if looked is not None:
                         looked(seen)
-                    for records in describe(queue, page):
+                    for records in describe(queue, page, talk):
                         there = [record for record in records if record.state in wanted]
                         new = set(met.new(record.task for record in there))
                         if new:
@@ -217,24 +245,28 @@ def export(
         met.close()
 
 
-def restore(queue: Queue, records: Sequence[Record]) -> Outcome:
+def restore(queue: AnyQueue, records: Sequence[Record]) -> Outcome:
     """Bring up to 500 tasks in as they were, in one step; tasks that the queue knows already are left alone."""
+    if isinstance(queue, ShardedQueue):
+        return queue.run(flows.restore(queue.shards, records))
     return queue.run(sending.answer(queue.talk, queue.operations.restore(records, queue.token)))
 
 
 # ---- hosts and settings
 
 
-def hosts(queue: Queue) -> Iterator[list[HostRecord]]:
+def hosts(queue: AnyQueue) -> Iterator[list[HostRecord]]:
     """Give the hosts of a polite queue that have rules of their own or were visited, each once; else none."""
-    met, cursor = Met(), reads.START
+    met = Met()
     try:
-        while cursor is not None:
-            found, cursor = queue.run(_hosts(queue.talk, cursor))
-            told = [host for host in found if host != HostRecord(host.host)]
-            new = set(met.new(host.host for host in told))
-            if new:
-                yield [host for host in told if host.host in new]
+        for talk in talks_of(queue):
+            cursor = reads.START
+            while cursor is not None:
+                found, cursor = queue.run(_hosts(talk, cursor))
+                told = [host for host in found if host != HostRecord(host.host)]
+                new = set(met.new(host.host for host in told))
+                if new:
+                    yield [host for host in told if host.host in new]
     finally:
         met.close()
 
@@ -249,13 +281,16 @@ def _hosts(talk: Talk, cursor: str) -> Flow[tuple[list[HostRecord], str | None]]
     return told, reads.next_cursor(following)
 
 
-def restore_hosts(queue: Queue, records: Sequence[HostRecord]) -> int:
+def restore_hosts(queue: AnyQueue, records: Sequence[HostRecord]) -> int:
     """Give up to 500 hosts the rules and counts that the queue lacks, in one step; say how many took something over.
 
     Raises `InvalidInput` if the queue is not polite.
     """
-    call = operations.restore_hosts(queue.operations, records, queue.token)
-    taken = queue.run(sending.answer(queue.talk, call))
+    if isinstance(queue, ShardedQueue):
+        taken = queue.run(flows.restore_hosts(queue.shards, records))
+    else:
+        call = operations.restore_hosts(queue.operations, records, queue.token)
+        taken = queue.run(sending.answer(queue.talk, call))
     if taken is None:
         raise InvalidInput(
             f"the file has rules of hosts, and queue {queue.name!r} is not polite: make it polite first "
@@ -264,7 +299,7 @@ def restore_hosts(queue: Queue, records: Sequence[HostRecord]) -> int:
     return taken
 
 
-def adopt(queue: Queue, politeness: Politeness) -> Politeness | None:
+def adopt(queue: AnyQueue, politeness: Politeness) -> Politeness | None:
     """Give an empty queue the politeness of an export; a queue that is polite keeps its own, which is the answer.
 
     Raises `InvalidInput` if the queue is not polite and has tasks: somebody has to say whether its hosts may wait.
@@ -289,7 +324,7 @@ Item = Record | HostRecord | Politeness
 """What a line of an export tells."""
 
 
-def header(queue: Queue, *, whole: bool = True) -> str:
+def header(queue: AnyQueue, *, whole: bool = True) -> str:
     """Give the first line of an export; of a whole queue, it tells the politeness."""
     stats = queue.stats()
     line: dict[str, Any] = {"timeoutq": VERSION, "queue": queue.name, "at": stats.now}

@@ -141,6 +141,8 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         )
     if said.startswith("MISCONF"):
         return ServerFull(f"{url} cannot write to its disk and takes nothing: free space there; it said: {said[:200]}")
+    if said.startswith("SCHEMA") and said.rpartition(" ")[2].startswith("s"):
+        return InvalidInput(IS_SHARDED)
     if said.startswith("SCHEMA"):
         older = said.rpartition(" ")[2] < str(SCHEMA)
         cure = "export it with the timeoutq that made it, and import it with this one" if older else "upgrade timeoutq"
@@ -164,6 +166,12 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         return ServerError(f"{url} answered with an error: {said[:300]}")
     return ServerError(f"unexpected {type(error).__name__} while talking to {url}: {said[:300]}")
 
+
+IS_SHARDED = (
+    "the queue is sharded: open it with timeoutq.open_queue(name), or as ShardedQueue or AsyncShardedQueue; a plain "
+    "client would put its tasks where nobody looks for them"
+)
+"""What a plain client is told, which would use the keys of the queue's name, and not those of its shards."""
 
 LOOP_BLOCKED = "the event loop of this process was blocked"
 """How an error begins that is not the server's: nobody read the reply, because the loop did not turn."""

@@ -52,10 +52,11 @@ class Reason:
 
 def explain(talk: Talk, task: TaskId | Task) -> Flow[Reason]:
     """Ask for all facts about a task, and give the one reason."""
-    return _explain(talk, talk.operations.why(task))
+    return explain_call(talk, talk.operations.why(task))
 
 
-def _explain(talk: Talk, call: Call[Why]) -> Flow[Reason]:
+def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
+    """Give the reason that the answer to this call shows."""
     found = yield from sending.answer(talk, call)
     said = crooked(found)
     if said is not None:

@@ -537,9 +537,9 @@ def test_a_task_that_moves_while_it_is_exported_is_still_told_once(queue: Queue)
 def test_a_task_that_has_left_the_exported_state_meanwhile_is_not_told(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def leaves_meanwhile(face: Queue, page: Sequence[Any]) -> Iterator[list[Record]]:
+    def leaves_meanwhile(face: Queue, page: Sequence[Any], talk: Any) -> Iterator[list[Record]]:
         queue.retry_failed("leaves")
-        return describe(face, page)
+        return describe(face, page, talk)
 
     describe = transfer.describe
     move(queue, failed=["leaves", "stays"])
@@ -569,7 +569,7 @@ def test_a_bar_on_the_terminal_takes_nothing_of_the_output(queue: Queue, url: st
 
 def test_payloads_of_a_megabyte_come_a_few_at_a_time(queue: Queue) -> None:
     queue.put({f"t{i}": "x" * 1_000_000 for i in range(60)})
-    lists = list(transfer.describe(queue, [b"t%d" % i for i in range(60)]))
+    lists = list(transfer.describe(queue, [b"t%d" % i for i in range(60)], queue.talk))
     assert [record.task for records in lists for record in records] == [b"t%d" % i for i in range(60)]
     assert max(map(len, lists)) <= 40
     assert sum(len(record.payload) for records in lists for record in records) == 60_000_000

@@ -15,8 +15,8 @@ from timeoutq.rooms import AsyncRoom
 class Blocking:
     """An `AsyncQueue` whose methods block: they run on an event loop in a thread of their own."""
 
-    def __init__(self, *words: Any, **settings: Any) -> None:
-        self.queue = AsyncQueue(*words, **settings)
+    def __init__(self, *words: Any, kind: Callable[..., Any] = AsyncQueue, **settings: Any) -> None:
+        self.queue = kind(*words, **settings)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()

@@ -25,7 +25,7 @@ from timeoutq.exit_codes import SERVER as SERVER
 from timeoutq.text import safe
 
 if TYPE_CHECKING:
-    from timeoutq.client import Queue
+    from timeoutq.shards import AnyQueue
 
 EPILOG = (
     "Exit codes: 0 done · 1 nothing found, or the answer is no · 2 wrong usage, input or file · 3 the server is away "
@@ -62,6 +62,13 @@ UrlFile = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Shards = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=1000, metavar="N", show_default=False,
+        help="Divide a new queue into N shards, for ever; a queue that is there must have as many.",
+    ),
+]  # fmt: skip
 Count = Annotated[int, typer.Option("-n", "--count", min=1, max=500, help="The most tasks to take.")]
 
 
@@ -128,15 +135,24 @@ def server_address(url: str | None, url_file: Path | None) -> str | None:
     return url
 
 
-def open_queue(name: str, url: str | None, url_file: Path | None, **settings: Any) -> Queue:
-    """Open the queue that the arguments of a command name."""
+def open_queue(
+    name: str, url: str | None, url_file: Path | None, shards: int | None = None, **settings: Any
+) -> AnyQueue:
+    """Open the queue that the arguments of a command name, as what it is: plain, or over several shards."""
     from timeoutq.client import Queue
+    from timeoutq.shards import open_queue
 
-    return Queue(name, server_address(url, url_file), **settings)
+    address = server_address(url, url_file)
+    try:
+        return open_queue(name, address, shards=shards, **settings)
+    except InvalidInput:
+        raise
+    except TimeoutqError:
+        return Queue(name, address, **settings)  # the first call says what is wrong, or waits for the server
 
 
 @contextmanager
-def known_queue(name: str, url: str | None, url_file: Path | None) -> Iterator[Queue]:
+def known_queue(name: str, url: str | None, url_file: Path | None) -> Iterator[AnyQueue]:
     """Open a queue that must exist; end the command with exit code 1 when nothing was ever put to the queue."""
     with open_queue(name, url, url_file) as opened:
         if not opened.exists():
@@ -144,12 +160,12 @@ def known_queue(name: str, url: str | None, url_file: Path | None) -> Iterator[Q
         yield opened
 
 
-def unknown(queue: Queue) -> NoReturn:
+def unknown(queue: AnyQueue) -> NoReturn:
     """End the command; say that this queue is unknown, and which queue may have been meant."""
     stop(NOTHING, unknown_words(queue))
 
 
-def unknown_words(queue: Queue) -> str:
+def unknown_words(queue: AnyQueue) -> str:
     """Say that a queue is unknown on its server, and which queue may have been meant."""
     from timeoutq import directory
 
@@ -158,7 +174,7 @@ def unknown_words(queue: Queue) -> str:
     return f"queue {queue.name} is unknown: nothing was put to it at {queue.url}; {hint}"
 
 
-def new_words(queue: Queue) -> str:
+def new_words(queue: AnyQueue) -> str:
     """Say that a queue is new, and which queue may have been meant; '' if it is not new, or if no name is alike."""
     from timeoutq import directory
 

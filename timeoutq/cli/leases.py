@@ -34,8 +34,8 @@ from timeoutq.cli.reading import LONGEST_LINE, duration, given_ids, piped_in, re
 from timeoutq.errors import InvalidInput, TimeoutqError
 
 if TYPE_CHECKING:
-    from timeoutq.client import Queue
     from timeoutq.model import Lease, Outcome
+    from timeoutq.shards import AnyQueue
 
 
 @app.command(rich_help_panel="Leases")
@@ -102,8 +102,7 @@ EXPLAINED = 3
 """For at most this many lost leases the command says why they are lost: each reason costs a question to the server."""
 
 
-def _ended(queue: Queue, leases: Sequence[Lease], outcome: Outcome, as_json: bool) -> None:
-    from timeoutq import flows
+def _ended(queue: AnyQueue, leases: Sequence[Lease], outcome: Outcome, as_json: bool) -> None:
     from timeoutq.model import Answer
 
     report(outcome, as_json)
@@ -115,7 +114,7 @@ def _ended(queue: Queue, leases: Sequence[Lease], outcome: Outcome, as_json: boo
             stop(LOST, unknown_words(queue))
     with suppress(TimeoutqError):  # if the server cannot be asked, the lease is lost all the same
         for lease in lost[:EXPLAINED]:
-            say(str(queue.run(flows.lost(queue.talk, lease))))
+            say(str(queue.run(queue.loss(lease))))
     if len(lost) > EXPLAINED:
         say(f"{len(lost) - EXPLAINED:,} more leases are lost")
     if Answer.MAX_RUNTIME in outcome:

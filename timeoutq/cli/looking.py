@@ -42,9 +42,9 @@ from timeoutq.model import State, TaskId
 from timeoutq.text import age, safe
 
 if TYPE_CHECKING:
-    from timeoutq.client import Queue
     from timeoutq.directory import Listed
-    from timeoutq.model import Page
+    from timeoutq.model import Page, Stats
+    from timeoutq.shards import AnyQueue
     from timeoutq.watch.snapshot import Snapshot
 
 
@@ -91,7 +91,14 @@ QUEUE_COLUMNS = ("queue", "known", "todos", "waiting", "scheduled", "in_progress
 def _listed(one: Listed) -> dict[str, Any]:
     stats = one.stats
     counts = {name: None if stats is None else getattr(stats, name) for name in QUEUE_COLUMNS[1:-1]}
-    return {"queue": one.name, **counts, "note": one.trouble or ("paused" if stats and stats.paused else None)}
+    return {"queue": one.name, **counts, "note": one.trouble or _note(stats)}
+
+
+def _note(stats: Stats | None) -> str | None:
+    if stats is None:
+        return None
+    words = [f"{len(stats.shards)} shards"] if stats.shards else []
+    return ", ".join([*words, "paused"] if stats.paused else words) or None
 
 
 def _show(seen: Snapshot) -> None:
@@ -201,7 +208,7 @@ def list_state(
         say(f"more with --cursor {cursor}, or --all")
 
 
-def _page(opened: Queue, state: State, cursor: str | None, n: int) -> Page:
+def _page(opened: AnyQueue, state: State, cursor: str | None, n: int) -> Page:
     """Read a page of at most `n` entries, if possible: of a set, the server may give more than we ask for."""
     page, asked = opened.list(state.value, cursor, n), n
     while len(page.entries) > n and asked > 1:
@@ -292,7 +299,7 @@ def drained(
         raise typer.Exit(NOTHING)
 
 
-def _met(queue: Queue) -> bool:
+def _met(queue: AnyQueue) -> bool:
     # if a worker waits for the first task of a queue, the queue's name is not mistyped
     with suppress(TimeoutqError):
         stats = queue.stats()
@@ -333,6 +340,7 @@ def doctor(
     With --workers, --max-failed or --max-age the command is a health check of a
     queue, for containers and monitors.
     """
+    from timeoutq.shards import talks_of
     from timeoutq.watch import doctor as examine
     from timeoutq.watch import nodes
 
@@ -346,7 +354,8 @@ def doctor(
 
     with open_queue(queue or "doctor", url, url_file, allow_eviction=True) as opened:
         mended = [examine.repair(opened)] if repair else []
-        findings = mended + nodes.examine(opened) + examine.examine(opened, named=queue is not None)
+        is_whole = queue is not None and len(talks_of(opened)) == 1  # of shards, only their server and limits are seen
+        findings = mended + nodes.examine(opened) + examine.examine(opened, named=is_whole)
         if queue is not None and not _met(opened):
             findings.append(examine.Finding("queue", "red", unknown_words(opened)))
         try:

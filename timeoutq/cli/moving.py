@@ -17,6 +17,7 @@ from timeoutq.cli.app import (
     NOTHING,
     AsJson,
     Name,
+    Shards,
     Url,
     UrlFile,
     Yes,
@@ -35,7 +36,7 @@ from timeoutq.errors import InvalidInput
 from timeoutq.model import HostRecord, Politeness, Record, State, raw
 
 if TYPE_CHECKING:
-    from timeoutq.client import Queue
+    from timeoutq.shards import AnyQueue
     from timeoutq.transfer import Item
 
 MANY = 1000
@@ -69,6 +70,7 @@ def requeue(
     Exit 1 when no task matches.
     """
     from timeoutq import transfer
+    from timeoutq.shards import talks_of
 
     state, pattern = State(source.value), None if match is None else raw(match)
     matched = looked = moved = 0
@@ -80,12 +82,13 @@ def requeue(
             saying_how_far(lambda: (matched, f"{matched:,} tasks matched, {moved:,} are back in todos")),
             progress("counting" if dry_run else "putting back", transfer.size(opened, state)) as tell,
         ):
-            for batch in transfer.once(transfer.scan(opened, state, pattern)):
-                matched += len(batch)
-                if batch and not dry_run:
-                    moved += opened.put(batch, again=True).added
-                looked += len(batch)
-                tell(looked, matched)
+            for talk in talks_of(opened):
+                for batch in transfer.once(transfer.scan_shard(opened, talk, state, pattern)):
+                    matched += len(batch)
+                    if batch and not dry_run:
+                        moved += transfer.put_again(opened, talk, batch)
+                    looked += len(batch)
+                    tell(looked, matched)
     if as_json:
         Sink(True).document({"matched": matched, "requeued": moved})
     else:
@@ -94,7 +97,7 @@ def requeue(
         raise typer.Exit(NOTHING)
 
 
-def _more_than(queue: Queue, state: State, pattern: bytes | None) -> bool:
+def _more_than(queue: AnyQueue, state: State, pattern: bytes | None) -> bool:
     from timeoutq import transfer
 
     if transfer.size(queue, state) <= MANY:
@@ -159,7 +162,7 @@ class BrokenLine(InvalidInput):
 class Import:
     """The lines of an export on their way into a queue, and what became of them."""
 
-    def __init__(self, queue: Queue, lenient: bool, tasks_only: bool) -> None:
+    def __init__(self, queue: AnyQueue, lenient: bool, tasks_only: bool) -> None:
         self.queue = queue
         self.lenient = lenient
         self.tasks_only = tasks_only
@@ -270,7 +273,7 @@ def import_tasks(
     tasks_only: Annotated[
         bool, typer.Option("--tasks-only", help="Leave the politeness and the hosts of the file out.")
     ] = False,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    shards: Shards = None, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Bring in what export printed: the politeness, the hosts, and each task as it was.
 
@@ -286,7 +289,7 @@ def import_tasks(
     if file is None and piped_in() is None:
         raise InvalidInput("name a file, or pipe in what export printed")
     total = file.stat().st_size if file is not None and file.is_file() else None
-    with open_queue(queue, url, url_file) as opened:
+    with open_queue(queue, url, url_file, shards) as opened:
         work = Import(opened, lenient, tasks_only)
         chunks = work.chunks(lines_of(file), skip_lines)
 

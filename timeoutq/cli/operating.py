@@ -13,7 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from timeoutq.cli.app import NOTHING, AsJson, Ids, Name, Url, UrlFile, Yes, app, known_queue, open_queue, say, sure
+from timeoutq.cli.app import (
+    NOTHING,
+    AsJson,
+    Ids,
+    Name,
+    Shards,
+    Url,
+    UrlFile,
+    Yes,
+    app,
+    known_queue,
+    open_queue,
+    say,
+    sure,
+)
 from timeoutq.cli.printing import Sink, length, report
 from timeoutq.cli.reading import given_ids, seconds
 from timeoutq.errors import InvalidInput
@@ -35,8 +49,6 @@ def retry(
     "unknown". With --all, the command prints the number of retried tasks. For
     some of the failed tasks: timeoutq requeue QUEUE --from failed --match GLOB.
     """
-    from timeoutq import sending
-
     if bool(tasks) == everything:
         raise InvalidInput("name failed tasks, or give --all")
     with known_queue(queue, url, url_file) as opened:
@@ -44,7 +56,7 @@ def retry(
             moved = opened.retry_failed(all=True)
             Sink(as_json).document({"retried": moved}) if as_json else typer.echo(f"{moved} retried")
         else:
-            outcome = opened.run(sending.answers(opened.talk, opened.operations.retry_failed((given_ids(tasks),))))
+            outcome = opened.run(opened.retrial(given_ids(tasks)))
             moved = outcome.ok
             Sink(as_json).rows(("task", "answer"), _retried(outcome))
     if not moved:
@@ -119,6 +131,8 @@ def _show_settings(stats: Stats, as_json: bool) -> None:
         "paused": "yes" if stats.paused else "no",
         "schema": of("schema"),
     }
+    if "shards" in stats.settings:
+        found["shards"] = of("shards")
     sink = Sink(as_json)
     if as_json:
         sink.document({**{name.replace("-", "_"): value for name, value in found.items()}, "paused": stats.paused})
@@ -153,17 +167,18 @@ def configure(
             help="Replicas that must confirm puts, claims and acks before they count; 0 for none.",
         ),
     ] = None,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+    shards: Shards = None, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Change settings that all clients of the queue share; without an option, show them."""
     polite = delay is not None or per_host is not None
-    if keep_done is None and max_crashes is None and durable is None and not polite and not impolite:
+    given = (keep_done, max_crashes, durable, shards)
+    if given == (None, None, None, None) and not polite and not impolite:
         with known_queue(queue, url, url_file) as opened:
             _show_settings(opened.stats(), as_json)
         return
     if polite and impolite:
         raise InvalidInput("give --impolite, or --delay and --per-host")
-    with open_queue(queue, url, url_file) as opened:
+    with open_queue(queue, url, url_file, shards) as opened:
         rules: Politeness | Literal["off"] | None = "off" if impolite else None
         if polite:
             usual = Politeness()

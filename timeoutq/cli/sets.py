@@ -22,7 +22,7 @@ from timeoutq.errors import InvalidInput
 from timeoutq.model import State
 
 if TYPE_CHECKING:
-    from timeoutq.client import Queue
+    from timeoutq.shards import AnyQueue
 
 PANEL = "Sets and files"
 SIDES = (
@@ -79,7 +79,7 @@ def _compare(
         raise InvalidInput("give --null or --json, not both")
     with ExitStack() as stack:
 
-        def opened(which: Side) -> Queue:
+        def opened(which: Side) -> AnyQueue:
             return stack.enter_context(known_queue(str(which.queue), url, url_file))
 
         looked = taken = found = 0
@@ -115,7 +115,7 @@ def _compare(
 
 
 def _membership(
-    stack: ExitStack, opened: Callable[[Side], Queue], other: Side, null: bool
+    stack: ExitStack, opened: Callable[[Side], AnyQueue], other: Side, null: bool
 ) -> Callable[[Sequence[bytes]], Sequence[bool]]:
     from timeoutq import transfer
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from timeoutq.cli.app import AsJson, Ids, Name, Url, UrlFile, app, new_words, open_queue, say
+from timeoutq.cli.app import AsJson, Ids, Name, Shards, Url, UrlFile, app, new_words, open_queue, say
 from timeoutq.cli.intake import OWNER, By, Intake, Sitemaps, place, voice
 from timeoutq.cli.printing import Sink, bar, report
 from timeoutq.cli.reading import (
@@ -33,8 +33,8 @@ from timeoutq.errors import AccessDenied, InvalidInput
 from timeoutq.model import State
 
 if TYPE_CHECKING:
-    from timeoutq.client import Queue
     from timeoutq.model import Outcome, Task
+    from timeoutq.shards import AnyQueue
 
 CHUNK = 5000
 
@@ -130,7 +130,7 @@ class Source:
             yield 0, 0, task
 
 
-def _put_stream(queue: Queue, source: Source, how: dict[str, Any]) -> dict[str, int]:
+def _put_stream(queue: AnyQueue, source: Source, how: dict[str, Any]) -> dict[str, int]:
     path = source.path
     total = path.stat().st_size if path is not None and path.is_file() else None
     counts: dict[str, int] = {}
@@ -156,13 +156,13 @@ def _put_stream(queue: Queue, source: Source, how: dict[str, Any]) -> dict[str, 
     return counts
 
 
-def _put_or_schedule(queue: Queue, tasks: Iterable[Any], how: dict[str, Any]) -> Outcome:
+def _put_or_schedule(queue: AnyQueue, tasks: Iterable[Any], how: dict[str, Any]) -> Outcome:
     if "at" in how or "after" in how:
         return queue.schedule(*tasks, **how)
     return queue.put(*tasks, **how)
 
 
-def _put(queue: Queue, tasks: list[str], source: Source, how: dict[str, Any], as_json: bool) -> None:
+def _put(queue: AnyQueue, tasks: list[str], source: Source, how: dict[str, Any], as_json: bool) -> None:
     """Put the tasks that are named, or else those of the source."""
     intake = source.intake
     if tasks and source.path is not None:
@@ -199,7 +199,7 @@ def _payload(given: str | None, jsonl: bool) -> Any:
         raise InvalidInput(f"--payload is not JSON: {error}") from error
 
 
-def _put_named(queue: Queue, tasks: list[str], source: Source, how: dict[str, Any], as_json: bool) -> None:
+def _put_named(queue: AnyQueue, tasks: list[str], source: Source, how: dict[str, Any], as_json: bool) -> None:
     from timeoutq.model import Task, raw
 
     body, intake = source.payload, source.intake
@@ -215,7 +215,7 @@ def _put_named(queue: Queue, tasks: list[str], source: Source, how: dict[str, An
     report(_put_or_schedule(queue, given, how), as_json)
 
 
-def _meet(queue: Queue, intake: Intake) -> None:
+def _meet(queue: AnyQueue, intake: Intake) -> None:
     """Say that the queue is new, if another queue may have been meant; note which spider owns the queue."""
     with suppress(AccessDenied):  # a user who may only put needs no hint
         words = new_words(queue)
@@ -292,7 +292,7 @@ def put(
     max_time: Annotated[
         float | None, duration("The longest time for each --sitemap (default: 1h).")
     ] = None,
-    group_by: GroupBy = None, lenient: Lenient = False,
+    group_by: GroupBy = None, lenient: Lenient = False, shards: Shards = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Put tasks, from arguments, a file, stdin or a sitemap.
@@ -315,7 +315,7 @@ def put(
     intake = Intake(urls or bool(sitemap), group_by, lenient)
     source = Source(file, jsonl, _payload(payload, jsonl), sitemaps, intake)
     how = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable}
-    with open_queue(queue, url, url_file) as opened:
+    with open_queue(queue, url, url_file, shards) as opened:
         _put(opened, given_ids(tasks), source, how, as_json)
 
 
@@ -330,6 +330,7 @@ def schedule(
     ] = None,
     file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None, again: Again = False,
     group: Group = None, priority: Priority = None, improve: Improve = False, durable: Durable = 0,
+    shards: Shards = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Schedule tasks at a time or after a while; tasks that are scheduled already get the new time."""
@@ -339,5 +340,5 @@ def schedule(
     source = Source(file, jsonl, _payload(payload, jsonl))
     due = {"at": at} if at is not None else {"after": after}
     how = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable, **due}
-    with open_queue(queue, url, url_file) as opened:
+    with open_queue(queue, url, url_file, shards) as opened:
         _put(opened, given_ids(tasks), source, how, as_json)

@@ -11,23 +11,39 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-from timeoutq import cluster, flows
+from timeoutq import cluster
 from timeoutq.client.face import Face
 from timeoutq.cluster import AsyncClusterLink, ClusterLink, slot_of
 from timeoutq.errors import TimeoutqError
 from timeoutq.keeper import AsyncKeeper, Keeper, Keepers
 from timeoutq.link import AsyncLink, Link
-from timeoutq.methods import Claim
 from timeoutq.model import Lease
-from timeoutq.sending import BELL_WAIT, Alarm, Bell, Flow, Nodes, Send
+from timeoutq.sending import BELL_WAIT, Alarm, Bell, Flow, Nodes, Send, Sends
 from timeoutq.troubles import LINK_ERRORS
 
 T = TypeVar("T")
 
 Leases = Lease | Iterable[Lease]
 """One lease, or many."""
+
+
+class Claim(Protocol):
+    """A claim that Ctrl-C or a cancel may interrupt, as in `methods.py`: what it took can then be given back."""
+
+    @property
+    def sent(self) -> bool:
+        """Whether a call of this claim may have been sent."""
+        ...
+
+    def flow(self) -> Flow[list[Lease]]:
+        """Claim."""
+        ...
+
+    def give_back(self) -> Flow[None]:
+        """Release what the last call of the claim took."""
+        ...
 
 
 class Driver(Face):
@@ -41,8 +57,8 @@ class Driver(Face):
     def run(self, flow: Flow[T]) -> T:
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
         if not self._opened:
-            self._drive(flows.opening(self.talk, self._settings, self.allow_eviction))
-            self._opened = True
+            self._drive(self._opening())
+            self._opened = self._is_open()
         return self._drive(flow)
 
     def _drive(self, flow: Flow[T]) -> T:
@@ -56,6 +72,8 @@ class Driver(Face):
             try:
                 if isinstance(step, Send):
                     result = (link if step.at is None else link.at(step.at)).send(step.commands)
+                elif isinstance(step, Sends):
+                    result = link.send_all([part.commands for part in step.parts], [part.at for part in step.parts])
                 elif isinstance(step, Bell):
                     result = link.at(step.at).wait_bell(step.key, step.seconds, step.then)
                 elif isinstance(step, Alarm):
@@ -133,8 +151,8 @@ class AsyncDriver(Face):
     async def run(self, flow: Flow[T]) -> T:
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
         if not self._opened:
-            await self._drive(flows.opening(self.talk, self._settings, self.allow_eviction))
-            self._opened = True
+            await self._drive(self._opening())
+            self._opened = self._is_open()
         return await self._drive(flow)
 
     async def _drive(self, flow: Flow[T]) -> T:
@@ -148,6 +166,9 @@ class AsyncDriver(Face):
             try:
                 if isinstance(step, Send):
                     result = await (link if step.at is None else link.at(step.at)).send(step.commands)
+                elif isinstance(step, Sends):
+                    lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
+                    result = await link.send_all(lists, places)
                 elif isinstance(step, Bell):
                     result = await link.at(step.at).wait_bell(step.key, step.seconds, step.then)
                 elif isinstance(step, Alarm):

@@ -9,16 +9,19 @@ import os
 import re
 import secrets
 import socket
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import count
 from typing import Any
 
-from timeoutq import arguments
+from timeoutq import arguments, flows
+from timeoutq.confirming import UNCONFIRMED
 from timeoutq.connection import Server
-from timeoutq.model import Politeness
+from timeoutq.errors import LeaseLost
+from timeoutq.model import Lease, Outcome, Politeness, TaskId
 from timeoutq.operations import Operations
 from timeoutq.retry import Retries, RetryPolicy
-from timeoutq.sending import ServerClock, Talk, Terms
+from timeoutq.sending import Flow, ServerClock, Talk, Terms, answers
 
 
 class Face:
@@ -106,6 +109,26 @@ class Face:
     def retry(self) -> RetryPolicy:
         """When a failed task is tried again."""
         return self.talk.terms.retry
+
+    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
+        """Give the flow that extends leases by the usual timeout; a keeper and a heartbeat carry it out."""
+        return flows.extend_many(self.talk, leases, self.talk.terms.timeout_ms, UNCONFIRMED)
+
+    def loss(self, lease: Lease) -> Flow[LeaseLost]:
+        """Give the flow that finds out who has the task of a lost lease, and gives the error that says so."""
+        return flows.lost(self.talk, lease)
+
+    def retrial(self, tasks: Sequence[TaskId]) -> Flow[Outcome]:
+        """Give the flow that makes failed tasks ready again, and answers for each of them."""
+        return answers(self.talk, self.operations.retry_failed((tasks,)))
+
+    def _opening(self) -> Flow[None]:
+        """Check the server, and write the settings of the queue."""
+        return flows.opening(self.talk, self._settings, self.allow_eviction)
+
+    def _is_open(self) -> bool:
+        """Say whether the next flow may do without another opening."""
+        return True
 
     def _prepare(self) -> None:
         """Prepare what the driver needs besides the settings."""

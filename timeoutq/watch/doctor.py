@@ -9,18 +9,19 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from timeoutq import flows, repairs
-from timeoutq.client import Queue
 from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
 from timeoutq.model import Sample, Stats, WorkerInfo
 from timeoutq.rights import HARMLESS, MAKING, cure
 from timeoutq.scripts import SIZES
 from timeoutq.sending import Flow, Send
+from timeoutq.shards import AnyQueue, talks_of
 from timeoutq.text import age, counted
 from timeoutq.watch.metrics import pace
 from timeoutq.watch.snapshot import is_gone
@@ -91,7 +92,7 @@ class Facts:
     """Of so many sets of fingerprints that were looked at (the second number), how many are no plain rows."""
 
 
-def examine(queue: Queue, named: bool = True) -> list[Finding]:
+def examine(queue: AnyQueue, named: bool = True) -> list[Finding]:
     """Gather the facts and judge them; without `named`, they are about the server, and the queue is any.
 
     Raises `Unavailable` or `AccessDenied` when nothing can be asked at all.
@@ -104,13 +105,15 @@ def judge(facts: Facts) -> list[Finding]:
     return [finding for check in CHECKS for finding in [check(facts)] if finding is not None]
 
 
-def repair(queue: Queue) -> Finding:
+def repair(queue: AnyQueue) -> Finding:
     """Walk through the whole queue, repair what a foreign hand has changed, and say what was repaired.
 
     Raises what any call raises.
     """
-    queue.run(flows.convert(queue.talk))
-    found, _ = queue.run(flows.repair(queue.talk))
+    found = Counter[str]()
+    for talk in talks_of(queue):
+        queue.run(flows.convert(talk))
+        found += queue.run(flows.repair(talk))[0]
     mended = {what: n for what, n in found.items() if what not in (*repairs.UNMENDED, repairs.NOTED)}
     said = f"mended: {repairs.told(mended)}" if mended else "nothing to mend"
     noted = {repairs.NOTED: found[repairs.NOTED]} if repairs.NOTED in found else {}
@@ -120,7 +123,7 @@ def repair(queue: Queue) -> Finding:
 # ---- gathering
 
 
-def gather(queue: Queue, named: bool = True) -> Facts:
+def gather(queue: AnyQueue, named: bool = True) -> Facts:
     """Ask the server; where it refuses to tell, the facts stay empty, and the checks say what they could not see."""
     (told,) = queue.run(_try(queue, [("INFO",)]))
     info: dict[str, Any] = {} if isinstance(told, BaseException) else told
@@ -152,7 +155,7 @@ def gather(queue: Queue, named: bool = True) -> Facts:
     )  # fmt: skip
 
 
-def _try(queue: Queue, commands: Sequence[tuple[Any, ...]]) -> Flow[list[Any]]:
+def _try(queue: AnyQueue, commands: Sequence[tuple[Any, ...]]) -> Flow[list[Any]]:
     # what the server says against a command stands in the place of its reply: it may hide much, and doctor goes on
     reply = yield Send(commands)
     if isinstance(reply, BaseException):
@@ -160,7 +163,7 @@ def _try(queue: Queue, commands: Sequence[tuple[Any, ...]]) -> Flow[list[Any]]:
     return cast("list[Any]", reply)
 
 
-def _config(queue: Queue) -> dict[str, str]:
+def _config(queue: AnyQueue) -> dict[str, str]:
     config: dict[str, str] = {}
     for reply in queue.run(_try(queue, [("CONFIG", "GET", name) for name in SETTINGS])):
         if isinstance(reply, BaseException):
@@ -170,12 +173,12 @@ def _config(queue: Queue) -> dict[str, str]:
     return config
 
 
-def _user(queue: Queue) -> str:
+def _user(queue: AnyQueue) -> str:
     (reply,) = queue.run(_try(queue, [("ACL", "WHOAMI")]))
     return queue.server_at.user if isinstance(reply, BaseException) else _text(reply)
 
 
-def _refused(queue: Queue) -> tuple[list[str], str]:
+def _refused(queue: AnyQueue) -> tuple[list[str], str]:
     # a user who is not allowed much may not ask ACL DRYRUN either: so each command is tried, on a key that nobody has
     key = f"{queue.operations.key('doctor')}:{secrets.token_hex(8)}"
 
@@ -201,7 +204,7 @@ def _refused(queue: Queue) -> tuple[list[str], str]:
     return sorted(refused), "refused" if keyless else "allowed" if keyed else "untried"
 
 
-def _foreign(queue: Queue) -> dict[str, str]:
+def _foreign(queue: AnyQueue) -> dict[str, str]:
     kinds = {"SCARD": "set", "ZCARD": "zset", "HLEN": "hash", "LLEN": "list", "XLEN": "stream"}
     wanted = {name: kinds[size] for size, names in SIZES.items() for name in names.split()} | {"meta": "hash"}
     replies = queue.run(_try(queue, [("TYPE", queue.operations.key(name)) for name in wanted]))
@@ -211,7 +214,7 @@ def _foreign(queue: Queue) -> dict[str, str]:
     return {name: kind for name, kind in found.items() if kind not in (wanted[name], "none")}
 
 
-def _crooked(queue: Queue) -> dict[str, int]:
+def _crooked(queue: AnyQueue) -> dict[str, int]:
     try:
         found, _ = queue.run(flows.repair(queue.talk, mend=False, calls=WALK))
     except TimeoutqError:  # another check reports this error
@@ -219,7 +222,7 @@ def _crooked(queue: Queue) -> dict[str, int]:
     return dict(found)
 
 
-def _large(queue: Queue) -> tuple[int, int]:
+def _large(queue: AnyQueue) -> tuple[int, int]:
     key = queue.operations.key
     replies = queue.run(_try(queue, [("OBJECT", "ENCODING", key(f"seen:{number}")) for number in range(SAMPLE)]))
     kinds = [_text(reply) for reply in replies if isinstance(reply, str | bytes)]
@@ -567,7 +570,7 @@ class Limits:
         return (self.workers, self.failed, self.age) != (None, None, None)
 
 
-def check_limits(queue: Queue, limits: Limits) -> list[Finding]:
+def check_limits(queue: AnyQueue, limits: Limits) -> list[Finding]:
     """Look at the queue and check each limit that was given. Raises what `Queue.stats` raises."""
     stats = queue.stats()
     findings: list[Finding] = []

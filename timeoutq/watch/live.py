@@ -21,9 +21,9 @@ from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from timeoutq.client import Queue
 from timeoutq.errors import TimeoutqError
 from timeoutq.flows import is_final
+from timeoutq.shards import AnyQueue
 from timeoutq.text import safe
 from timeoutq.watch.draw import one_line, render
 from timeoutq.watch.snapshot import Memory, Snapshot, snapshot
@@ -35,7 +35,7 @@ class _Looks:
     The next look begins `interval` seconds after the last one ended: there is never more than one on its way.
     """
 
-    def __init__(self, queue: Queue, interval: float, rows: int) -> None:
+    def __init__(self, queue: AnyQueue, interval: float, rows: int) -> None:
         self.seen: Snapshot | None = None
         self.trouble: Exception | None = None
         self.number = 0
@@ -53,7 +53,7 @@ class _Looks:
         self._end.set()
         self._thread.join(0.5)  # one that waits for a dead server ends with the process
 
-    def _run(self, queue: Queue, interval: float, rows: int) -> None:
+    def _run(self, queue: AnyQueue, interval: float, rows: int) -> None:
         while not self._end.is_set():
             try:
                 self.seen, self.trouble = self._memory.add(snapshot(queue, rows)), None
@@ -129,7 +129,7 @@ def _leaving_in_order() -> Generator[None]:
 
 
 def run(
-    queue: Queue,
+    queue: AnyQueue,
     interval: float = 1.0,
     console: Console | None = None,
     unknown: Callable[[], str] | None = None,

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from timeoutq import reads
-from timeoutq.client import Queue
 from timeoutq.cluster import SLOTS, Node
 from timeoutq.sending import Flow, Send
+from timeoutq.shards import AnyQueue
 from timeoutq.watch.doctor import Finding
 
 APART = 500
@@ -48,7 +48,7 @@ class NodeFacts:
         return f"{self.node[0]}:{self.node[1]}"
 
 
-def examine(queue: Queue) -> list[Finding]:
+def examine(queue: AnyQueue) -> list[Finding]:
     """Gather the facts and judge them; nothing for a server that is in no cluster. Raises `Unavailable`."""
     found = [_gather(queue, node, primary) for node, primary in sorted(queue.run(reads.nodes(queue.talk)).items())]
     return judge(found) if found else []
@@ -66,7 +66,7 @@ _ASKED = (
 )  # fmt: skip
 
 
-def _gather(queue: Queue, node: Node, primary: bool) -> NodeFacts:
+def _gather(queue: AnyQueue, node: Node, primary: bool) -> NodeFacts:
     began = time.time()
     replies = queue.run(_ask(queue, node))
     ended = time.time()
@@ -81,7 +81,7 @@ def _gather(queue: Queue, node: Node, primary: bool) -> NodeFacts:
     )  # fmt: skip
 
 
-def _ask(queue: Queue, node: Node) -> Flow[list[Any] | str]:
+def _ask(queue: AnyQueue, node: Node) -> Flow[list[Any] | str]:
     reply = yield Send(_ASKED, node)
     if isinstance(reply, BaseException):
         return str(reply) or type(reply).__name__

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from timeoutq.client import AsyncQueue, Queue
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Entry, Failure, HostInfo, Sample, State, Stats, WorkerInfo
+from timeoutq.shards import AnyAsyncQueue, AnyQueue
 from timeoutq.watch.metrics import rates
 
 SILENT = 30.0
@@ -72,7 +72,7 @@ def is_gone(worker: WorkerInfo, now: float) -> bool:
     return now - worker.beat > SILENT
 
 
-def snapshot(queue: Queue, rows: int = 20) -> Snapshot:
+def snapshot(queue: AnyQueue, rows: int = 20) -> Snapshot:
     """Look at the queue: counts, and pages of at most `rows` entries. Raises `Unavailable`."""
     stats = queue.stats()
     return _seen(
@@ -87,7 +87,7 @@ def snapshot(queue: Queue, rows: int = 20) -> Snapshot:
     )
 
 
-async def snapshot_async(queue: AsyncQueue, rows: int = 20) -> Snapshot:
+async def snapshot_async(queue: AnyAsyncQueue, rows: int = 20) -> Snapshot:
     """Look at the queue as `snapshot` does, for asyncio."""
     stats = await queue.stats()
     return _seen(
@@ -102,20 +102,20 @@ async def snapshot_async(queue: AsyncQueue, rows: int = 20) -> Snapshot:
     )
 
 
-def _hosts_of(queue: Queue, rows: int) -> Sequence[HostInfo]:
+def _hosts_of(queue: AnyQueue, rows: int) -> Sequence[HostInfo]:
     with suppress(InvalidInput):  # it is polite no more
         return queue.hosts.list(n=rows).hosts
     return ()
 
 
-async def _hosts_of_async(queue: AsyncQueue, rows: int) -> Sequence[HostInfo]:
+async def _hosts_of_async(queue: AnyAsyncQueue, rows: int) -> Sequence[HostInfo]:
     with suppress(InvalidInput):  # it is polite no more
         return (await queue.hosts.list(n=rows)).hosts
     return ()
 
 
 def _seen(
-    queue: Queue | AsyncQueue,
+    queue: AnyQueue | AnyAsyncQueue,
     stats: Stats,
     hosts: Sequence[HostInfo],
     workers: Sequence[WorkerInfo],

@@ -1,0 +1,610 @@
+"""One queue over several shards, on one server: both faces do what a plain queue does."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.rig.faces import Blocking
+from tests.rig.invariants import check
+from tests.rig.waiting import wait_until
+from timeoutq import AsyncQueue, InvalidInput, LeaseLost, Politeness, Queue, SchemaMismatch, ShardsUnavailable, Task
+from timeoutq.model import Answer
+from timeoutq.shards import AsyncShardedQueue, ShardedQueue, open_async_queue, open_queue, quiet
+from timeoutq.shards.hosts import AsyncShardedHosts, ShardedHosts
+from timeoutq.shards.names import stem, tags
+from timeoutq.shards.route import key_of, route
+
+SHARDS = 5
+
+
+def shard_of(task: str, group: str | None = None) -> int:
+    return route(key_of(task.encode(), group.encode() if group else None), SHARDS)
+
+
+def one_of_each(form: str = "t{}") -> list[str]:
+    """Give one id for each shard, in the order of the shards."""
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < SHARDS:
+        task = form.format(number)
+        found.setdefault(shard_of(task), task)
+        number += 1
+    return [found[shard] for shard in range(SHARDS)]
+
+
+def keys_of(raw: Any, name: str) -> set[str]:
+    return {
+        key for key in raw.scan_iter("timeoutq:*") if key.startswith((f"timeoutq:{{{name}}}", f"timeoutq:{{{name}:"))
+    }
+
+
+@pytest.fixture(params=["sync", "async"])
+def queue(request: pytest.FixtureRequest, url: str, name: str, raw: Any) -> Iterator[Any]:
+    """The same queue through either face; after the test each shard is sound, and a purge leaves no key."""
+    kind: Any = ShardedQueue if request.param == "sync" else Blocking
+    more = {} if request.param == "sync" else {"kind": AsyncShardedQueue}
+    with kind(name, url, shards=SHARDS, timeout=5, **more) as opened:
+        yield opened
+        for tag in tags(name, SHARDS):
+            check(url, tag)
+        opened.purge()
+        assert keys_of(raw, name) == set()
+
+
+# ---- tasks go to their shards, and come from all of them
+
+
+def test_tasks_are_put_into_their_shards_and_answers_stand_in_the_order_of_the_ids(queue: Any, raw: Any) -> None:
+    tasks = one_of_each()
+    assert list(queue.put(tasks[:3])) == [Answer.ADDED] * 3
+    outcome = queue.put(reversed(tasks), {"p": 1}, Task("g", group="g.example"))
+    assert dict(outcome.items()) == {
+        **dict.fromkeys(tasks[:3], Answer.TODOS), **dict.fromkeys(tasks[3:], Answer.ADDED), "p": "added", "g": "added",
+    }  # fmt: skip
+    assert [task for task, _ in outcome.items()] == [*reversed(tasks), "p", "g"]
+    for shard, tag in enumerate(tags(queue.name, SHARDS)):
+        held = raw.smembers(stem(tag) + "todos")
+        assert tasks[shard] in held
+        assert ("p" in held) == (shard_of("p") == shard)
+        assert ("g" in held) == (shard_of("g", "g.example") == shard)
+
+
+def test_two_thousand_tasks_are_claimed_each_once_and_acked(queue: Any) -> None:
+    tasks = [f"https://h{i % 97}.example/{i}" for i in range(2000)]
+    assert queue.put(tasks).added == 2000
+    met: list[str] = []
+    while leases := queue.claim(150):
+        met += [lease.task for lease in leases]
+        assert {lease.shard for lease in leases} <= set(range(SHARDS))
+        assert queue.ack(leases).ok == len(leases)
+    assert sorted(met) == sorted(tasks)
+    assert queue.drained()
+    stats = queue.stats()
+    assert (stats.done, stats.counters["acked"], stats.counters["put"]) == (2000, 2000, 2000)
+    assert sum(shard.done for shard in stats.shards) == 2000
+    assert all(shard.done for shard in stats.shards)
+
+
+def test_a_claim_gets_what_is_ready_wherever_it_is(queue: Any) -> None:
+    tasks = one_of_each()
+    assert queue.claim(10) == []
+    queue.put(tasks)
+    assert sorted(lease.task for lease in queue.claim(10)) == sorted(tasks)
+    assert queue.claim() == []
+    for task in one_of_each("u{}"):
+        queue.put(task)
+        (lease,) = queue.claim(3)
+        assert lease.task == task
+
+
+def test_a_claim_waits_for_a_task_in_any_shard(queue: Any, url: str) -> None:
+    queue.put("first")
+    queue.ack(queue.claim())
+    with ShardedQueue(queue.name, url) as other:
+        for task in one_of_each("w{}")[:2]:
+            timer = threading.Timer(0.05, other.put, [task])
+            timer.start()
+            began = time.monotonic()
+            (lease,) = queue.claim(wait=10)
+            assert time.monotonic() - began < 3
+            assert lease.task == task
+            queue.ack(lease)
+            timer.join()
+
+
+def test_a_claim_takes_over_what_expired_and_what_is_due_in_any_shard(queue: Any) -> None:
+    tasks = one_of_each()
+    queue.put(tasks)
+    assert len(queue.claim(10, timeout=0.02)) == SHARDS
+    queue.schedule(one_of_each("s{}"), after=0.02)
+    found: list[str] = []
+
+    def has_all() -> bool:
+        found.extend(lease.task for lease in queue.claim(10))
+        return len(found) == 2 * SHARDS
+
+    wait_until(has_all)
+    assert sorted(found) == sorted([*tasks, *one_of_each("s{}")])
+    assert queue.stats().counters["expired"] == SHARDS
+
+
+def test_a_task_that_lost_two_leases_is_handed_out_alone(queue: Any) -> None:
+    suspect, *others = one_of_each()
+    queue.put(suspect)
+    for _ in range(2):
+        assert queue.claim(timeout=0.01)
+        wait_until(lambda: queue.requeue_expired() == 1)
+    queue.put(others)
+    seen: list[str] = []
+    while len(seen) < SHARDS:
+        leases = queue.claim(10)
+        if any(lease.task == suspect for lease in leases):
+            assert len(leases) == 1
+        seen += [lease.task for lease in leases]
+        queue.ack(leases)
+    assert sorted(seen) == sorted([suspect, *others])
+
+
+def test_pull_takes_the_tasks_of_one_shard_and_none_only_when_none_is_ready(queue: Any) -> None:
+    tasks = one_of_each()
+    queue.put(tasks)
+    met: list[str] = []
+    while found := queue.pull(10):
+        met += [task.task for task in found]
+    assert sorted(met) == sorted(tasks)
+    assert queue.pull(10) == []
+
+
+# ---- leases
+
+
+def test_leases_are_extended_released_failed_and_acked_in_their_shards(queue: Any) -> None:
+    tasks = one_of_each()
+    queue.put(tasks)
+    leases = queue.claim(10)
+    assert queue.extend(leases, 9).ok == SHARDS
+    longer = queue.extend(leases[0], 60)
+    assert longer.deadline > leases[0].deadline + 30
+    assert queue.release(leases[0]) is Answer.OK
+    with pytest.raises(LeaseLost, match="in todos"):
+        queue.ack(leases[0])
+    assert queue.fail(leases[1:3], "no", give_up=True).ok == 2
+    assert queue.fail(leases[3], ValueError("bad"), retry_in=100) is Answer.OK
+    assert list(queue.ack(leases)) == ["lost", "lost", "lost", "lost", "ok"]
+    counts = queue.states(tasks).counts()
+    assert counts == {"todos": 1, "failed": 2, "scheduled": 1, "done": 1}
+    assert {error.error for error in queue.errors()} == {"no", "ValueError: bad"}
+    assert queue.retry_failed(leases[1].task) == 1
+    assert queue.retry_failed(all=True) == 1
+
+
+def test_a_lease_of_another_queue_is_refused(queue: Any, url: str) -> None:
+    with Queue("plain", url) as plain:
+        plain.put("a")
+        (lease,) = plain.claim()
+        assert lease.shard is None
+        with pytest.raises(InvalidInput, match="tokens end with @ and a shard"):
+            queue.ack(lease)
+        plain.purge()
+
+
+def test_an_ack_puts_what_it_found_into_all_shards_and_its_own_shard_last(queue: Any, raw: Any) -> None:
+    links = one_of_each("http://{}.example/")
+    queue.put("seed")
+    (lease,) = queue.claim()
+    home = lease.shard
+    with raw.monitor() as seen:
+        assert queue.ack(lease, put=[*links, Task("g", group="g.example")], again_in=50) is Answer.OK
+        raw.echo("end")
+        sent = list(iter(lambda: next(seen.listen())["command"], "ECHO end"))
+    sent = [line for line in sent if line.startswith("EVALSHA")]
+    own = stem(tags(queue.name, SHARDS)[home])
+    acks = [i for i, line in enumerate(sent) if own in line]
+    puts = [i for i, line in enumerate(sent) if own not in line]
+    assert acks
+    assert len(puts) >= SHARDS - 1
+    assert max(puts) < min(acks)
+    assert set(queue.states(links)) == {Answer.TODOS}
+    assert queue.states("seed", "g").counts() == {"scheduled": 1, "todos": 1}
+
+
+def test_a_keeper_keeps_leases_of_all_shards_alive(queue: Any, url: str) -> None:
+    tasks = one_of_each()
+    if isinstance(queue, Blocking):
+        pytest.skip("an AsyncKeeper is an asyncio task: tests/core/test_keeper.py tries its loop")
+    with ShardedQueue(queue.name, url, shards=SHARDS, timeout=0.3) as mine:
+        lost: list[str] = []
+        mine.put(tasks)
+        leases = mine.claim(10)
+        with mine.keeper(lambda lease, _: lost.append(lease.task)) as keeper:
+            keeper.add(*leases)
+            assert len(keeper.held) == SHARDS
+            wait_until(lambda: len(mine.workers()) == 1)
+            assert mine.stats().workers == 1
+            ends = time.monotonic() + 0.7
+            wait_until(lambda: time.monotonic() > ends)
+            assert mine.requeue_expired() == 0
+            mine.forget(tasks[0])
+            wait_until(lambda: lost == [tasks[0]])
+            assert mine.ack(keeper.held).ok == SHARDS - 1
+            assert keeper.held == []
+
+
+def test_a_keeper_in_an_event_loop_keeps_leases_of_all_shards_alive(url: str, name: str) -> None:
+    async def body() -> list[Answer]:
+        async with AsyncShardedQueue(name, url, shards=SHARDS, timeout=0.3) as queue, queue.keeper() as keeper:
+            await queue.put(one_of_each())
+            leases = await queue.claim(10)
+            keeper.add(*leases)
+            await asyncio.sleep(0.7)
+            assert await queue.requeue_expired() == 0
+            return list(await queue.ack(leases))
+
+    assert asyncio.run(body()) == [Answer.OK] * SHARDS
+    with ShardedQueue(name, url) as queue:
+        queue.purge()
+
+
+# ---- groups, hosts and priorities
+
+
+def test_an_id_that_was_put_with_a_group_is_found_wherever_it_is(queue: Any) -> None:
+    task, group = next((f"t{i}", f"g{i}") for i in range(99) if shard_of(f"t{i}") != shard_of(f"t{i}", f"g{i}"))
+    assert queue.states(task).counts() == {"unknown": 1}
+    queue.put(task, group=group)
+    assert queue.states(task, "never").counts() == {"todos": 1, "unknown": 1}
+    assert queue.inspect(task).state == "todos"
+    assert queue.why(task).code == "no_worker"
+    assert queue.why("never").code == "unknown"
+    queue.put(task)  # once more, without its group
+    assert list(queue.forget(task, "never")) == ["todos", "unknown"]
+    assert queue.inspect(task).state is None
+    assert queue.stats().known == 0
+
+
+def test_a_group_of_a_link_in_the_own_shard_is_noted_too(queue: Any) -> None:
+    links = one_of_each("l{}")
+    queue.put("seed")
+    (lease,) = queue.claim()
+    task, group = next(
+        (f"t{i}", f"g{i}") for i in range(999) if shard_of(f"t{i}", f"g{i}") == lease.shard != shard_of(f"t{i}")
+    )
+    queue.ack(lease, put=[*links, Task(task, group=group)])
+    assert queue.states(task).counts() == {"todos": 1}
+
+
+def test_without_groups_only_one_shard_is_asked_about_an_id(queue: Any, raw: Any) -> None:
+    queue.put("a")
+    with raw.monitor() as seen:
+        queue.states("a", "b")
+        queue.inspect("a")
+        raw.echo("end")
+        sent = list(iter(lambda: next(seen.listen())["command"], "ECHO end"))
+    shards = {shard for shard in range(SHARDS) if any(stem(tags(queue.name, SHARDS)[shard]) in line for line in sent)}
+    assert shards == {shard_of("a"), shard_of("b")}
+
+
+def test_a_polite_sharded_queue_visits_each_host_as_a_plain_one_does(queue: Any) -> None:
+    queue.configure(politeness=Politeness(delay=100, per_host=1))
+    tasks = [f"https://h{i}.example/{n}" for i in range(12) for n in range(3)]
+    queue.put(tasks)
+    queue.put("https://h3.example/first", priority=5)
+    leases = queue.claim(100)
+    assert len({lease.task.split("/")[2] for lease in leases}) == len(leases) == 12
+    info = queue.hosts.inspect("h3.example")
+    assert (info.waiting, info.busy, info.next_task) == (3, 1, "https://h3.example/first")
+    assert queue.hosts.set("h3.example", budget=1).budget == 1
+    assert queue.hosts.block("https://h4.example/x", for_=60).blocked_until
+    assert queue.hosts.unblock("h4.example").blocked_until is None
+    queue.hosts.ban("h5.example", "no")
+    assert {host.host for host in queue.hosts.each()} == {f"h{i}.example" for i in range(12)}
+    met, cursor = [], None
+    while True:
+        page = queue.hosts.list(cursor, 3)
+        met += [host.host for host in page]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert sorted(met) == sorted(f"h{i}.example" for i in range(12))
+    assert queue.why("https://h3.example/1").code == "host_busy"
+    assert queue.put("https://h3.example/1", priority=9, improve=True).counts() == {"raised": 1}
+    queue.release(leases, block_host=5)
+    stats = queue.stats()
+    assert (stats.hosts, stats.politeness) == (12, Politeness(100, 1))
+    queue.configure(politeness="off")
+
+
+def test_by_id_a_queue_spreads_hosts_and_is_never_polite(url: str, name: str) -> None:
+    with ShardedQueue(name, url, shards=SHARDS, by="id") as queue:
+        queue.put([f"https://a.example/{i}" for i in range(100)])
+        assert all(shard.todos for shard in queue.stats().shards)
+        assert queue.states("https://a.example/1").counts() == {"todos": 1}
+        with pytest.raises(InvalidInput, match='politeness needs a queue with by="host"'):
+            queue.configure(politeness=Politeness(1, 1))
+        queue.purge()
+
+
+# ---- the queue as a whole
+
+
+def test_pages_and_walks_go_from_shard_to_shard(queue: Any) -> None:
+    tasks = [f"t{i}" for i in range(300)]
+    queue.put(tasks)
+    assert sorted(entry.task for entry in queue.each("todos")) == sorted(tasks)
+    met, cursor = list[str](), None
+    while True:
+        page = queue.list("todos", cursor, 40)
+        met += [entry.task for entry in page]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert sorted(set(met)) == sorted(tasks)
+    for bad in ("7", "99.0", "x", "0.y"):
+        with pytest.raises(InvalidInput, match="cursor"):
+            queue.list("todos", bad)
+
+
+def test_pause_configure_and_the_cleaner_reach_all_shards(queue: Any) -> None:
+    queue.put(one_of_each())
+    queue.pause()
+    assert queue.claim(10) == []
+    assert queue.stats().paused
+    queue.configure(keep_done=0, max_crashes=1)
+    queue.resume()
+    leases = queue.claim(10, timeout=0.01)
+    assert len(leases) == SHARDS
+    wait_until(lambda: queue.stats().now > max(lease.deadline for lease in leases))
+    assert queue.requeue_expired() == SHARDS
+    assert queue.stats().failed == SHARDS
+    assert {shard.settings["keep_done"] for shard in queue.stats().shards} == {"no"}
+    assert queue.prune() == 0
+    queue.schedule(one_of_each("s{}"), after=0)
+    assert queue.promote_due() == SHARDS
+    assert queue.history() == []
+    assert "redis_version" in queue.server()
+
+
+def test_drained_counts_all_shards(queue: Any) -> None:
+    assert queue.drained()
+    for task in one_of_each():
+        queue.put(task)
+        assert not queue.drained()
+        (lease,) = queue.claim()
+        assert not queue.wait_drained(0)
+        queue.ack(lease)
+        assert queue.wait_drained(1)
+    queue.schedule("later", after=1000)
+    assert not queue.drained()
+    assert queue.drained(before=time.time() + 10)
+    queue.forget("later")
+
+
+def test_a_task_that_moves_behind_the_observer_is_seen_by_the_second_look(url: str, name: str) -> None:
+    first, *_, last = one_of_each()
+    with ShardedQueue(name, url, shards=SHARDS) as queue, ShardedQueue(name, url) as worker:
+        queue.put(last)
+        (lease,) = worker.claim()
+        assert not queue.drained()
+        link: Any = queue._link()  # pyright: ignore[reportPrivateUsage]  # to do something between two looks
+        flow = quiet.drained(queue.shards, None)
+        step: Any = next(flow)
+        looks = 0
+        with pytest.raises(StopIteration) as end:
+            while True:
+                lists = [part.commands for part in step.parts]
+                replies = link.send_all(lists[:-1])
+                looks += 1
+                if looks == 1:  # the shard of `first` was quiet when it was looked at, and so will be the last one
+                    worker.ack(lease, put=first)
+                step = flow.send([*replies, *link.send_all(lists[-1:])])
+        assert end.value.value is False
+        assert looks == 2
+        queue.purge()
+
+
+# ---- what it is in Redis, and who may open it
+
+
+def test_the_record_says_how_many_shards_there_are(queue: Any, raw: Any) -> None:
+    assert not queue.exists()
+    assert queue.claim() == []
+    assert not raw.exists(f"timeoutq:{{{queue.name}}}:meta"), "a claim makes no queue"
+    queue.put("a")
+    assert queue.exists()
+    assert raw.hgetall(f"timeoutq:{{{queue.name}}}:meta") == {"schema": "s1", "shards": f"{SHARDS} host v1"}
+    queue.put("a", group="g")
+    assert raw.hget(f"timeoutq:{{{queue.name}}}:meta", "groups") == "1"
+
+
+def test_a_plain_client_is_refused_by_name(queue: Any, url: str) -> None:
+    with Queue(queue.name, url) as early:
+        assert early.claim() == []
+        queue.put("a")
+        # also one that was there before the queue was
+        for call in (lambda: early.put("b"), early.claim, early.stats):
+            with pytest.raises(InvalidInput, match="is sharded: open it with timeoutq"):
+                call()
+    with Queue(queue.name, url) as plain, pytest.raises(InvalidInput, match=f"{queue.name}: the queue is sharded"):
+        plain.list("todos")
+
+
+def test_another_number_of_shards_is_refused_by_name(queue: Any, url: str) -> None:
+    queue.put("a")
+    others: list[dict[str, Any]] = [{"shards": 7}, {"by": "id"}]
+    for other in others:
+        with ShardedQueue(queue.name, url, **other) as wrong:
+            for _ in range(2):
+                with pytest.raises(InvalidInput, match=f"has {SHARDS} shards by host, not"):
+                    wrong.put("b")
+    with ShardedQueue(queue.name, url) as right:
+        assert right.states("a").counts() == {"todos": 1}
+        assert len(right.stats().shards) == SHARDS
+
+
+def test_a_sharded_face_is_refused_on_a_plain_queue(url: str, name: str, raw: Any) -> None:
+    with Queue(name, url) as plain, ShardedQueue(name, url) as sharded:
+        plain.put("a")
+        for call in (lambda: sharded.put("b"), sharded.claim, sharded.stats):
+            with pytest.raises(InvalidInput, match="is not sharded: open it with Queue"):
+                call()
+        raw.delete(f"timeoutq:{{{name}}}:meta")
+        with pytest.raises(InvalidInput, match="has tasks already and is not sharded"):
+            sharded.put("b")
+        plain.purge()
+
+
+def test_a_later_route_or_layout_is_refused(url: str, name: str, raw: Any) -> None:
+    later: Any = ({"schema": "s2", "shards": "4 host v1"}, {"schema": "s1", "shards": "4 host v2"})
+    for fields in later:
+        raw.hset(f"timeoutq:{{{name}}}:meta", mapping=fields)
+        with ShardedQueue(name, url) as queue, pytest.raises(SchemaMismatch, match="upgrade"):
+            queue.put("a")
+    raw.hset(f"timeoutq:{{{name}}}:meta", mapping={"schema": "s1", "shards": "many"})
+    with ShardedQueue(name, url) as queue, pytest.raises(InvalidInput, match="foreign hand"):
+        queue.put("a")
+    raw.delete(f"timeoutq:{{{name}}}:meta")
+
+
+def test_of_two_that_make_a_queue_at_once_the_second_is_refused(url: str, name: str) -> None:
+    with ShardedQueue(name, url, shards=3) as one, ShardedQueue(name, url, shards=4) as other:
+        assert one.claim() == other.claim() == []  # neither has made it
+        one.put("a")
+        with pytest.raises(InvalidInput, match="has 3 shards"):
+            other.put("b")
+        one.purge()
+
+
+def test_a_queue_has_twelve_shards_unless_somebody_says_otherwise(url: str, name: str, raw: Any) -> None:
+    with ShardedQueue(name, url) as queue:
+        queue.put("a")
+        assert raw.hget(f"timeoutq:{{{name}}}:meta", "shards") == "12 host v1"
+        queue.purge()
+    for bad in (0, -1, 1001, "12", 2.5, True):
+        with pytest.raises(InvalidInput, match="shards must be a whole number"):
+            ShardedQueue(name, url, shards=bad)  # type: ignore[arg-type]  # what it refuses
+    with pytest.raises(InvalidInput, match="one shard is a plain queue"):
+        ShardedQueue(name, url, shards=1)
+    with pytest.raises(InvalidInput, match='by must be "host" or "id"'):
+        ShardedQueue(name, url, by="group")  # type: ignore[arg-type]  # what it refuses
+
+
+def test_a_queue_of_one_shard_is_a_plain_queue_byte_for_byte(url: str, name: str, raw: Any) -> None:
+    def kept(queue: Any) -> dict[str, object]:
+        with queue:
+            queue.put("a", "b")
+            queue.put("c", group="g")
+            found = {key: raw.type(key) for key in keys_of(raw, name)}
+            meta = raw.hgetall(f"timeoutq:{{{name}}}:meta")
+            queue.purge()
+            return {**found, **meta}
+
+    one = open_queue(name, url, shards=1)
+    assert type(one) is Queue
+    assert kept(one) == kept(Queue(name, url))
+
+
+async def opened_async(name: str, url: str, **settings: Any) -> str:
+    queue = await open_async_queue(name, url, **settings)
+    await queue.close()
+    return type(queue).__name__
+
+
+def test_one_call_opens_a_queue_as_what_it_is(queue: Any, url: str, name: str) -> None:
+    assert type(open_queue(name, url)) is Queue
+    assert type(open_queue(name, url, shards=3)) is ShardedQueue
+    queue.put("a")
+    with open_queue(name, url, timeout=7) as found:
+        assert type(found) is ShardedQueue
+        assert found.timeout == 7
+        assert found.states("a").counts() == {"todos": 1}
+    with open_queue(name, url, shards=1) as plain, pytest.raises(InvalidInput, match="is sharded"):
+        plain.put("b")
+    assert asyncio.run(opened_async(name, url)) == "AsyncShardedQueue"
+    assert asyncio.run(opened_async("other", url)) == "AsyncQueue"
+    assert asyncio.run(opened_async("other", url, shards=2)) == "AsyncShardedQueue"
+
+
+def test_a_purge_removes_the_record_last_and_may_be_repeated(queue: Any, raw: Any, url: str) -> None:
+    queue.put(one_of_each())
+    queue.claim(2)
+    queue.purge()
+    queue.purge()
+    assert keys_of(raw, queue.name) == set()
+    assert not queue.exists()
+    queue.put("a")
+    assert queue.exists()
+
+
+def test_a_client_that_puts_into_a_purged_queue_makes_it_again(url: str, name: str, raw: Any) -> None:
+    with ShardedQueue(name, url, shards=3) as one, ShardedQueue(name, url) as other:
+        one.put("a")
+        assert other.states("a").counts() == {"todos": 1}
+        one.purge()
+        ends = time.monotonic() + 1.01
+        wait_until(lambda: time.monotonic() > ends)
+        other.put("b")
+        assert raw.hget(f"timeoutq:{{{name}}}:meta", "shards") == "3 host v1"
+        other.purge()
+
+
+# ---- when a shard does not answer
+
+
+def test_a_shard_that_fails_is_named_and_the_others_are_done(queue: Any, raw: Any) -> None:
+    tasks = one_of_each()
+    queue.put(tasks)
+    bad = stem(tags(queue.name, SHARDS)[2])
+    raw.set(bad + "meta:x", 1)
+    raw.rename(bad + "meta", bad + "kept")
+    raw.set(bad + "meta", "a string")
+    with pytest.raises(Exception, match=f"shard 2 of queue {queue.name}: a key of the queue .* is of a foreign type"):
+        queue.pause()
+    raw.rename(bad + "kept", bad + "meta")
+    raw.delete(bad + "meta:x")
+    assert [shard.paused for shard in queue.stats().shards] == [True, True, False, True, True]
+    queue.pause()
+    assert queue.stats().paused
+    queue.resume()
+
+
+def test_the_twins_have_the_same_words_as_each_other_and_those_of_a_plain_queue() -> None:
+    def public(kind: type) -> dict[str, Any]:
+        return {
+            name: value for name, value in vars(kind).items() if not name.startswith("_") and inspect.isfunction(value)
+        }
+
+    other_words = {
+        "put", "ack", "pull", "requeue_expired", "promote_due", "prune", "list", "stats", "states", "configure",
+        "drained",
+    }  # fmt: skip
+    for plain, sharded in ((Queue, ShardedQueue), (AsyncQueue, AsyncShardedQueue)):
+        assert list(public(plain)) == list(public(sharded))
+        for name, method in public(plain).items():
+            ours = vars(sharded)[name]
+            assert inspect.signature(method) == inspect.signature(ours), name
+            assert inspect.iscoroutinefunction(method) == inspect.iscoroutinefunction(ours)
+            assert (inspect.getdoc(method) == inspect.getdoc(ours)) == (name not in other_words), name
+    for name, method in public(ShardedQueue).items():
+        assert inspect.getdoc(method) == inspect.getdoc(vars(AsyncShardedQueue)[name]), name
+    assert (ShardedQueue.__doc__ or "").partition("\n\n")[2] == (Queue.__doc__ or "").partition("\n\n")[2]
+    for name, method in public(ShardedHosts).items():
+        assert inspect.getdoc(method) == inspect.getdoc(vars(AsyncShardedHosts)[name]), name
+    assert {ShardedQueue("q").hosts.__class__, AsyncShardedQueue("q").hosts.__class__} == {
+        ShardedHosts,
+        AsyncShardedHosts,
+    }
+
+
+def test_the_error_of_some_shards_survives_a_pickle() -> None:
+    import pickle
+
+    error = ShardsUnavailable("shard 2", shards={2: LeaseLost("x", task="t")}, outcome=None)
+    again = pickle.loads(pickle.dumps(error))  # our own
+    assert (str(again), list(again.shards), again.outcome) == ("shard 2", [2], None)

@@ -1,0 +1,113 @@
+"""Flows that go together, flushes that are joined, and the model that asks whether a queue is drained."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.rig import drained
+from timeoutq import InvalidInput, NotReplicated, Unavailable
+from timeoutq.link import joined, parted
+from timeoutq.sending import Bell, Flow, Send, Sends, Sleep
+from timeoutq.shards import ShardedQueue
+from timeoutq.shards.together import together
+
+
+def sends(name: str, times: int) -> Flow[list[Any]]:
+    """Send so often, and give what came back."""
+    found: list[Any] = []
+    for i in range(times):
+        found.append((yield Send([(name, i)])))  # noqa: PERF401  # no comprehension may yield
+    return found
+
+
+def sleeps(seconds: float, then: Flow[Any]) -> Flow[Any]:
+    yield Sleep(seconds)
+    return (yield from then)
+
+
+def fails(error: Exception, flow: Flow[Any]) -> Flow[Any]:
+    yield from flow
+    raise error
+
+
+def carry_out(flow: Flow[Any]) -> tuple[list[list[str]], Any]:
+    """Answer each command with itself; give the flushes, and the end."""
+    flushes: list[list[str]] = []
+    result: Any = None
+    while True:
+        try:
+            step: Any = flow.send(result)
+        except StopIteration as end:
+            return flushes, end.value
+        result = None
+        if isinstance(step, Sleep):
+            flushes.append(["sleep"])
+            time.sleep(step.seconds)
+        else:
+            parts = step.parts if isinstance(step, Sends) else [step]
+            flushes.append([" ".join(map(str, part.commands[0])) for part in parts])
+            replies = [part.commands for part in parts]
+            result = replies if isinstance(step, Sends) else replies[0]
+
+
+def test_flows_send_in_lock_step_and_each_gets_its_own_replies() -> None:
+    flushes, results = carry_out(together([sends("a", 2), sends("b", 1), sends("c", 3)]))
+    assert flushes == [["a 0", "b 0", "c 0"], ["a 1", "c 1"], ["c 2"]]
+    assert results == [[[("a", 0)], [("a", 1)]], [[("b", 0)]], [[("c", 0)], [("c", 1)], [("c", 2)]]]
+
+
+def test_an_error_ends_its_own_flow_alone() -> None:
+    away = Unavailable("away")
+    _, results = carry_out(together([fails(away, sends("a", 1)), sends("b", 2)]))
+    assert results[0] is away
+    assert len(results[1]) == 2
+    assert carry_out(together([fails(away, sends("a", 1))]))[1] == [away]
+    with pytest.raises(ZeroDivisionError):
+        carry_out(together([fails(ZeroDivisionError(), sends("a", 1)), sends("b", 2)]))
+
+
+def test_those_that_sleep_wake_up_together_and_hold_nobody_up() -> None:
+    flushes, _ = carry_out(together([sleeps(0.02, sends("a", 1)), sleeps(0.03, sends("b", 1)), sends("c", 2)]))
+    assert flushes == [["c 0"], ["c 1"], ["sleep"], ["a 0", "b 0"]]
+
+
+def test_a_flow_that_waits_for_a_bell_does_not_go_together_with_others() -> None:
+    def waits() -> Flow[None]:
+        yield Bell("bell", 1.0)
+
+    with pytest.raises(TypeError, match="send and sleep only"):
+        together([waits(), waits()]).send(None)
+
+
+def test_joined_flushes_wait_for_replicas_once() -> None:
+    parts: list[Any] = [[("PUT", 1), ("WAIT", 1, 500)], [("GET", 2)], [("PUT", 3), ("PUT", 4), ("WAIT", 1, 700)]]
+    assert joined(parts) == [("PUT", 1), ("GET", 2), ("PUT", 3), ("PUT", 4), ("WAIT", 1, 700)]
+    assert parted(parts, ["one", "two", "three", "four", 1]) == [["one", 1], ["two"], ["three", "four", 1]]
+
+
+def test_a_durable_put_is_one_wait_for_all_shards(url: str, name: str) -> None:
+    with ShardedQueue(name, url, shards=4, deadline=0.5) as queue:
+        began = time.monotonic()
+        with pytest.raises(NotReplicated, match="only 0 of 1 replica"):
+            queue.put([f"t{i}" for i in range(50)], durable=1)
+        assert time.monotonic() - began < 3
+        assert queue.stats().todos == 50
+        with pytest.raises(InvalidInput, match="durable"):
+            queue.put("a", durable=-1)
+        queue.purge()
+
+
+def test_the_model_meets_no_wrong_answer() -> None:
+    found = drained.run(30_000)
+    assert found.wrong == 0, found.examples
+    assert found.drained > 5_000
+
+
+@pytest.mark.parametrize("mutant", drained.MUTANTS)
+def test_the_model_finds_the_answers_of_a_mutant_that_are_wrong(mutant: str) -> None:
+    found = drained.run(30_000, mutant)
+    assert found.too_early > 50
+    assert found.examples

@@ -1,0 +1,206 @@
+"""Claims of a client that holds no shard of its own: it looks at two shards, then at all, then waits and looks again.
+
+`Claim` has the methods of `methods.Claim`. A worker claims from the shards that it tends, with the flows of a plain
+queue.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from timeoutq import flows, methods, replies
+from timeoutq.errors import TimeoutqError, Unavailable
+from timeoutq.model import Lease, Task
+from timeoutq.reads import pairs_of
+from timeoutq.sending import Flow, Talk, a_moment, answers, ask
+from timeoutq.shards.gathering import failure
+from timeoutq.shards.root import Shards
+from timeoutq.shards.together import together
+
+LISTEN = 1.0
+"""How long a client waits for the bell of one shard before it looks at the others again, seconds."""
+
+AWAY = 1.0
+"""For how long a client leaves a shard alone that did not answer, seconds; unless no other is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """What a look at a shard has found."""
+
+    ready: int
+    next_at: float | None
+    """When the next lease runs out, or the next task or host is due: Unix seconds of the server's clock."""
+    now: float
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a cleaner would make something ready now."""
+        return self.next_at is not None and self.next_at <= self.now
+
+
+def depth(talk: Talk) -> Flow[Depth]:
+    """Look how many tasks a shard has, and when there may be more."""
+    key = talk.operations.key
+    commands = [("ZRANGE", key(name), 0, 0, "WITHSCORES") for name in ("leases", "scheduled", "hosts")]
+    ready, moment, *firsts = yield from ask(talk, [("SCARD", key("todos")), ("TIME",), *commands])
+    pairs: list[tuple[Any, Any]] = [pair for first in firsts for pair in pairs_of(first)]
+    times = [at for _, score in pairs if (at := replies.when(score)) is not None]
+    return Depth(int(ready), min(times, default=None), int(moment[0]) + int(moment[1]) / 1e6)
+
+
+class Claim:
+    """A claim that Ctrl-C or a cancel may interrupt: what the claim took can then be given back."""
+
+    def __init__(self, shards: Shards, n: int, timeout: float | None, max_runtime: float | None, wait: float) -> None:
+        """Check what the caller passed."""
+        self._shards = shards
+        self._terms = methods.Claim(shards.root, n, timeout, max_runtime, wait)
+        self._tokens: dict[int, bytes] = {}
+        self._away: dict[int, float] = {}
+        self._errors: dict[int, TimeoutqError] = {}
+
+    @property
+    def sent(self) -> bool:
+        """Whether a call of this claim may have been sent."""
+        return bool(self._tokens)
+
+    def flow(self) -> Flow[list[Lease]]:
+        """Claim."""
+        shards, until = self._shards, time.monotonic() + self._terms.wait
+        while True:
+            self._tokens, self._errors = {}, {}
+            leases, pause = yield from self._round(self._terms.n)
+            if leases:
+                return (yield from self._fit(leases))
+            left = until - time.monotonic()
+            if left <= 0:
+                if self._errors:
+                    raise failure(shards, self._errors, len(shards.talks))
+                return []
+            yield from self._listen(min(left, pause))
+            if not shards.made:
+                yield from shards.look()
+
+    def _round(self, n: int) -> Flow[tuple[list[Lease], float]]:
+        # two shards that are asked at once cost one exchange, and usually have enough
+        first, second = random.sample(self._present(), 2)
+        leases = yield from self._take({first: n - n // 2, second: n // 2})
+        if len(leases) == n:
+            return leases, 0.0
+        depths = yield from self._depths()
+        wanted: dict[int, int] = {}
+        left = n - len(leases)
+        for shard, found in depths.items():
+            if left and found.ready:
+                wanted[shard] = min(left, found.ready)
+                left -= wanted[shard]
+        leases += yield from self._take(wanted)
+        for shard, found in depths.items():
+            if not leases and found.is_due:
+                leases += yield from self._take({shard: n})
+        soon = [max(0.01, found.next_at - found.now) for found in depths.values() if found.next_at is not None]
+        return leases, min([LISTEN, *soon])
+
+    def _present(self) -> list[int]:
+        now, every = time.monotonic(), range(len(self._shards.talks))
+        present = [shard for shard in every if self._away.get(shard, 0.0) <= now]
+        return present if len(present) > 1 else list(every)
+
+    def _take(self, wanted: Mapping[int, int]) -> Flow[list[Lease]]:
+        terms = self._terms
+
+        def claim(shard: int, n: int) -> Flow[list[Lease]]:
+            talk = self._shards.talks[shard]
+            return flows.claim(talk, n, terms.timeout_ms, terms.max_runtime_ms, 0.0, self._noting(shard, talk))
+
+        asked = [shard for shard, n in wanted.items() if n]
+        results = yield from together([claim(shard, wanted[shard]) for shard in asked])
+        leases: list[Lease] = []
+        for shard, result in self._heard(asked, results):
+            self._errors.pop(shard, None)
+            leases += result
+        return leases
+
+    def _heard(self, asked: Iterable[int], results: Iterable[Any]) -> Iterable[tuple[int, Any]]:
+        for shard, result in zip(asked, results, strict=True):
+            if not isinstance(result, TimeoutqError):
+                yield shard, result
+            elif isinstance(result, Unavailable):
+                self._errors[shard], self._away[shard] = result, time.monotonic() + AWAY
+            else:
+                raise result
+
+    def _noting(self, shard: int, talk: Talk) -> Callable[[], bytes]:
+        def nonce() -> bytes:
+            self._tokens[shard] = token = talk.nonce()
+            return token
+
+        return nonce
+
+    def _depths(self) -> Flow[dict[int, Depth]]:
+        asked = self._present()
+        random.shuffle(asked)
+        results = yield from together([depth(self._shards.talks[shard]) for shard in asked])
+        return dict(self._heard(asked, results))
+
+    def _fit(self, leases: list[Lease]) -> Flow[list[Lease]]:
+        # a task that lost two leases is handed out alone, also beside those of other shards
+        suspects = [lease for lease in leases if lease.crashes >= 2]
+        if not suspects or len(leases) == 1:
+            return leases
+        others = [lease for lease in leases if lease.crashes < 2]
+        kept = suspects[:1] if not others or random.random() < 0.5 else others  # noqa: S311  # neither waits for ever
+        back = [lease for lease in leases if lease not in kept]
+        yield from together([self._release(lease) for lease in back])
+        return kept
+
+    def _release(self, lease: Lease) -> Flow[object]:
+        talk = self._shards.talks[self._shards.of_lease(lease)]
+        return answers(talk, talk.operations.release([lease]))
+
+    def _listen(self, seconds: float) -> Flow[None]:
+        talk = self._shards.talks[random.choice(self._present())]  # noqa: S311  # not a secret
+        try:
+            yield from flows.hear_bell(talk, seconds)
+        except Unavailable:
+            yield a_moment()
+
+    def give_back(self) -> Flow[None]:
+        """Release what the last calls of the claim took, if the servers answer at once."""
+        terms = self._terms
+
+        def back(shard: int, token: bytes) -> Flow[None]:
+            talk = self._shards.talks[shard]
+            call = talk.operations.claim(token, 0, terms.timeout_ms, terms.max_runtime_ms)
+            with suppress(TimeoutqError):
+                yield from flows.give_back(talk, call, int(talk.deadline * 1000))
+
+        yield from together([back(shard, token) for shard, token in self._tokens.items()])
+
+
+def pull(shards: Shards, n: int) -> Flow[list[Task]]:
+    """Take tasks without a lease, from one shard: if the reply of a second one were lost, so were the tasks of both."""
+    methods.pull(shards.root, n)  # this only checks n
+    return _pull(shards, n)
+
+
+def _pull(shards: Shards, n: int) -> Flow[list[Task]]:
+    every = list(range(len(shards.talks)))
+    random.shuffle(every)
+    depths = yield from together([depth(shards.talks[shard]) for shard in every])
+    errors = {shard: found for shard, found in zip(every, depths, strict=True) if isinstance(found, TimeoutqError)}
+    deep = [(found.ready, shard) for shard, found in zip(every, depths, strict=True) if isinstance(found, Depth)]
+    for ready, shard in sorted(deep, reverse=True):
+        if ready:
+            tasks = yield from methods.pull(shards.talks[shard], n)
+            if tasks:
+                return tasks
+    if errors:
+        raise failure(shards, errors, len(every))
+    return []

@@ -1,0 +1,137 @@
+"""Extends and ends leases: each in its own shard, those of many shards at the same time. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from timeoutq import arguments, flows, methods, tracebacks
+from timeoutq.arguments import TaskList
+from timeoutq.calls import Call
+from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.model import Answer, Lease, Outcome, Payload, Tasks, raw
+from timeoutq.sending import Flow, Talk
+from timeoutq.shards import gathering
+from timeoutq.shards.flows import bring, spread
+from timeoutq.shards.root import Shards
+
+Build = Callable[[Talk, Sequence[Lease], Sequence[int]], list[Call[Any]]]
+"""Builds the calls for some leases of one shard, whose places among all leases are given, too."""
+
+
+def extend(shards: Shards, lease: Lease | Iterable[Lease], timeout: float | None) -> Flow[Lease | Outcome]:
+    """Extend one lease, or many."""
+    timeout_ms = shards.root.terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout)
+    if isinstance(lease, Lease):
+        return _one(shards, lease, lambda talk: flows.extend_one(talk, lease, timeout_ms))
+    return _extended(shards, arguments.leases(lease), timeout_ms, strict=True)
+
+
+def extension(shards: Shards, leases: Sequence[Lease]) -> Flow[Outcome]:
+    """Extend leases by the usual timeout; a shard that does not answer fails its own leases only."""
+    return _extended(shards, leases, shards.root.terms.timeout_ms, strict=False)
+
+
+def _extended(shards: Shards, leases: Sequence[Lease], timeout_ms: int, *, strict: bool) -> Flow[Outcome]:
+    def build(talk: Talk, part: Sequence[Lease], _: Sequence[int]) -> list[Call[Any]]:
+        return talk.operations.extend(part, timeout_ms)
+
+    ids, places, results = yield from _sent(shards, leases, build)
+    found: dict[int, Any] = {
+        shard: result if isinstance(result, TimeoutqError) else [one[1] for one in result]
+        for shard, result in results.items()
+    }
+    if strict or not any(isinstance(result, list) for result in found.values()):
+        return gathering.outcome_of(shards, ids, places, found)
+    return gathering.merged(ids, places, found)
+
+
+def ack(
+    shards: Shards,
+    lease: Lease | Iterable[Lease],
+    put: Tasks | None,
+    again_in: float | None,
+    payload: Payload,
+) -> Flow[Answer | Outcome]:
+    """Ack many leases, or one; one lease may be acked together with tasks that it found."""
+    leases = arguments.leases(lease)
+    again_ms, body = arguments.again(again_in, payload, leases[0].task if leases else "")
+    if put is None and body is None:
+        return _end(shards, lease, leases, lambda talk, part, _: talk.operations.ack(part, again_ms))
+    if not isinstance(lease, Lease):
+        raise InvalidInput("put= and payload= work with one lease only: ack such leases one by one")
+    return ack_put(shards, lease, arguments.tasks((() if put is None else put,)), again_ms, body)
+
+
+def ack_put(shards: Shards, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> Flow[Answer]:
+    """Ack one lease and put the tasks that it found: first those of other shards, then the rest with the ack.
+
+    The ack goes when all other shards have confirmed their tasks. After a crash between the two steps, these tasks are
+    in the queue and the lease is not acked: the handler runs again, and nothing is lost.
+    """
+    home = shards.of_lease(lease)
+    places = spread(shards, found)
+    foreign = sorted(at for shard, chosen in places.items() if shard != home for at in chosen)
+    if found.groups:
+        yield from shards.make(grouped=True)
+    if foreign:
+        yield from bring(
+            shards, found.pick(foreign), None, lambda talk, part: talk.operations.put_checked(part, talk.nonce)
+        )
+    return (yield from flows.ack_put(shards.talks[home], lease, found.pick(places.get(home, [])), again_ms, payload))
+
+
+def release(shards: Shards, lease: Lease | Iterable[Lease], delay: float, block_host: float) -> Flow[Answer | Outcome]:
+    """Release one lease, or many."""
+    leases = arguments.leases(lease)
+    delay_ms, block_ms = arguments.delay_ms(delay, "delay"), arguments.delay_ms(block_host, "block_host")
+    return _end(shards, lease, leases, lambda talk, part, _: talk.operations.release(part, delay_ms, block_ms))
+
+
+def fail(
+    shards: Shards,
+    lease: Lease | Iterable[Lease],
+    error: BaseException | str,
+    retry_in: float | None,
+    give_up: bool,
+) -> Flow[Answer | Outcome]:
+    """Fail one lease, or many."""
+    leases = arguments.leases(lease)
+    waits = methods.retries(shards.root, leases, error, retry_in, give_up)
+    text, trace = arguments.error_text(error), tracebacks.trace(error)
+
+    def build(talk: Talk, part: Sequence[Lease], places: Sequence[int]) -> list[Call[Outcome]]:
+        many = len(part)
+        return talk.operations.fail(part, [waits[at] for at in places], [text] * many, [trace] * many)
+
+    return _end(shards, lease, leases, build)
+
+
+def _end(shards: Shards, given: object, leases: Sequence[Lease], build: Build) -> Flow[Answer | Outcome]:
+    # a `Lease` gets one answer, or raises `LeaseLost`; an iterable of leases gets one answer for each lease
+    if isinstance(given, Lease):
+        return _one(shards, given, lambda talk: flows.end_one(talk, given, build(talk, leases, [0])))
+    return _ended(shards, leases, build)
+
+
+def _one(shards: Shards, lease: Lease, flow: Callable[[Talk], Flow[Any]]) -> Flow[Any]:
+    return (yield from flow(shards.talks[shards.of_lease(lease)]))
+
+
+def _ended(shards: Shards, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
+    ids, places, results = yield from _sent(shards, leases, build)
+    return gathering.outcome_of(shards, ids, places, results)
+
+
+def _sent(shards: Shards, leases: Sequence[Lease], build: Build) -> Flow[tuple[list[bytes], Any, Any]]:
+    places = gathering.places_of(map(shards.of_lease, leases))
+    calls = {
+        shard: build(shards.talks[shard], [leases[at] for at in chosen], chosen) for shard, chosen in places.items()
+    }
+    results = yield from gathering.gather(shards, calls)
+    return [raw(lease.task) for lease in leases], places, results
+
+
+def lost(shards: Shards, lease: Lease) -> Flow[Any]:
+    """Find out who has the task of a lost lease, and give the error that says so."""
+    return _one(shards, lease, lambda talk: flows.lost(talk, lease))

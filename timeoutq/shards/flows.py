@@ -1,0 +1,270 @@
+"""What the methods of a sharded queue do: each function checks what the caller passed, and gives the flow. No I/O.
+
+In each shard, the flows are those of a plain queue; here stands how tasks find their shards, and how the answers of all
+shards become one. `claims.py` and `ends.py` have the flows of leases, `looking.py` those that only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from timeoutq import arguments, flows, methods, reads
+from timeoutq.arguments import How, TaskList
+from timeoutq.calls import Call
+from timeoutq.errors import InvalidInput
+from timeoutq.hosts import operations
+from timeoutq.model import Answer, HostRecord, Outcome, Record, Tasks
+from timeoutq.operations import how_words
+from timeoutq.sending import Flow, ServerClock, Talk
+from timeoutq.shards import gathering
+from timeoutq.shards.root import Shards
+from timeoutq.shards.route import route
+from timeoutq.shards.together import together
+
+Build = Callable[[Talk, TaskList], list[Call[Outcome]]]
+"""Builds the calls that bring some tasks into one shard."""
+
+
+def opening(shards: Shards, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
+    """Meet the servers: refuse those that evict; look at the record; write the settings that the caller gave."""
+    yield from flows.opening(shards.root, {}, allow_eviction)
+    if shards.root.server.nodes:
+        for place in (yield from reads.primaries(shards.root)):
+            yield from flows.opening(replace(shards.root, at=place, clock=ServerClock()), {}, allow_eviction)
+    yield from shards.look()
+    if settings:
+        yield from _configure(shards, settings)
+
+
+# ---- tasks in
+
+
+def put(shards: Shards, tasks: tuple[Tasks, ...], how: How, durable: int) -> Flow[Outcome]:
+    """Put tasks."""
+    found = arguments.tasks(tasks)
+    words = how_words(found, how)
+
+    def build(talk: Talk, part: TaskList) -> list[Call[Outcome]]:
+        return talk.operations.put_checked(part, talk.nonce, words)
+
+    return bring(shards, found, _group(how), build, arguments.replicas(durable))
+
+
+def later(
+    shards: Shards,
+    tasks: tuple[Tasks, ...],
+    at: float | datetime | None,
+    after: float | None,
+    how: How,
+    durable: int,
+) -> Flow[Outcome]:
+    """Schedule tasks."""
+    due, found = arguments.due(at, after), arguments.tasks(tasks)
+    words = how_words(found, how)
+
+    def build(talk: Talk, part: TaskList) -> list[Call[Outcome]]:
+        return talk.operations.schedule_checked(due, part, talk.nonce, words)
+
+    return bring(shards, found, _group(how), build, arguments.replicas(durable))
+
+
+def _group(how: How) -> bytes | None:
+    # a function has given its groups to the tasks already
+    return None if how.group is None or callable(how.group) else arguments.host(how.group)
+
+
+def bring(shards: Shards, found: TaskList, group: bytes | None, build: Build, replicas: int = 0) -> Flow[Outcome]:
+    """Bring tasks in, up to 500 in one call for each shard; give the answers."""
+    yield from shards.make(grouped=group is not None or bool(found.groups))
+    places = spread(shards, found, group)
+    calls = {
+        shard: build(shards.talks[shard], found if len(chosen) == len(found.ids) else found.pick(chosen))
+        for shard, chosen in places.items()
+    }
+    results = yield from gathering.gather(shards, calls, replicas)
+    yield from shards.confirm()
+    return gathering.outcome_of(shards, found.ids, places, results)
+
+
+def spread(shards: Shards, found: TaskList, group: bytes | None = None) -> dict[int, list[int]]:
+    """Give for each shard the positions of its tasks."""
+    groups, of = found.groups, shards.of_task
+    return gathering.places_of(of(id, groups.get(at, group)) for at, id in enumerate(found.ids))
+
+
+# ---- the cleaner's
+
+
+def requeue_expired(shards: Shards, n: int) -> Flow[int]:
+    """Take back tasks whose lease ran out, in every shard."""
+    return _summed(shards, methods.requeue_expired, n)
+
+
+def promote_due(shards: Shards, n: int) -> Flow[int]:
+    """Make those scheduled tasks ready that are due, in every shard."""
+    return _summed(shards, methods.promote_due, n)
+
+
+def prune(shards: Shards, n: int) -> Flow[int]:
+    """Drop done tasks that need not be kept, in every shard."""
+    return _summed(shards, methods.prune, n)
+
+
+def _summed(shards: Shards, method: Callable[[Talk, int], Flow[int]], n: int) -> Flow[int]:
+    method(shards.root, n)  # this only checks n; nobody carries the flow out
+    return _sum(shards, lambda talk: method(talk, n))
+
+
+def _sum(shards: Shards, flow: Callable[[Talk], Flow[int]]) -> Flow[int]:
+    return sum((yield from gathering.each(shards, flow)))
+
+
+# ---- tasks by id
+
+
+def known(
+    shards: Shards, ids: Sequence[bytes], build: Callable[[Talk, Sequence[bytes]], list[Call[Outcome]]], *, all: bool
+) -> Flow[Outcome]:
+    """Ask about ids in their shards, and in every shard about those that may have been put with a group.
+
+    `all` asks all shards about each such id, else only about the ids that their shards do not know.
+    """
+    everywhere = all and (yield from shards.may_be_elsewhere())
+    places = gathering.places_of(map(shards.of_task, ids))
+    if everywhere:
+        places = {shard: list(range(len(ids))) for shard in range(len(shards.talks))}
+    outcome = yield from _asked(shards, ids, places, build)
+    unknown = [at for at, answer in enumerate(outcome) if answer is Answer.UNKNOWN]
+    if not everywhere and unknown and (yield from shards.may_be_elsewhere()):
+        home = [shards.of_task(id) for id in ids]
+        others = {
+            shard: chosen
+            for shard in range(len(shards.talks))
+            if (chosen := [at for at in unknown if home[at] != shard])
+        }
+        more = yield from _asked(shards, ids, others, build)
+        codes = bytearray(outcome.codes)
+        for at in unknown:
+            codes[at] = more.codes[at]
+        return Outcome(ids, bytes(codes))
+    return outcome
+
+
+def _asked(
+    shards: Shards,
+    ids: Sequence[bytes],
+    places: Mapping[int, Sequence[int]],
+    build: Callable[[Talk, Sequence[bytes]], list[Call[Outcome]]],
+) -> Flow[Outcome]:
+    # where several shards tell of an id, what one of them knows goes before what another one does not know
+    calls = {shard: build(shards.talks[shard], [ids[at] for at in chosen]) for shard, chosen in places.items()}
+    results = yield from gathering.gather(shards, calls)
+    order = sorted(results, key=lambda shard: isinstance(results[shard], Exception))
+    codes = bytearray(b"u" * len(ids))
+    for shard in order:
+        part = gathering.merged(ids, places, {shard: results[shard]})
+        for at in places[shard]:
+            if codes[at] == b"u"[0]:
+                codes[at] = part.codes[at]
+    outcome = Outcome(ids, bytes(codes))
+    gathering.whole(shards, results, outcome)
+    return outcome
+
+
+def states(shards: Shards, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
+    """Tell where tasks are."""
+    return known(shards, arguments.ids(tasks), lambda talk, ids: talk.operations.states((ids,)), all=False)
+
+
+def forget(shards: Shards, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
+    """Remove tasks from every state."""
+    return known(shards, arguments.ids(tasks), lambda talk, ids: talk.operations.forget((ids,)), all=True)
+
+
+def retry_failed(shards: Shards, tasks: tuple[Tasks, ...], all: bool) -> Flow[int]:
+    """Make failed tasks ready again: those named, or all."""
+    ids = arguments.ids(tasks)
+    methods.retry_failed(shards.root, (ids,) if tasks else (), all)  # this only checks them
+    return _sum(shards, flows.retry_all) if all else _retried(shards, ids)
+
+
+def _retried(shards: Shards, ids: Sequence[bytes]) -> Flow[int]:
+    return (yield from retrial(shards, ids)).ok
+
+
+def retrial(shards: Shards, ids: Sequence[bytes]) -> Flow[Outcome]:
+    """Make these failed tasks ready again; answer for each of them."""
+    return known(shards, ids, lambda talk, part: talk.operations.retry_failed((part,)), all=True)
+
+
+# ---- what an export has written
+
+
+def restore(shards: Shards, records: Sequence[Record]) -> Flow[Outcome]:
+    """Bring up to 500 tasks in as they were, those of each shard in one step."""
+    groups = [None if record.group is None else arguments.host(record.group) for record in records]
+    yield from shards.make(grouped=any(group is not None for group in groups))
+    home = (shards.of_task(record.task, group) for record, group in zip(records, groups, strict=True))
+    places = gathering.places_of(home)
+    calls = {
+        shard: [(talk := shards.talks[shard]).operations.restore([records[at] for at in chosen], talk.nonce)]
+        for shard, chosen in places.items()
+    }
+    results = yield from gathering.gather(shards, calls)
+    yield from shards.confirm()
+    return gathering.outcome_of(shards, [record.task for record in records], places, results)
+
+
+def restore_hosts(shards: Shards, records: Sequence[HostRecord]) -> Flow[int | None]:
+    """Give up to 500 hosts their rules and counts back; None without politeness."""
+    places = gathering.places_of(route(record.host, len(shards.talks)) for record in records)
+    calls: dict[int, list[Call[int | None]]] = {}
+    for shard, chosen in places.items():
+        talk = shards.talks[shard]
+        calls[shard] = [operations.restore_hosts(talk.operations, [records[at] for at in chosen], talk.nonce)]
+    results = yield from gathering.gather(shards, calls)
+    taken = [part for parts in gathering.whole(shards, results) for part in parts]
+    return None if None in taken else sum(taken)
+
+
+# ---- settings
+
+
+def configure(
+    shards: Shards, keep_done: object, max_crashes: object, politeness: object, durable: object
+) -> Flow[None]:
+    """Change settings in every shard."""
+    given = {"keep_done": keep_done, "max_crashes": max_crashes, "politeness": politeness, "durable": durable}
+    return _configure(shards, arguments.settings(given))
+
+
+def _configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
+    if shards.record.by == "id" and settings.get("politeness", b"off") != b"off":
+        raise InvalidInput(
+            f"queue {shards.name} routes its tasks by id, so a host is in many shards, and none could be polite to it: "
+            'politeness needs a queue with by="host"'
+        )
+    yield from shards.make()
+    yield from gathering.each(shards, lambda talk: flows.configure(talk, settings))
+
+
+def pause(shards: Shards) -> Flow[None]:
+    """Stop giving out tasks."""
+    return _configure(shards, {"paused": b"1"})
+
+
+def resume(shards: Shards) -> Flow[None]:
+    """Give out tasks again."""
+    return _configure(shards, {"paused": b"0"})
+
+
+def purge(shards: Shards) -> Flow[None]:
+    """Remove the queue: the shards, and when all of them are gone, the record."""
+    yield from gathering.each(shards, flows.purge)
+    yield from flows.purge(shards.root)
+    yield from shards.unmake()
+    # a client may have put tasks into a shard meanwhile: then the queue is there again, with as many shards as before
+    if any((yield from together([reads.exists(talk) for talk in shards.talks]))):
+        yield from shards.make(grouped=shards.record.grouped)

@@ -1,0 +1,128 @@
+"""Sends calls to many shards at the same time, and makes one answer of theirs; and says which shards did not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, TypeVar
+
+from timeoutq.calls import BATCH, FLUSH, Call
+from timeoutq.errors import ShardsUnavailable, TimeoutqError, Unavailable
+from timeoutq.model import Outcome
+from timeoutq.sending import CALLS, Flow, Talk, settle
+from timeoutq.shards.root import Shards
+from timeoutq.shards.together import together
+from timeoutq.text import counted
+
+T = TypeVar("T")
+
+WORDS = 2 * CALLS * BATCH
+"""About the most words of calls that are sent before the answers are read."""
+
+UNANSWERED = b"?"
+
+
+def each(shards: Shards, flow: Callable[[Talk], Flow[T]]) -> Flow[list[T]]:
+    """Carry out a flow in every shard; give the results. Raises an error that names the shards that failed."""
+    results = yield from together([flow(talk) for talk in shards.talks])
+    return whole(shards, dict(enumerate(results)))
+
+
+def whole(shards: Shards, results: Mapping[int, T | TimeoutqError], outcome: Outcome | None = None) -> list[T]:
+    """Give the results of shards; raise an error that names those that failed, if any did."""
+    errors = {shard: result for shard, result in results.items() if isinstance(result, TimeoutqError)}
+    if errors:
+        raise failure(shards, errors, len(results), outcome)
+    return [result for result in results.values() if not isinstance(result, TimeoutqError)]
+
+
+def failure(
+    shards: Shards, errors: Mapping[int, TimeoutqError], asked: int, outcome: Outcome | None = None
+) -> TimeoutqError:
+    """Give the error that says which of the shards that were asked failed, and why."""
+    error = next((one for one in errors.values() if not isinstance(one, Unavailable)), next(iter(errors.values())))
+    if len(errors) == asked and len({type(one) for one in errors.values()}) == 1:
+        return error  # it is not about one shard
+    named = ", ".join(map(str, sorted(errors)))
+    words = f"shard{'' if len(errors) == 1 else 's'} {named} of queue {shards.name}"
+    if isinstance(error, Unavailable):
+        others = counted(asked - len(errors), "other")
+        return ShardsUnavailable(
+            f"{words} did not answer, and {others} did: {error}; call again: nothing is done twice",
+            shards=errors, outcome=outcome,
+        )  # fmt: skip
+    return type(error)(f"{words}: {error}")
+
+
+def gather(
+    shards: Shards, calls: Mapping[int, Sequence[Call[Any]]], replicas: int = 0
+) -> Flow[dict[int, list[Any] | TimeoutqError]]:
+    """Send each shard its calls; give the answers of each shard, or the first error that a shard met.
+
+    A shard that met an error is sent nothing more.
+    """
+    found: dict[int, list[Any] | TimeoutqError] = {shard: [] for shard in calls}
+    for flush in _flushes(calls):
+        sent = [shard for shard in flush if isinstance(found[shard], list)]
+        ended = yield from together([settle(shards.talks[shard], flush[shard], replicas) for shard in sent])
+        for shard, results in zip(sent, ended, strict=True):
+            before = found[shard]
+            if isinstance(results, TimeoutqError):
+                found[shard] = results
+            elif isinstance(before, list):
+                error = next((result for result in results if isinstance(result, TimeoutqError)), None)
+                found[shard] = [*before, *results] if error is None else error
+    return found
+
+
+def _flushes(calls: Mapping[int, Sequence[Call[Any]]]) -> Iterator[dict[int, list[Call[Any]]]]:
+    # the first call of each shard, then the second of each, cut into what is sent at once
+    flush: dict[int, list[Call[Any]]] = {}
+    words = weight = 0
+    for row in zip_longest(*calls.values()):
+        for shard, call in zip(calls, row, strict=True):
+            if call is None:
+                continue
+            more = len(call.args)
+            if flush and (words + more > WORDS or weight + call.weight > FLUSH):
+                yield flush
+                flush, words, weight = {}, 0, 0
+            flush.setdefault(shard, []).append(call)
+            words, weight = words + more, weight + call.weight
+    if flush:
+        yield flush
+
+
+def places_of(shards: Iterable[int]) -> dict[int, list[int]]:
+    """Give for each shard the places at which it stands."""
+    found: dict[int, list[int]] = {}
+    for place, shard in enumerate(shards):
+        found.setdefault(shard, []).append(place)
+    return found
+
+
+def outcome_of(
+    shards: Shards,
+    ids: Sequence[bytes],
+    places: Mapping[int, Sequence[int]],
+    results: Mapping[int, Sequence[Outcome] | TimeoutqError],
+) -> Outcome:
+    """Make one outcome of those of the shards; raise an error that has the outcome if some did not answer."""
+    outcome = merged(ids, places, results)
+    whole(shards, results, outcome)
+    return outcome
+
+
+def merged(
+    ids: Sequence[bytes],
+    places: Mapping[int, Sequence[int]],
+    results: Mapping[int, Sequence[Outcome] | TimeoutqError],
+) -> Outcome:
+    """Make one outcome of those of the shards; ids of a shard that did not answer are `UNANSWERED`."""
+    codes = bytearray(UNANSWERED * len(ids))
+    for shard, result in results.items():
+        if not isinstance(result, TimeoutqError):
+            letters = b"".join(one.codes for one in result)
+            for place, letter in zip(places[shard], letters, strict=True):
+                codes[place] = letter
+    return Outcome(ids, bytes(codes))

@@ -1,0 +1,259 @@
+"""Reads of a sharded queue: sums over all shards, and walks that go from shard to shard. No I/O.
+
+The cursor of a page says the shard, too: `7.0` is the beginning of shard 7.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from timeoutq import arguments, reads, why
+from timeoutq.calls import Call
+from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.hosts import flows as hosts
+from timeoutq.model import Entry, Failure, HostInfo, HostPage, Page, Sample, State, Stats, Task, TaskId, TaskInfo
+from timeoutq.replies import Why
+from timeoutq.sending import Flow, Talk, answer, ask
+from timeoutq.shards.gathering import each, whole
+from timeoutq.shards.root import Shards
+from timeoutq.shards.together import together
+from timeoutq.why import Reason
+
+T = TypeVar("T")
+
+SAMPLE = 10.0
+"""Seconds between two samples of a shard's history."""
+
+
+def exists(shards: Shards) -> Flow[bool]:
+    """Say whether anything was put to the queue or set for it."""
+    return (yield from shards.look()) is not None
+
+
+# ---- one task
+
+
+def inspect(shards: Shards, task: TaskId | Task) -> Flow[TaskInfo]:
+    """Tell all about one task."""
+    id = _id(task)
+    return _first(shards, id, lambda talk: answer(talk, talk.operations.inspect(id)), lambda info: info.state)
+
+
+def _id(task: TaskId | Task) -> bytes:
+    return arguments.task_id(task.task if isinstance(task, Task) else task)
+
+
+def _first(shards: Shards, id: bytes, flow: Callable[[Talk], Flow[T]], knows: Callable[[T], object]) -> Flow[T]:
+    # what the shard of the task says; if it does not know the task, what the first shard says that does
+    home = shards.of_task(id)
+    found = yield from flow(shards.talks[home])
+    if knows(found) or not (yield from shards.may_be_elsewhere()):
+        return found
+    others = [shard for shard in range(len(shards.talks)) if shard != home]
+    results = dict(zip(others, (yield from together([flow(shards.talks[shard]) for shard in others])), strict=True))
+    for result in results.values():
+        if not isinstance(result, TimeoutqError) and knows(result):
+            return result
+    whole(shards, results)
+    return found
+
+
+def explain(shards: Shards, task: TaskId | Task) -> Flow[Reason]:
+    """Say why a task is not being worked on now, or who works on it."""
+    id = _id(task)
+    return _explain(shards, id)
+
+
+def _explain(shards: Shards, id: bytes) -> Flow[Reason]:
+    # workers give their signs of life in the root
+    alive = yield from _alive(shards)
+
+    def ask_why(talk: Talk) -> Flow[Reason]:
+        call = talk.operations.why(id)
+        return why.explain_call(talk, _with_workers(call, alive))
+
+    return (yield from _first(shards, id, ask_why, lambda reason: reason.code != "unknown"))
+
+
+def _with_workers(call: Call[Why], alive: int) -> Call[Why]:
+    def read(reply: Any) -> Why:
+        return replace(call.read(reply), workers=alive)
+
+    return replace(call, read=read)
+
+
+def _alive(shards: Shards) -> Flow[int]:
+    root = shards.root
+    moment = (yield from ask(root, [("TIME",)]))[0]
+    key, now_ms = root.operations.key("workers"), int(moment[0]) * 1000
+    (alive,) = yield from ask(root, [("ZCOUNT", key, now_ms - 60_000, "+inf")])
+    return int(alive)
+
+
+# ---- pages
+
+
+def place(cursor: object, shards: int) -> tuple[int, str]:
+    """Read a cursor: the shard, and where the walk goes on there."""
+    if cursor is None:
+        return 0, "0"
+    found = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,18})", cursor) if isinstance(cursor, str) else None
+    if found is None or int(found[1]) >= shards:
+        raise InvalidInput(f"{arguments.shown(cursor)} is not a cursor that a page of this queue ended with")
+    return int(found[1]), found[2]
+
+
+def after(shard: int, cursor: str | None, shards: int) -> str | None:
+    """Give the cursor with which a walk goes on; None at the end of the last shard."""
+    if cursor is not None:
+        return f"{shard}.{cursor}"
+    return f"{shard + 1}.0" if shard + 1 < shards else None
+
+
+def page(shards: Shards, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
+    """Read a page of about `n` entries of a state, from where the last page ended; shard by shard."""
+    return _page(shards, arguments.state(state), cursor, arguments.count(n, high=1000))
+
+
+def _page(shards: Shards, state: State, cursor: str | None, n: int) -> Flow[Page]:
+    many, found = len(shards.talks), list[Entry]()
+    while True:
+        shard, start = place(cursor, many)
+        part = yield from reads.page(shards.talks[shard], state, start, n - len(found))
+        found += part.entries
+        cursor = after(shard, part.cursor, many)
+        if cursor is None or len(found) >= n:
+            return Page(state, found, cursor)
+
+
+def entries(shards: Shards, state: State | str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
+    """Read some entries of a state in no order; an entry that stays in the state is never missed."""
+    return _entries(shards, arguments.state(state), cursor)
+
+
+def _entries(shards: Shards, state: State, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
+    many = len(shards.talks)
+    shard, start = place(None if cursor == reads.START else cursor, many)
+    found, following = yield from reads.entries(shards.talks[shard], state, start)
+    return found, after(shard, following, many)
+
+
+# ---- sums
+
+
+def stats(shards: Shards) -> Flow[Stats]:
+    """Count all states, and read counters and settings."""
+    *parts, root = yield from together([answer(talk, talk.operations.stats()) for talk in (*shards.talks, shards.root)])
+    found = whole(shards, dict(enumerate(parts)))
+    if isinstance(root, TimeoutqError):
+        raise root
+    return _added(shards, found, root)
+
+
+def _added(shards: Shards, parts: list[Stats], root: Stats) -> Stats:
+    def total(name: str) -> int:
+        return sum(map(attrgetter(name), parts))
+
+    def first(name: str) -> Any:
+        return min((at for at in map(attrgetter(name), parts) if at is not None), default=None)
+
+    counters = Counter[str]()
+    settings = dict[str, str]()
+    for part in reversed(parts):
+        counters.update(part.counters)
+        settings.update(part.settings)
+    if shards.made:
+        settings.update(schema="s1", shards=shards.record.words)
+    names = ("todos", "scheduled", "in_progress", "done", "failed", "waiting", "hosts")
+    return Stats(
+        now=max(part.now for part in parts),
+        paused=all(part.paused for part in parts),
+        counters=dict(counters),
+        next_due=first("next_due"),
+        next_deadline=first("next_deadline"),
+        todos_since=first("todos_since"),
+        settings=settings,
+        workers=root.workers,
+        next_turn=first("next_turn"),
+        durations=root.durations,
+        shards=tuple(parts),
+        **{name: total(name) for name in names},
+    )
+
+
+def history(shards: Shards) -> Flow[list[Sample]]:
+    """Read the counters of the last twenty minutes, the oldest first: the sums over all shards."""
+    return _history((yield from each(shards, reads.history)))
+
+
+def _history(parts: Iterable[list[Sample]]) -> list[Sample]:
+    # each shard counts at moments of its own: a sum is taken each ten seconds, of the last sample of each shard
+    kept = [part for part in parts if part]
+    if not kept:
+        return []
+    names = ("put", "claimed", "acked", "failed", "expired")
+    begin, end = max(part[0].at for part in kept), max(part[-1].at for part in kept)
+    found: list[Sample] = []
+    places = [0] * len(kept)
+    at = min(begin, end)
+    while at <= end:
+        for i, part in enumerate(kept):
+            while places[i] + 1 < len(part) and part[places[i] + 1].at <= at:
+                places[i] += 1
+        last = [part[places[i]] for i, part in enumerate(kept)]
+        found.append(Sample(at, *(sum(map(attrgetter(name), last)) for name in names)))
+        at += SAMPLE
+    return found
+
+
+def errors(shards: Shards, n: int) -> Flow[list[Failure]]:
+    """Read the last errors of all shards, the newest first."""
+    reads.errors(shards.root, n)  # this only checks n
+    return _errors(shards, n)
+
+
+def _errors(shards: Shards, n: int) -> Flow[list[Failure]]:
+    parts = yield from each(shards, lambda talk: reads.errors(talk, n))
+    return sorted((one for part in parts for one in part), key=lambda one: one.at, reverse=True)[:n]
+
+
+# ---- hosts
+
+
+def host_page(shards: Shards, cursor: str | None, n: int) -> Flow[HostPage]:
+    """Read a page of `n` hosts, from where the last page ended; shard by shard."""
+    return _host_page(shards, cursor, arguments.count(n, high=500))
+
+
+def _host_page(shards: Shards, cursor: str | None, n: int) -> Flow[HostPage]:
+    many, found = len(shards.talks), list[HostInfo]()
+    while True:
+        shard, start = place(cursor, many)
+        part = yield from hosts.page(shards.talks[shard], start, n - len(found))
+        found += part.hosts
+        cursor = after(shard, part.cursor, many)
+        if cursor is None or len(found) >= n:
+            return HostPage(found, cursor)
+
+
+def some_hosts(shards: Shards, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
+    """Read some hosts in no order; no host is missed."""
+    many = len(shards.talks)
+    shard, start = place(None if cursor == reads.START else cursor, many)
+    found, following = yield from hosts.some(shards.talks[shard], start)
+    return found, after(shard, following, many)
+
+
+def one_host(shards: Shards, host: object, flow: Callable[[Talk], Flow[HostInfo]]) -> Flow[HostInfo]:
+    """Carry out a flow about a host in the shard of the host."""
+    flow(shards.root)  # this only checks what the caller passed
+    return _one_host(shards, host, flow)
+
+
+def _one_host(shards: Shards, host: object, flow: Callable[[Talk], Flow[HostInfo]]) -> Flow[HostInfo]:
+    return (yield from flow(shards.of_host(host)))

@@ -1,0 +1,94 @@
+"""`open_queue` and `open_async_queue`: ask the server what a queue is, and give the right one of the faces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from timeoutq.client import AsyncQueue, Queue
+from timeoutq.errors import InvalidInput
+from timeoutq.sending import Flow, Talk, ask
+from timeoutq.shards import root
+from timeoutq.shards.async_queue import AsyncShardedQueue
+from timeoutq.shards.queue import ShardedQueue
+from timeoutq.shards.route import By
+
+AnyQueue = Queue | ShardedQueue
+"""A queue as `open_queue` gives it."""
+AnyAsyncQueue = AsyncQueue | AsyncShardedQueue
+"""A queue as `open_async_queue` gives it."""
+
+
+def talks_of(queue: AnyQueue) -> Sequence[Talk]:
+    """Give the talk with each shard, or that with a plain queue: for what goes through all of its keys."""
+    if not isinstance(queue, ShardedQueue):
+        return (queue.talk,)
+    if not queue.shards.made:
+        queue.exists()  # which looks at the record
+    return queue.shards.talks
+
+
+class _Look(Queue):
+    """A client that looks at the record only, and refuses no queue."""
+
+    def _opening(self) -> Flow[None]:
+        yield from ()
+
+
+class _AsyncLook(AsyncQueue):
+    """The same for asyncio."""
+
+    def _opening(self) -> Flow[None]:
+        yield from ()
+
+
+def open_queue(
+    name: str, url: str | None = None, *, shards: int | None = None, by: By | None = None, **settings: Any
+) -> AnyQueue:
+    """Open a queue as what it is: a `Queue`, or a `ShardedQueue` if it has shards. This asks the server.
+
+    With `shards`, a queue that is not there yet gets that many (1 is a plain queue); one that is there and has another
+    number is refused. Without, a queue that is not there yet is a plain one. `settings` are those of `Queue`.
+    Raises `InvalidInput`, `Unavailable`.
+    """
+    if _says(shards, by):
+        return ShardedQueue(name, url, shards=shards, by=by, **settings)
+    if shards == 1:
+        return Queue(name, url, **settings)
+    with _Look(name, url, **_of_server(settings)) as look:
+        found = look.run(_is_sharded(look))
+    return ShardedQueue(name, url, **settings) if found else Queue(name, url, **settings)
+
+
+async def open_async_queue(
+    name: str, url: str | None = None, *, shards: int | None = None, by: By | None = None, **settings: Any
+) -> AnyAsyncQueue:
+    """Open a queue as what it is: an `AsyncQueue`, or an `AsyncShardedQueue` if it has shards. This asks the server.
+
+    All else is as for `open_queue`.
+    """
+    if _says(shards, by):
+        return AsyncShardedQueue(name, url, shards=shards, by=by, **settings)
+    if shards == 1:
+        return AsyncQueue(name, url, **settings)
+    async with _AsyncLook(name, url, **_of_server(settings)) as look:
+        found = await look.run(_is_sharded(look))
+    return AsyncShardedQueue(name, url, **settings) if found else AsyncQueue(name, url, **settings)
+
+
+def _says(shards: int | None, by: By | None) -> bool:
+    # whether the caller wants a sharded queue, whatever is there
+    if shards == 1 and by is not None:
+        raise InvalidInput("by= is about the shards of a queue, and a queue of one shard has none")
+    if shards is not None and shards != 1:
+        root.count(shards)
+    return shards not in (None, 1) or by is not None
+
+
+def _of_server(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in ("client", "deadline") if name in settings}
+
+
+def _is_sharded(look: Queue | AsyncQueue) -> Flow[bool]:
+    (schema,) = yield from ask(look.talk, [("HGET", look.talk.operations.key("meta"), "schema")])
+    return isinstance(schema, bytes) and schema.startswith(b"s")

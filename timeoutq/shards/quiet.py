@@ -1,0 +1,88 @@
+"""Whether a sharded queue is drained: an exact answer, though the shards are asked one after another. No I/O.
+
+One look at each shard is not enough: a task may come from a shard that is looked at later into one that was quiet
+before. So each shard is looked at twice. If a shard is quiet both times, and all of its counters are the same, nothing
+has happened in it between the two looks; and between the first look at all of them and the second lies a moment at
+which all were quiet. Tasks that are on their way between shards are no gap: those that a handler found are put before
+its ack, so its own shard is busy until they are there. `python -m tests.rig.drained` tries that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from timeoutq import arguments, methods
+from timeoutq.sending import Flow, Sleep, Talk, answer
+from timeoutq.shards.gathering import each
+from timeoutq.shards.root import Shards
+
+LOOKS = 10
+"""How often all shards are looked at again while they are quiet and their counters change: cleaners count, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look at one shard has found."""
+
+    quiet: bool
+    began: object = None
+    """All counters, at the beginning of the look."""
+    ended: object = None
+    """All counters, at its end: a look at a shard with tasks that wait for no turn takes several calls."""
+
+
+def are_quiet(looks: Sequence[Look]) -> bool:
+    """Say whether one look at each shard has found all of them quiet."""
+    return all(look.quiet for look in looks)
+
+
+def agree(before: Sequence[Look], after: Sequence[Look]) -> bool:
+    """Say whether two looks at each shard show that all of them were quiet at one moment."""
+    same = all(first.began == second.ended for first, second in zip(before, after, strict=True))
+    return same and are_quiet(before) and are_quiet(after)
+
+
+def _look(talk: Talk, before_ms: int | None) -> Flow[Look]:
+    cursor, began = b"0", None
+    while True:
+        quiet, cursor, counters = yield from answer(talk, talk.operations.drained_counted(before_ms, cursor))
+        began = counters if began is None else began
+        if not quiet or cursor == b"0":
+            return Look(quiet, began, counters)
+
+
+def drained(shards: Shards, before: float | datetime | None) -> Flow[bool]:
+    """Say whether the queue is drained."""
+    return _drained(shards, methods.before_ms(before))
+
+
+def _drained(shards: Shards, before_ms: int | None) -> Flow[bool]:
+    last: list[Look] | None = None
+    for _ in range(LOOKS):
+        looks = yield from each(shards, lambda talk: _look(talk, before_ms))
+        if not are_quiet(looks):
+            return False
+        if last is not None and agree(last, looks):
+            return True
+        last = looks
+    return False
+
+
+def wait_drained(shards: Shards, timeout: float | None, before: float | datetime | None) -> Flow[bool]:
+    """Wait until the queue is drained."""
+    seconds = None if timeout is None else arguments.seconds(timeout, "timeout")
+    return _wait_drained(shards, seconds, methods.before_ms(before))
+
+
+def _wait_drained(shards: Shards, seconds: float | None, before_ms: int | None) -> Flow[bool]:
+    until, pause = None if seconds is None else time.monotonic() + seconds, 0.01
+    while not (yield from _drained(shards, before_ms)):
+        left = pause if until is None else until - time.monotonic()
+        if left <= 0:
+            return False
+        yield Sleep(min(pause, left))
+        pause = min(0.5, pause * 1.5)
+    return True

@@ -1,0 +1,204 @@
+"""The root of a queue over several shards: the record that says how many shards there are, and how tasks are routed.
+
+The record is the key `timeoutq:{crawl}:meta`, as a plain queue of this name would have it, with a schema of its own, so
+that a plain client refuses it. The signs of life of workers stand beside it, in keys that begin with
+`timeoutq:{crawl}:shards:`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast, get_args
+
+from timeoutq import arguments
+from timeoutq.calls import Command
+from timeoutq.cluster import slot_of
+from timeoutq.errors import InvalidInput, SchemaMismatch
+from timeoutq.model import Lease, State
+from timeoutq.operations import Operations
+from timeoutq.sending import Flow, ServerClock, Talk, ask
+from timeoutq.shards.names import MOST, USUAL, stem, tags
+from timeoutq.shards.route import By, key_of, route
+
+SCHEMA = b"s1"
+ROUTE = "v1"
+FIELDS = ("schema", "shards", "groups")
+FRESH = 1.0
+"""Seconds after which a client that puts tasks looks at the record again: somebody may have purged the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the root says."""
+
+    shards: int
+    by: By
+    grouped: bool = False
+    """Whether tasks with groups were put: then the shard of an id is not known from the id alone."""
+
+    @property
+    def words(self) -> str:
+        """The shards and the route, as they are written."""
+        return f"{self.shards} {self.by} {ROUTE}"
+
+
+def count(value: object) -> int:
+    """Check a number of shards."""
+    found = arguments.count(value, "shards", 1, MOST)
+    if found == 1:
+        raise InvalidInput("a queue of one shard is a plain queue: use Queue, or open_queue(name, shards=1)")
+    return found
+
+
+def by(value: object) -> By:
+    """Check what tasks are routed by."""
+    if not any(arguments.is_word(value, word) for word in get_args(By)):
+        raise InvalidInput(f'by must be "host" or "id", not {arguments.shown(value)}')
+    return cast("By", value)
+
+
+def read(name: str, schema: Any, shards: Any, grouped: Any) -> Record | None:
+    """Read the record from its fields; None if there is none. Raises `InvalidInput` if this is a plain queue."""
+    if schema is None or (schema == SCHEMA and shards is None):
+        return None  # a client may have died before it wrote how many: the next one does
+    if schema != SCHEMA:
+        if schema[:1] == b"s":
+            raise SchemaMismatch(f"queue {name} was divided into shards by a later timeoutq: upgrade this one")
+        raise InvalidInput(
+            f"queue {name} is there already and is not sharded: open it with Queue or AsyncQueue; to divide it, export "
+            "it, purge it, and import it into a sharded queue"
+        )
+    found = re.fullmatch(r"(\d{1,4}) (host|id) (\w+)", shards.decode("latin-1") if isinstance(shards, bytes) else "")
+    if found is None:
+        raise InvalidInput(
+            f"a foreign hand has changed the field shards of key timeoutq:{{{name}}}:meta: {shards!r:.80}"
+        )
+    if found[3] != ROUTE:
+        raise SchemaMismatch(
+            f"queue {name} routes its tasks by {found[3]}, and this timeoutq knows route {ROUTE}: upgrade timeoutq"
+        )
+    return Record(int(found[1]), cast("By", found[2]), bool(grouped))
+
+
+class Shards:
+    """What the flows of a queue over several shards share. The shards are known once the record was looked at."""
+
+    def __init__(self, plain: Talk, wanted: int | None, by: By | None, nonce: Callable[[], bytes]) -> None:
+        """Prepare; `plain` is the talk with a plain queue of this name, `wanted` and `by` are what the caller said."""
+        self.name = plain.operations.name
+        slot = slot_of(self.name)
+        self.root = replace(plain, operations=Operations(self.name, f"timeoutq:{{{self.name}}}:shards:"), at=slot)
+        # nothing but the record is read or written by the plain names
+        self._plain = replace(plain, at=slot)
+        self._wanted, self._by = wanted, by
+        self._nonce = nonce
+        self.talks: tuple[Talk, ...] = ()
+        self.record = Record(wanted or USUAL, by or "host")
+        self.made = False
+        """Whether the record was seen."""
+        self._seen_at = 0.0
+        self._meet(self.record)
+
+    def _meet(self, record: Record) -> None:
+        self.record = record
+        if len(self.talks) == record.shards:
+            return
+        talks: list[Talk] = []
+        for shard, tag in enumerate(tags(self.name, record.shards)):
+            operations = Operations(self.name, stem(tag))
+            made = replace(
+                self.root, operations=operations, clock=ServerClock(), nonce=self._named(shard), at=slot_of(tag)
+            )
+            talks.append(made)
+        self.talks = tuple(talks)
+
+    def _named(self, shard: int) -> Callable[[], bytes]:
+        # a token says in which shard its leases are
+        return lambda: b"%s@%d" % (self._nonce(), shard)
+
+    # ---- where
+
+    def of_task(self, task: bytes, group: bytes | None = None) -> int:
+        """Give the shard of a task."""
+        return route(key_of(task, group, self.record.by), self.record.shards)
+
+    def of_host(self, host: object) -> Talk:
+        """Give the talk with the shard of a host, or of a group."""
+        return self.talks[route(arguments.host(host), self.record.shards)]
+
+    def of_lease(self, lease: Lease) -> int:
+        """Give the shard of a lease."""
+        shard = lease.shard
+        if shard is None or shard >= len(self.talks):
+            raise InvalidInput(
+                f"the lease on {lease.task!r} is none of queue {self.name!r}, whose tokens end with @ and a shard"
+            )
+        return shard
+
+    # ---- the record
+
+    def look(self) -> Flow[Record | None]:
+        """Read the record; None if there is none yet. Raises `InvalidInput` if it is not what the caller said."""
+        key = self._plain.operations.key("meta")
+        (fields,) = yield from ask(self._plain, [("HMGET", key, *FIELDS)])
+        found = read(self.name, *fields)
+        self._take(found)
+        return found
+
+    def _take(self, found: Record | None) -> None:
+        self.made, self._seen_at = found is not None, time.monotonic()
+        if found is None:
+            return
+        wanted, by = self._wanted or found.shards, self._by or found.by
+        if (wanted, by) != (found.shards, found.by):
+            raise InvalidInput(
+                f"queue {self.name} has {found.shards} shards by {found.by}, not {wanted} by {by}, for ever: leave out "
+                "shards= and by=, or export it and import it into another queue"
+            )
+        self._wanted, self._by = found.shards, found.by
+        self._meet(found)
+
+    def make(self, *, grouped: bool = False) -> Flow[None]:
+        """Make the record, if there is none; note that tasks with groups are put, if they are."""
+        grouped = grouped and self.record.by == "host"
+        if self.made and self.record.grouped >= grouped:
+            return
+        key = self._plain.operations.key
+        there, _, *fields = yield from ask(
+            self._plain,
+            [
+                ("EXISTS", *(key(state.value) for state in State)),
+                ("HSETNX", key("meta"), "schema", SCHEMA),
+                ("HMGET", key("meta"), *FIELDS),
+            ],
+        )
+        read(self.name, *fields[0])  # a plain queue is refused before anything else is written
+        if there:
+            yield from self.unmake()
+            raise InvalidInput(f"queue {self.name} has tasks already and is not sharded: open it with Queue")
+        commands: list[Command] = [("HSETNX", key("meta"), "shards", self.record.words)]
+        if grouped:
+            commands.append(("HSET", key("meta"), "groups", "1"))
+        *_, found = yield from ask(self._plain, [*commands, ("HMGET", key("meta"), *FIELDS)])
+        self._take(read(self.name, *found))
+
+    def confirm(self) -> Flow[None]:
+        """Look, after a put, whether the record is still there, unless that was done lately; if it is not, make it."""
+        if time.monotonic() - self._seen_at > FRESH:
+            grouped = self.record.grouped
+            if (yield from self.look()) is None or self.record.grouped < grouped:
+                yield from self.make(grouped=grouped)
+
+    def may_be_elsewhere(self) -> Flow[bool]:
+        """Say whether an id may have been put with a group, and so be in another shard than the id alone says."""
+        if self.record.by == "host" and not self.record.grouped:
+            yield from self.look()
+        return self.record.grouped
+
+    def unmake(self) -> Flow[None]:
+        """Remove the record."""
+        yield from ask(self._plain, [("UNLINK", self._plain.operations.key("meta"))])
+        self.made = False

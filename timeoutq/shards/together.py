@@ -1,0 +1,73 @@
+"""Carries out several flows at the same time: what they send travels in one flush for each node. No I/O."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from timeoutq.errors import TimeoutqError
+from timeoutq.sending import Flow, Send, Sends, Sleep
+
+T = TypeVar("T")
+
+
+def together(flows: Sequence[Flow[T]]) -> Flow[list[T | TimeoutqError]]:
+    """Carry out flows in lock-step; give for each its result, or the error in which it ended.
+
+    The flows may send and sleep. Those that sleep are waited for only when no other has anything to send.
+    """
+    if len(flows) == 1:
+        return [(yield from _alone(flows[0]))]
+    work = [_Course(flow) for flow in flows]
+    try:
+        while True:
+            sending = [one for one in work if isinstance(one.step, Send)]
+            if sending:
+                results: Any = yield Sends([one.step for one in sending])
+                for one, result in zip(sending, results, strict=True):
+                    one.go(result)
+            asleep = [one for one in work if isinstance(one.step, Sleep)]
+            now = time.monotonic()
+            if not sending and asleep and (left := max(one.until for one in asleep) - now) > 0:
+                yield Sleep(left)  # all of them wake up together, so that their commands travel together
+            elif not sending and not asleep:
+                return [one.result for one in work]
+            for one in asleep:
+                if not sending or one.until <= now:
+                    one.go(None)
+    finally:
+        for one in work:
+            one.flow.close()
+
+
+def _alone(flow: Flow[T]) -> Flow[T | TimeoutqError]:
+    try:
+        return (yield from flow)
+    except TimeoutqError as error:
+        return error
+
+
+class _Course:
+    """A flow on its way: the step that it waits for, or its end."""
+
+    def __init__(self, flow: Flow[Any]) -> None:
+        self.flow = flow
+        self.until = 0.0
+        self.result: Any = None
+        self.step: Any = None
+        self.go(None)
+
+    def go(self, result: Any) -> None:
+        """Hand the flow the result of its step, and take its next one."""
+        try:
+            self.step = self.flow.send(result)
+        except StopIteration as end:
+            self.step, self.result = None, end.value
+        except TimeoutqError as error:
+            self.step, self.result = None, error
+        else:
+            if isinstance(self.step, Sleep):
+                self.until = time.monotonic() + self.step.seconds
+            elif not isinstance(self.step, Send):
+                raise TypeError(f"flows that go together send and sleep only, and this one wants {self.step!r}")
