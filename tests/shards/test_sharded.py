@@ -15,7 +15,9 @@ from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, InvalidInput, LeaseLost, Politeness, Queue, SchemaMismatch, ShardsUnavailable, Task
+from timeoutq.link import Link
 from timeoutq.model import Answer
+from timeoutq.scripts import script
 from timeoutq.shards import AsyncShardedQueue, ShardedQueue, open_async_queue, open_queue, quiet
 from timeoutq.shards.hosts import AsyncShardedHosts, ShardedHosts
 from timeoutq.shards.names import stem, tags
@@ -215,11 +217,34 @@ def test_an_ack_puts_what_it_found_into_all_shards_and_its_own_shard_last(queue:
     assert queue.states("seed", "g").counts() == {"scheduled": 1, "todos": 1}
 
 
-def test_a_keeper_keeps_leases_of_all_shards_alive(queue: Any, url: str) -> None:
+def test_a_claim_that_ctrl_c_interrupts_gives_back_what_it_took_in_all_shards(
+    queue: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.put(one_of_each(), one_of_each("u{}"))
+    send: Any = Link.send
+    claim = script("claim").sha.encode()
+    with ShardedQueue(queue.name, url) as mine:
+        mine.ack(mine.claim(1))
+        assert mine.promote_due() == 0  # the client has met all shards: now its claims travel together
+
+        def interrupted(self: Any, commands: Any) -> Any:
+            replies = send(self, commands)
+            if claim in {command[1] for command in commands}:
+                monkeypatch.undo()
+                raise KeyboardInterrupt
+            return replies
+
+        monkeypatch.setattr(Link, "send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mine.claim(4)
+        stats = mine.stats()
+        assert (stats.todos, stats.in_progress) == (2 * SHARDS - 1, 0)
+        assert 3 <= stats.counters["released"] <= 4
+
+
+def test_a_keeper_keeps_leases_of_all_shards_alive(url: str, name: str) -> None:
     tasks = one_of_each()
-    if isinstance(queue, Blocking):
-        pytest.skip("an AsyncKeeper is an asyncio task: tests/core/test_keeper.py tries its loop")
-    with ShardedQueue(queue.name, url, shards=SHARDS, timeout=0.3) as mine:
+    with ShardedQueue(name, url, shards=SHARDS, timeout=0.3) as mine:
         lost: list[str] = []
         mine.put(tasks)
         leases = mine.claim(10)
@@ -235,6 +260,7 @@ def test_a_keeper_keeps_leases_of_all_shards_alive(queue: Any, url: str) -> None
             wait_until(lambda: lost == [tasks[0]])
             assert mine.ack(keeper.held).ok == SHARDS - 1
             assert keeper.held == []
+        mine.purge()
 
 
 def test_a_keeper_in_an_event_loop_keeps_leases_of_all_shards_alive(url: str, name: str) -> None:
