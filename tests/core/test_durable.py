@@ -146,6 +146,9 @@ def test_the_higher_of_both_numbers_counts(queue: FakeQueue, flushes: list[list[
     queue.clock.replicas = 2
     queue.put("b", durable=2)
     assert flushes == [["put", "WAIT 1"], ["put", "WAIT 2"]]
+    queue.clock.replicas, queue.talk.deadline = 1, QUICK
+    with pytest.raises(NotReplicated, match="only 1 of 2 replicas confirmed it"):
+        queue.put("c", durable=2)
 
 
 def test_calls_that_travel_together_wait_once(queue: FakeQueue, flushes: list[list[str]]) -> None:

@@ -413,7 +413,7 @@ MUTANTS = [
     Mutant(
         "a cancelled claim keeps what it took",
         "flows.py",
-        "yield from answers(talk, talk.operations.release(leases))",
+        "yield from answers(talk, talk.operations.release(leases), UNCONFIRMED)",
         "pass",
         [_test("test_replay", "cancelled_gives_back")],
     ),
