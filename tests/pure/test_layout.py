@@ -77,6 +77,7 @@ ROOMS = {
         "hosts",
         "latency",
         "pauses",
+        "seen",
         "crawled",
         "spiders",
         "report",
