@@ -52,7 +52,7 @@ local function watched(send)
     return send(command, ...)
   end
 end
-local redis = {call = watched(server.call), pcall = watched(server.pcall)}
+local redis = {call = watched(server.call), pcall = watched(server.pcall), sha1hex = server.sha1hex}
 """.replace("PLACES", ", ".join(f"{command} = {count}" for command, count in PLACES.items()))
 
 
@@ -106,14 +106,18 @@ def live(queue: Queue) -> None:
     once(hosts.describe_hosts(ops, [b"a.example", b"new.example"]))
     once(hosts.restore_hosts(ops, [HostRecord(b"new.example", 1.0, 2, 3, 4, 5, 4e9, banned="x")], lambda: b"n"))
     queue.states("r", "s")
-    queue.configure(keep_done=1)
+    if queue.stats().compact:
+        once(ops.restore([Record(b"done%d" % i, State.DONE) for i in range(400)], lambda: b"l"))  # sets divide
+    else:
+        queue.configure(keep_done=1)
     queue.pause()
     queue.resume()
 
 
+@pytest.mark.parametrize("keep", [1000, "compact"])
 @pytest.mark.parametrize("rules", [None, Politeness(0.001, 2)], ids=["plain", "polite"])
 def test_no_script_touches_a_key_that_is_not_declared_or_made(
-    url: str, name: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, rules: Politeness | None
+    url: str, name: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, rules: Politeness | None, keep: Any
 ) -> None:
     run: set[str] = set()
 
@@ -122,11 +126,11 @@ def test_no_script_touches_a_key_that_is_not_declared_or_made(
         return watched(script(name))
 
     monkeypatch.setattr(scripts, "script", given)
-    with Queue(name, url, timeout=60, keep_done=1000, politeness=rules) as queue:
+    with Queue(name, url, timeout=60, keep_done=keep, politeness=rules) as queue:
         live(queue)
         if rules is not None:
             queue.hosts.block("a.example", for_=50, reason="me")
-        for key in ("leases", "hosts", "owners", "slots"):
+        for key in ("leases", "hosts", "owners", "slots", "seen"):
             raw.delete(queue.operations.key(key))
             for task in ("http://a.example/1", "gone"):
                 queue.why(task)

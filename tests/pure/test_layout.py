@@ -96,6 +96,7 @@ ROOMS = {
         "hosts",
         "latency",
         "pauses",
+        "seen",
         "crawled",
         "spiders",
         "report",

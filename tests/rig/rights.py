@@ -19,6 +19,7 @@ from typing import Any
 
 import redis
 
+from tests.rig import fingerprints
 from tests.rig.invariants import STATES, a_minute_later, check_keys
 from tests.rig.servers import redis_server
 from timeoutq import Lease, Politeness, Queue, Task, flows, sending
@@ -30,9 +31,9 @@ from timeoutq.model import HostRecord, Record, State
 from timeoutq.scripts import SIZES, script
 
 A, B = "http://a.example/", "http://b.example/"
-RULES = {"plain": None, **dict.fromkeys(("polite", "ranked", "rude"), Politeness(0, 1))}
+RULES = {"plain": None, **dict.fromkeys(("polite", "ranked", "rude", "compact"), Politeness(0, 1))}
 """The queues on which each verb is called; on a ranked one, tasks have priorities, and one is to run once more; a
-rude one was ranked before, and is polite no longer."""
+rude one was ranked before, and is polite no longer; a compact one keeps fingerprints of its done tasks."""
 USER = "half"
 
 RECORDS = [
@@ -150,7 +151,7 @@ def cases() -> Iterator[Case]:
         commands = sorted(set(re.findall(r"call\(\s*'([A-Z]+)'", text)) - {"INFO", "TIME"})
         for rule in RULES:
             yield from (Case(verb, rule, command=command) for command in commands)
-            yield from (Case(verb, rule, key=key) for key in keys)
+            yield from (Case(verb, rule, key=key) for key in [*keys, *["seen:0"] * (rule == "compact")])
             yield Case(verb, rule)
 
 
@@ -183,7 +184,7 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
     """Have what some verbs need: settings, and what a foreign hand or another server has left; no bell is rung."""
     key, leases = queue.operations.key, queue.operations.key("leases")
     client.delete(key("bell"))
-    if case.verb == "ack and put itself":
+    if case.verb == "ack and put itself" and case.rule != "compact":
         queue.configure(keep_done=0)
     elif case.verb == "requeue_expired after a restart":
         client.hset(key("meta"), "run_id", "another")
@@ -223,9 +224,15 @@ def crashed(queue: Queue, lease: Lease) -> None:
     queue.run(sending.answers(queue.talk, queue.operations.crash([lease], "died")))
 
 
+IDS = [b"ends", b"fails", b"held", b"expires", b"free", b"old", b"later", b"due", f"{A}ends".encode()]
+IDS += [f"{host}{i}".encode() for host in (A, B) for i in range(3)]
+"""Tasks that may be done."""
+
+
 def where(client: Any, prefix: str) -> dict[bytes, str]:
     """Say in which state each task is."""
     found = {task: state for state in STATES for task in client.smembers(prefix + state)}
+    found |= dict.fromkeys(fingerprints.holding(fingerprints.read(client, prefix), IDS), "done")
     return found | dict.fromkeys(client.zrange(prefix + "scheduled", 0, -1), "scheduled")
 
 
@@ -303,7 +310,8 @@ def play(url: str, client: Any, case: Case) -> str | None:
     client.flushdb()
     client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">secret", "~*", "&*", "+@all")
     mine = re.sub("//[^@/]*@|//", f"//{USER}:secret@", url, count=1)
-    with Queue("q", url, timeout=60, politeness=RULES[case.rule], keep_done=1000) as owner, Queue("q", mine) as half:
+    keep: Any = "compact" if case.rule == "compact" else 1000
+    with Queue("q", url, timeout=60, politeness=RULES[case.rule], keep_done=keep) as owner, Queue("q", mine) as half:
         held = fill(owner, case.rule in ("ranked", "rude"))
         if case.rule == "rude":
             owner.configure(politeness="off")
