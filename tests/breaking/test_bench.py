@@ -214,6 +214,19 @@ def test_each_limit_is_taken_before_what_is_set_beside_it() -> None:
         assert {figure.limit for figure in one.figures if figure.limit} <= seen, one.name
 
 
+def test_what_is_measured_one_after_the_other_has_each_place_in_turn() -> None:
+    orders: list[list[str]] = []
+
+    def take(ground: ground.Ground) -> dict[str, float]:
+        orders.append(ground.turned("abc"))
+        return {}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "MEASURES", [ground.Measure("m", [Figure("it", "", "")], take)])
+        report.measure(rounds=4, sizes=TINY)
+    assert orders == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"], ["a", "b", "c"]]
+
+
 # ---- how it ends
 
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +66,8 @@ class Ground:
     def __init__(self, url: str | None, sizes: Sizes) -> None:
         """Prepare: the server is the one at `url`, or for None an embedded one."""
         self.sizes = sizes
+        self.round = 1
+        """The round that is being taken, from 1."""
         self.tell: Callable[[str], None] = lambda words: None
         """Shows how far a measurement that takes minutes has come."""
         self._given = url
@@ -118,6 +120,15 @@ class Ground:
     def embedded(self) -> bool:
         """Whether the server is this run's own."""
         return self._embedded is not None
+
+    def turned(self, things: Iterable[T]) -> list[T]:
+        """Give things that are measured one after the other, in an order that turns from round to round.
+
+        What is measured first or last on a machine may seem slower; so each thing has each place in turn.
+        """
+        line = [*things]
+        at = (self.round - 1) % max(1, len(line))
+        return line[at:] + line[:at]
 
     # ---- queues
 

@@ -55,7 +55,7 @@ def _polite(ground: Ground) -> Readings:
     hosts, each = ground.sizes.polite
     one = Politeness(delay=0, per_host=1)
     found: dict[str, float | None] = {}
-    for name, politeness in (("hosts-plain", None), ("hosts-polite", one), ("hosts-priority", one)):
+    for name, politeness in ground.turned([("hosts-plain", None), ("hosts-polite", one), ("hosts-priority", one)]):
         with ground.queue(politeness=politeness) as queue:
             tasks = pages(hosts, each)
             _filled(queue, _ranked(tasks) if name == "hosts-priority" else tasks)

@@ -123,6 +123,7 @@ def measure(
         for at, (number, one) in enumerate(steps):
             tell(at, len(steps), f"round {number} of {rounds}: {one.name}")
             ground.tell = partial(tell, at, len(steps))
+            ground.round = number
             found: Readings = one.take(ground)
             for figure in one.figures:
                 taken[figure.name].append(found.get(figure.name))

@@ -37,17 +37,29 @@ def _spiders(ground: Ground) -> Readings:
         raise MissingExtra("this measurement needs Scrapy: pip install 'timeoutq[scrapy]'")
     with _site(ground.sizes.crawled) as address:
         found: dict[str, float | None] = {}
-        found["scrapy-memory"], found["scrapy-memory-cpu"] = _rates(ground, address, {})
-        with ground.queue(politeness=Politeness(0, crawled.AT_ONCE)) as queue:
-            ours = {"ADDONS": ADDONS, "TIMEOUTQ_QUEUE": queue.name}
-            found["scrapy"], found["scrapy-cpu"] = _rates(ground, address, ours)
-        found["scrapy-beside"] = found["scrapy"]
-        if find_spec("scrapy_redis") is not None:
-            try:
-                found["scrapy-redis"], _ = _rates(ground, address, SCRAPY_REDIS)
-            finally:
-                ground.bare.execute_command("DEL", *(SCRAPY_REDIS[key] for key in SCRAPY_REDIS if key.endswith("_KEY")))
+        for take in ground.turned([_in_memory, _on_timeoutq, _on_scrapy_redis]):
+            found |= take(ground, address)
     return found
+
+
+def _in_memory(ground: Ground, address: str) -> dict[str, float]:
+    rate, by_cpu = _rates(ground, address, {})
+    return {"scrapy-memory": rate, "scrapy-memory-cpu": by_cpu}
+
+
+def _on_timeoutq(ground: Ground, address: str) -> dict[str, float]:
+    with ground.queue(politeness=Politeness(0, crawled.AT_ONCE)) as queue:
+        rate, by_cpu = _rates(ground, address, {"ADDONS": ADDONS, "TIMEOUTQ_QUEUE": queue.name})
+    return {"scrapy": rate, "scrapy-cpu": by_cpu, "scrapy-beside": rate}
+
+
+def _on_scrapy_redis(ground: Ground, address: str) -> dict[str, float]:
+    if find_spec("scrapy_redis") is None:
+        return {}
+    try:
+        return {"scrapy-redis": _rates(ground, address, SCRAPY_REDIS)[0]}
+    finally:
+        ground.bare.execute_command("DEL", *(SCRAPY_REDIS[key] for key in SCRAPY_REDIS if key.endswith("_KEY")))
 
 
 @contextmanager
