@@ -421,6 +421,46 @@ def test_a_host_says_how_many_of_its_visits_failed(polite: Any) -> None:
     assert (host.visits, host.failures) == (3, 2)
 
 
+def test_a_place_is_passed_on_to_a_task_whose_id_begins_with_a_nul(polite: Any) -> None:
+    polite.configure(politeness=Politeness(0, 1))
+    tasks = [f"{A}1", f"\0{A}2", f"\0r{A}3", f"{A}4"]
+    for task in tasks:
+        polite.put(task)
+    for task in tasks:
+        lease = claim_one(polite)
+        assert (lease.task, polite.hosts.inspect(A).in_flight) == (task, [task])
+        polite.ack(lease)
+    assert polite.hosts.inspect(A).visits == 4
+    assert polite.drained()
+
+
+def test_an_ack_leaves_the_place_to_another_task_that_has_it(fake: FakeQueue) -> None:
+    fake.configure(politeness=Politeness(0, 1))
+    fake.put(f"{A}1")
+    first = claim_one(fake)
+    fakeredis.FakeRedis(server=fake.clock.server).delete(fake.operations.key("slots"))
+    fake.put(f"{A}2", f"{A}3")
+    assert claim_one(fake).task == f"{A}2"
+    fake.ack(first)
+    assert fake.hosts.inspect(A).in_flight == [f"{A}2"]
+    assert fake.claim(10) == []
+
+
+def test_an_ack_passes_the_places_of_all_its_hosts_on(polite: Any) -> None:
+    polite.configure(politeness=Politeness(0, 1))
+    polite.put([f"https://host{host}.example/{page}" for page in range(3) for host in range(20)], "of no host")
+    polite.hosts.set("host3.example", budget=2)
+    polite.hosts.block("host4.example", for_=3600)
+    visits: list[int] = []
+    for _ in range(4):
+        leases = polite.claim(100)
+        visits.append(len(leases))
+        polite.ack(leases)
+    assert visits == [20, 19, 18, 0]
+    assert polite.stats().waiting == 4
+    assert [polite.hosts.inspect(f"host{host}.example").visits for host in range(5)] == [3, 3, 3, 2, 0]
+
+
 def test_a_budget_of_nothing_lets_nothing_through(polite: Any) -> None:
     polite.hosts.set(A, budget=0)
     polite.put(urls(A, 3))

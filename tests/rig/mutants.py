@@ -532,6 +532,49 @@ MUTANTS = [
         "false end",
         [_test("test_polite", "whose_client_died")],
     ),
+    # ---- what an ack does in one step for hosts with one place
+    Mutant(
+        "an ack overlooks the rules of a host",
+        "lua/parts/polite.lua",
+        "own and own[i] or rested",
+        "rested",
+        [_test("test_polite", "places_of_all")],
+    ),
+    Mutant(
+        "an ack passes on a place that another task has",
+        "lua/parts/polite.lua",
+        "sub(text, at) == id and byte(id)",
+        "byte(id)",
+        [_test("test_polite", "another_task_that_has_it")],
+    ),
+    Mutant(
+        "a place that an ack passes on is not told from several",
+        "lua/parts/polite.lua",
+        "if byte(first) == 0 then",
+        "if false then",
+        [_test("test_polite", "begins_with_a_nul")],
+    ),
+    Mutant(
+        "an ack passes the place on to the lowest priority",
+        "lua/parts/polite.lua",
+        "call('ZPOPMIN', key('host:' .. name))[1]",
+        "call('ZPOPMAX', key('host:' .. name))[1]",
+        [_test("test_priority", "highest_priority_is_next")],
+    ),
+    Mutant(
+        "a host does not rest after an ack",
+        "lua/parts/polite.lua",
+        "          rests[#rests + 1], rests[#rests + 2] = name, again\n",
+        "",
+        [POLITE_SCHEDULES],
+    ),
+    Mutant(
+        "nobody is told when a host has its turn after an ack",
+        "lua/parts/polite.lua",
+        "    if waits then rouse(now + usual_delay) end\n",
+        "",
+        [POLITE_SCHEDULES],
+    ),
     # ---- priorities, and tasks that run once more
     Mutant(
         "a priority changes nothing",
@@ -545,7 +588,7 @@ MUTANTS = [
         "lua/parts/polite.lua",
         "call('ZPOPMIN', key('host:' .. one.name), free)",
         "call('ZPOPMAX', key('host:' .. one.name), free)",
-        [_test("test_priority", "highest_priority_is_next")],
+        [POLITE_SCHEDULES],
     ),
     Mutant(
         "a task that is gone leaves its priority",
