@@ -137,6 +137,8 @@ class Faults:
     def do_next(self, rounds: Mapping[str, Round]) -> None:
         """Do the next fault, and write it into the histories of the queues that it may disturb."""
         kind, name = next(self._turn), self._rng.choice(list(rounds))
+        fault = Fault(kind, time.monotonic_ns())
+        self.done.append(fault)
         home = self.cluster.primary_of(slot_of(name))
         (replica, *_) = self.cluster.replicas_of(home)
         disturbed = list(rounds)  # a cluster that lacks a primary refuses all commands
@@ -144,8 +146,6 @@ class Faults:
             disturbed = [each for each in rounds if self.cluster.primary_of(slot_of(each)) is home]
         elif kind != "kill":
             disturbed = [name]
-        fault = Fault(kind, time.monotonic_ns())
-        self.done.append(fault)
         for each in disturbed:
             rounds[each].history.say("fault")
         if kind == "manual":
@@ -404,7 +404,8 @@ class Trial:
             for fault in done:
                 row = rows.setdefault(fault.kind, Row())
                 row.events += 1
-                row.whole_after = max(row.whole_after, (fault.whole - fault.at) / 1e9)
+                if fault.whole:
+                    row.whole_after = max(row.whole_after, (fault.whole - fault.at) / 1e9)
         upcoming = [(fault.at, rows[fault.kind]) for fault in reversed(done)]
         row, errors = rows["none"], Counter(self.outcome.errors)
         told: set[str] = set()
