@@ -148,7 +148,7 @@ class Cleaner:
         """
         now = time.monotonic()
         self._trip = min(now - asked, self._trip * 1.05)
-        return now + (plan.at_ms - plan.now_ms) / 1000 - plan.past_us / 1e6 - self._trip / 2
+        return now + (plan.at_ms - plan.now_ms) / 1000 - self._trip / 2
 
     async def _prune(self) -> None:
         while True:

@@ -73,8 +73,6 @@ class Plan:
 
     now_ms: int
     at_ms: int
-    past_us: int
-    """By how many µs the server's clock is past `now_ms`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 from tests.rig.command import Done, Say, say, server
 from timeoutq import Queue, sending
 from timeoutq.model import Sample, Stats, WorkerInfo
-from timeoutq.watch import doctor
+from timeoutq.watch import limits
 
 __all__ = ["say", "server"]
 
@@ -35,15 +35,15 @@ def worker(beat: float, pid: int = 1) -> WorkerInfo:
     ],
 )
 def test_fewer_living_workers_than_wanted_are_red(beats: list[float], least: int, verdict: str, found: str) -> None:
-    said = doctor.enough_workers(NOW, [worker(beat) for beat in beats], least)
+    said = limits.enough_workers(NOW, [worker(beat) for beat in beats], least)
     assert (said.verdict, said.found) == (verdict, found)
 
 
 def test_a_container_counts_its_own_workers_and_not_those_of_others() -> None:
     other = replace(worker(NOW, 2), host="other")
-    assert doctor.enough_workers(NOW, [worker(NOW), other], 2).verdict == "green"
-    assert doctor.enough_workers(NOW, [worker(NOW), other], 1, "h").found == "1 alive on h"
-    said = doctor.enough_workers(NOW, [worker(NOW - 60), other], 1, "h")
+    assert limits.enough_workers(NOW, [worker(NOW), other], 2).verdict == "green"
+    assert limits.enough_workers(NOW, [worker(NOW), other], 1, "h").found == "1 alive on h"
+    said = limits.enough_workers(NOW, [worker(NOW - 60), other], 1, "h")
     assert (said.verdict, said.found) == ("red", "0 alive on h, 1 gone without a word, wanted 1")
 
 
@@ -53,8 +53,8 @@ def test_only_here_needs_a_number_of_workers(say: Say) -> None:
 
 @pytest.mark.parametrize(("most", "verdict"), [(2, "red"), (3, "green"), (0, "red")])
 def test_more_failed_tasks_than_allowed_are_red(most: int, verdict: str) -> None:
-    assert doctor.few_failed(STATS, most, "web").verdict == verdict
-    assert doctor.few_failed(replace(STATS, failed=1), 0, "web").found == "1 task, allowed 0"
+    assert limits.few_failed(STATS, most, "web").verdict == verdict
+    assert limits.few_failed(replace(STATS, failed=1), 0, "web").found == "1 task, allowed 0"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_ready_tasks_that_wait_for_too_long_are_red(
     stats: dict[str, Any], claimed: tuple[int, int], longest: float, verdict: str, says: str
 ) -> None:
     history = [Sample(NOW - 300, claimed=claimed[0]), Sample(NOW, claimed=claimed[1])]
-    said = doctor.short_wait(replace(STATS, **stats), history, longest, "web")
+    said = limits.short_wait(replace(STATS, **stats), history, longest, "web")
     assert (said.verdict, says in said.found) == (verdict, True), said.found
 
 
@@ -89,11 +89,11 @@ def test_ready_tasks_that_wait_for_too_long_are_red(
 )
 def test_a_pace_of_the_past_is_no_excuse_while_nobody_can_claim(stats: dict[str, Any], says: str, cure: str) -> None:
     history = [Sample(NOW - 300, claimed=0), Sample(NOW, claimed=90_000)]
-    assert doctor.short_wait(STATS, history, 60, "web").verdict == "green"
-    said = doctor.short_wait(replace(STATS, **stats), history, 60, "web")
+    assert limits.short_wait(STATS, history, 60, "web").verdict == "green"
+    said = limits.short_wait(replace(STATS, **stats), history, 60, "web")
     assert (said.verdict, says in said.found, said.cure) == ("red", True, cure), said.found
     assert "pace" not in said.found
-    assert doctor.short_wait(replace(STATS, **stats), history, 600, "web").verdict == "green"
+    assert limits.short_wait(replace(STATS, **stats), history, 600, "web").verdict == "green"
 
 
 def test_the_pace_is_that_of_the_time_that_was_asked_for() -> None:
@@ -103,15 +103,15 @@ def test_the_pace_is_that_of_the_time_that_was_asked_for() -> None:
         Sample(950, claimed=90_000),
         Sample(NOW, claimed=90_000),
     ]
-    assert doctor.short_wait(STATS, history, 60, "web").found.endswith("none is being claimed, wanted 60 s")
-    assert doctor.short_wait(STATS, history[-1:], 60, "web").verdict == "red"
+    assert limits.short_wait(STATS, history, 60, "web").found.endswith("none is being claimed, wanted 60 s")
+    assert limits.short_wait(STATS, history[-1:], 60, "web").verdict == "red"
 
 
 def test_the_pace_counts_the_claims_since_the_last_sample_too(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = Queue("web")
     monkeypatch.setattr(queue, "stats", lambda: replace(STATS, counters={"claimed": 90}))
     monkeypatch.setattr(queue, "history", lambda: [Sample(NOW - 9, claimed=0)])
-    (said,) = doctor.check_limits(queue, doctor.Limits(age=60))
+    (said,) = limits.check_limits(queue, limits.Limits(age=60))
     assert (said.verdict, said.found.rpartition("; ")[2]) == (
         "green", "at the present pace they are all claimed in 6.0 s",
     )  # fmt: skip

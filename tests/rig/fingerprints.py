@@ -29,7 +29,7 @@ class Sets:
     def number(self, print: int) -> int:
         """Give the number of the set to which a fingerprint belongs."""
         at = print // 10**9 % 2**self.level
-        return print // 10**9 % 2 ** (self.level + 1) if at < self.split else at
+        return int(print // 10**9 % 2 ** (self.level + 1)) if at < self.split else int(at)
 
     def add(self, task: bytes) -> None:
         """Add a task; a set divides if there are too many fingerprints now."""

@@ -270,7 +270,7 @@ class Player:
         pipe.keys(key("lock") + "*")
         pipe.hget(key("meta"), "wake_at").xrevrange(key("alarm"), count=1).exists(key("bell"))
         *sets, scheduled, leases, owners, attempts, crashes, stats, locks, wake_at, alarm, bell = pipe.execute()
-        seen = {
+        seen: dict[str, Any] = {
             **{name: {task.decode() for task in found} for name, found in zip(SETS, sets, strict=True)},
             "scheduled": {task.decode(): int(at) for task, at in scheduled},
             "leases": {task.decode(): int(at) for task, at in leases},

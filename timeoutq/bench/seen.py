@@ -82,8 +82,8 @@ class _Scene:
         """Say how many of a hundred sets of fingerprints are plain rows of numbers."""
         key, bare = self.queue.operations.key, self.ground.bare
         kinds = [bare.execute_command("OBJECT", "ENCODING", key(f"seen:{number}")) for number in range(LOOKED)]
-        found = [kind for kind in kinds if kind is not None]
-        return 100 * sum(kind == b"intset" for kind in found) / max(1, len(found))
+        found: list[bytes] = [kind for kind in kinds if kind is not None]
+        return 100 * found.count(b"intset") / max(1, len(found))
 
 
 def _memory(ground: Ground) -> tuple[int, int]:

@@ -342,12 +342,12 @@ def doctor(
     """
     from timeoutq.shards import talks_of
     from timeoutq.watch import doctor as examine
-    from timeoutq.watch import nodes
+    from timeoutq.watch import limits, nodes
 
-    limits = examine.Limits(workers, max_failed, max_age, here)
+    wanted = limits.Limits(workers, max_failed, max_age, here)
     if here and workers is None:
         raise InvalidInput("--here is about --workers: give --workers 1 as well")
-    if limits and queue is None:
+    if wanted and queue is None:
         raise InvalidInput("--workers, --max-failed and --max-age are about a queue: name one")
     if repair and queue is None:
         raise InvalidInput("--repair is about a queue: name one")
@@ -359,7 +359,7 @@ def doctor(
         if queue is not None and not _met(opened):
             findings.append(examine.Finding("queue", "red", unknown_words(opened)))
         try:
-            findings += examine.check_limits(opened, limits) if limits else []
+            findings += limits.check_limits(opened, wanted) if wanted else []
         except TimeoutqError as error:
             findings.append(examine.Finding("health", "red", str(error)))
     sink = Sink(as_json)

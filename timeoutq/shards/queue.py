@@ -111,7 +111,8 @@ class ShardedQueue(ShardedFace, Driver):
         """Lease up to `n` ready tasks (500 at most) for `timeout` seconds; wait up to `wait` seconds for the first.
 
         Gives an empty list when nothing is ready or the queue is paused. Expired and due tasks are made ready first.
-        Raises `InvalidInput`, `Unavailable`.
+        Raises `InvalidInput`, `Unavailable`, and `NotReplicated` on a durable queue whose replicas do not confirm the
+        leases in time: then the tasks have been given back.
         """
         return self._claim(claims.Claim(self.shards, n, timeout, max_runtime, wait))
 
