@@ -147,15 +147,15 @@ SIZES = {
 }
 """Which command tells the size of each key, in constant time, and is refused where the key is of a foreign type."""
 
-ROOMS = {"polite": "politeness", "priority": "priority", "rerun": "rerun", "compact": "compact"}
-"""The parts that serve a queue in place of others, and for each the capability whose name in `uses` says so."""
+ROOMS = {"polite": "politeness", "priority": "priority", "rerun": "rerun"}
+"""The parts that serve a queue in place of others, and for each the capability whose name in `uses` says so. The part
+`compact` is one more, which sees to its keys itself: `done_sound`."""
 
 ALSO_WRITTEN = {
     "politeness": "waiting hosts slots alarm todos failed; places resting policies groups host_failures; "
     "errors error_log traces trace_uses trace_texts trace_at",
     "priority": "priorities",
     "rerun": "rerun todos in_progress done; payload crashes releases",
-    "compact": "seen",
 }
 """The keys that a script with a room may write besides, on a queue that uses the room's capability."""
 

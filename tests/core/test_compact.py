@@ -478,8 +478,14 @@ def _print(prints: fingerprints.Sets, task: str) -> int:
     return fingerprints.fingerprint(prints.salt, task.encode())
 
 
-@pytest.mark.parametrize("verb", ["put", "put again", "ack", "pull", "forget", "stats", "restore", "inspect", "states"])
-def test_a_verb_that_meets_a_foreign_key_seen_changes_nothing(url: str, name: str, raw: redis.Redis, verb: str) -> None:
+VERBS = ["put", "put again", "ack", "pull", "forget", "forget what is ready", "restore", "inspect", "states"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("which", ["seen", "seen:0"])
+def test_a_verb_that_meets_a_foreign_key_changes_nothing(
+    url: str, name: str, raw: redis.Redis, verb: str, which: str
+) -> None:
     client: Any = raw
     with Queue(name, url, keep_done="compact") as queue:
         finish(queue, "a")
@@ -491,12 +497,12 @@ def test_a_verb_that_meets_a_foreign_key_seen_changes_nothing(url: str, name: st
             "ack": lambda: queue.ack(lease),
             "pull": lambda: queue.pull(1),
             "forget": lambda: queue.forget("a"),
-            "stats": queue.stats,
+            "forget what is ready": lambda: queue.forget("c" if lease.task == "b" else "b"),
             "restore": lambda: call(queue, queue.operations.restore([Record(b"r", State.DONE)], queue.token)),
             "inspect": lambda: queue.inspect("a"),
             "states": lambda: queue.states("a", "b"),
         }
-        key = queue.operations.key("seen")
+        key = queue.operations.key(which)
         client.rename(key, "aside")
         client.set(key, "a string")
         before = picture(raw)

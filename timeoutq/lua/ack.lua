@@ -17,7 +17,7 @@ if unfit then return unfit end
 local again_ms = tonumber(given.again or -1)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
 local recorded, limited = sound()
-if may_finish then may_finish(ids, given.put) end
+if done_sound then done_sound(ids, given.put) end
 local found, itself, held, anew, anew_names, over = {}, false, nil, {}, {}, {}
 if given.put or again_ms >= 0 then
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing

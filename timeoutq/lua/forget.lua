@@ -14,6 +14,7 @@ for i = 1, #ids do
   end
 end
 sound()
+if done_sound then done_sound(ids, true) end
 redis.call('SREM', todos, unpack(ids))
 redis.call('SREM', in_progress, unpack(ids))
 redis.call('SREM', failed, unpack(ids))

@@ -15,7 +15,7 @@ end
 local picks, known = fit(pick(tonumber(ARGV[3]), redis.call('SCARD', todos)))
 local bodies, taken = {}, {}
 local recorded = sound()
-if may_finish and #picks > 0 then may_finish(picks) end
+if done_sound and #picks > 0 then done_sound(picks) end
 for i = 1, #picks do taken[i] = true end
 local ids = finish(todos, picks, taken)
 if #ids == 0 then

@@ -20,7 +20,7 @@ for i in string.gmatch(letters, '()s') do
 end
 local where, codes = find_all(ids), {}
 sound()
-if may_finish then may_finish(ids) end
+if done_sound then done_sound(ids) end
 if tonumber(ARGV[2]) > 0 and was_called(call_id) then
   if has('durable') then called_again(call_id) end
   for i = 1, #ids do

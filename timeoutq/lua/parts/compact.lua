@@ -105,7 +105,7 @@ if compact then
     return hits
   end
 
-  function may_finish(ids, early)
+  function done_sound(ids, early)
     if early then look_up(ids) else read_seen() end
     local from, size = split, half
     for more = 0, divisions - 1 do

@@ -5,8 +5,8 @@
 -- ROOMS compact
 -- is_done       is this task done?
 -- done_among    which of these tasks are done, as a 1 for each task that is
--- may_finish    fail on keys of a foreign type before anything is written; `early` if there is more to write before finish() or
---               remember(). It is nil where finish() itself fails on such a key
+-- done_sound    fail on keys of a foreign type before anything is written; `early` if there is anything to write before finish(), undo()
+--               or remember(). It is nil where finish() itself fails on such a key
 -- finish        tasks in the set `from` are done, those of `ids` that `which` says true for; gives the tasks that have been there, and
 --               `which` says false for the others from now on
 -- undo          these tasks are not done
@@ -14,7 +14,7 @@
 -- remember, done_known, look_through, mend_seen   what only the room has; nil elsewhere
 local compact = uses and has('compact')
 local dates_done = keep_done ~= 'forever' and keep_done ~= 'no' and keep_done ~= 'compact'
-local is_done, done_among, may_finish, finish, undo, revive, remember, done_known, look_through, mend_seen
+local is_done, done_among, done_sound, finish, undo, revive, remember, done_known, look_through, mend_seen
 
 -- undate: forget when these tasks were done. Also makes a full server allow what follows, as even_when_full() does
 local function undate(ids)
