@@ -147,6 +147,11 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         return SchemaMismatch(f"{said.removeprefix('SCHEMA ')}, and this timeoutq knows schema {SCHEMA}: {cure}")
     if is_transient(error):
         return Unavailable(f"{url} did not take the command for {deadline:g} s: {said[:200]}")
+    if is_script_missing(error):
+        return Unavailable(
+            f"{url} has lost the scripts, as after a restart or a failover, and {deadline:g} s were over before it had "
+            "them again: try again"
+        )
     if said.startswith("PRIORITY "):
         return InvalidInput(said.removeprefix("PRIORITY "))
     if said.startswith("WRONGTYPE"):

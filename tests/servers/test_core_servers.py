@@ -307,6 +307,29 @@ def test_who_meets_a_server_late_and_without_its_scripts_still_gives_them_to_it(
         assert "script|load" in str(result)
 
 
+def test_who_meets_a_server_without_scripts_when_the_time_is_over_may_try_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after a failover that took as long as a call may take."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with Queue("q", "redis://nowhere", deadline=1.0) as queue:
+        queue.talk.proved = True
+        flow = sending.settle(queue.talk, queue.operations.forget(("a",)))
+        reply: object = None
+        with pytest.raises(StopIteration) as ended:
+            while True:
+                step = flow.send(reply)
+                now[0] += step.seconds if isinstance(step, sending.Sleep) else 0.0
+                reply = redis.ConnectionError("refused")
+                if now[0] > 0.3:
+                    now[0] += 0.45
+                    reply = [NoScriptError("No matching script.")]
+        (result,) = ended.value.value
+    assert isinstance(result, Unavailable)
+    assert "has lost the scripts" in str(result)
+
+
 # ---- servers that refuse for a while, or for good
 
 
