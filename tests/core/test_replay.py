@@ -470,6 +470,13 @@ def test_a_claim_that_had_not_been_carried_out_takes_its_tasks_after_the_last_pa
     gone(raw, queue.name)
 
 
+def test_a_claim_that_is_given_back_and_had_not_been_carried_out_takes_nothing(queue: Queue) -> None:
+    queue.put("a", "b")
+    queue.release(queue.claim())
+    queue.run(flows.give_back(queue.talk, queue.operations.claim(b"w#2", 0, 60_000), 500))
+    assert queue.stats().todos == 2
+
+
 def binary(raw: Any, words: Any) -> Any:
     """Run a command, and give its reply in bytes."""
     given: Any = redis.ConnectionPool

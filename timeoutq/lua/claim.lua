@@ -58,7 +58,7 @@ if #ids == 0 and not paused then
   if rouses(deadline) then redis.call('XLEN', alarm) end -- `rouse` will write it, after the tasks have moved
   if runtime_ms > 0 then redis.call('HLEN', runtime) end
   n = math.min(n, math.max(1, math.ceil(ready / tonumber(given.share or 1))))
-  local picks = ready > 0 and pick(n, ready) or {}
+  local picks = n > 0 and ready > 0 and pick(n, ready) or {} -- of 0 tasks it asks for those that it took before, to give them back
   if recorded and #picks > 0 and redis.call('EXISTS', crashes) == 1 then
     -- a task that lost two leases is a suspect: it is handed out alone
     local counts, others = redis.call('HMGET', crashes, unpack(picks)), {}
