@@ -362,6 +362,33 @@ async def test_a_lost_lease_that_has_not_begun_is_not_run(
     assert f"{lost!r} " in caplog.text
 
 
+async def test_what_a_worker_claims_begins_while_it_asks_why_other_leases_were_lost(
+    jobs: AsyncQueue, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun: list[str] = []
+    asking = flows.lost
+
+    def ask_slowly(*words: Any) -> Any:
+        until = time.monotonic() + 5
+        while "next" not in begun and time.monotonic() < until:
+            yield sending.Sleep(0.01)
+        begun.append("why")
+        return (yield from asking(*words))
+
+    def handler(lease: Lease) -> None:
+        begun.append(lease.task)
+        if lease.task == "lost":
+            queue.forget("lost")
+            queue.put("next")
+
+    monkeypatch.setattr(flows, "lost", ask_slowly)
+    queue.put("lost")
+    tally = await burst(jobs, handler, concurrency=1)
+    assert (tally.acked, tally.lost) == (1, 1)
+    assert begun == ["lost", "next", "why"]
+    assert "the ack of a task came too late: lease on 'lost' is gone" in caplog.text
+
+
 class Ended(BaseException):
     """Raised in a thread from outside."""
 

@@ -515,7 +515,7 @@ async def test_an_exchange_that_is_cut_off_between_two_answers_keeps_the_ends_an
         flow.close()
         return [Outcome([b"lost"], b"O"), Outcome([b"done"], b"O"), Claimed(1)]
 
-    async def cut_off(errand: Errand, outcome: Outcome) -> None:
+    def cut_off(errand: Errand, outcome: Outcome) -> None:
         raise asyncio.CancelledError
 
     monkeypatch.setattr(mine, "run", run)

@@ -211,7 +211,7 @@ class Desk:
         """Let go of a lease that this worker has lost, and warn of the loss."""
         self._let_go([lease])
         self.tally.lost += 1
-        self._losses.tell_soon(lease)
+        self._losses.tell_soon(lease, "lease extension")
 
     def _end_long_ack(self, lease: Lease, end: Answer | Exception) -> None:
         if isinstance(end, Exception) and not isinstance(end, LeaseLost):
@@ -237,7 +237,7 @@ class Desk:
 
     # ---- the queue answers
 
-    async def settled(self, errand: Errand, outcome: Outcome) -> None:
+    def settled(self, errand: Errand, outcome: Outcome) -> None:
         """Let go of the leases of an errand that the queue has answered, and count the answers."""
         leases, good = errand.leases, outcome.ok
         self._let_go(leases)
@@ -253,7 +253,7 @@ class Desk:
             for lease, answer in zip(leases, outcome, strict=True):
                 if answer is Answer.LOST and errand.verb != "release":
                     self.tally.lost += 1
-                    await self._losses.tell(lease, errand.verb)
+                    self._losses.tell_soon(lease, errand.verb)
                 elif answer is Answer.FAILED:
                     self._give_up(lease)
 

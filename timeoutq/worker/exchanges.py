@@ -144,7 +144,7 @@ class Exchanges:
                 trouble = result
                 self._desk.ends.errands.append(errand)
             else:
-                await self._desk.settled(errand, result)
+                self._desk.settled(errand, result)
         if claim is not None:
             trouble = await self._take(claim, results[-1], sent_at, strokes) or trouble
         return trouble

@@ -23,8 +23,13 @@ class Losses:
         self._asking = asyncio.Lock()
         self._tellers: set[asyncio.Task[None]] = set()
 
-    async def tell(self, lease: Lease, verb: str) -> None:
+    def tell_soon(self, lease: Lease, verb: str) -> None:
         """Ask the queue why a lease was lost, and log it; `verb` is what came too late."""
+        task = asyncio.get_running_loop().create_task(self._tell(lease, verb))
+        self._tellers.add(task)
+        task.add_done_callback(self._tellers.discard)
+
+    async def _tell(self, lease: Lease, verb: str) -> None:
         try:
             # many leases may be lost at once: ask one question at a time, or each would open and keep a connection
             async with self._asking:
@@ -34,12 +39,6 @@ class Losses:
             loss = f"lease on {lease.task!a} is lost; why cannot be asked: {error}"
         what = "queue %s: the %s of a task came too late: %s"
         self._voice.say(logging.WARNING, what, self._voice.queue, verb, loss, lease=lease, error=loss)
-
-    def tell_soon(self, lease: Lease) -> None:
-        """Do the same for a lease that could not be extended, in an asyncio task of its own."""
-        task = asyncio.get_running_loop().create_task(self.tell(lease, "lease extension"))
-        self._tellers.add(task)
-        task.add_done_callback(self._tellers.discard)
 
     async def end(self) -> None:
         """Wait for the answers, for as long as one call may take."""
