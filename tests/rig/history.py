@@ -23,6 +23,8 @@ STALL = 0.4
 """A holder whom the machine kept from running for this part of its lease may have lost it without a strike."""
 
 STRIKES = ("kill", "stop", "cont", "term")
+TROUBLE = ("fault", "whole")
+"""A fault of the server, and the end of its troubles."""
 ASKED = {"ack": "acked", "release": "released", "fail": "failed", "extend": "extended"}
 """A call for a lease, and its answer."""
 
@@ -34,7 +36,8 @@ class Event:
     put, put_answered: a task, the letter of the answer · claim: a token, and as `fence` how many · granted: a lease,
     when it was asked for, and the server's time · nothing: a claim that found nothing · extend, ack, release, fail: a
     lease · extended, acked, released, failed: the letter of the answer · start, end: of a handler · kill, stop, cont,
-    term: what the storm did to `pid` · born: what it is.
+    term: what the storm did to `pid` · born: what it is · fault, whole: what was done to the server, and when all that
+    followed from it was over · call: how long a call took its caller, ms, and the error in which it ended.
     """
 
     what: str
@@ -148,8 +151,10 @@ class Verdict:
     totals: Totals
     leases: int
     causes: Mapping[str, int]
-    """Why tasks were handed out again: released, failed, struck, stalled."""
+    """Why tasks were handed out again: released, failed, struck, fault, stalled."""
     violations: Sequence[str]
+    kinds: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many violations there are of each kind, such as `lost` or `overlap`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -190,6 +195,7 @@ class _Judge:
     def __init__(self, events: Sequence[Event], after: After) -> None:
         self.after = after
         self.violations: list[str] = []
+        self.kinds: Counter[str] = Counter()
         self.causes: Counter[str] = Counter()
         self.clock = _Clock(events)
         self.events = events
@@ -201,14 +207,18 @@ class _Judge:
             self.of_kind[event.what].append(event)
             if event.what in STRIKES:
                 self.strikes[event.pid].append(event)
-            else:
+            elif event.what not in TROUBLE:
                 self.moments[event.pid].append(event.at)
+        # a fault that has no end here lasts for ever
+        ends = [event.at for event in self.of_kind["whole"]] + [10**30]
+        self.troubles = [(event.at, ends[i]) for i, event in enumerate(self.of_kind["fault"])]
         self._gather_leases()
         self.of_task: dict[str, list[_Lease]] = defaultdict(list)
         for lease in sorted(self.leases.values(), key=lambda lease: lease.fence):
             self.of_task[lease.task].append(lease)
 
-    def blame(self, text: str) -> None:
+    def blame(self, kind: str, text: str) -> None:
+        self.kinds[kind] += 1
         self.violations.append(text)
 
     def _gather_leases(self) -> None:
@@ -220,7 +230,7 @@ class _Judge:
         for event in self.of_kind["granted"]:
             key = (event.task, event.token)
             if fences.setdefault(event.fence, key) != key or not event.fence:
-                self.blame(f"fence {event.fence} was given to {fences[event.fence]} and to {key}")
+                self.blame("fence", f"fence {event.fence} was given to {fences[event.fence]} and to {key}")
             lease = self.leases.get(key)
             if lease is None:
                 self.leases[key] = _Lease(
@@ -236,15 +246,15 @@ class _Judge:
                 if lease is not None:
                     lease.calls.append(event)
                 elif event.answer in ("O", "R"):
-                    self.blame(f"{event.task}: {answered} for {event.token}, who was never given it")
+                    self.blame("unasked", f"{event.task}: {answered} for {event.token}, who was never given it")
         for event in (*self.of_kind["start"], *self.of_kind["end"]):
             lease = self.leases.get((event.task, event.token))
             if lease is None or lease.pid != event.pid:
-                self.blame(f"{event.task}: {event.what} in process {event.pid}, which has no lease on it")
+                self.blame("unasked", f"{event.task}: {event.what} in process {event.pid}, which has no lease on it")
             elif event.what == "start":
                 lease.starts += 1
                 if lease.starts > 1:
-                    self.blame(f"{event.task}: {event.token} started it twice on one lease")
+                    self.blame("twice", f"{event.task}: {event.token} started it twice on one lease")
             else:
                 lease.ends += 1
 
@@ -257,11 +267,11 @@ class _Judge:
         ok = worked & self.after.done & puts
         lost = told - ok
         unexpected = (worked | self.after.done | self.after.others | self.of_task.keys()) - puts
-        for task in sorted(lost)[:20]:
+        for task in sorted(lost):
             state = "done, but nobody worked it to the end" if task in self.after.done else "not done"
-            self.blame(f"{task}: lost: it was acknowledged and is {state}")
-        for task in sorted(unexpected)[:20]:
-            self.blame(f"{task}: unexpected: nobody ever put it")
+            self.blame("lost", f"{task}: lost: it was acknowledged and is {state}")
+        for task in sorted(unexpected):
+            self.blame("unexpected", f"{task}: unexpected: nobody ever put it")
         starts = Counter(event.task for event in self.of_kind["start"])
         return Totals(
             attempts=len(puts),
@@ -284,11 +294,11 @@ class _Judge:
         accepted = [lease for lease, call in done if call.answer == "O"]
         if len(accepted) > 1:
             tokens = " and ".join(lease.token for lease in accepted)
-            self.blame(f"{leases[0].task}: acked ok {len(accepted)} times, by {tokens}")
+            self.blame("twice", f"{leases[0].task}: acked ok {len(accepted)} times, by {tokens}")
 
     def _judge_overlap(self, one: _Lease, other: _Lease) -> None:
         if other.now < one.now:
-            self.blame(f"{one.task}: fence {other.fence} was given before the smaller {one.fence}")
+            self.blame("fence", f"{one.task}: fence {other.fence} was given before the smaller {one.fence}")
         until, why = one.deadline, "its deadline"
         for call in one.calls:
             if call.what == "extended" and call.answer == "O" and call.now <= other.now:
@@ -300,8 +310,9 @@ class _Judge:
                     until, why = ended, f"its {call.what}"
         if other.now < until:
             self.blame(
+                "overlap",
                 f"{one.task}: two valid leases: {other.token} was given it {until - other.now} ms before {why} of "
-                f"{one.token}"
+                f"{one.token}",
             )
 
     def _was_refused(self, lease: _Lease, asked: Event) -> bool:
@@ -316,15 +327,17 @@ class _Judge:
                 continue
             if call.what == "acked":
                 self.blame(
-                    f"{one.task}: the ack of {one.token} was accepted, but {other.token} was given it afterwards"
+                    "undone",
+                    f"{one.task}: the ack of {one.token} was accepted, but {other.token} was given it afterwards",
                 )
             elif call.what == "extended":
                 if call.now > other.now:
                     self.blame(
-                        f"{one.task}: {one.token} extended it {call.now - other.now} ms after {other.token} got it"
+                        "stale",
+                        f"{one.task}: {one.token} extended it {call.now - other.now} ms after {other.token} got it",
                     )
             elif call.answer == "O" and self.clock.earliest(call.sent) > other.now + 1:
-                self.blame(f"{one.task}: {one.token} {call.what} it after {other.token} was given it")
+                self.blame("stale", f"{one.task}: {one.token} {call.what} it after {other.token} was given it")
 
     def _judge_cause(self, one: _Lease, other: _Lease) -> None:
         """Find out why a task was handed out again; what nothing explains is a violation."""
@@ -334,12 +347,15 @@ class _Judge:
                 return
         if self._was_struck(one, other):
             self.causes["struck"] += 1
+        elif any(one.sent < whole and fault < other.received for fault, whole in self.troubles):
+            self.causes["fault"] += 1
         elif self._was_stalled(one, other):
             self.causes["stalled"] += 1
         else:
             self.blame(
+                "uncaused",
                 f"{one.task}: handed out again without a cause: {one.token} (process {one.pid}) had it when "
-                f"{other.token} got it, {other.now - one.deadline} ms after its first deadline"
+                f"{other.token} got it, {other.now - one.deadline} ms after its first deadline",
             )
 
     def _was_struck(self, one: _Lease, other: _Lease) -> bool:
@@ -382,8 +398,9 @@ class _Judge:
                     until, why = self._until(one, other), "the end of"
                 if other.now < until:
                     self.blame(
+                        "host",
                         f"{host}: {other.token} was given {other.task} {until - other.now} ms before {why} the visit "
-                        f"of {one.task} by {one.token}"
+                        f"of {one.task} by {one.token}",
                     )
 
     @staticmethod
@@ -400,15 +417,17 @@ class _Judge:
         of = count.get
         ended = {what: of(what, 0) for what in ("acked", "failed", "released", "expired", "crashed")}
         if of("claimed", 0) != sum(ended.values()):
-            self.blame(f"{of('claimed', 0)} leases were given, but {ended} do not explain their ends")
-        again = self.causes["struck"] + self.causes["stalled"]
+            self.blame("counters", f"{of('claimed', 0)} leases were given, but {ended} do not explain their ends")
+        again = self.causes["struck"] + self.causes["fault"] + self.causes["stalled"]
         if again > ended["expired"] + ended["crashed"]:
-            self.blame(f"{again} leases ran out while their holders were struck, but the counters say {ended}")
+            self.blame(
+                "uncaused", f"{again} leases ran out while their holders were struck, but the counters say {ended}"
+            )
         done, put = len(self.after.done), of("put", 0)
         if not of("acked", 0) == done == put:
-            self.blame(f"{put} tasks were put and {of('acked', 0)} acked, but {done} are done")
+            self.blame("counters", f"{put} tasks were put and {of('acked', 0)} acked, but {done} are done")
         if self.after.others:
-            self.blame(f"not drained: {sorted(self.after.others)[:10]}")
+            self.blame("undrained", f"not drained: {sorted(self.after.others)[:10]}")
         for asked, answered in (*ASKED.items(), ("claim", "claimed")):
             if asked == "extend":
                 continue
@@ -421,13 +440,15 @@ class _Judge:
                 open_calls = len(self.of_kind[asked]) - letters["O"] - letters["L"]
             if not seen <= of(answered, 0) <= seen + open_calls:
                 self.blame(
+                    "undone",
                     f"the counter says {of(answered, 0)} {answered}, the history {seen} and {open_calls} calls "
-                    "without an answer"
+                    "without an answer",
                 )
 
     def _unanswered_claims(self) -> list[Event]:
         told = {event.token for event in (*self.of_kind["granted"], *self.of_kind["nothing"])}
-        asked = {event.token: event for event in self.of_kind["claim"]}
+        # the last sending may ask for no more than what an earlier one took, to give it back
+        asked = {event.token: event for event in self.of_kind["claim"] if event.fence}
         return [event for token, event in asked.items() if token not in told]
 
 
@@ -440,4 +461,4 @@ def judge(events: Sequence[Event], after: After) -> Verdict:
     judge.judge_counters()
     if after.delay_ms is not None:
         judge.judge_hosts(after.delay_ms)
-    return Verdict(totals, len(judge.leases), dict(judge.causes), judge.violations)
+    return Verdict(totals, len(judge.leases), dict(judge.causes), judge.violations, dict(judge.kinds))

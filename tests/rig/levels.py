@@ -36,6 +36,7 @@ LEVELS: Mapping[str, Level] = {
     "server faults": Level(["test_server_faults.py"], ["redis-server"]),
     "power cuts": Level(["test_power_cuts.py"], ["gcc", "redis-server"]),
     "failovers": Level(["test_failovers.py"], ["redis-server"]),
+    "clusters": Level(["test_cluster_faults.py"], ["redis-server"]),
     "hosts": Level(["test_polite_walk.py"], ["redis-server"]),
     "clocks": Level(["test_clocks.py"], ["gcc", "redis-server"]),
     "hostile text": Level(["test_hostile_text.py"]),

@@ -31,24 +31,42 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import redis
 
 from tests.rig.history import After, Event, History, Totals, judge, read
 from tests.rig.invariants import check
-from timeoutq import Ack, AsyncQueue, Lease, LeaseLost, Politeness, Queue, Release, Task, TimeoutqError, Worker, scripts
+from timeoutq import (
+    Ack,
+    AsyncQueue,
+    Lease,
+    LeaseLost,
+    Politeness,
+    Queue,
+    Release,
+    Task,
+    TimeoutqError,
+    Unavailable,
+    Worker,
+    scripts,
+)
 from timeoutq.calls import Argument, Command
 from timeoutq.client import driving
 from timeoutq.embedded import EmbeddedServer
-from timeoutq.link import AsyncLink, Link
 from timeoutq.scripts import Script
+from timeoutq.sending import Alarm, Bell, Flow
+
+T = TypeVar("T")
 
 TICK = 10.0
 """Seconds between two lines of progress."""
 
 DELAY = 0.02
 """Seconds between two visits of a host."""
+
+LONG = 0.3
+"""A call that takes longer than this is written down, seconds."""
 
 SHARES = {"kill": 0.82, "stop": 0.12, "term": 0.06}
 """What a strike is, and how often."""
@@ -101,6 +119,8 @@ class Plan:
     bug: str = ""
     hosts: int = 0
     """How many hosts the tasks belong to, of each of which one is visited at a time; 0: the queue is not polite."""
+    durable: int = 0
+    """How many replicas must confirm what callers are told: the setting of the queue, which somebody else writes."""
 
     @property
     def politeness(self) -> Politeness | None:
@@ -156,6 +176,7 @@ class Tap:
 
     def __init__(self, plan: Plan, history: History, rng: random.Random) -> None:
         self.plan, self.history, self.rng = plan, history, rng
+        self._told: set[tuple[str, str]] = set()
 
     def pause(self) -> float:
         """Give the length of a yield point."""
@@ -185,6 +206,7 @@ class Tap:
     def heard(self, commands: Sequence[Command], replies: Sequence[Any], sent: int) -> None:
         """Write down what was answered."""
         at, pid, events = time.monotonic_ns(), os.getpid(), list[Event]()
+        confirmed = self._is_confirmed(commands, replies)
 
         def add(what: str, task: str, **fields: Any) -> None:
             events.append(Event(what, at, pid, task, sent=sent, **fields))
@@ -193,11 +215,13 @@ class Tap:
             verb, token, args = self._parse(command)
             if not verb or isinstance(reply, BaseException):
                 continue
-            if verb == "claim":
-                if len(reply) == 3:
-                    add("nothing", "", token=token)
-                    continue
+            if verb == "claim" and len(reply) == 3:
+                add("nothing", "", token=token)
+            elif (not confirmed and verb != "extend") or (verb == "claim" and int(args[0]) == 0):
+                continue  # nobody is told; what such a claim took is given back
+            elif verb == "claim":
                 now, deadline, fence, ids = reply[:4]
+                self._told.update((_text(id), token) for id in ids)
                 for i, id in enumerate(ids):
                     add("granted", _text(id), token=token, fence=int(fence) + i, deadline=deadline, now=now)
             elif verb in ("put", "schedule"):
@@ -211,12 +235,27 @@ class Tap:
             else:
                 leases, rest = _leases(args[BEFORE.get(verb, 0) :])
                 for (task, token), letter in zip(leases, reply.decode(), strict=True):
+                    if (task, token) not in self._told:
+                        continue  # it is given back, and nobody has heard of it
                     # a last release moves its task to failed: the lease is over, as with any release
                     add(ANSWERED[verb], task, token=token, answer="O" if letter == "f" else letter)
                     if verb == "ack" and letter in "OR":
                         for found in _found(rest):
                             add("put_answered", found, answer="A")
         self.history.note(*events)
+
+    def called(self, seconds: float, error: BaseException | None) -> None:
+        """Write down a call that took long, or ended in an error of the server."""
+        if seconds > LONG or isinstance(error, Unavailable):
+            what = "" if error is None else f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            self.history.say("call", answer=f"{seconds * 1000:.0f} {what}")
+
+    def _is_confirmed(self, commands: Sequence[Command], replies: Sequence[Any]) -> bool:
+        said = {str(command[0]): reply for command, reply in zip(commands, replies, strict=True)}
+        if "WAIT" in said:
+            return isinstance(said["WAIT"], int) and said["WAIT"] >= self.plan.durable
+        # a client that asks with this very call whether the queue is durable does not believe the reply yet
+        return "HMGET" not in said or not self.plan.durable
 
     def _parse(self, command: Command) -> tuple[str, str, Sequence[Argument]]:
         if command[0] != b"EVALSHA":
@@ -226,37 +265,74 @@ class Tap:
         return verb, _text(command[at]), command[at + 2 :]
 
 
-def tapped(tap: Tap) -> None:
-    """Have all links that this process will make go through the tap."""
-
-    class TappedLink(Link):
+def _tapped(kind: Any, tap: Tap) -> Any:
+    class Tapped(kind):  # type: ignore[misc]  # a class that is chosen while this runs
         def send(self, commands: Sequence[Command]) -> list[Any]:
             time.sleep(tap.pause())
             sent = tap.sent(commands)
             if tap.lost():
                 raise redis.ConnectionError("the storm lost the request")
-            replies = super().send(commands)
+            replies: list[Any] = super().send(commands)
             if tap.lost():
                 raise redis.TimeoutError("the storm lost the reply")
             tap.heard(commands, replies, sent)
             time.sleep(tap.pause())
             return replies
 
-    class TappedAsyncLink(AsyncLink):
+    return Tapped
+
+
+def _tapped_async(kind: Any, tap: Tap) -> Any:
+    class Tapped(kind):  # type: ignore[misc]  # a class that is chosen while this runs
         async def send(self, commands: Sequence[Command]) -> list[Any]:
             await asyncio.sleep(tap.pause())
             sent = tap.sent(commands)
             if tap.lost():
                 raise redis.ConnectionError("the storm lost the request")
-            replies = await super().send(commands)
+            replies: list[Any] = await super().send(commands)
             if tap.lost():
                 raise redis.TimeoutError("the storm lost the reply")
             tap.heard(commands, replies, sent)
             await asyncio.sleep(tap.pause())
             return replies
 
-    driving.Link = TappedLink  # type: ignore[attr-defined]  # this process makes its links by this name
-    driving.AsyncLink = TappedAsyncLink  # type: ignore[attr-defined]  # the same
+    return Tapped
+
+
+def _timed(flow: Flow[T], tap: Tap) -> Flow[T]:
+    # a call that is told to wait for tasks may wait for them
+    began, waited, result = time.monotonic(), 0.0, None
+    error: BaseException | None = None
+    try:
+        while True:
+            try:
+                step = flow.send(result)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # the flow's own type
+            asked = time.monotonic()
+            result = yield step
+            if isinstance(step, Bell | Alarm):
+                waited += time.monotonic() - asked
+    except TimeoutqError as met:
+        error = met
+        raise
+    finally:
+        tap.called(time.monotonic() - began - waited, error)
+
+
+def tapped(tap: Tap) -> None:
+    """Have all links that this process will make, and all its calls, go through the tap."""
+    made: Any = driving  # this process makes its links by these names
+    for name in ("Link", "ClusterLink"):
+        setattr(made, name, _tapped(getattr(made, name), tap))
+    for name in ("AsyncLink", "AsyncClusterLink"):
+        setattr(made, name, _tapped_async(getattr(made, name), tap))
+    for driver in (made.Driver, made.AsyncDriver):
+        driver.run = _with_timed(driver.run, tap)
+
+
+def _with_timed(run: Any, tap: Tap) -> Any:
+    return lambda queue, flow: run(queue, _timed(flow, tap))
 
 
 def break_script(bug: Bug) -> None:
@@ -287,23 +363,38 @@ class Life:
         self.history = History(Path(plan.folder) / "history")
         self.tap = Tap(plan, self.history, self.rng)
 
-    def live(self, kind: str) -> None:
-        """Be of this kind."""
+    def begin(self, kind: str) -> None:
+        """Write down all that this process says to the server from now on."""
         if self.plan.bug:
             break_script(BUGS[self.plan.bug])
         if kind == "calm":
             self.tap.plan = self.plan = replace(self.plan, yields=0.0, losses=0.0)
         tapped(self.tap)
         self.history.say("born", answer=kind)
+
+    def live(self, kind: str) -> None:
+        """Be of this kind."""
+        if kind == "command":
+            self._become_a_command()
+        self.begin(kind)
         lives: dict[str, Callable[[], None]] = {
-            "worker": lambda: self._work(self._handle, 6),
+            "worker": lambda: self._work(self.handle, 6),
             "threads": lambda: self._work(self._handle_in_thread, 4),
-            "calm": lambda: self._work(self._handle, 20, burst=True),
+            "calm": lambda: self._work(self.handle, 20, burst=True),
             "plain": self._plain,
             "plain-async": lambda: asyncio.run(self._plain_async()),
             "producer": self._produce,
         }
         lives[kind]()
+
+    def _become_a_command(self) -> NoReturn:
+        plan = self.plan
+        words = ("worker", plan.name, "tests.rig.storm_worker:handle", "--no-supervise", "--timeout", f"{plan.timeout}")
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "timeoutq", *words, "--concurrency", "4", "--url", plan.url],
+            {**os.environ, "STORM": json.dumps([asdict(plan), self.rng.getrandbits(32)])},
+        )
 
     def _work(self, handler: Callable[[Lease], Any], concurrency: int, *, burst: bool = False) -> None:
         async def main() -> None:
@@ -336,7 +427,8 @@ class Life:
         task = task if "://" in task else f"http://h{number % self.plan.hosts}.example/{task}"
         return Task(task, priority=self.rng.randint(-3, 3)) if self.rng.random() < 0.6 else task
 
-    async def _handle(self, lease: Lease) -> Ack | Release | None:
+    async def handle(self, lease: Lease) -> Ack | Release | None:
+        """Be the handler of a worker."""
         await asyncio.sleep(self.tap.pause())
         self._begin(lease)
         await asyncio.sleep(self.tap.pause())
@@ -387,7 +479,7 @@ class Life:
             with suppress(LeaseLost):
                 await queue.extend(lease)
         try:
-            ended = await self._handle(lease)
+            ended = await self.handle(lease)
         except ValueError as error:
             await queue.fail([lease], error)
             return False
@@ -537,12 +629,20 @@ class Report:
     causes: dict[str, int] = field(default_factory=dict[str, int])
     totals: Totals = field(default_factory=Totals)
     violations: list[str] = field(default_factory=list[str])
+    kinds: dict[str, int] = field(default_factory=dict[str, int])
+    """How many violations there are of each kind."""
+
+    def blame(self, kind: str, text: str) -> None:
+        """Add a violation."""
+        self.violations.append(text)
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
 
     def add(self, other: Report) -> None:
         """Add a round."""
         for name in ("seconds", "kills", "stops", "terms", "forks", "rounds", "tasks", "leases"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.causes = dict(Counter(self.causes) + Counter(other.causes))
+        self.kinds = dict(Counter(self.kinds) + Counter(other.kinds))
         self.totals += other.totals
         self.violations += other.violations
 
@@ -582,10 +682,10 @@ class Round:
         plan: Plan,
         seed: int,
         *,
-        workers: int,
+        kinds: Sequence[str],
         rate: float,
         shares: dict[str, float],
-        tick: Callable[[Report], object],
+        tick: Callable[[Report], object] = lambda _: None,
     ) -> None:
         self.nursery, self.plan, self.tick = nursery, plan, tick
         self.rng = random.Random(seed)
@@ -596,7 +696,7 @@ class Round:
         self.children: dict[int, _Child] = {}
         self._later: list[tuple[float, int, str, int]] = []
         self._numbers = count()
-        self._kinds = ["producer", *(KINDS[i % len(KINDS)] for i in range(workers))]
+        self._kinds = ["producer", *kinds]
 
     def run(self, enough: Callable[[Report], bool]) -> Report:
         """Strike until it is enough; then drain the queue and judge."""
@@ -605,19 +705,31 @@ class Round:
             rules = self.plan.politeness
             with Queue(self.plan.name, self.plan.url, max_crashes=100_000, politeness=rules) as queue:
                 queue.drained()
-            for kind in self._kinds:
-                self._fork(kind)
+            self.begin()
             self._storm(enough)
-            self._calm()
-            self._judge()
+            self.ask_to_end()
+            self.await_ends()
+            self.soothe()
+            self.drain(60)
+            self.judge(self.plan.url)
         finally:
-            for child in self.children.values():
-                self._signal(child, signal.SIGKILL)
-            for child in self.children.values():
-                self.nursery.wait(child.pid)
-            self.history.close()
+            self.close()
         self.report.seconds = time.monotonic() - began
         return self.report
+
+    def begin(self) -> None:
+        """Start the processes."""
+        for kind in self._kinds:
+            self._fork(kind)
+
+    def close(self) -> None:
+        """Kill the processes that are left."""
+        for child in self.children.values():
+            self._signal(child, signal.SIGKILL)
+        for child in self.children.values():
+            self.nursery.wait(child.pid)
+        self.children.clear()
+        self.history.close()
 
     def _fork(self, kind: str) -> None:
         pid = self.nursery.fork(self.plan, kind, self.rng.getrandbits(32))
@@ -637,7 +749,7 @@ class Round:
             now = time.monotonic()
             if now >= look_at:
                 look_at = now + 0.2
-                self._look()
+                self.look()
             if now >= tick_at:
                 tick_at = now + TICK
                 self.tick(self.report)
@@ -647,12 +759,13 @@ class Round:
             elif next_strike <= now:
                 # a machine that cannot keep up is not struck twice at once
                 next_strike = max(next_strike + self.rng.expovariate(self.rate), now - 0.5)
-                self._strike()
+                self.strike()
             else:
                 until = min(next_strike, look_at, self._later[0][0] if self._later else next_strike)
                 time.sleep(max(0.0, until - now))
 
-    def _strike(self) -> None:
+    def strike(self) -> None:
+        """Strike one of the processes."""
         (what,) = self.rng.choices(list(self.shares), list(self.shares.values()))
         victims = [child for child in self.children.values() if what == "kill" or not (child.stopped or child.ending)]
         if not victims:
@@ -695,14 +808,15 @@ class Round:
             self.history.say("term", pid)
             self._signal(child, signal.SIGTERM)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """See who has ended, and start another in its place."""
         for pid, code in self.nursery.ended():
             child = self.children.pop(pid)
             if not child.ending:
-                self.report.violations.append(f"{child.kind} {pid} ended by itself with {code}; {self._said()}")
+                self.report.blame("processes", f"{child.kind} {pid} ended by itself with {code}; {self._said()}")
                 self._fork(child.kind)
             elif code not in (0, -signal.SIGTERM):
-                self.report.violations.append(f"{child.kind} {pid} ended with {code} on SIGTERM; {self._said()}")
+                self.report.blame("processes", f"{child.kind} {pid} ended with {code} on SIGTERM; {self._said()}")
 
     def _said(self) -> str:
         log = self.folder / "log"
@@ -710,7 +824,8 @@ class Round:
 
     # ---- the calm after it
 
-    def _calm(self) -> None:
+    def ask_to_end(self) -> None:
+        """Ask all processes to end."""
         for child in self.children.values():
             if child.stopped:
                 self._signal(child, signal.SIGCONT)
@@ -718,40 +833,50 @@ class Round:
             child.stopped, child.ending = False, True
             self.history.say("term", child.pid)
             self._signal(child, signal.SIGTERM)
+
+    def await_ends(self) -> None:
+        """Wait until all have ended."""
         self._await_ends("asked to end with SIGTERM", 40)
+
+    def soothe(self) -> None:
+        """Start two workers that do what is left, and end then."""
         for _ in range(2):
             self._fork("calm")
         for child in self.children.values():
             child.ending = True
-        before, acked = -1, self._acked()
+
+    def drain(self, patience: float) -> None:
+        """Wait until they have ended; for `patience` seconds at most without an ack."""
+        before, acked = -1, self.acked()
         while self.children and acked > before:
             # on a slow machine they have longer, as long as they get on
-            self._watch(60)
-            before, acked = acked, self._acked()
-        self._await_ends("to drain the queue", 0)
+            self._watch(patience)
+            before, acked = acked, self.acked()
+        self._await_ends(f"to drain the queue, has acked nothing for {patience:g} s", 0)
 
-    def _acked(self) -> int:
+    def acked(self) -> int:
+        """Say how many tasks were acked."""
         with Queue(self.plan.name, self.plan.url, deadline=60) as queue:
             return queue.stats().counters.get("acked", 0)
 
     def _watch(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while self.children and time.monotonic() < until:
-            self._look()
+            self.look()
             time.sleep(0.02)
 
     def _await_ends(self, what: str, seconds: float) -> None:
         self._watch(seconds)
         for child in list(self.children.values()):
-            how = f"still runs after {seconds:g} s" if seconds else "still runs, and has acked nothing for 60 s"
-            self.report.violations.append(f"{child.kind} {child.pid}, {what}, {how}")
+            self.report.blame("undrained", f"{child.kind} {child.pid}, {what}, still runs after {seconds:g} s")
             self._signal(child, signal.SIGKILL)
             self.nursery.wait(child.pid)
             del self.children[child.pid]
 
-    def _judge(self) -> None:
+    def judge(self, node: str) -> None:
+        """Judge the history, and what the queue holds now, on the server at the URL `node`; then purge the queue."""
         report, plan = self.report, self.plan
-        with redis.Redis.from_url(plan.url) as raw, Queue(plan.name, plan.url) as queue:
+        with redis.Redis.from_url(node) as raw, Queue(plan.name, plan.url) as queue:
             of = queue.operations.key
             reply: Any = raw.smembers(of("done"))
             done = frozenset(task.decode() for task in reply)
@@ -767,17 +892,18 @@ class Round:
             delay_ms = round(DELAY * 1000) if plan.hosts else None
             after = After(done, frozenset(others), dict(queue.stats().counters), delay_ms)
             try:
-                check(plan.url, plan.name)
+                check(node, plan.name)
             except AssertionError as error:
-                report.violations.append(str(error))
+                report.blame("invariants", str(error))
             queue.purge()
             left = list(raw.scan_iter(of("*"), count=1000))
             if left:
-                report.violations.append(f"I10: a purge left {left[:5]}")
+                report.blame("invariants", f"I10: a purge left {left[:5]}")
         verdict = judge(read(self.folder / "history"), after)
         report.totals, report.causes, report.leases = verdict.totals, dict(verdict.causes), verdict.leases
         report.tasks = len(done)
         report.violations += verdict.violations
+        report.kinds = dict(Counter(report.kinds) + Counter(verdict.kinds))
 
 
 def storm(
@@ -830,7 +956,8 @@ def storm(
                 progress(report, now)
 
             shares = STOPS if stops else SHARES
-            one = Round(nursery, plan, rng.getrandbits(32), workers=workers, rate=rate, shares=shares, tick=tick)
+            kinds = [KINDS[i % len(KINDS)] for i in range(workers)]
+            one = Round(nursery, plan, rng.getrandbits(32), kinds=kinds, rate=rate, shares=shares, tick=tick)
             report.add(one.run(enough))
             progress(report, None)
             if (report.kills >= kills) if until is None else (until - time.monotonic() < 1):

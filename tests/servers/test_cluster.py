@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,8 +13,11 @@ from typing import Any
 import pytest
 
 from tests.rig.faces import Blocking
+from tests.rig.invariants import check
 from tests.rig.nodes import QUICK, Cluster
+from tests.rig.replication import Load
 from tests.rig.servers import valkey
+from tests.rig.waiting import wait_until
 from timeoutq import Queue, directory
 from timeoutq.cluster import slot_of
 from timeoutq.embedded import EmbeddedServer
@@ -65,10 +69,11 @@ def test_a_task_goes_its_way(queue: Any) -> None:
 
 def test_the_url_of_one_node_is_enough(cluster: Cluster, name: str) -> None:
     for node in cluster.nodes:
-        with Queue(name, f"redis+cluster://{node.place}") as queue:
-            queue.put(node.place)
-    assert queue.stats().todos == 6
-    queue.purge()
+        with Queue(name, f"redis+cluster://{node.place}") as one:
+            one.put(node.place)
+    with Queue(name, cluster.url) as queue:
+        assert queue.stats().todos == 6
+        queue.purge()
 
 
 def test_each_queue_is_where_its_slot_is(cluster: Cluster) -> None:
@@ -113,6 +118,34 @@ def test_calls_wait_while_the_slot_moves_key_by_key_and_lose_nothing(cluster: Cl
     assert queue.ack(held).ok == 5
     assert queue.stats().known == 20 + len(accepted)
     assert all(state is not None for state in queue.states(accepted))
+
+
+@pytest.mark.parametrize("way", ["key by key", "whole"])
+def test_a_queue_moves_under_load_and_loses_nothing_and_does_nothing_twice(
+    cluster: Cluster, name: str, way: str
+) -> None:
+    with Load(name, cluster.url) as load, Queue(name, cluster.url) as queue:
+
+        def get_on() -> None:
+            since = time.monotonic()
+            wait_until(lambda: load.errors or (load.confirmed(since) > 10 and load.acked(since) > 10), 30)
+
+        get_on()
+        slot, there = slot_of(name), another(cluster, queue)
+        if way == "whole":
+            cluster.move(range(slot, slot + 1), there)
+        else:
+            cluster.move_by_keys(slot, there)
+        get_on()
+        load.drain()
+        assert load.errors == []
+        assert place(cluster, queue) is there
+        accepted = [task for put in (*load.durable, *load.plain) if not put.error for task in put.tasks]
+        assert set(queue.states(accepted)) == {"done"}
+        again = sum(n - 1 for n in Counter(held.lease.task for held in load.held).values())
+        assert again <= queue.stats().counters.get("expired", 0)
+        check(there.url, name)
+        queue.purge()
 
 
 def test_a_replica_that_takes_over_in_order_is_found_at_once(cluster: Cluster, queue: Any) -> None:

@@ -384,6 +384,39 @@ def test_a_stop_explains_a_lost_lease_when_it_fell_into_it(
     assert (story.verdict().violations == []) is good
 
 
+@pytest.mark.parametrize(
+    ("fault", "whole", "good"), [(50, 90, False), (50, 400, True), (1090, 1500, True), (1150, 1500, False)]
+)
+def test_a_fault_of_the_server_explains_a_lost_lease_when_it_fell_into_it(
+    story: Story, fault: int, whole: int, good: bool
+) -> None:
+    killed_while_it_works(story, again_at=1100)
+    story.events = [event for event in story.events if event.what != "kill"]
+    for at in range(120, 1200, 50):
+        story.note("nothing", at, 10)
+    story.note("fault", fault, 0)
+    story.note("whole", whole, 0)
+    verdict = story.verdict()
+    assert (verdict.kinds == {}) is good
+    assert verdict.causes == ({"fault": 1} if good else {})
+
+
+def test_a_fault_makes_no_two_leases_right(story: Story) -> None:
+    killed_while_it_works(story, again_at=1099)
+    story.note("fault", 50, 0)
+    assert story.verdict().kinds == {"overlap": 1}
+
+
+def test_tasks_of_a_claim_that_nobody_was_told_of_are_given_back(story: Story) -> None:
+    story.put(0, "t")
+    story.note("claim", 100, 10, token="a", fence=5)
+    story.note("claim", 200, 10, token="a", fence=0)  # what it took is asked for once more
+    story.note("release", 210, 10, "t", "a")
+    story.counters.update(claimed=1, released=1)
+    story.whole(300, 11, "t", "b")
+    assert story.verdict().violations == []
+
+
 def test_a_lease_runs_since_its_claim_was_first_sent(story: Story) -> None:
     """The reply was lost in a stop; the one to the second sending tells a deadline that is near."""
     story.put(0, "t")

@@ -1,0 +1,507 @@
+"""Queues on a real cluster under load, with faults in turn, and a verdict on what was promised. By hand:
+
+    python -m tests.rig.cluster --faults manual,kill,move --for 5m --durable 1 [--lag 0.3]
+
+`tests/breaking/alone/test_cluster_faults.py` runs short ones. The load of each queue is that of a storm: a producer,
+workers and bare clients in processes of their own, of which some are killed; `history.py` judges what they wrote down.
+The faults are: `manual`, a replica takes over in order; `kill`, a primary is killed with -9, a replica takes over, and
+the old primary comes back as an empty replica; `move`, the slot of a queue moves to another primary, key by key and
+whole in turn. With `--lag`, the replica has missed the last moments of the primary that is killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from itertools import count, cycle
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import redis
+
+from tests.rig.history import Event, read
+from tests.rig.nodes import QUICK, Cluster
+from tests.rig.servers import REDIS, valkey
+from tests.rig.storm import BUGS, TICK, Nursery, Plan, Report, Round, seconds_of
+from timeoutq import Queue, Unavailable
+from timeoutq.cluster import slot_of
+from timeoutq.embedded_cluster import ClusterNode
+
+KINDS = ("worker", "plain", "plain-async", "command", "threads", "plain-async", "worker", "plain", "command")
+"""Who works on the queues: three on the first, the next three on the second, and so on."""
+
+STRIKES = 0.05
+"""How often a process of a queue is killed, a second."""
+
+GAP = (0.5, 2.0)
+"""How long the cluster is left alone between two faults, seconds."""
+
+MOST_LAG = 0.8
+"""More than this, and the other nodes would take the replica for gone, too."""
+
+UNDONE = frozenset({"lost", "twice", "overlap", "uncaused", "stale", "unasked", "undone"})
+"""What a failover may do to a queue that is not durable."""
+
+SHOWN = {
+    "lost": "lost", "twice": "twice", "overlap": "overlaps", "uncaused": "handed out without a cause",
+    "fence": "repeated or shrunken fences",
+}  # fmt: skip
+"""The violations that stand in the table also when there are none, and their names there."""
+
+LATE = 2.0
+"""How much longer than its deadline a call may take on a busy machine, seconds."""
+
+DEADLINE = 5.0
+"""How long a call may take, seconds: the default, which all clients use."""
+
+
+class Ward:
+    """The children of one queue, in a nursery that several queues share."""
+
+    def __init__(self, nursery: Nursery, ended: dict[int, int]) -> None:
+        """Use the nursery; `ended` is shared by all its wards."""
+        self._nursery, self._ended = nursery, ended
+        self._mine: set[int] = set()
+
+    def fork(self, plan: Plan, kind: str, seed: int) -> int:
+        """Start a process, as `Nursery.fork` does."""
+        pid = self._nursery.fork(plan, kind, seed)
+        self._mine.add(pid)
+        return pid
+
+    def wait(self, pid: int) -> int:
+        """Wait for one that was killed; give its exit code."""
+        self._mine.discard(pid)
+        return self._ended.pop(pid) if pid in self._ended else self._nursery.wait(pid)
+
+    def ended(self) -> list[tuple[int, int]]:
+        """Tell who of this queue has ended since it was asked last."""
+        self._ended.update(self._nursery.ended())
+        gone = [(pid, self._ended.pop(pid)) for pid in self._mine & self._ended.keys()]
+        self._mine.difference_update(pid for pid, _ in gone)
+        return gone
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a trial is to be."""
+
+    faults: Sequence[str] = ("manual", "kill", "move")
+    seconds: float = 60.0
+    once: bool = False
+    """Whether it is over when each fault was done once."""
+    durable: int = 0
+    lag: float = 0.0
+    queues: int = 6
+    lease: float = 2.0
+    server: str = "valkey"
+    seed: int = 1
+    bug: str = ""
+    """A mistake of `storm.py` in a script of the workers and clients."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """A fault that was done, and when the cluster was whole again; CLOCK_MONOTONIC, ns."""
+
+    kind: str
+    at: int
+    whole: int = 0
+
+
+class Faults:
+    """Does faults to a cluster, and waits until the cluster is whole again."""
+
+    def __init__(self, cluster: Cluster, wanted: Wanted, rng: random.Random) -> None:
+        """Take the kinds of faults in turn."""
+        self.cluster, self._lag, self._rng = cluster, wanted.lag, rng
+        # Redis 7 moves slots key by key only
+        moves = ["move by keys", "move whole"] if wanted.server == "valkey" else ["move by keys"]
+        self.kinds = [kind for each in wanted.faults for kind in (moves if each == "move" else [each])]
+        self._turn = cycle(self.kinds)
+        self.done: list[Fault] = []
+
+    def do_next(self, rounds: Mapping[str, Round]) -> None:
+        """Do the next fault, and write it into the histories of the queues that it may disturb."""
+        kind, name = next(self._turn), self._rng.choice(list(rounds))
+        fault = Fault(kind, time.monotonic_ns())
+        self.done.append(fault)
+        home = self.cluster.primary_of(slot_of(name))
+        (replica, *_) = self.cluster.replicas_of(home)
+        disturbed = list(rounds)  # a cluster that lacks a primary refuses all commands
+        if kind == "manual":
+            disturbed = [each for each in rounds if self.cluster.primary_of(slot_of(each)) is home]
+        elif kind != "kill":
+            disturbed = [name]
+        for each in disturbed:
+            rounds[each].history.say("fault")
+        if kind == "manual":
+            self.cluster.fail_over(replica)
+        elif kind == "kill":
+            self._kill(home, replica)
+        else:
+            self._move(name, home, whole=kind == "move whole")
+        fault.whole = time.monotonic_ns()
+        for each in disturbed:
+            rounds[each].history.say("whole")
+
+    def _move(self, name: str, home: ClusterNode, *, whole: bool) -> None:
+        slot = slot_of(name)
+        target = self._rng.choice([node for node in self.cluster.primary_nodes() if node is not home])
+        if whole:
+            self.cluster.move(range(slot, slot + 1), target)
+        else:
+            self.cluster.move_by_keys(slot, target)
+
+    def _kill(self, home: ClusterNode, replica: ClusterNode) -> None:
+        if self._lag:
+            # what is on its way to a replica that is only stopped waits for it in the kernel, and would not be lost:
+            # so the connection is cut, and the replica cannot make another one
+            os.kill(replica.pid or 0, signal.SIGSTOP)
+            try:
+                self.cluster.say(home, "CLIENT", "KILL", "TYPE", "replica")
+                time.sleep(self._lag)
+                home.kill()
+            finally:
+                os.kill(replica.pid or 0, signal.SIGCONT)
+        else:
+            home.kill()
+        self.cluster.succeeded(replica)
+        self.cluster.revive(home)
+
+
+@dataclass(slots=True)
+class Row:
+    """What came of one kind of fault, from each such fault until the next fault."""
+
+    events: int = 0
+    accepted: int = 0
+    """Tasks that were put, and confirmed to whoever put them."""
+    refused: int = 0
+    """Calls that ended in an error of the server."""
+    longest_call: float = 0.0
+    """Seconds."""
+    whole_after: float = 0.0
+    """The longest time until the cluster was whole again, seconds."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a trial did and what came of it."""
+
+    wanted: Wanted
+    total: Report
+    rows: dict[str, Row] = field(default_factory=dict[str, Row])
+    errors: dict[str, int] = field(default_factory=dict[str, int])
+    """Errors in which calls ended."""
+    drained_after: float = 0.0
+    """Seconds from the end of the load until all queues were drained."""
+    folder: str = ""
+    """Where histories and logs are, if they were kept."""
+
+    @property
+    def broken(self) -> dict[str, int]:
+        """Promises that were broken, and how often."""
+        excused = frozenset[str]() if self.wanted.durable else UNDONE
+        return {kind: number for kind, number in self.total.kinds.items() if kind not in excused}
+
+    @property
+    def losses(self) -> int:
+        """What was undone: tasks that were lost or done twice."""
+        return sum(self.total.kinds.get(kind, 0) for kind in ("lost", "twice", "overlap"))
+
+    def words(self) -> dict[str, Any]:
+        """Show it to programs."""
+        total = self.total
+        return {
+            **asdict(self.wanted), "faults": {name: asdict(row) for name, row in self.rows.items()},
+            "totals": total.totals.words(), "leases": total.leases, "kills": total.kills, "causes": total.causes,
+            "kinds": total.kinds, "broken": self.broken, "errors": self.errors, "drained_after": self.drained_after,
+            "folder": self.folder, "violations": total.violations[:200],
+        }  # fmt: skip
+
+    def table(self) -> str:
+        """Show it to people."""
+        total, kinds = self.total, self.total.kinds
+        causes = ", ".join(f"{number:,} {cause}" for cause, number in sorted(total.causes.items()))
+        errors = ", ".join(f"{number:,} {name}" for name, number in sorted(self.errors.items()))
+        lines = [
+            f"{'fault':>14} {'events':>7} {'accepted':>9} {'refused':>8} {'longest call':>13} {'whole after':>12}",
+            *(
+                f"{name:>14} {row.events:>7} {row.accepted:>9,} {row.refused:>8,} {row.longest_call:>11.1f} s "
+                f"{row.whole_after:>10.1f} s"
+                for name, row in self.rows.items()
+            ),
+            f"durable {self.wanted.durable}, lag {self.wanted.lag:g} s, seed {self.wanted.seed}",
+            f"{total.leases:,} leases, {total.kills:,} processes killed; handed out again: {causes or 'none'}",
+            f"calls that ended in an error: {errors or 'none'}; drained {self.drained_after:.1f} s after the load",
+            f"accepted {total.totals.acknowledged:,}; "
+            + ", ".join(f"{name} {kinds.get(kind, 0):,}" for kind, name in SHOWN.items()),
+            *(f"  {text}" for text in total.violations[:20]),
+        ]
+        if self.broken:
+            lines.append(f"BROKEN: {self.broken}; histories and logs: {self.folder}")
+        return "\n".join(lines)
+
+
+class Trial:
+    """The queues, their processes, the faults and the verdict."""
+
+    def __init__(
+        self, wanted: Wanted, cluster: Cluster, nursery: Nursery, folder: Path, say: Callable[[str], object]
+    ) -> None:
+        """Prepare, on a cluster that runs and a nursery that was forked before that."""
+        self.wanted, self.cluster, self.folder, self.say = wanted, cluster, folder, say
+        self.rng = random.Random(wanted.seed)
+        self.faults = Faults(cluster, wanted, self.rng)
+        self.outcome = Outcome(wanted, Report(wanted.seed))
+        ended: dict[int, int] = {}
+        self.rounds: dict[str, Round] = {}
+        self.queues: dict[str, Queue] = {}
+        for number, name in enumerate(self._names()):
+            place = folder / name
+            place.mkdir()
+            plan = Plan(
+                cluster.url,
+                name,
+                str(place),
+                wanted.lease,
+                yields=0.03,
+                losses=0.0,
+                ready=60,
+                bug=wanted.bug,
+                durable=wanted.durable,
+            )
+            kinds = [KINDS[(3 * number + i) % len(KINDS)] for i in range(3)]
+            ward: Any = Ward(nursery, ended)
+            self.rounds[name] = Round(
+                ward, plan, self.rng.getrandbits(32), kinds=kinds, rate=STRIKES, shares={"kill": 1.0}
+            )
+            self.queues[name] = Queue(name, cluster.url, max_crashes=100_000, durable=wanted.durable)
+
+    def _names(self) -> list[str]:
+        # each primary has as many as the others
+        found: defaultdict[int | None, list[str]] = defaultdict(list)
+        wanted, primaries = self.wanted.queues, len(self.cluster.primary_nodes())
+        for number in count(1):
+            name = f"crawl-{number}"
+            mine = found[self.cluster.primary_of(slot_of(name)).port]
+            if len(mine) < -(-wanted // primaries):
+                mine.append(name)
+            if sum(map(len, found.values())) >= wanted:
+                break
+        return [name for names in found.values() for name in names][:wanted]
+
+    def run(self) -> Outcome:
+        """Put load on the queues, do faults, let the queues drain, and judge."""
+        began = time.monotonic()
+        try:
+            for name, one in self.rounds.items():
+                self.queues[name].drained()
+                one.begin()
+            self._disturb(began + self.wanted.seconds)
+            self._drain()
+            self._judge()
+        finally:
+            for one in self.rounds.values():
+                one.close()
+            for queue in self.queues.values():
+                queue.close()
+        self.outcome.total.seconds = time.monotonic() - began
+        return self.outcome
+
+    # ---- faults
+
+    def _disturb(self, until: float) -> None:
+        self._tick_at = self._strike_at = time.monotonic()
+        goes_on = self._go_on(GAP[1])
+        while goes_on and (
+            len(self.faults.done) < len(self.faults.kinds) if self.wanted.once else time.monotonic() < until
+        ):
+            try:
+                self.faults.do_next(self.rounds)
+            except (AssertionError, Unavailable, redis.RedisError) as error:
+                kind = self.faults.done[-1].kind
+                self.outcome.total.blame("stuck", f"after the fault {kind!r} the cluster is not whole again: {error!r}")
+                return
+            goes_on = self._go_on(self.rng.uniform(*GAP))
+
+    def _go_on(self, least: float) -> bool:
+        """Watch the processes for a while, until each queue has got on; say whether they all did."""
+        began, waiting = time.monotonic(), {name: self._acked(name) for name in self.rounds}
+        patience = DEADLINE + 3 * self.wanted.lease
+        while waiting or time.monotonic() < began + least:
+            for name, one in self.rounds.items():
+                one.look()
+                if name in waiting and self._acked(name) > waiting[name]:
+                    del waiting[name]
+            if time.monotonic() > began + patience and waiting:
+                for name in waiting:
+                    self.rounds[name].report.blame(
+                        "stuck", f"{name}: nothing was acked for {patience:g} s after a fault"
+                    )
+                return False
+            self._strike_and_tell()
+            time.sleep(0.1)
+        return True
+
+    def _acked(self, name: str) -> int:
+        return self.queues[name].stats().counters.get("acked", 0)
+
+    def _strike_and_tell(self) -> None:
+        now = time.monotonic()
+        if now >= self._strike_at:
+            self.rng.choice(list(self.rounds.values())).strike()
+            self._strike_at = now + self.rng.expovariate(STRIKES * len(self.rounds))
+        if now >= self._tick_at:
+            self._tick_at = now + TICK
+            acked = sum(self._acked(name) for name in self.rounds)
+            kinds = Counter(fault.kind for fault in self.faults.done)
+            faults = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
+            self.say(f"{acked:,} tasks are done; faults: {faults or 'none yet'}")
+
+    # ---- the verdict
+
+    def _drain(self) -> None:
+        self.say("the load ends")
+        began = time.monotonic()
+        for step in (Round.ask_to_end, Round.await_ends, Round.soothe):
+            for one in self.rounds.values():
+                step(one)
+        for one in self.rounds.values():
+            # what a bare client held comes back after its lease, which is twice that of a worker
+            one.drain(2 * self.wanted.lease + 3.0)
+        self.outcome.drained_after = time.monotonic() - began
+
+    def _judge(self) -> None:
+        total = self.outcome.total
+        for name, one in self.rounds.items():
+            one.judge(self.cluster.primary_of(slot_of(name)).url)
+            one.report.violations[:] = [f"{name}: {text}" for text in one.report.violations]
+            total.add(one.report)
+            self._count(read(Path(one.plan.folder) / "history"))
+        for row in self.outcome.rows.values():
+            if row.longest_call > DEADLINE + LATE:
+                total.blame("slow", f"a call took {row.longest_call:.1f} s, its deadline was {DEADLINE:g} s")
+
+    def _count(self, events: Sequence[Event]) -> None:
+        rows, done = self.outcome.rows, self.faults.done
+        if not rows:
+            rows["none"] = Row()
+            for fault in done:
+                row = rows.setdefault(fault.kind, Row())
+                row.events += 1
+                if fault.whole:
+                    row.whole_after = max(row.whole_after, (fault.whole - fault.at) / 1e9)
+        upcoming = [(fault.at, rows[fault.kind]) for fault in reversed(done)]
+        row, errors = rows["none"], Counter(self.outcome.errors)
+        told: set[str] = set()
+        for event in events:
+            while upcoming and upcoming[-1][0] <= event.at:
+                row = upcoming.pop()[1]
+            if event.what == "put_answered" and event.task not in told:
+                told.add(event.task)
+                row.accepted += 1
+            elif event.what == "call":
+                milliseconds, error = event.answer.split(" ", 1)
+                row.longest_call = max(row.longest_call, int(milliseconds) / 1000)
+                row.refused += bool(error)
+                errors[error.partition(":")[0]] += bool(error)
+        self.outcome.errors = {name: number for name, number in errors.items() if number}
+
+
+def trial(wanted: Wanted, folder: Path | None = None, say: Callable[[str], object] = lambda _: None) -> Outcome:
+    """Start a cluster, and try it. This process forks, so it must have no thread and no connection.
+
+    Histories and logs stay in `folder`; without one, they are kept only if a promise was broken.
+    """
+    with ExitStack() as stack:
+        nursery = Nursery()
+        stack.callback(nursery.close)
+        signal.signal(signal.SIGTERM, _interrupted)  # so that what was started ends; the children do not inherit this
+        home = folder or Path(tempfile.mkdtemp(prefix="timeoutq-cluster-"))
+        home.mkdir(parents=True, exist_ok=True)
+        binary = valkey() if wanted.server == "valkey" else REDIS
+        assert binary, "no redis-server on this machine: apt-get install redis-server"
+        cluster = stack.enter_context(Cluster(3, 3, node_timeout_ms=QUICK, binary=binary))
+        outcome = Trial(wanted, cluster, nursery, home, say).run()
+        if folder is None and not outcome.broken:
+            shutil.rmtree(home)
+        else:
+            outcome.folder = str(home)
+            (home / "violations").write_text("\n".join([*outcome.total.violations, ""]), "utf-8")
+    return outcome
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Try a cluster from a terminal."""
+    parser = argparse.ArgumentParser(prog="python -m tests.rig.cluster", description=__doc__)
+    parser.add_argument("--faults", default="manual,kill,move", help="of manual, kill and move, with commas")
+    parser.add_argument("--for", dest="seconds", type=seconds_of, default=60.0, help="how long: 30s, 10m, 8h")
+    parser.add_argument("--once", action="store_true", help="end when each fault was done once")
+    parser.add_argument("--durable", type=int, default=0, metavar="N", help="how many replicas must confirm")
+    parser.add_argument("--lag", type=float, default=0.0, metavar="S", help="a replica missed the last S seconds")
+    parser.add_argument("--queues", type=int, default=6, metavar="N")
+    parser.add_argument("--lease", type=float, default=2.0, help="the length of a worker's lease, seconds")
+    parser.add_argument("--server", choices=("valkey", "redis"), default="valkey")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--bug", choices=sorted(BUGS), default="", help="a mistake that has to be found")
+    parser.add_argument("--expect-losses", action="store_true", help="end with 1 if nothing was lost or done twice")
+    parser.add_argument("--folder", type=Path, help="keep histories and logs here, whatever the verdict is")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(words)
+    faults = tuple(given.faults.split(","))
+    if set(faults) - {"manual", "kill", "move"}:
+        parser.error("--faults takes manual, kill and move")
+    if not 0 <= given.lag <= MOST_LAG:
+        parser.error(f"--lag is {MOST_LAG:g} s at most: the nodes must not take the replica for gone")
+    if given.lag and "kill" not in faults:
+        parser.error("--lag is for --faults kill")
+    seed = secrets.randbits(32) if given.seed is None else given.seed
+    wanted = Wanted(
+        faults,
+        given.seconds,
+        given.once,
+        given.durable,
+        given.lag,
+        given.queues,
+        given.lease,
+        given.server,
+        seed,
+        given.bug,
+    )
+    try:
+        outcome = trial(wanted, given.folder, _say)
+    except KeyboardInterrupt:
+        return 130
+    sys.stdout.write((json.dumps(outcome.words()) if given.json else outcome.table()) + "\n")
+    if given.expect_losses and not outcome.losses:
+        _say("nothing was lost, and nothing done twice")
+        return 1
+    return 1 if outcome.broken else 0
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
