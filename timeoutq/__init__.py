@@ -21,7 +21,7 @@ The map of the house: its modules in reading order, which is the order in which 
 begins with what it is for.
 
     words        errors exit_codes model standing arguments text telling retry tracebacks durations
-    a verb       scripts calls replies operations rights
+    a verb       scripts calls replies operations confirming rights
     the server   address troubles deadlines patience names connection link cluster embedded
                  embedded_cluster
     a call       sending flows reads methods repairs why rooms hosts heartbeat keeper client directory

@@ -427,6 +427,10 @@ MOST_KEPT = 10**15
 """More done tasks than any server holds; a count of them is below."""
 
 
+MOST_REPLICAS = 100
+"""The most replicas that must confirm a call."""
+
+
 def keep_done(value: object) -> bytes:
     """Give the wire form of keep_done: "forever", 0 (not at all), a count, or a timedelta."""
     if is_word(value, "forever"):
@@ -447,9 +451,15 @@ def politeness(value: object) -> bytes:
     return b"%d %d" % (delay_ms(value.delay, "delay"), count(value.per_host, "per_host", high=10_000))
 
 
+def replicas(durable: object) -> int:
+    """Give how many replicas must confirm; 0 is none."""
+    return count(durable, "durable", low=0, high=MOST_REPLICAS)
+
+
 _SETTINGS: Mapping[str, Callable[[object], bytes]] = {
     "keep_done": keep_done,
     "max_crashes": lambda value: b"%d" % count(value, "max_crashes"),
+    "durable": lambda value: b"%d" % replicas(value),
     "politeness": politeness,
 }
 

@@ -81,10 +81,14 @@ class ReadOnly(Unavailable):
 
 
 class NotReplicated(Unavailable):
-    """The tasks are in the queue, but fewer replicas than asked for have confirmed it: put them again.
+    """What was asked for is done, but fewer replicas than asked for have confirmed it: make the same call again.
 
-    Until then a failover may lose them. Putting them again adds nothing twice.
+    Until then a failover may undo it. The same call again does nothing twice. Tasks that a claim took have been given
+    back. A setting `durable` for which the server has too few replicas is not written at all. `verb` is what was done:
+    `put`, `claim`, `ack`, and so on; it is empty for a setting.
     """
+
+    verb = ""
 
 
 class AccessDenied(TimeoutqError):

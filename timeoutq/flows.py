@@ -11,17 +11,21 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
-from timeoutq import replies, telling
+from timeoutq import confirming, replies, telling
 from timeoutq.arguments import TaskList
 from timeoutq.calls import BATCH, Call, fitting
+from timeoutq.confirming import UNCONFIRMED
+from timeoutq.deadlines import ATTEMPT
 from timeoutq.errors import (
     AccessDenied,
     InvalidInput,
     LeaseLost,
     NotRedis,
+    NotReplicated,
     SchemaMismatch,
     TimeoutqError,
     UnsafeServer,
@@ -40,6 +44,8 @@ from timeoutq.sending import (
     a_moment,
     answer,
     answers,
+    ask,
+    count_replicas,
     prove,
     settle,
     tell_time,
@@ -50,16 +56,17 @@ log = logging.getLogger(__name__)
 
 
 def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
-    """Meet the server: refuse one that evicts, learn its time, write the settings that the caller gave."""
-    began = time.monotonic()
-    while isinstance(reply := (yield Send([("TIME",), ("INFO", "memory")], talk.at)), BaseException):
+    """Meet the server: refuse one that evicts, learn its time, read and write settings of the queue."""
+    began, asked = time.monotonic(), [("TIME",), ("INFO", "memory"), confirming.look(talk.operations)]
+    while isinstance(reply := (yield Send(asked, talk.at)), BaseException):
         # a server that does not answer cannot be checked: the next call checks it
         if is_hopeless(reply) or time.monotonic() - began > talk.deadline * LAST_START:
             raise talk.server.explain(reply)
         yield a_moment()
     if isinstance(reply, list):
-        moment, memory = cast("Any", reply)
+        moment, memory, kept = cast("Any", reply)
         tell_time(talk, moment, began)
+        talk.durable.read(kept, time.monotonic())
         policy = eviction_policy(memory)
         if policy not in (None, "noeviction") and not allow_eviction:
             raise UnsafeServer(
@@ -67,15 +74,38 @@ def opening(talk: Talk, settings: Mapping[str, bytes], allow_eviction: bool) -> 
                 "'CONFIG SET maxmemory-policy noeviction' (and put it into its configuration), "
                 "or pass allow_eviction=True to accept the loss"
             )
-    if settings:
-        yield from configure(talk, settings)
+    # a queue that is durable already is opened also while its replicas are away
+    new = {name: value for name, value in settings.items() if name != "durable" or int(value) != talk.durable.replicas}
+    if new:
+        yield from configure(talk, new)
 
 
 def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
-    """Write settings; when the politeness has changed, adapt the tasks that are in the queue."""
-    changed = yield from answer(talk, talk.operations.configure(settings))
+    """Write settings; when the politeness has changed, adapt the tasks that are in the queue.
+
+    Raises `NotReplicated`, before anything is written, if `durable` asks for more replicas than there are.
+    """
+    wanted = int(settings.get("durable", 0))
+    if wanted:
+        yield from _find_replicas(talk, wanted)
+    changed = yield from answer(talk, talk.operations.configure(settings), wanted)
+    if "durable" in settings:
+        talk.durable.learn(wanted, time.monotonic())
     if changed == 2:
         yield from convert(talk)
+
+
+def _find_replicas(talk: Talk, wanted: int) -> Flow[None]:
+    name, url = talk.operations.name, talk.server.url
+    connected = yield from count_replicas(talk)
+    if connected is not None and connected < wanted:
+        found = confirming.too_few(connected, name)
+    else:
+        (confirmed,) = yield from ask(talk, [("WAIT", wanted, max(1, int(talk.deadline * ATTEMPT * 800)))])
+        if confirmed >= wanted:
+            return
+        found = f"{confirming.told(confirmed, wanted)}: is a replica far behind, or is it still being filled?"
+    raise NotReplicated(f"queue {name} cannot be durable={wanted} on {url}, and nothing was written: {found}")
 
 
 CONVERTS = 20
@@ -155,8 +185,14 @@ def claim(
         yield from prove(talk)  # before there is a token: until then, nothing can have been claimed
     ops, until = talk.operations, time.monotonic() + wait
     while True:
-        asked = time.monotonic()
-        found: Claimed = yield from answer(talk, ops.claim(nonce(), n, timeout_ms, max_runtime_ms))
+        asked, call = time.monotonic(), ops.claim(nonce(), n, timeout_ms, max_runtime_ms)
+        try:
+            found: Claimed = yield from answer(talk, call)
+        except NotReplicated:
+            again = ops.claim(call.id, 0, timeout_ms, max_runtime_ms)
+            with suppress(TimeoutqError):  # leases that cannot be given back run out by themselves
+                yield from give_back(talk, again, int((time.monotonic() - asked) * 1000) + 1)
+            raise
         talk.clock.seen(found.now_ms, asked)
         found = yield from whole(talk, found)
         if found.leases:
@@ -235,7 +271,7 @@ def give_back(talk: Talk, claim: Call[Claimed], age_ms: int) -> Flow[None]:
         raise talk.server.explain(given)
     leases = (yield from whole(talk, claim.read(given))).leases
     if leases:
-        yield from answers(talk, talk.operations.release(leases))
+        yield from answers(talk, talk.operations.release(leases), UNCONFIRMED)
 
 
 def clean(talk: Talk) -> Flow[tuple[Swept, Swept]]:
@@ -285,10 +321,10 @@ def tell_given_up(queue: str, swept: Swept) -> None:
         telling.name_tasks(log, queue, told, {}, swept.failed)
 
 
-def extend(talk: Talk, leases: Sequence[Lease], timeout_ms: int) -> Flow[tuple[float, Outcome]]:
-    """Extend leases; give the deadline and the answers."""
+def extend(talk: Talk, leases: Sequence[Lease], timeout_ms: int, replicas: int = 0) -> Flow[tuple[float, Outcome]]:
+    """Extend leases; give the deadline and the answers. `replicas` is as for `settle`."""
     deadline, codes, tasks = 0.0, b"", list[bytes]()
-    for result in (yield from settle(talk, talk.operations.extend(leases, timeout_ms))):
+    for result in (yield from settle(talk, talk.operations.extend(leases, timeout_ms), replicas)):
         if isinstance(result, TimeoutqError):
             raise result
         deadline, outcome = result

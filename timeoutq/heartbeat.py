@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 
 from timeoutq import flows, sending, telling, tracebacks
 from timeoutq.arguments import error_words
+from timeoutq.confirming import UNCONFIRMED
 from timeoutq.durations import Spans
 from timeoutq.errors import TimeoutqError
 from timeoutq.model import Answer, Lease
@@ -171,7 +172,7 @@ class Pulse:
 
 def extend_held(talk: Talk, held: Mapping[int, Lease], leases: Sequence[Lease]) -> Flow[list[tuple[Lease, Answer]]]:
     """Extend leases; give those that were refused, and why, if they are still held."""
-    outcome = yield from flows.extend_many(talk, leases, talk.terms.timeout_ms)
+    _, outcome = yield from flows.extend(talk, leases, talk.terms.timeout_ms, UNCONFIRMED)
     if outcome.ok == len(leases):
         return []
     return [

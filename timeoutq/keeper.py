@@ -19,7 +19,9 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from timeoutq import arguments, sending, telling
-from timeoutq.errors import InvalidInput, LeaseLost
+from timeoutq.calls import BATCH
+from timeoutq.confirming import ENDS
+from timeoutq.errors import InvalidInput, LeaseLost, NotReplicated
 from timeoutq.heartbeat import Client, LastingHeartbeat, Pulse, extend_held
 from timeoutq.model import Answer, Lease
 from timeoutq.operations import Operations
@@ -395,6 +397,9 @@ class Keepers(Generic[K]):
             answered = True
         except LeaseLost:  # this is an answer, too
             answered = True
+            raise
+        except NotReplicated as error:  # and so is this, if there was one call, and not a put before it
+            answered = error.verb in ENDS and len(leases) <= BATCH
             raise
         finally:
             for keeper in keepers:

@@ -25,7 +25,7 @@ from timeoutq.sending import Flow, Talk
 def put(talk: Talk, tasks: tuple[Tasks, ...], how: How, durable: int) -> Flow[Outcome]:
     """Put tasks."""
     calls = talk.operations.put(tasks, talk.nonce, how)
-    return sending.answers(talk, calls, _replicas(durable))
+    return sending.answers(talk, calls, arguments.replicas(durable))
 
 
 def later(
@@ -38,11 +38,7 @@ def later(
 ) -> Flow[Outcome]:
     """Schedule tasks."""
     calls = talk.operations.schedule(tasks, talk.nonce, at=at, after=after, how=how)
-    return sending.answers(talk, calls, _replicas(durable))
-
-
-def _replicas(durable: object) -> int:
-    return arguments.count(durable, "durable", low=0, high=100)
+    return sending.answers(talk, calls, arguments.replicas(durable))
 
 
 # ---- leases
@@ -196,9 +192,9 @@ def resume(talk: Talk) -> Flow[object]:
     return sending.answer(talk, talk.operations.configure({"paused": b"0"}))
 
 
-def configure(talk: Talk, keep_done: object, max_crashes: object, politeness: object) -> Flow[None]:
+def configure(talk: Talk, keep_done: object, max_crashes: object, politeness: object, durable: object) -> Flow[None]:
     """Change settings of the queue; None leaves a setting as it is."""
-    given = {"keep_done": keep_done, "max_crashes": max_crashes, "politeness": politeness}
+    given = {"keep_done": keep_done, "max_crashes": max_crashes, "politeness": politeness, "durable": durable}
     return flows.configure(talk, arguments.settings(given))
 
 

@@ -425,6 +425,8 @@ class WorkerInfo:
     started: float
     beat: float
     """When the worker last gave a sign of life."""
+    trouble: str = ""
+    """Why the worker does not claim, although it lives: replicas of a durable queue do not confirm what it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,6 +518,14 @@ class Stats:
         if words is None or int(words[1]) > MAX_TIME_MS or int(words[2]) < 1:
             return Politeness()  # it cannot be read, or lets nobody visit: the scripts take the usual one, too
         return None if words[3] else Politeness(int(words[1]) / 1000, int(words[2]))
+
+    @property
+    def durable(self) -> int:
+        """How many replicas must confirm what callers are told; 0 for a queue that is not durable."""
+        if "durable" not in self.settings.get("uses", "").split():
+            return 0
+        count = self.settings.get("durable", "")
+        return max(1, int(count)) if re.fullmatch("[0-9]{1,3}", count) else 1
 
     @property
     def sample(self) -> Sample:

@@ -93,6 +93,10 @@ class Why:
     """What is left of a task that is in no state: `lane` or `lock`."""
     before: int | None = None
     """Of a task that waits: how many of its host's tasks go before it."""
+    durable: int = 0
+    """How many replicas must confirm a claim."""
+    replicas: int = -1
+    """Of a durable queue: how many replicas the server has heard in the last 10 s; -1 if it does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +226,11 @@ def info(task: str, reply: Any) -> TaskInfo:
 
 
 def why(task: str, reply: Any) -> Why:
-    found, row, paused, todos, workers, letters, stranded, trace, before = reply
+    found, row, paused, todos, workers, letters, stranded, trace, before, *durable = reply
     return Why(
         info(task, found), found[0] / 1000, host(row) if row else None, bool(paused), todos, workers,
         tuple(STATES[bytes((letter,))] for letter in letters), bool(stranded), trace.decode(), before,
+        *durable,
     )  # fmt: skip
 
 
@@ -355,6 +360,7 @@ def read_worker(worker: bytes, about: bytes, beat: bytes | float) -> WorkerInfo:
         failed=int(told("failed")),
         started=float(told("started")),
         beat=when(beat) or 0.0,
+        trouble=str(get("trouble", "")),
     )
 
 

@@ -7,14 +7,16 @@ step. `client/driving.py` carries the steps out, blocking or for asyncio. Calls 
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from timeoutq import rights, scripts
+from timeoutq import confirming, replies, rights, scripts
 from timeoutq.calls import Call, Command, flushes
+from timeoutq.confirming import CONFIRMED, Durable
 from timeoutq.deadlines import ATTEMPT, CONNECT, SLICE, SLOWEST
 from timeoutq.errors import AccessDenied, NotReplicated, TimeoutqError, Unavailable
 from timeoutq.model import Outcome
@@ -169,6 +171,7 @@ class Talk:
     """Where in a cluster the keys of these operations are."""
     proved: bool = False
     """Whether the user may run all commands of the scripts; this is tried before the first call that writes."""
+    durable: Durable = field(default_factory=Durable)
 
 
 def prove(talk: Talk) -> Flow[None]:
@@ -189,9 +192,10 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
     Each flush has a deadline of its own. If a flush does not reach the server, the later flushes are not sent.
 
     Gives for each call its answer, or the `TimeoutqError` in which the call ended. A call that is not replayable is
-    sent again only if the call surely did not run. With `replicas`, a WAIT follows in the same flush, and so on the
-    same connection (on another connection, WAIT would wait for nothing). An answer counts when that many replicas have
-    confirmed its writes; otherwise the call is sent again, and ends in `NotReplicated`.
+    sent again only if the call surely did not run. On a durable queue, or with `replicas`, a WAIT follows in the same
+    flush. Then an answer counts when that many replicas have confirmed its writes (the higher of the two numbers);
+    otherwise the call is sent again, and ends in `NotReplicated`. `confirming.py` says which calls wait on a durable
+    queue. With `UNCONFIRMED` in the place of `replicas`, none waits.
 
     The usual case is short: one call without a date, answered at the first attempt. Everything else is judged in
     `_settle`.
@@ -203,7 +207,11 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
             return [error] * len(calls)
     given: Any = None
     began = time.monotonic()
-    if len(calls) == 1 and not replicas and calls[0].dated is None and calls[0].expects is None:
+    durable = talk.durable
+    waits = replicas > 0 or (
+        (durable.replicas > 0 or began >= durable.until) and replicas == 0 and any(c.name in CONFIRMED for c in calls)
+    )
+    if len(calls) == 1 and not waits and calls[0].dated is None and calls[0].expects is None:
         given = yield Send((calls[0].command(),), talk.at)
         value: Any = given if isinstance(given, BaseException) else given[0]
         if not isinstance(value, BaseException):
@@ -225,7 +233,12 @@ class _Flush:
     def __init__(self, talk: Talk, calls: Sequence[Call[Any]], replicas: int) -> None:
         self._talk = talk
         self._calls = calls
-        self._replicas = replicas
+        self._least = replicas
+        self._heeds = replicas >= 0 and any(call.name in CONFIRMED for call in calls)
+        self._looked = False
+        self._waited = 0
+        self.patience = math.inf
+        """Seconds after which the flush ends unless replicas have confirmed it."""
         self.results: list[Any] = [None] * len(calls)
         self.open: list[int] = list(range(len(calls)))
         """The calls that are to be sent, or sent again."""
@@ -236,12 +249,33 @@ class _Flush:
         self._may_have_run = False
         self._unconfirmed: dict[int, Any] = {}
 
-    def commands(self, elapsed: float, not_after: int) -> list[Command]:
-        """Give the commands of the next attempt; `elapsed` is the seconds since the first attempt began."""
+    @property
+    def wanted(self) -> int:
+        """How many replicas must confirm the calls."""
+        return max(self._least, self._talk.durable.replicas) if self._heeds else max(self._least, 0)
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether a call has an answer that replicas have not confirmed."""
+        return bool(self._unconfirmed)
+
+    def commands(self, elapsed: float, not_after: int, left: float) -> list[Command]:
+        """Give the commands of the next attempt, which takes `left` seconds at most.
+
+        `elapsed` is the seconds since the first attempt began.
+        """
         talk = self._talk
         age_ms = max(1, int(elapsed * 1000)) if self._may_have_run else 0
         expected = talk.clock.expected_ms
-        return [self._calls[i].command(age_ms, not_after=not_after, expected=expected) for i in self.open]
+        commands = [self._calls[i].command(age_ms, not_after=not_after, expected=expected) for i in self.open]
+        self._looked = self._heeds and time.monotonic() >= talk.durable.until
+        if self._looked:
+            commands.append(("HMGET", talk.operations.key("meta"), "uses", "durable"))
+        self._waited = self.wanted
+        if self._waited:
+            self.patience = confirming.patience(self._calls)
+            commands.append(("WAIT", self._waited, max(1, int(min(left, self.patience - elapsed) * 800))))
+        return commands
 
     def judge(self, reply: Any) -> None:
         """Take the reply to an attempt: the answers of the open calls, or the error of the network."""
@@ -254,17 +288,23 @@ class _Flush:
                 if self._calls[i].replayable and not is_hopeless(reply):
                     self.open.append(i)
             return
-        confirmed: object = reply.pop() if self._replicas else 0
+        confirmed: object = reply.pop() if self._waited else 0
+        if self._looked:
+            self._talk.durable.read(reply.pop(), time.monotonic())
+        wanted = self.wanted
+        is_confirmed = isinstance(confirmed, int) and confirmed >= wanted
         for i, value in zip(sent, reply, strict=True):
             if isinstance(value, BaseException):
                 self._refused(i, value)
-            else:
-                self.results[i] = self._unconfirmed.pop(i, None) or self._calls[i].read(value)
-                if self._replicas and not (isinstance(confirmed, int) and confirmed >= self._replicas):
-                    self._unconfirmed[i] = self.results[i]
-                    self.results[i] = _not_replicated(self._talk, confirmed, self._replicas)
-                    self.open.append(i)
-                    self._may_have_run = True
+                continue
+            result, first = self._calls[i].read(value), self._unconfirmed.pop(i, None)
+            self.results[i] = result if first is None else confirming.merged(self._calls[i], first, result)
+            if not is_confirmed and confirming.is_promise(result):
+                self._unconfirmed[i], self.results[i] = self.results[i], confirmed
+                self.open.append(i)
+                self._may_have_run = True
+        if self._waited and not is_confirmed:
+            self._talk.durable.until = 0.0  # the queue may ask for fewer by now
 
     def _refused(self, i: int, error: BaseException) -> None:
         self.error = self.results[i] = error
@@ -288,12 +328,18 @@ class _Flush:
         """End the calls whose script may not be loaded."""
         self.results = [refusal if is_script_missing(result) else result for result in self.results]
 
-    def end(self) -> list[Any]:
-        """Give for each call its answer, or the `TimeoutqError` in which it ended."""
-        for i in self._unconfirmed:
-            if not isinstance(self.results[i], NotReplicated):  # the call has run; the server went away later
-                self.results[i] = _not_replicated(self._talk, self.results[i], self._replicas)
-        explain = self._talk.server.explain
+    def end(self, connected: int | None) -> list[Any]:
+        """Give for each call its answer, or the `TimeoutqError` in which it ended.
+
+        `connected` is how many replicas the server has, None if that is not known.
+        """
+        talk, explain = self._talk, self._talk.server.explain
+        name = talk.operations.name
+        for i in self._unconfirmed:  # the result is how many have confirmed, or an error of a server that went away
+            few, wanted = self.results[i], max(1, self.wanted)
+            why = confirming.told(explain(few) if isinstance(few, BaseException) else few, wanted)
+            few = "" if connected is None or connected >= wanted else confirming.too_few(connected, name)
+            self.results[i] = confirming.not_replicated(self._calls[i], name, talk.server.url, why, few)
         return [explain(result) if isinstance(result, BaseException) else result for result in self.results]
 
 
@@ -313,15 +359,13 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
         left = min(talk.deadline - elapsed, talk.deadline * ATTEMPT)
         if given is None:
             now_ms = talk.clock.now_ms
-            commands = flush.commands(elapsed, now_ms + int((left + carried) * 900) if now_ms else 0)
-            if replicas:
-                commands.append(("WAIT", replicas, max(1, int(left * 800))))
+            commands = flush.commands(elapsed, now_ms + int((left + carried) * 900) if now_ms else 0, left)
             given = yield Send(commands, talk.at)
         flush.judge(given)
         given = None
         tries += 1
         elapsed = time.monotonic() - began
-        if not flush.open or flush.is_too_old(elapsed):
+        if not flush.open or flush.is_too_old(elapsed) or (flush.unconfirmed and elapsed >= flush.patience):
             break
         left = talk.deadline * LAST_START - elapsed
         # a server that answers, but has lost the scripts, gets the scripts at once, even if no time is left for a new
@@ -340,20 +384,17 @@ def _settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int, given: Any, b
         if isinstance(flush.error, Exception) and str(flush.error).startswith("LATE"):
             yield from _ask_time(talk)
         yield Sleep(random.uniform(0, min(0.02 * 2 ** min(tries, 5), 0.5, max(0.0, left))))  # noqa: S311  # jitter, not a secret
-    return flush.end()
+    connected = None
+    if flush.unconfirmed and flush.error is None:
+        connected = yield from count_replicas(talk)
+    return flush.end(connected)
 
 
-def _not_replicated(talk: Talk, confirmed: object, replicas: int) -> NotReplicated:
-    of = f"of {replicas} replica{'' if replicas == 1 else 's'}"
-    said = (
-        f"none {of} confirmed them: {talk.server.explain(confirmed)}"
-        if isinstance(confirmed, BaseException)
-        else f"only {confirmed} {of} confirmed them"
-    )
-    return NotReplicated(
-        f"the tasks are in the queue at {talk.server.url}, but {said}; a failover now may lose them: put them again, "
-        "they are not added twice"
-    )
+def count_replicas(talk: Talk) -> Flow[int | None]:
+    """Ask once how many replicas the server has; None if it does not tell."""
+    reply: Any = yield Send([("INFO", "replication")], talk.at)
+    info: Any = cast("Any", reply)[0] if isinstance(reply, list) else None
+    return replies.number(cast("Any", info).get("connected_slaves")) if isinstance(info, dict) else None
 
 
 def _ask_time(talk: Talk) -> Flow[None]:
@@ -370,9 +411,9 @@ def tell_time(talk: Talk, moment: Any, asked: float) -> None:
         talk.clock.seen(int(seconds) * 1000 + int(micros) // 1000, asked)
 
 
-def answer(talk: Talk, call: Call[T]) -> Flow[T]:
-    """Send one call and give its answer, or raise the error in which the call ended."""
-    result = (yield from settle(talk, [call]))[0]
+def answer(talk: Talk, call: Call[T], replicas: int = 0) -> Flow[T]:
+    """Send one call and give its answer, or raise the error in which the call ended; `replicas` is as for `settle`."""
+    result = (yield from settle(talk, [call], replicas))[0]
     if isinstance(result, TimeoutqError):
         raise result
     return result  # type: ignore[no-any-return]  # settle() gives what the call reads

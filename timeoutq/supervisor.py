@@ -23,6 +23,7 @@ from typing import Any, NoReturn, Self
 from timeoutq import exit_codes, flows, sending, telling, tracebacks
 from timeoutq.arguments import error_words
 from timeoutq.client import AsyncQueue, Queue, twin
+from timeoutq.confirming import UNCONFIRMED
 from timeoutq.endings import Order, Told
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.ledger import SharedLedger
@@ -354,7 +355,7 @@ class _Supervisor:
         try:
             back = held if blame else started + held
             if back:
-                queue.release(back)
+                queue.run(sending.answers(queue.talk, queue.operations.release(back), UNCONFIRMED))
             if blame and started:
                 self._crash(queue, started, f"its worker process died while it ran: {died}", fields)
             if worker:

@@ -154,6 +154,8 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         )
     if said.startswith("PRIORITY "):
         return InvalidInput(said.removeprefix("PRIORITY "))
+    if said.startswith("PULL "):
+        return InvalidInput(f"pull {said.removeprefix('PULL ')}")
     if said.startswith("WRONGTYPE"):
         return ServerError(f"a key of the queue at {url} is of a foreign type: {said[:200]}; what else uses its names?")
     if isinstance(error, NETWORK_ERRORS):

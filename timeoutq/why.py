@@ -19,11 +19,13 @@ from timeoutq.reads import pairs_of
 from timeoutq.replies import Why
 from timeoutq.sending import Flow, Talk, ask
 from timeoutq.standing import Standing, standing
+from timeoutq.text import counted
 
 ADVICE = {
     "done": "put it again with again=True, or ack with again_in= for a new visit",
     "failed": "retry_failed brings it back",
     "budget": "hosts.set(budget=) gives more",
+    "no_replica": "start replicas, or configure(durable=) asks for fewer",
 }
 """Advice for a program, at the end of a message; the command has its own words for the same advice."""
 
@@ -36,8 +38,8 @@ class Reason:
     """The one reason, and the facts that show it."""
 
     code: str
-    """One of: unknown, crooked, done, failed, banned, running, expired, due, overdue, paused, no_worker, queued,
-    suspect; or of its host: blocked, delay, host_busy, budget, turn."""
+    """One of: unknown, crooked, done, failed, banned, running, expired, due, overdue, paused, no_worker,
+    no_replica, queued, suspect; or of its host: blocked, delay, host_busy, budget, turn."""
     message: str
     info: TaskInfo
     host: HostInfo | None = None
@@ -154,6 +156,11 @@ def judge(found: Why) -> tuple[str, str]:
             return waits(found, found.host)
     if not found.workers:
         return "no_worker", "it is ready, and no worker is alive to claim it"
+    if 0 <= found.replicas < found.durable:
+        return "no_replica", (
+            f"it is ready, and no claim counts: {counted(found.durable, 'replica')} must confirm it (durable), and the "
+            f"server has heard {found.replicas} in the last 10 s; {ADVICE['no_replica']}"
+        )
     if info.crashes >= 2:
         return "suspect", (
             f"{info.crashes} leases on it were lost: the lease ran out, or the worker's process died; so it waits for "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
@@ -23,6 +24,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import Answer, AsyncQueue, Lease, NotReplicated, Queue, State, Unavailable, flows, sending
 from timeoutq.arguments import How
 from timeoutq.calls import Call
+from timeoutq.confirming import Durable
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.replies import Claimed
 
@@ -534,7 +536,7 @@ def test_a_put_that_no_replica_has_confirmed_is_told_as_such_although_the_server
 ) -> None:
     clock = [1000.0]
     monkeypatch.setattr("timeoutq.flows.time.monotonic", lambda: clock[0])
-    talk = replace(queue.talk, deadline=1.0, proved=True)
+    talk = replace(queue.talk, deadline=1.0, proved=True, durable=Durable(until=math.inf))
     flow = sending.settle(talk, talk.operations.put(("a",), talk.nonce), replicas=1)
     assert isinstance(next(flow), sending.Send)
     step = flow.send([b"A", 0])  # the task is there, but on no replica

@@ -70,7 +70,7 @@ INF = float("inf")
 POKES: dict[str, Poke] = {
     **{
         f"meta {name}": field("meta", name)
-        for name in ("lease_ms", "fence", "wake_at", "max_crashes", "grace_until", "keep_done", "walk")
+        for name in ("lease_ms", "fence", "wake_at", "max_crashes", "grace_until", "keep_done", "walk", "durable")
     },
     **{
         f"meta politeness {text}": politeness(text)

@@ -15,9 +15,10 @@ from tests.rig import house
 PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
     "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
-    "scripts", "calls", "replies", "operations", "rights", "address", "troubles", "deadlines", "patience", "names",
-    "connection", "link", "cluster", "embedded", "embedded_cluster", "sending", "flows", "reads", "methods", "repairs",
-    "why", "rooms", "hosts", "heartbeat", "keeper", "client", "directory", "machine", "handlers", "found", "lifespan",
+    "scripts", "calls", "replies", "operations", "confirming", "rights", "address", "troubles", "deadlines",
+    "patience", "names", "connection", "link", "cluster", "embedded", "embedded_cluster", "sending", "flows", "reads",
+    "methods", "repairs", "why", "rooms", "hosts", "heartbeat", "keeper", "client", "directory", "machine", "handlers",
+    "found", "lifespan",
     "signals", "unending", "forks", "loopwatch", "cleaner", "refusals", "worker", "endings", "roster", "ledger",
     "process", "supervisor", "watch", "testing", "transfer", "urls", "scrapy", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip

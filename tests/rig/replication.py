@@ -1,9 +1,10 @@
 """A primary and its replica with a wire between them that can be frozen, failovers by hand or by real Sentinels, and a
 load that knows what it was promised. `tests/breaking/alone/test_failovers.py` calls it; the long form is
 
-    python -m tests.rig.replication --failovers 20 [--freeze 3] [--json]
+    python -m tests.rig.replication --failovers 20 [--freeze 3] [--durable] [--json]
 
-which prints a verdict for each trial and for all, and ends with 1 if a confirmed task was lost or a fence repeated.
+which prints a verdict for each trial and for all, and ends with 1 if a confirmed task was lost or a fence repeated. With
+`--durable`, it also ends with 1 if a failover has undone a put, a claim or an ack of which somebody was told.
 """
 
 from __future__ import annotations
@@ -426,8 +427,10 @@ class Held:
 class Load:
     """Producers and workers in threads, each with a queue of its own that is never opened again."""
 
-    def __init__(self, name: str, url: str) -> None:
+    def __init__(self, name: str, url: str, durable: int = 0) -> None:
         self.name, self.url = name, url
+        with Queue(name, url) as queue:
+            queue.configure(durable=durable)
         self.durable: list[Put] = []
         self.plain: list[Put] = []
         self.held: list[Held] = []
@@ -535,6 +538,8 @@ class Verdict:
     """Other second leases than those, and than the counters of the queue tell of."""
     taken_back_early: int = 0
     """Leases that were taken back before one lease was over after the failover."""
+    undone: int = 0
+    """Of a durable queue: plain puts, claims and acks of which somebody was told, and which the failover has undone."""
     invariants_broken: int = 0
     errors: int = 0
     problems: list[str] = field(default_factory=list[str])
@@ -547,7 +552,7 @@ class Verdict:
         """Whether every promise was kept; what is only counted is not one."""
         return not any((
             self.durable_lost, self.confirmed_while_frozen, self.repeated_fences, self.shrunken_fences,
-            self.unexplained, self.taken_back_early, self.invariants_broken, self.errors,
+            self.unexplained, self.taken_back_early, self.undone, self.invariants_broken, self.errors,
         ))  # fmt: skip
 
     def line(self) -> str:
@@ -555,10 +560,10 @@ class Verdict:
         return ", ".join(f"{name} {value}" for name, value in asdict(self).items() if value)
 
 
-def trial(folder: Path, *, freeze: float, stop: bool = False, binary: str | None = None) -> Verdict:
+def trial(folder: Path, *, freeze: float, stop: bool = False, binary: str | None = None, durable: int = 0) -> Verdict:
     """Freeze the replication under load, fail over, let everybody go on, and judge what became of what was promised."""
     name = "failover"
-    with Pair(binary) as pair, processes(pair.url, folder) as run, Load(name, pair.url) as load:
+    with Pair(binary) as pair, processes(pair.url, folder) as run, Load(name, pair.url, durable) as load:
         worker = run.worker(name, "work", "--timeout", str(LEASE), "--concurrency", "4")
         wait_until(lambda: load.errors or (history(run.history) and load.confirmed() > 20 and load.acked() > 20), 30)
         pair.synced()
@@ -616,6 +621,8 @@ def trial(folder: Path, *, freeze: float, stop: bool = False, binary: str | None
         )
         explained = sum(int(counters.get(what, 0)) for what in (b"expired", b"released"))
         _judge_second_leases(verdict, leases, explained)
+        if durable:
+            verdict.undone = verdict.plain_lost + verdict.claimed_twice_by_failover + verdict.redelivered_after_lost_ack
         return verdict
 
 
@@ -690,6 +697,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--failovers", type=int, default=20, metavar="N", help="how many trials")
     parser.add_argument("--freeze", type=float, default=3.0, metavar="S", help="freeze the link for 0 to S seconds")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--durable", action="store_true", help="make the queue durable: puts, claims and acks wait")
     parser.add_argument("--json", action="store_true", help="print the verdict as one JSON object")
     given = parser.parse_args(words)
     rng = random.Random(given.seed)
@@ -698,7 +706,9 @@ def main(words: Sequence[str] | None = None) -> int:
     for number in range(given.failovers):
         binary, stop = binaries[number % len(binaries)], bool(number // 2 % 2)
         with tempfile.TemporaryDirectory(prefix="timeoutq-failover-") as folder:
-            verdict = trial(Path(folder), freeze=rng.uniform(0, given.freeze), stop=stop, binary=binary)
+            verdict = trial(
+                Path(folder), freeze=rng.uniform(0, given.freeze), stop=stop, binary=binary, durable=int(given.durable)
+            )
         trials.append(verdict)
         kind = f"{'redis' if binary else 'valkey'}, primary {'stopped' if stop else 'killed'}"
         _say(sys.stderr, f"trial {number + 1}/{given.failovers} ({kind}): {verdict.line()}")

@@ -251,6 +251,7 @@ def test_no_attempt_starts_in_the_second_half_of_the_deadline(monkeypatch: pytes
     monkeypatch.setattr(random, "uniform", lambda _, most: most)  # pyright: ignore[reportUnknownLambdaType]  # as uniform()
     with Queue("q", "redis://nowhere", deadline=0.4) as queue:
         queue.talk.proved = True
+        queue.talk.durable.learn(0, now[0])
         flow = sending.settle(queue.talk, queue.operations.forget(("a",)))
         sent: list[float] = []
         reply: object = None
@@ -279,6 +280,7 @@ def test_who_meets_a_server_late_and_without_its_scripts_still_gives_them_to_it(
     monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 4)  # long pauses leave time for one less
     with Queue("q", "redis://nowhere", deadline=1.0) as queue:
         queue.talk.proved = True
+        queue.talk.durable.learn(0, now[0])
         flow = sending.settle(queue.talk, queue.operations.forget(("a",)))
         reply: object = None
         loaded, given = False, 0

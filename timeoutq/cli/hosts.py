@@ -214,6 +214,7 @@ def ban(
 COMMANDS = {
     "done": "`timeoutq put {queue} {task} --again` makes it ready again",
     "failed": "`timeoutq retry {queue} {task}` brings it back",
+    "no_replica": "start replicas, or `timeoutq configure {queue} --durable N` asks for fewer",
     "budget": "`timeoutq host {queue} {host} --budget N` gives the host more visits",
 }
 """Advice for a person at a shell, in the place of the advice that `why` has for a program."""

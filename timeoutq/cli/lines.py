@@ -23,6 +23,8 @@ def of(seen: Snapshot) -> Iterator[Sequence[Any]]:
     yield "queue", seen.queue
     yield "at", seen.url
     yield "paused", "yes" if stats.paused else "no"
+    if stats.durable:
+        yield "durable", stats.durable
     for state in State:
         if state is not State.WAITING or stats.politeness or stats.waiting:
             yield state.value, getattr(stats, state.value)
@@ -41,7 +43,7 @@ def of(seen: Snapshot) -> Iterator[Sequence[Any]]:
         alive = "gone" if worker in seen.gone else "alive"
         yield (
             "worker", worker.worker, alive, worker.concurrency, worker.held, worker.acked, worker.failed,
-            iso(worker.beat),
+            iso(worker.beat), *([worker.trouble] if worker.trouble else []),
         )  # fmt: skip
     for host in seen.hosts:
         yield "host", host.host, host.waiting, host.busy, iso(host.turn), host.visits, host.failures

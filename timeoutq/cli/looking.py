@@ -113,7 +113,7 @@ def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJs
 
     - handlers ran, RUNS, P50, P95, MAX: how long handlers ran, in seconds
     - worker, NAME, alive or gone, CONCURRENCY, LEASES HELD, ACKED, FAILED,
-      LAST SIGN OF LIFE
+      LAST SIGN OF LIFE, and WHY if it lives and does not claim
     - host, NAME, TASKS WAITING, TASKS IN FLIGHT, NEXT TURN, VISITS, FAILED VISITS
     - lease, TASK, HOLDER, DEADLINE
     - due, TASK, TIME

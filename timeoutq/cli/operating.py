@@ -115,6 +115,7 @@ def _show_settings(stats: Stats, as_json: bool) -> None:
         "max-crashes": int(of("max_crashes", "5")),
         "delay": None if polite is None else length(polite.delay),
         "per-host": None if polite is None else polite.per_host,
+        "durable": stats.durable or None,
         "paused": "yes" if stats.paused else "no",
         "schema": of("schema"),
     }
@@ -144,11 +145,18 @@ def configure(
     impolite: Annotated[
         bool, typer.Option("--impolite", help="End the politeness: hosts and their rules are forgotten.")
     ] = False,
+    durable: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", show_default=False,
+            help="Replicas that must confirm puts, claims and acks before they count; 0 for none.",
+        ),
+    ] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Change settings that all clients of the queue share; without an option, show them."""
     polite = delay is not None or per_host is not None
-    if keep_done is None and max_crashes is None and not polite and not impolite:
+    if keep_done is None and max_crashes is None and durable is None and not polite and not impolite:
         with known_queue(queue, url, url_file) as opened:
             _show_settings(opened.stats(), as_json)
         return
@@ -161,8 +169,9 @@ def configure(
             now = opened.stats().politeness or usual
             rules = Politeness(now.delay if delay is None else delay, per_host or now.per_host)
         opened.configure(
-            keep_done=None if keep_done is None else _keep(keep_done), max_crashes=max_crashes, politeness=rules
-        )
+            keep_done=None if keep_done is None else _keep(keep_done), max_crashes=max_crashes, politeness=rules,
+            durable=durable,
+        )  # fmt: skip
 
 
 @app.command(rich_help_panel="Operating")

@@ -79,7 +79,7 @@ class AsyncQueue(AsyncDriver):
         `RAISED`. With `improve=True` a task in progress is raised, too: it runs once more after this run; and a task
         that was done at a lower priority is put back. Without `priority`, nothing is raised.
         With `durable`, the call returns when that many replicas have confirmed the tasks (WAIT), so that a failover to
-        one of them does not lose the tasks.
+        one of them does not lose the tasks. If the queue is durable, too, the higher number counts.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
         return await self.run(methods.put(self.talk, tasks, How(again, group, priority, improve), durable))
@@ -111,7 +111,8 @@ class AsyncQueue(AsyncDriver):
         """Lease up to `n` ready tasks (500 at most) for `timeout` seconds; wait up to `wait` seconds for the first.
 
         Gives an empty list when nothing is ready or the queue is paused. Expired and due tasks are made ready first.
-        Raises `InvalidInput`, `Unavailable`.
+        Raises `InvalidInput`, `Unavailable`, and `NotReplicated` on a durable queue whose replicas do not confirm the
+        leases in time: then the tasks have been given back.
         """
         return await self._claim(methods.Claim(self.talk, n, timeout, max_runtime, wait))
 
@@ -164,7 +165,8 @@ class AsyncQueue(AsyncDriver):
 
         An ack after the deadline counts as long as nobody has taken the task back. For one lease: gives `OK`, or
         `ALREADY` when this very ack was carried out before, and raises `LeaseLost` when the lease is lost. For many:
-        gives an answer for each.
+        gives an answer for each. On a durable queue, raises `NotReplicated` when the replicas do not confirm in time:
+        the leases have ended, and a failover may undo this until the same call has confirmed it.
         """
         return await self._end(lease, lambda ended: methods.ack(self.talk, ended, put, again_in, payload))
 
@@ -215,7 +217,8 @@ class AsyncQueue(AsyncDriver):
         This is at most once: if you die, the tasks are lost. One call brings about 4 MiB of payloads, so fewer tasks
         when their payloads are large; no task comes only when no task is ready.
 
-        Raises `Unavailable` when the reply was lost; its tasks are not given again.
+        Raises `Unavailable` when the reply was lost; its tasks are not given again. Raises `InvalidInput` on a durable
+        queue, because a failover may bring tasks back that have no lease.
         """
         return await self.run(methods.pull(self.talk, n))
 
@@ -303,13 +306,15 @@ class AsyncQueue(AsyncDriver):
         keep_done: int | str | timedelta | None = None,
         max_crashes: int | None = None,
         politeness: Politeness | Literal["off"] | None = None,
+        durable: int | None = None,
     ) -> None:
         """Change settings of the queue for all its clients; see `Queue()` for their meaning.
 
         When politeness begins or ends (`"off"`), the tasks that are in the queue are adapted too, 500 in each step;
         handlers that run are not disturbed. When politeness ends, the hosts and their rules are forgotten.
+        Raises `NotReplicated`, and writes nothing, if `durable` asks for more replicas than the server has.
         """
-        await self.run(methods.configure(self.talk, keep_done, max_crashes, politeness))
+        await self.run(methods.configure(self.talk, keep_done, max_crashes, politeness, durable))
 
     async def exists(self) -> bool:
         """Say whether anything was put to the queue, or set for it, since the queue was last purged.

@@ -36,6 +36,7 @@ class Face:
         keep_done: int | str | timedelta | None = None,
         max_crashes: int | None = None,
         politeness: Politeness | None = None,
+        durable: int | None = None,
         deadline: float = 5.0,
         allow_eviction: bool = False,
     ) -> None:
@@ -52,9 +53,11 @@ class Face:
         seconds. `retry` says when a failed task is tried again: tenacity's `wait_*` and `stop_*` objects or a list of
         delays in seconds.
 
-        Three settings belong to the queue, and passing one changes it for all clients: `keep_done` ("forever", 0, a
-        count or a timedelta), `max_crashes` (the number of lost leases after which a task goes to failed, 5 at first)
-        and `politeness` (how often hosts may be visited, see `Politeness`).
+        Four settings belong to the queue, and passing one changes it for all clients: `keep_done` ("forever", 0, a
+        count or a timedelta), `max_crashes` (the number of lost leases after which a task goes to failed, 5 at first),
+        `politeness` (how often hosts may be visited, see `Politeness`) and `durable` (how many replicas must confirm
+        each call that accepts tasks, gives out leases or ends leases, before the call returns; 0 is none). Other
+        clients heed a new `durable` within 5 s.
 
         A call takes `deadline` seconds at most, and one second more for each 128 KiB that the call carries; the time
         for which `claim` is told to wait does not count. A call that was first sent more than 50 s ago is not sent
@@ -74,7 +77,9 @@ class Face:
         deadline = arguments.deadline(deadline)
         self.server_at = Server(url, client, deadline)
         self.url = self.server_at.url
-        settings = {"keep_done": keep_done, "max_crashes": max_crashes, "politeness": politeness}
+        settings = {
+            "keep_done": keep_done, "max_crashes": max_crashes, "politeness": politeness, "durable": durable,
+        }  # fmt: skip
         self._settings = arguments.settings(settings)
         self.given = (url, client, deadline)
         self._identify()

@@ -1,6 +1,6 @@
 -- forget: remove tasks from every state; a worker that runs one finds its lease lost.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm
--- PARTS open drop find log rerun
+-- PARTS open drop find log rerun mark
 -- SOUND stats alarm leases owners scheduled; done_at payload attempts crashes errors releases groups runtime traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. id *
 -- Reply letters, one per id: t w p d f s the state it was in; u it was in none
@@ -31,5 +31,7 @@ if uses then
 end
 if count > 0 then
   count_up(stats, 'forgotten', count)
+else
+  mark()
 end
 return table.concat(codes)

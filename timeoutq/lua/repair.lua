@@ -144,6 +144,7 @@ local function like(form)
 end
 local of_meta = {
   lease_ms = whole, fence = whole, wake_at = whole, max_crashes = whole, grace_until = whole,
+  durable = whole,
   keep_done = function(text)
     return text == 'forever' or text == 'no' or string.find(text, '^[nt]%d+$') and number(string.sub(text, 2))
   end,

@@ -21,6 +21,7 @@ end
 local where, codes = find_all(ids), {}
 sound()
 if tonumber(ARGV[2]) > 0 and was_called(call_id) then
+  if has('durable') then called_again(call_id) end
   for i = 1, #ids do
     codes[i] = where[i] or 'A'
   end

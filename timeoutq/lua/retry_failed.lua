@@ -1,6 +1,6 @@
 -- retry_failed: failed tasks become ready again, with a clean record.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm
--- PARTS open find log
+-- PARTS open find log mark
 -- SOUND stats alarm; attempts crashes errors releases traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 at most, when no ids are named   4.. id *
 -- Reply how many moved, when no ids are named; else letters, one per id: O it is ready again; t w p d s the state it is in; u it
@@ -22,6 +22,8 @@ if #moved > 0 then
   count_up(stats, 'retried', #moved)
   arrive(moved, moved_names)
   turn()
+else
+  mark()
 end
 if not ARGV[4] then return #moved end
 local codes = {}

@@ -1,10 +1,11 @@
 -- why: all facts that decide whether a task is being worked on, read at one moment.
 -- KEYS  todos in_progress done failed scheduled leases owners payload attempts crashes errors workers done_at lock meta stats bell alarm
--- PARTS open locks about where
+-- PARTS open locks about where server
 -- ARGV  1 call id   2 age of the call, ms   3 id   4 the host of the id, or ''
 -- Reply {what inspect replies, what host replies or nil, 1 if the queue is paused, how many tasks are ready, how many workers are
 --       alive, the letters of all states that hold the task, 1 if the task waits for a turn that its host will not have,
---       what is left of a task that no state holds: lane, lock or '', how many of its host's tasks go before one that waits, or nil}
+--       what is left of a task that no state holds: lane, lock or '', how many of its host's tasks go before one that waits, or nil,
+--       and on a durable queue: how many replicas must confirm, and how many were heard lately}
 local found = about(ARGV[3])
 local host, row = found[10], false
 if host then
@@ -27,7 +28,11 @@ if letters == 'w' then
   before = turn_at and redis.call('ZRANK', key('host:' .. host), ARGV[3])
   if not before or late(host, turn_at) then stranded = 1 end
 end
-return {
+local reply = {
   found, row, paused and 1 or 0, redis.call('SCARD', todos),
   redis.call('ZCOUNT', workers, now - 60000, '+inf'), letters, stranded, trace, before or false,
 }
+if has('durable') then
+  reply[10], reply[11] = number(redis.call('HGET', meta, 'durable'), 0), replicas() or -1
+end
+return reply

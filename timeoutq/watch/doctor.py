@@ -125,6 +125,7 @@ def gather(queue: Queue, named: bool = True) -> Facts:
         stats = queue.stats()
         found = {"known": stats.known, "settings": dict(stats.settings), "next_deadline": stats.next_deadline,
                  "next_due": stats.next_due, "in_progress": stats.in_progress, "scheduled": stats.scheduled,
+                 "durable": stats.durable,
                  "paused": stats.paused, "workers": stats.workers, "now": stats.now}  # fmt: skip
     except SchemaMismatch as mismatch:
         error = f"schema: {mismatch}"
@@ -235,6 +236,46 @@ def role(facts: Facts) -> Finding:
         return Finding("role", "red", "a read-only replica", f"connect to the primary, {facts.info.get('master_host')}")
     replicas = int(facts.info.get("connected_slaves", 0))
     return Finding("role", "green", f"primary with {counted(replicas, 'replica')}")
+
+
+BEHIND = 10
+"""Seconds since its last word after which a replica counts as away."""
+
+
+def replicas(facts: Facts) -> Finding | None:
+    """As many replicas as must confirm, and how far each is behind."""
+    wanted = facts.queue.get("durable", 0)
+    if "connected_slaves" not in facts.info:
+        silent = Finding("replicas", "yellow", "the server does not tell", "make sure that it has replicas")
+        return silent if wanted else None
+    known = [one for one in map(_replica, facts.info.items()) if one is not None]
+    if not known and not wanted:
+        return None
+    near = [one for one in known if one["state"] == "online" and int(one.get("lag", 0)) <= BEHIND]
+    written = int(facts.info.get("master_repl_offset", 0))
+    found = counted(len(known), "replica")
+    if known:
+        behind = max(written - int(one.get("offset", 0)) for one in known)
+        silent_for = max(int(one.get("lag", 0)) for one in known)
+        found += f", {max(0, behind):,} bytes behind and heard {silent_for} s ago at worst"
+    if wanted:
+        found += f"; the queue is durable={wanted}"
+    if len(near) < wanted:
+        return Finding(
+            "replicas", "red", f"{found}: no put is confirmed, and no task is given out",
+            f"connect more, or see why they do not keep up; or timeoutq configure {facts.name} --durable {len(near)}",
+        )  # fmt: skip
+    if len(near) < len(known):
+        return Finding("replicas", "yellow", found, "see why a replica does not keep up")
+    return Finding("replicas", "green", found)
+
+
+def _replica(field: tuple[str, Any]) -> dict[str, Any] | None:
+    """Read a line of INFO about a replica, such as slave0:ip=…,port=…,state=online,offset=…,lag=0."""
+    name, told = field
+    if re.fullmatch(r"slave\d+", name) is None:  # redis-py splits such a line
+        return None
+    return {"state": "unknown", **told} if isinstance(told, dict) else None
 
 
 def eviction(facts: Facts) -> Finding:
@@ -457,8 +498,8 @@ def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
 
 
 CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
-    version, role, eviction, memory, durability, clock, access, acl, scripts, keys, tasks, values, politeness, paused,
-    leases, scheduled,
+    version, role, replicas, eviction, memory, durability, clock, access, acl, scripts, keys, tasks, values,
+    politeness, paused, leases, scheduled,
 )  # fmt: skip
 
 

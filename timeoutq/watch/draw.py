@@ -198,9 +198,10 @@ def _sections(seen: Snapshot, width: int) -> list[_Section]:
         ),
         [
             (
-                _DIM if is_gone(worker, now) else "",
+                _DIM if is_gone(worker, now) else "red" if worker.trouble else "",
                 (
-                    ("† " if is_gone(worker, now) else "") + (worker.host or worker.worker),
+                    ("† " if is_gone(worker, now) else "") + (worker.host or worker.worker)
+                    + (f": {worker.trouble}" if worker.trouble else ""),
                     str(worker.pid), compact(worker.concurrency),
                     (compact(worker.held), COLOURS["in_progress"]), (compact(worker.acked), COLOURS["done"]),
                     (compact(worker.failed), COLOURS["failed"] if worker.failed else ""),

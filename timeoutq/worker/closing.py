@@ -141,6 +141,12 @@ class Closing:
         except TimeoutError:
             why = f"they were not sent within {seconds:g} s"
         left = list(ends.leases)
+        if left and exchanges.unconfirmed:
+            self.desk.voice.say(
+                logging.WARNING, "worker %s has ended %d leases, and a failover now may undo this: %s",
+                self.desk.voice.worker, len(left), exchanges.unconfirmed, error=exchanges.unconfirmed,
+            )  # fmt: skip
+            return
         if left:
             self.desk.voice.say(
                 logging.WARNING, "worker %s could not end %d leases: %s; each runs out, and its task runs again",

@@ -2,7 +2,8 @@
 
 The pump decides when an exchange begins, and what it claims. While the server is away one exchange waits, and then
 tries again; nothing is lost meanwhile, because each errand is kept until it was answered. A claim without an answer is
-not sent again: what it may have taken is given back, by its token, when the server has answered another exchange.
+not sent again: what it may have taken is given back, by its token, when the server has answered another exchange. On a
+durable queue, what replicas have not confirmed is sent again, too, and what such a claim took is given back at once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from timeoutq import flows, retry, sending
 from timeoutq.calls import Call
 from timeoutq.cleaner import Cleaner
-from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
+from timeoutq.errors import InvalidInput, NotReplicated, TimeoutqError, Unavailable
 from timeoutq.model import Lease
 from timeoutq.replies import Claimed
 from timeoutq.worker.desk import Desk
@@ -59,6 +60,8 @@ class Exchanges:
         """How many exchanges have failed since the last one that did not."""
         self.waiting_out = False
         """Whether one waits because the server is away."""
+        self.unconfirmed = ""
+        """Why replicas have not confirmed the last exchange; empty when they have, and while the server is away."""
         self.leaving = False
         """Whether the worker ends early: nothing is waited out any more."""
         self.broken: BaseException | None = None
@@ -105,8 +108,8 @@ class Exchanges:
         unsettled, sent_at = deque(errands), time.monotonic()
         try:
             trouble = await self._exchange(claim, unsettled, sent_at)
-            if trouble is None:
-                trouble = await self._give_back_missed()
+            if trouble is None or isinstance(trouble, NotReplicated):
+                trouble = await self._give_back_missed() or trouble
         except BaseException:  # a handler may cancel any task of the loop
             self._desk.ends.errands[:0] = unsettled
             if claim is not None:
@@ -158,7 +161,7 @@ class Exchanges:
                 claimed = await self._queue.run(flows.whole(self._queue.talk, claimed))
         except TimeoutqError as error:
             claimed = error
-        if type(claimed) is Unavailable:
+        if type(claimed) in (Unavailable, NotReplicated):
             self._miss(claim, sent_at)
         self._source.over(claim)
         if isinstance(claimed, TimeoutqError):
@@ -204,17 +207,20 @@ class Exchanges:
     def _note_answer(self) -> None:
         self._met = self._cleaner.met = True
         if self.failures:
-            self._voice.say(logging.INFO, "worker %s: the server answers again", self._voice.worker)
-        self.failures = 0
+            what = "the replicas confirm" if self.unconfirmed else "the server answers"
+            self._voice.say(logging.INFO, "worker %s: %s again", self._voice.worker, what)
+        self.failures, self.unconfirmed = 0, ""
 
     async def wait_out(self, trouble: TimeoutqError) -> None:
         """Pause before the next attempt; raises an error that waiting cannot mend."""
         if not self._met and flows.is_final(trouble):
             raise trouble
         self.failures += 1
-        if self.failures == 1:
-            what = "worker %s waits for the server: %s"
-            self._voice.say(logging.WARNING, what, self._voice.worker, trouble, error=trouble)
+        unconfirmed = str(trouble) if isinstance(trouble, NotReplicated) else ""
+        if self.failures == 1 or bool(unconfirmed) != bool(self.unconfirmed):
+            what, who = "worker %s waits for %s: %s", "replicas" if unconfirmed else "the server"
+            self._voice.say(logging.WARNING, what, self._voice.worker, who, trouble, error=trouble)
+        self.unconfirmed = unconfirmed
         if self._stopping.level == AT_ONCE or self.leaving:
             return
         with suppress(TimeoutError):

@@ -140,7 +140,11 @@ class Pump:
         if self._limits.max_tasks is not None:
             left = self._limits.max_tasks - desk.runs - crew.taken - source.claiming
         load = Load(len(desk.running), crew.unstarted, source.claiming, len(desk.long_acks), left)
-        return self._pace.wanted(load, plenty=source.plenty)
+        want = self._pace.wanted(load, plenty=source.plenty)
+        if self.exchanges.unconfirmed:
+            # ends that wait show whether replicas confirm again; or else one task, which is given back if they do not
+            want = min(want, 0 if desk.ends else 1)
+        return want
 
     def _receive(self, leases: list[Lease]) -> None:
         self._cleaner.peers = self._heartbeat.peers

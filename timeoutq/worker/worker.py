@@ -145,7 +145,7 @@ class Worker:
 
     def _about(self) -> dict[str, object]:
         host, pid, _ = self.queue.worker.split(":")
-        return {
+        about: dict[str, object] = {
             "host": host,
             "pid": int(pid),
             "concurrency": self.concurrency,
@@ -154,6 +154,9 @@ class Worker:
             "failed": self.tally.failed,
             "started": self._desk.started,
         }
+        if self._pump is not None and self._pump.exchanges.unconfirmed:
+            about["trouble"] = self._pump.exchanges.unconfirmed
+        return about
 
     # ---- its life
 

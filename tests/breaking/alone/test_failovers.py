@@ -98,6 +98,18 @@ def test_a_failover_to_a_replica_that_lags_keeps_what_was_promised(
     )
 
 
+@pytest.mark.parametrize(("kind", "freeze", "stop"), [("valkey", 0.3, False), ("redis", 1.2, True)])
+def test_on_a_durable_queue_a_failover_undoes_nothing_of_which_somebody_was_told(
+    tmp_path: Path, kind: str, freeze: float, stop: bool
+) -> None:
+    binary = redis_server() if kind == "redis" else None
+    verdict = trial(tmp_path, freeze=freeze, stop=stop, binary=binary, durable=1)
+    assert verdict.good, verdict
+    assert verdict.undone == 0
+    assert verdict.fences > 100
+    levels.count("failovers", failovers=1, durable_puts=verdict.durable_acknowledged + verdict.plain_acknowledged)
+
+
 def test_the_long_form_prints_a_verdict_for_all_trials(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--failovers", "0"]) == 0
     assert "durable_lost                 0" in capsys.readouterr().out

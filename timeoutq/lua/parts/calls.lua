@@ -8,6 +8,13 @@ local function note_call(call_id)
   end
 end
 
+-- called_again: a call that was carried out before is remembered for another minute. This writes, so that a WAIT behind it waits for
+-- what the first one wrote, too, whichever connection the first one came by
+local function called_again(member)
+  redis.call('ZREM', calls, member)
+  redis.call('ZADD', calls, now, member)
+end
+
 local function was_called(call_id)
   local at = redis.call('ZSCORE', calls, call_id)
   return at and (moment(at) or 0) > now - 60000

@@ -9,8 +9,10 @@ local function settle_some(call_id, codes, ended)
       members[#members + 1], members[#members + 2] = now, call_id .. ':' .. i
     elseif codes[i] == 'L' and (whole or was_called(call_id .. ':' .. i)) then
       codes[i] = 'R'
+      if has('durable') and not whole then called_again(call_id .. ':' .. i) end
     end
   end
+  if has('durable') and whole then called_again(call_id) end
   if ended > 0 then redis.call('ZADD', calls, unpack(members)) end
   return table.concat(codes)
 end

@@ -14,6 +14,12 @@ end
 -- switch: settings that begin or end a capability: gives the value to write, or nil for none, and whether `convert` is to be
 -- called, because what is in the queue already has to follow. Any other setting is written as it is
 local function switch(name, value)
+  if name == 'durable' then
+    if has('durable') ~= (value ~= '0') then use('durable', value ~= '0') end
+    if value ~= '0' then return value, false end
+    redis.call('HDEL', meta, 'durable', 'mark')
+    return nil, false
+  end
   if name ~= 'politeness' then return value, false end
   local was = has('politeness') and (politeness or '')
   -- rules that change keep everything where it is; who has just begun, or ended, waits for the conversion

@@ -1,0 +1,412 @@
+"""Durable queues: which calls wait for replicas, and what becomes of a call that replicas do not confirm.
+
+The servers here are fakes, which confirm as many replicas as their clock says. Real replicas: `test_replicas.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timeoutq
+from tests.rig.waiting import wait_until
+from timeoutq import Answer, InvalidInput, NotReplicated, Queue, State, Worker, confirming, scripts
+from timeoutq.link import Link
+from timeoutq.model import Outcome, Record
+from timeoutq.testing import Clock, FakeQueue, fake_async_queue, fake_queue
+from timeoutq.transfer import restore
+
+QUICK = 0.3
+"""The deadline of a call that is not going to be confirmed, seconds."""
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(replicas=1)
+
+
+@pytest.fixture
+def queue(clock: Clock) -> Iterator[FakeQueue]:
+    with fake_queue(clock=clock, durable=1) as opened:
+        opened.put("first")  # the server knows the scripts now, and the client the setting
+        yield opened
+
+
+@cache
+def names() -> dict[Any, str]:
+    found = [path.stem for path in (Path(timeoutq.__file__).parent / "lua").glob("*.lua")]
+    return {scripts.script(name).sha.encode(): name for name in found}
+
+
+@pytest.fixture
+def flushes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What goes to the server, a list for each flush: names of scripts, `WAIT 1`, and other commands."""
+    sent: list[list[str]] = []
+    plain = Link.send
+
+    def send(link: Link, commands: Any) -> list[Any]:
+        words = [names()[one[1]] if one[0] == b"EVALSHA" else str(one[0]) for one in commands]
+        sent.append([f"WAIT {one[1]}" if word == "WAIT" else word for word, one in zip(words, commands, strict=True)])
+        return plain(link, commands)
+
+    monkeypatch.setattr(Link, "send", send)
+    return sent
+
+
+def once(flushes: list[list[str]]) -> list[list[str]]:
+    """Leave out that the server had to be given a script."""
+    loaded = [at for at, flush in enumerate(flushes) if flush[0] == "SCRIPT"]
+    return [flush for at, flush in enumerate(flushes) if at not in loaded and at + 1 not in loaded]
+
+
+def unconfirmed(queue: FakeQueue, act: Callable[[], object]) -> str:
+    """Make a call that no replica confirms; give what its caller is told."""
+    before = queue.clock.replicas, queue.talk.deadline
+    queue.clock.replicas, queue.talk.deadline = 0, QUICK
+    try:
+        with pytest.raises(NotReplicated) as caught:
+            act()
+    finally:
+        queue.clock.replicas, queue.talk.deadline = before
+    return str(caught.value)
+
+
+# ---- which calls wait
+
+
+def test_what_callers_are_told_waits_for_replicas_and_what_cleaners_do_does_not(
+    queue: FakeQueue, flushes: list[list[str]]
+) -> None:
+    (first,) = queue.claim()
+    queue.extend(first)
+    queue.ack(first, put="found")
+    queue.schedule("later", after=60)
+    (lease,) = queue.claim()
+    queue.release([lease])
+    (lease,) = queue.claim()
+    queue.fail(lease, "no", give_up=True)
+    queue.retry_failed("found")
+    queue.forget("later")
+    restore(queue, [Record(b"old", State.TODOS)])
+    assert once(flushes) == [
+        [name, "WAIT 1"]
+        for name in (
+            "claim", "extend", "ack", "schedule", "claim", "release", "claim", "fail", "retry_failed", "forget",
+            "restore",
+        )
+    ]  # fmt: skip
+    flushes.clear()
+    queue.requeue_expired()
+    queue.promote_due()
+    queue.prune()
+    queue.pause()
+    queue.stats()
+    queue.drained()
+    assert all("WAIT 1" not in flush for flush in flushes)
+
+
+def test_the_heartbeat_does_not_wait_for_replicas(queue: FakeQueue, flushes: list[list[str]]) -> None:
+    with fake_queue(clock=queue.clock, timeout=0.3) as other:
+        lease, *_ = other.claim()
+        with other.keeper() as keeper:
+            keeper.add(lease)
+            wait_until(lambda: ["extend"] in flushes)
+    assert ["extend", "WAIT 1"] not in flushes
+
+
+def test_a_queue_that_is_not_durable_sends_and_keeps_what_it_did(clock: Clock, flushes: list[list[str]]) -> None:
+    with fake_queue(clock=clock) as queue:
+        queue.put("a")
+        flushes.clear()
+        for _ in range(3):
+            (lease,) = queue.claim()
+            queue.ack(lease)
+            queue.put("a", again=True)
+        assert all(len(flush) == 1 for flush in flushes)
+        assert not {"uses", "durable", "mark"} & queue.stats().settings.keys()
+        queue.configure(durable=1)
+        queue.forget("nothing")
+        assert {"uses", "durable", "mark"} <= queue.stats().settings.keys()
+        assert queue.stats().durable == 1
+        queue.configure(durable=0)
+        assert not {"uses", "durable", "mark"} & queue.stats().settings.keys()
+
+
+def test_the_higher_of_both_numbers_counts(queue: FakeQueue, flushes: list[list[str]]) -> None:
+    queue.put("a", durable=0)
+    queue.clock.replicas = 2
+    queue.put("b", durable=2)
+    assert flushes == [["put", "WAIT 1"], ["put", "WAIT 2"]]
+    queue.clock.replicas, queue.talk.deadline = 1, QUICK
+    with pytest.raises(NotReplicated, match="only 1 of 2 replicas confirmed it"):
+        queue.put("c", durable=2)
+
+
+def test_calls_that_travel_together_wait_once(queue: FakeQueue, flushes: list[list[str]]) -> None:
+    queue.put([f"t{i}" for i in range(1200)])
+    assert flushes == [["put", "put", "put", "WAIT 1"]]
+
+
+# ---- how clients learn
+
+
+def test_a_client_learns_the_setting_with_a_call_that_it_makes_anyway(clock: Clock, flushes: list[list[str]]) -> None:
+    with fake_queue(clock=clock) as one, fake_queue(clock=clock) as other:
+        one.put("a")
+        other.configure(durable=1)
+        flushes.clear()
+        one.talk.durable.until = time.monotonic()  # five seconds later
+        one.put("b")
+        one.put("c")
+        # the put that learned it had no replica wait for it, and went again
+        assert flushes == [["put", "HMGET"], ["put", "WAIT 1"], ["put", "WAIT 1"]]
+        assert 0 < one.talk.durable.until - time.monotonic() <= confirming.FRESH
+        other.configure(durable=0)
+        one.talk.durable.until = time.monotonic()
+        flushes.clear()
+        one.put("d")
+        one.put("e")
+        assert flushes == [["put", "HMGET", "WAIT 1"], ["put"]]
+
+
+def test_a_client_without_replicas_looks_at_once_whether_they_are_still_wanted(queue: FakeQueue) -> None:
+    with fake_queue(clock=queue.clock) as other:
+        other.configure(durable=0)
+    queue.clock.replicas = 0
+    assert queue.put("a").added == 1
+
+
+def test_passing_the_setting_that_the_queue_has_asks_for_no_replica(queue: FakeQueue) -> None:
+    queue.clock.replicas = 0
+    with fake_queue(clock=queue.clock, durable=1, deadline=QUICK) as other:
+        assert other.stats().durable == 1
+    with fake_queue(clock=queue.clock, durable=2, deadline=QUICK) as other:
+        with pytest.raises(NotReplicated, match=r"cannot be durable=2 .*nothing was written: only 0 of 2 replicas"):
+            other.put("a")
+    assert queue.stats().durable == 1
+
+
+def test_more_replicas_than_there_are_cannot_be_asked_for(clock: Clock) -> None:
+    with fake_queue(clock=clock, deadline=QUICK) as queue:
+        queue.put("a")
+        settings = queue.stats().settings
+        with pytest.raises(NotReplicated, match=r"cannot be durable=2"):
+            queue.configure(durable=2, max_crashes=3)
+        assert queue.stats().settings == settings
+
+
+@pytest.mark.parametrize("bad", [-1, 101, 1.0, "1", True])
+def test_a_number_of_replicas_is_checked_at_once(queue: FakeQueue, bad: Any) -> None:
+    for act in (lambda: queue.configure(durable=bad), lambda: fake_queue(durable=bad)):
+        with pytest.raises(InvalidInput, match="durable must be a whole number from 0 to 100"):
+            act()
+
+
+def test_a_number_that_cannot_be_read_counts_as_one_replica(queue: FakeQueue, flushes: list[list[str]]) -> None:
+    with suppress(StopIteration):
+        queue._link().send([("HSET", queue.operations.key("meta"), "durable", "many")])
+    queue.talk.durable.until = time.monotonic()
+    flushes.clear()
+    queue.put("a")
+    assert flushes == [["put", "HMGET", "WAIT 1"]]
+    assert queue.stats().durable == 1
+
+
+# ---- calls that are not confirmed
+
+
+def test_a_claim_that_is_not_confirmed_gives_its_tasks_back(queue: FakeQueue) -> None:
+    said = unconfirmed(queue, queue.claim)
+    assert "only 0 of 1 replica confirmed it" in said
+    assert "given back" in said
+    stats = queue.stats()
+    assert (stats.todos, stats.in_progress) == (1, 0)
+    assert (stats.counters["claimed"], stats.counters["released"]) == (1, 1)
+    (lease,) = queue.claim()
+    assert (lease.attempt, lease.crashes) == (1, 0)
+
+
+def test_a_claim_that_finds_nothing_needs_no_replica(queue: FakeQueue) -> None:
+    queue.forget("first")
+    queue.clock.replicas = 0
+    assert queue.claim() == []
+
+
+def test_a_claim_with_a_short_lease_is_given_back_before_the_lease_runs_out(queue: FakeQueue) -> None:
+    queue.clock.replicas = 0
+    began = time.monotonic()
+    with pytest.raises(NotReplicated):
+        queue.claim(timeout=0.6)
+    assert time.monotonic() - began < 0.6
+    assert queue.stats().counters["released"] == 1
+
+
+def test_an_end_that_is_not_confirmed_is_done_and_confirmed_by_the_same_call(queue: FakeQueue) -> None:
+    queue.put("second", "third")
+    first, second, third = queue.claim(3)
+    ends: list[Callable[[], object]] = [
+        lambda: queue.ack(first), lambda: queue.fail(second, "no", give_up=True), lambda: queue.release(third),
+    ]  # fmt: skip
+    for end in ends:
+        said = unconfirmed(queue, end)
+        assert "a failover now may undo it: the same call again does nothing twice" in said
+        assert end() is Answer.ALREADY
+    stats = queue.stats()
+    assert (stats.done, stats.failed, stats.todos) == (1, 1, 1)
+
+
+def test_the_queue_knows_an_end_for_a_minute_after_the_last_time_it_was_sent(queue: FakeQueue) -> None:
+    queue.put("second", "third")
+    first, second, third = queue.claim(3)
+    queue.forget(third.task)
+    for _ in range(3):
+        unconfirmed(queue, lambda: queue.ack(first))
+        unconfirmed(queue, lambda: queue.ack([second, third]))
+        queue.clock.advance(50)
+    assert queue.ack(first) is Answer.ALREADY
+    assert list(queue.ack([second, third])) == [Answer.ALREADY, Answer.LOST]
+
+
+def test_of_a_lease_that_is_lost_nothing_is_to_be_confirmed(queue: FakeQueue) -> None:
+    (lease,) = queue.claim()
+    queue.forget(lease.task)
+    queue.clock.replicas = 0
+    assert list(queue.ack([lease])) == list(queue.extend([lease])) == [Answer.LOST]
+
+
+def test_tasks_that_are_not_confirmed_are_in_the_queue(queue: FakeQueue) -> None:
+    for act in (lambda: queue.put("a"), lambda: queue.schedule("b", after=1)):
+        assert "put them again, they are not added twice" in unconfirmed(queue, act)
+    assert (queue.stats().todos, queue.stats().scheduled) == (2, 1)
+
+
+def test_a_keeper_lets_go_of_a_lease_whose_ack_is_done_but_not_confirmed(queue: FakeQueue) -> None:
+    leases = queue.claim()
+    with queue.keeper() as keeper:
+        keeper.add(*leases)
+        unconfirmed(queue, lambda: queue.ack(leases[0]))
+        assert keeper.held == []
+
+
+def test_what_an_ack_cannot_put_yet_keeps_its_lease_alive(queue: FakeQueue) -> None:
+    (lease,) = queue.claim()
+    with queue.keeper() as keeper:
+        keeper.add(lease)
+        said = unconfirmed(queue, lambda: queue.ack(lease, put=[f"t{i}" for i in range(501)]))
+        assert "put them again" in said  # these go before the ack, which was not sent
+        assert keeper.held == [lease]
+
+
+def test_pull_is_refused_because_nothing_tells_of_tasks_that_a_failover_brings_back(queue: FakeQueue) -> None:
+    with pytest.raises(InvalidInput, match=r"pull takes tasks without a lease.*configure the queue with durable=0"):
+        queue.pull()
+    assert queue.stats().todos == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "first", "last", "told"),
+    [
+        ("put", b"At", b"tt", b"At"),
+        ("ack", b"OOL", b"RLL", b"OLL"),
+        ("release", b"fO", b"RR", b"fO"),
+    ],
+)
+def test_the_second_answer_counts_unless_it_repeats_the_first(
+    queue: FakeQueue, verb: str, first: bytes, last: bytes, told: bytes
+) -> None:
+    call: Any = queue.operations.call(verb, [], bytes)
+    found = confirming.merged(call, Outcome([b"a", b"b", b"c"], first), Outcome([b"a", b"b", b"c"], last))
+    assert found.codes == told
+
+
+# ---- workers
+
+
+async def test_a_worker_waits_for_replicas_says_so_once_and_goes_on(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with fake_queue(clock=clock, durable=1) as seen:
+        seen.put([f"t{i}" for i in range(20)])
+        ran: list[str] = []
+        entered = asyncio.Event()
+        free = asyncio.Event()
+
+        async def handler(lease: timeoutq.Lease) -> None:
+            ran.append(lease.task)
+            entered.set()
+            await free.wait()
+
+        worker = Worker(fake_async_queue(clock=clock, deadline=QUICK), handler, concurrency=5, signals=False)
+        with caplog.at_level(logging.INFO, "timeoutq.worker"):
+            running = asyncio.create_task(worker.run())
+            await entered.wait()
+            clock.replicas = 0
+            free.set()  # their acks are not confirmed
+            await _until(lambda: any(one.trouble for one in seen.workers()))
+            await _until(lambda: seen.stats().in_progress == 0)  # neither what was acked nor what was claimed since
+            (info,) = seen.workers()
+            assert "only 0 of 1 replica confirmed it" in info.trouble
+            began = len(ran)
+            told = [line for line in caplog.messages if "waits for replicas" in line]
+            assert len(told) == 1
+            await asyncio.sleep(0.5)
+            assert len(ran) == began  # nothing that was claimed meanwhile was run
+            assert [line for line in caplog.messages if "waits for" in line] == told
+            clock.replicas = 1
+            await _until(lambda: seen.stats().done == 20)
+            worker.stop()
+            tally = await running
+    assert sorted(ran) == sorted({f"t{i}" for i in range(20)})
+    assert (tally.acked, tally.lost) == (20, 0)
+    assert any("the replicas confirm again" in line for line in caplog.messages)
+    assert seen.stats().counters.get("expired", 0) == 0
+
+
+async def test_a_worker_that_ends_without_replicas_says_that_its_acks_are_done(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with fake_queue(clock=clock, durable=1) as seen:
+        seen.put("a")
+
+        async def handler(_: timeoutq.Lease) -> None:
+            clock.replicas = 0
+            worker.stop()
+
+        worker = Worker(fake_async_queue(clock=clock, deadline=QUICK), handler, drain_deadline=0.2, signals=False)
+        await worker.run()
+        assert seen.stats().done == 1
+    assert any("has ended 1 leases, and a failover now may undo this" in line for line in caplog.messages)
+    assert not any("runs again" in line for line in caplog.messages)
+
+
+async def _until(predicate: Callable[[], object], timeout: float = 10.0) -> None:
+    until = time.monotonic() + timeout
+    while not predicate():
+        assert time.monotonic() < until, predicate
+        await asyncio.sleep(0.01)
+
+
+# ---- what people see
+
+
+def test_patience_is_half_of_the_shortest_lease_and_ends_of_leases_have_all_the_time(queue: FakeQueue) -> None:
+    ops = queue.operations
+    claims = [ops.claim(b"w#1", 1, 3000), ops.claim(b"w#2", 1, 1000)]
+    assert confirming.patience(claims) == 0.5
+    assert confirming.patience(ops.forget(("a",))) == math.inf
+
+
+def test_a_plain_fakeredis_names_the_command_that_it_lacks() -> None:
+    import fakeredis
+
+    with Queue("q", client=fakeredis.FakeRedis(), deadline=QUICK) as queue, pytest.raises(Exception, match="WAIT"):
+        queue.configure(durable=1)
