@@ -3,8 +3,8 @@ load that knows what it was promised. `tests/breaking/alone/test_failovers.py` c
 
     python -m tests.rig.replication --failovers 20 [--freeze 3] [--durable] [--json]
 
-which prints a verdict for each trial and for all, and ends with 1 if a confirmed task was lost or a fence repeated. With
-`--durable`, it also ends with 1 if a failover has undone a put, a claim or an ack of which somebody was told.
+which prints a verdict for each trial and for all, and ends with 1 if a confirmed task was lost or a fence repeated.
+With `--durable`, it also ends with 1 if a failover has undone a put, a claim or an ack of which somebody was told.
 """
 
 from __future__ import annotations
