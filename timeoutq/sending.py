@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from timeoutq import confirming, replies, rights, scripts
 from timeoutq.calls import Call, Command, flushes
-from timeoutq.confirming import CONFIRMED, Durable
+from timeoutq.confirming import CONFIRMED, UNCONFIRMED, Durable
 from timeoutq.deadlines import ATTEMPT, CONNECT, SLICE, SLOWEST
 from timeoutq.errors import AccessDenied, NotReplicated, TimeoutqError, Unavailable
 from timeoutq.model import Outcome
@@ -223,6 +223,7 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
         value: Any = given if isinstance(given, BaseException) else given[0]
         if not isinstance(value, BaseException):
             return [calls[0].read(value)]
+    replicas = replicas if waits else UNCONFIRMED
     results: list[Any] = []
     broken: TimeoutqError | None = None
     for flush in flushes(calls):
@@ -259,7 +260,7 @@ class _Flush:
     @property
     def wanted(self) -> int:
         """How many replicas must confirm the calls."""
-        return max(self._least, self._talk.durable.replicas) if self._heeds else max(self._least, 0)
+        return max(self._least, self._talk.durable.replicas) if self._heeds else self._least
 
     @property
     def unconfirmed(self) -> bool:
@@ -275,9 +276,11 @@ class _Flush:
         age_ms = max(1, int(elapsed * 1000)) if self._may_have_run else 0
         expected = talk.clock.expected_ms
         commands = [self._calls[i].command(age_ms, not_after=not_after, expected=expected) for i in self.open]
+        if self._least < 0:
+            return commands
         self._looked = self._heeds and time.monotonic() >= talk.durable.until
         if self._looked:
-            commands.append(("HMGET", talk.operations.key("meta"), "uses", "durable"))
+            commands.append(confirming.look(talk.operations))
         self._waited = self.wanted
         if self._waited:
             self.patience = confirming.patience(self._calls)
@@ -298,14 +301,14 @@ class _Flush:
         confirmed: object = reply.pop() if self._waited else 0
         if self._looked:
             self._talk.durable.read(reply.pop(), time.monotonic())
-        wanted = self.wanted
-        is_confirmed = isinstance(confirmed, int) and confirmed >= wanted
+        is_confirmed = self._least < 0 or (isinstance(confirmed, int) and confirmed >= self.wanted)
         for i, value in zip(sent, reply, strict=True):
             if isinstance(value, BaseException):
                 self._refused(i, value)
                 continue
-            result, first = self._calls[i].read(value), self._unconfirmed.pop(i, None)
-            self.results[i] = result if first is None else confirming.merged(self._calls[i], first, result)
+            self.results[i] = result = self._calls[i].read(value)
+            if i in self._unconfirmed:
+                self.results[i] = confirming.merged(self._calls[i], self._unconfirmed.pop(i), result)
             if not is_confirmed and confirming.is_promise(result):
                 self._unconfirmed[i], self.results[i] = self.results[i], confirmed
                 self.open.append(i)

@@ -13,7 +13,7 @@ from tests.core import test_sections
 from tests.faces import test_faults
 from tests.pure.test_scripts import LUA, NAMES
 from tests.rig import rights as rig
-from timeoutq import operations, rights
+from timeoutq import confirming, operations, rights
 from timeoutq.bench import pauses
 from timeoutq.hosts import operations as of_hosts
 
@@ -28,6 +28,20 @@ WITHOUT_FAULTS = {
     "repair": "no method calls it alone: `prune` and doctor do a part of it",
     "restore": "only an import calls it; tests/faces/test_transfer.py breaks imports off",
     "restore_hosts": "only an import calls it; tests/hosts/test_export_hosts.py sends it again",
+}
+UNCONFIRMED = {
+    "beat": "a worker gives another sign of life soon",
+    "configure": "an operator may pause a queue, or end that it is durable, while replicas are away",
+    "convert": "cleaners go on with it",
+    "crash": "only a supervisor hears of it; where a failover undoes it, the leases run out",
+    "host": "it is a setting, as those of `configure`",
+    "promote_due": "a cleaner's: a claim that is confirmed has confirmed what went before it",
+    "prune": "a cleaner's",
+    "pull": "a durable queue refuses it",
+    "purge": "it removes the setting, too",
+    "repair": "a cleaner's",
+    "requeue_expired": "a cleaner's",
+    "restore_hosts": "it is a setting; an import that is run again brings what is missing",
 }
 WITHOUT_RIGHTS = {"purge": "it removes everything, and one that was refused is called again"}
 
@@ -47,6 +61,11 @@ def test_each_verb_meets_all_faults() -> None:
 def test_each_verb_that_writes_is_tried_with_each_right_taken_away() -> None:
     known = {script for script, _ in rig.VERBS.values()} | rights.READING
     assert lacking(known, WITHOUT_RIGHTS) == [], "add it to VERBS in tests/rig/rights.py, or to READING in rights.py"
+
+
+def test_each_verb_that_writes_waits_for_the_replicas_of_a_durable_queue() -> None:
+    writing = set(NAMES) - rights.READING - {"plan"}
+    assert lacking(confirming.CONFIRMED, UNCONFIRMED, writing) == [], "add it to CONFIRMED in confirming.py"
 
 
 def test_each_verb_that_takes_sections_is_asked_to_refuse_unknown_ones() -> None:

@@ -357,7 +357,7 @@ MUTANTS = [
     Mutant(
         "replicas that confirm are not counted",
         "sending.py",
-        "confirmed >= wanted",
+        "confirmed >= self.wanted",
         "confirmed >= 0",
         [_test("test_durable", "not_confirmed")],
     ),
