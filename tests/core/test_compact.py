@@ -55,6 +55,11 @@ def call(queue: Any, made: Call[Any]) -> Any:
     return queue.run(sending.answer(queue.talk, made))
 
 
+def sha(name: str) -> bytes:
+    """The digest by which a script is called."""
+    return script(name).sha.encode()
+
+
 # ---- what it keeps
 
 
@@ -170,14 +175,14 @@ def test_a_replica_of_a_call_whose_reply_was_lost_does_not_count_twice(url: str,
         queue.put("a", "b", "c")
         leases = queue.claim(3)
         for lost in (leases[:2], leases[2:]):
-            proxy.arm(Fault.RESET_AFTER, cast("bytes", queue.operations.call("ack", [], bytes).head[1]))
+            proxy.arm(Fault.RESET_AFTER, sha("ack"))
             assert {str(answer) for answer in queue.ack(lost)} == {"already"}
             assert proxy.lost == 1
         assert queue.stats().done == 3
-        proxy.arm(Fault.RESET_AFTER, cast("bytes", queue.operations.call("put", [], bytes).head[1]))
+        proxy.arm(Fault.RESET_AFTER, sha("put"))
         assert list(queue.put("a", again=True)) == ["todos"]
         assert (queue.stats().done, queue.stats().todos) == (2, 1)
-        proxy.arm(Fault.RESET_AFTER, cast("bytes", queue.operations.call("forget", [], bytes).head[1]))
+        proxy.arm(Fault.RESET_AFTER, sha("forget"))
         assert list(queue.forget("b")) == ["unknown"]
         assert queue.stats().done == 1
         check(url, name)
@@ -274,13 +279,13 @@ def test_raising_works_and_improving_is_refused_by_name(polite: Any) -> None:
     assert list(polite.put(f"{A}1", priority=2)) == ["raised"]
     before = polite.stats()
     found = Task(f"{A}1", priority=9, improve=True)
-    calls: list[Callable[[], object]] = [
+    all_refused: list[Callable[[], object]] = [
         lambda: polite.put(f"{A}1", priority=9, improve=True),
         lambda: polite.put(found),
         lambda: polite.schedule(f"{A}new", after=1, priority=9, improve=True),
         lambda: polite.ack(lease, put=[found]),
     ]
-    for refused in calls:
+    for refused in all_refused:
         with pytest.raises(
             InvalidInput, match=r'keep_done="compact", which keeps no priorities of done tasks: put wit'
         ):

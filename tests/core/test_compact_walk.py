@@ -205,7 +205,8 @@ def test_a_walk_of_fingerprints_is_a_walk_of_a_plain_set(
 def test_a_hundred_thousand_fingerprints_are_those_of_python_bit_for_bit(url: str, name: str) -> None:
     with Queue(name, url, keep_done="compact") as queue, redis.Redis.from_url(url) as client:
         queue.stats()
-        twin = Sets(client.hget(queue.operations.key("seen"), "salt") or b"")
+        salt: Any = client.hget(queue.operations.key("seen"), "salt")
+        twin = Sets(salt)
         ids = [f"https://example.com/{number}".encode() for number in range(100_000)]
         for at in range(0, len(ids), 500):
             records = [Record(id, State.DONE) for id in ids[at : at + 500]]

@@ -224,8 +224,10 @@ def crashed(queue: Queue, lease: Lease) -> None:
     queue.run(sending.answers(queue.talk, queue.operations.crash([lease], "died")))
 
 
-IDS = [b"ends", b"fails", b"held", b"expires", b"free", b"old", b"later", b"due", f"{A}ends".encode()]
-IDS += [f"{host}{i}".encode() for host in (A, B) for i in range(3)]
+IDS = [
+    b"ends", b"fails", b"held", b"expires", b"free", b"old", b"later", b"due", f"{A}ends".encode(),
+    *(f"{host}{i}".encode() for host in (A, B) for i in range(3)),
+]  # fmt: skip
 """Tasks that may be done."""
 
 

@@ -270,7 +270,11 @@ class Player:
         pipe.keys(key("lock") + "*")
         pipe.hget(key("meta"), "wake_at").xrevrange(key("alarm"), count=1).exists(key("bell"))
         *sets, scheduled, leases, owners, attempts, crashes, stats, locks, wake_at, alarm, bell = pipe.execute()
-        seen: dict[str, Any] = {
+        if self._compact:
+            sets[SETS.index("done")] |= fingerprints.holding(
+                fingerprints.read(self.client, key("")), map(str.encode, TASKS)
+            )
+        seen = {
             **{name: {task.decode() for task in found} for name, found in zip(SETS, sets, strict=True)},
             "scheduled": {task.decode(): int(at) for task, at in scheduled},
             "leases": {task.decode(): int(at) for task, at in leases},
@@ -283,9 +287,6 @@ class Player:
             "alarm": next((int(said[b"at"]) for _, said in alarm), None),
             "bell": bool(bell),
         }
-        if self._compact:
-            prints = fingerprints.read(self.client, key(""))
-            seen["done"] |= {task.decode() for task in fingerprints.holding(prints, map(str.encode, TASKS))}
         means = {
             **{name: getattr(model, name) for name in (*SETS, "scheduled", "leases", "owners", "attempts", "crashes")},
             "locks": {task for task, (_, until) in model.locks.items() if until >= model.now},

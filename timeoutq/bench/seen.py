@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from timeoutq.bench.ground import ID, Ground, Measure, cpu_ms, ids
 from timeoutq.bench.terms import Figure, Readings, Target
@@ -81,8 +82,10 @@ class _Scene:
     def rows(self) -> float:
         """Say how many of a hundred sets of fingerprints are plain rows of numbers."""
         key, bare = self.queue.operations.key, self.ground.bare
-        kinds = [bare.execute_command("OBJECT", "ENCODING", key(f"seen:{number}")) for number in range(LOOKED)]
-        found: list[bytes] = [kind for kind in kinds if kind is not None]
+        kinds: list[Any] = [
+            bare.execute_command("OBJECT", "ENCODING", key(f"seen:{number}")) for number in range(LOOKED)
+        ]
+        found = [kind for kind in kinds if kind is not None]
         return 100 * found.count(b"intset") / max(1, len(found))
 
 
