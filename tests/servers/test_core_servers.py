@@ -317,6 +317,7 @@ def test_who_meets_a_server_without_scripts_when_the_time_is_over_may_try_again(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with Queue("q", "redis://nowhere", deadline=1.0) as queue:
         queue.talk.proved = True
+        queue.talk.durable.learn(0, 1e6)
         flow = sending.settle(queue.talk, queue.operations.forget(("a",)))
         reply: object = None
         with pytest.raises(StopIteration) as ended:

@@ -19,7 +19,7 @@ from tenacity import stop_after_attempt, wait_none
 from tests.rig.inside import pump_of, seen
 from tests.rig.waiting import wait_until
 from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker, flows, heartbeat, sending
-from timeoutq.replies import Swept
+from timeoutq.replies import Plan, Swept
 from timeoutq.worker.threads import ThreadCrew
 
 
@@ -531,13 +531,13 @@ async def test_a_cleaner_to_which_another_client_is_quicker_is_in_time_for_what_
     jobs: AsyncQueue, queue: Queue, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promoted: list[int] = []
-    clean = flows.clean
+    clean = flows.clean_and_plan
 
-    def beaten(talk: sending.Talk) -> sending.Flow[tuple[Swept, Swept]]:
+    def beaten(talk: sending.Talk, longest_ms: int) -> sending.Flow[tuple[Swept, Swept, Plan]]:
         promoted.append(queue.promote_due())
-        return clean(talk)
+        return clean(talk, longest_ms)
 
-    monkeypatch.setattr(flows, "clean", beaten)
+    monkeypatch.setattr(flows, "clean_and_plan", beaten)
     one = Cleaner(jobs, longest=60.0)
     cleaner = asyncio.create_task(one.run())
     await until(lambda: blocked(url) == 1 and min(one._prune_at, one._repair_at) > time.monotonic())

@@ -268,6 +268,7 @@ class AsyncShardedQueue(ShardedFace, AsyncDriver):
         """Go through all entries of a state, in no order, some hundred at a time.
 
         A task that stays in the state is given at least once; a task that moves meanwhile may be left out.
+        Raises `InvalidInput` as `list` does.
         """
         cursor = reads.START
         while cursor is not None:
