@@ -28,8 +28,8 @@ class Sets:
 
     def number(self, print: int) -> int:
         """Give the number of the set to which a fingerprint belongs."""
-        at = print // 10**9 % 2**self.level
-        return int(print // 10**9 % 2 ** (self.level + 1)) if at < self.split else int(at)
+        at = print // 10**9 % (1 << self.level)
+        return print // 10**9 % (1 << self.level + 1) if at < self.split else at
 
     def add(self, task: bytes) -> None:
         """Add a task; a set divides if there are too many fingerprints now."""
@@ -37,13 +37,13 @@ class Sets:
         found = self.sets.setdefault(self.number(print), set())
         self.count += print not in found
         found.add(print)
-        if self.count > self.full * (2**self.level + self.split):
+        if self.count > self.full * ((1 << self.level) + self.split):
             self._divide()
 
     def _divide(self) -> None:
         old = self.sets.pop(self.split, set())
         self.split += 1
-        if self.split == 2**self.level:
+        if self.split == (1 << self.level):
             self.level, self.split = self.level + 1, 0
         for print in old:
             self.sets.setdefault(self.number(print), set()).add(print)
