@@ -89,11 +89,11 @@ def test_joined_flushes_wait_for_replicas_once() -> None:
 
 
 def test_a_durable_put_is_one_wait_for_all_shards(url: str, name: str) -> None:
-    with ShardedQueue(name, url, shards=4, deadline=1.5) as queue:
+    with ShardedQueue(name, url, shards=4, deadline=4.0) as queue:
         began = time.monotonic()
         with pytest.raises(NotReplicated, match=r"(only 0|none) of 1 replica"):
             queue.put([f"t{i}" for i in range(50)], durable=1)
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 10
         assert queue.stats().todos == 50
         with pytest.raises(InvalidInput, match="durable"):
             queue.put("a", durable=-1)
