@@ -121,7 +121,8 @@ def _show_settings(stats: Stats, as_json: bool) -> None:
     }
     sink = Sink(as_json)
     if as_json:
-        sink.document({**{name.replace("-", "_"): value for name, value in found.items()}, "paused": stats.paused})
+        plain = {"durable": stats.durable, "paused": stats.paused}
+        sink.document({**{name.replace("-", "_"): value for name, value in found.items()}, **plain})
     else:
         sink.rows(("setting", "value"), [line for line in found.items() if line[1] is not None])
 
