@@ -179,6 +179,7 @@ class Talk:
     proved: bool = False
     """Whether the user may run all commands of the scripts; this is tried before the first call that writes."""
     durable: Durable = field(default_factory=Durable)
+    """How many replicas must confirm what callers are told."""
 
 
 def prove(talk: Talk) -> Flow[None]:

@@ -20,7 +20,7 @@ from tests.rig.command import Say, say, started
 from tests.rig.processes import ROOT
 from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
-from timeoutq import Queue
+from timeoutq import Queue, sending
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.text import safe
 
@@ -105,6 +105,32 @@ def test_schedule_pause_and_settings(say: Say, queue: Queue) -> None:
     assert queue.stats().settings["keep_done"] == "t604800000"
     assert queue.stats().settings["max_crashes"] == "3"
     assert say("drained", queue.name).code == 1
+
+
+def test_a_queue_is_not_made_durable_without_replicas(say: Say, queue: Queue) -> None:
+    queue.put("a")
+    before = queue.stats().settings
+    done = say("configure", queue.name, "--durable", "1", "--max-crashes", "3")
+    assert done.code == 3
+    assert "cannot be durable=1" in done.err
+    assert "the server has 0 replicas: connect more, or ask for fewer" in done.err
+    assert queue.stats().settings == before
+
+
+def test_that_a_queue_is_durable_is_shown_and_ended(say: Say, queue: Queue, raw: redis.Redis) -> None:
+    queue.put("a")
+    assert say("configure", queue.name, "--json").documents[0]["durable"] == 0
+    raw.hset(queue.operations.key("meta"), mapping={"uses": "durable", "durable": "2"})
+    assert ["durable", "2"] in say("configure", queue.name).lines
+    assert ["durable", "2"] in say("status", queue.name).lines
+    about = {"host": "h", "trouble": "only 0 of 2 replicas confirmed it"}
+    queue.run(sending.answer(queue.talk, queue.operations.beat("h:1:x", about)))
+    (worker,) = (line for line in say("status", queue.name).lines if line[0] == "worker")
+    assert worker[-1] == "only 0 of 2 replicas confirmed it"
+    assert say("why", queue.name, "a").facts["reason"] == "no_replica"
+    assert f"`timeoutq configure {queue.name} --durable N` asks for fewer" in say("why", queue.name, "a").facts["why"]
+    assert say("configure", queue.name, "--durable", "0").code == 0
+    assert not [line for line in say("configure", queue.name).lines if line[0] == "durable"]
 
 
 def test_dangerous_commands_do_nothing_without_a_yes(say: Say, queue: Queue) -> None:
@@ -351,6 +377,7 @@ def stranger(answer: bytes) -> Iterator[int]:
         *((b"", ("configure", "q", "--keep-done", word), "--keep-done")
           for word in ("²", "1.5", "-1", "99999999999d", "")),
         (b"", ("configure", "q", "--max-crashes", "0"), "--max-crashes"),
+        (b"", ("configure", "q", "--durable", "101"), "durable must be a whole number from 0 to 100"),
         (b"", ("worker", "q", "json:nothing"), "module json has no nothing"),
         (b"", ("worker", "q", "json:loads", "--retry", "1", "--max-attempts", "2"), "not both"),
         (b"", ("pause", "q", "--url", ""), "--url is empty"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,40 @@ def test_a_torn_append_only_file_has_its_cure() -> None:
     assert (finding.verdict, finding.cure.endswith("redis-cli BGREWRITEAOF")) == ("yellow", True)
     assert finding.found.startswith("AOF always: nothing accepted is lost; after a power cut")
     assert "BGREWRITEAOF" not in found("durability", NO_AOF).cure
+
+
+def with_replicas(*replicas: Mapping[str, object], durable: int = 0) -> Facts:
+    info = {**INFO, "connected_slaves": len(replicas), "master_repl_offset": 1000}
+    known = {f"slave{i}": {"state": "online", "offset": 1000, "lag": 0, **one} for i, one in enumerate(replicas)}
+    return replace(SOUND, info={**info, **known}, queue={**SOUND.queue, "durable": durable})
+
+
+@pytest.mark.parametrize(
+    ("facts", "verdict", "words"),
+    [
+        (with_replicas({}), "green", "1 replica, 0 bytes behind and heard 0 s ago at worst"),
+        (
+            with_replicas({"offset": 400, "lag": 2}, {}, durable=2),
+            "green",
+            "600 bytes behind and heard 2 s ago at worst",
+        ),
+        (with_replicas({"lag": 11}, {}, durable=1), "yellow", "heard 11 s ago at worst; the queue is durable=1"),
+        (with_replicas({"lag": 11}, {}, durable=2), "red", "no put is confirmed, and no task is given out"),
+        (with_replicas({"state": "wait_bgsave"}, durable=1), "red", "1 replica"),
+        (with_replicas(durable=1), "red", "0 replicas; the queue is durable=1"),
+        (replace(with_replicas(durable=1), info={}), "yellow", "the server does not tell"),
+    ],
+)
+def test_doctor_says_whether_replicas_can_confirm(facts: Facts, verdict: str, words: str) -> None:
+    finding = found("replicas", facts)
+    assert finding.verdict == verdict
+    assert words in finding.found
+    assert bool(finding.cure) == (verdict != "green")
+
+
+def test_nothing_is_said_of_replicas_where_there_are_none_and_none_is_wanted() -> None:
+    for facts in (with_replicas(), replace(SOUND, info={})):
+        assert not [finding for finding in judge(facts) if finding.check == "replicas"]
 
 
 def test_a_server_that_tells_nothing_is_never_called_sound() -> None:

@@ -93,7 +93,7 @@ class Crawl:
     def _ack(self, queue: Queue) -> None:
         while (leases := self._leases.get()) is not None:
             self._over.wait(0.02)  # some are always left to be acked
-            answers = self._told(lambda leases=leases: queue.ack(leases))  # type: ignore[misc]  # mypy does not see what a default gives
+            answers = self._told(lambda leases=leases: queue.ack(leases))  # type: ignore[misc]  # a bound default
             self.acked += [lease.task for lease, said in zip(leases, answers, strict=True) if said != "lost"]
 
     def _told(self, act: Callable[[], Any]) -> Any:

@@ -317,6 +317,7 @@ def test_an_ack_takes_499_tasks_or_a_mebibyte_of_what_was_found() -> None:
 
 def test_a_claim_that_goes_with_heavy_ends_may_come_as_late_as_they_need_for_their_way() -> None:
     talk = replace(Queue("q", deadline=2).talk, proved=True)
+    talk.durable.learn(0, time.monotonic())
     talk.clock.seen(1_000_000, time.monotonic())
     talk.durable.learn(0, time.monotonic())
     claim = talk.operations.claim(b"w#1", 5, 1000)

@@ -37,7 +37,7 @@ class Clock:
     def __init__(self, start: float = START, *, replicas: int = 0) -> None:
         """Make a clock, and the fake server that shows it. Raises `MissingExtra` without fakeredis.
 
-        `replicas` is how many replicas, as the server says, have confirmed what was written. It may be changed.
+        `replicas` is how many replicas, as the server says, have confirmed what was written. A test may change it.
         """
         self.replicas = arguments.count(replicas, "replicas", low=0)
         self._micros = round(_seconds(start, "start") * 1e6)
