@@ -1141,13 +1141,6 @@ MUTANTS = [
         [_test("test_compact_repair", "short_walks")],
     ),
     Mutant(
-        "compact: nobody finds out that `uses` was damaged",
-        "lua/repair.lua",
-        "used_by('compact', of_seen)",
-        "of_seen",
-        [_test("test_compact_repair", "does_not_say")],
-    ),
-    Mutant(
         "compact: ids that a hand adds stay",
         "lua/repair.lua",
         "if compact then stages[#stages + 1] = {'SSCAN', done, of_done} end\n",
