@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -446,13 +447,13 @@ def test_a_full_server_takes_acks_and_refuses_puts(compact: Any, raw: redis.Redi
 def picture(raw: redis.Redis) -> dict[str, Any]:
     """What all keys of the server hold, but for those that change whatever a call does."""
     client: Any = raw
-    reads: dict[str, Callable[[str], Any]] = {  # DUMP tells of the order, too, in which a server has put members
-        "set": client.smembers,
-        "hash": client.hgetall,
-        "zset": lambda key: client.zrange(key, 0, -1, withscores=True),
-    }
+    # DUMP tells of the order, too, in which a server has put members
+    holds: dict[str, Callable[[str], Any]] = defaultdict(lambda: client.dump)
+    holds["set"] = client.smembers
+    holds["hash"] = client.hgetall
+    holds["zset"] = lambda key: client.zrange(key, 0, -1, withscores=True)
     kept = [key for key in map(str, client.keys()) if not key.endswith((":meta", "aside"))]
-    return {key: reads.get(client.type(key), client.dump)(key) for key in kept}
+    return {key: holds[client.type(key)](key) for key in kept}
 
 
 @pytest.mark.parametrize("found", [None, {"new": {"n": 1}}])
