@@ -128,6 +128,7 @@ class Claim:
         return leases
 
     def _heard(self, asked: Iterable[int], results: Iterable[Any]) -> Iterable[tuple[int, Any]]:
+        # gives the results of the shards that answered, and notes which shards are away
         for shard, result in zip(asked, results, strict=True):
             if not isinstance(result, TimeoutqError):
                 yield shard, result
