@@ -388,25 +388,28 @@ class Trial:
 
     def _judge(self) -> None:
         total = self.outcome.total
+        self._count_faults()
         for name, one in self.rounds.items():
             one.judge(self.cluster.primary_of(slot_of(name)).url)
             one.report.violations[:] = [f"{name}: {text}" for text in one.report.violations]
             total.add(one.report)
-            self._count(read(Path(one.plan.folder) / "history"))
+            self._count_calls(read(Path(one.plan.folder) / "history"))
         for row in self.outcome.rows.values():
             if row.longest_call > DEADLINE + LATE:
                 total.blame("slow", f"a call took {row.longest_call:.1f} s, its deadline was {DEADLINE:g} s")
 
-    def _count(self, events: Sequence[Event]) -> None:
-        rows, done = self.outcome.rows, self.faults.done
-        if not rows:
-            rows["none"] = Row()
-            for fault in done:
-                row = rows.setdefault(fault.kind, Row())
-                row.events += 1
-                if fault.whole:
-                    row.whole_after = max(row.whole_after, (fault.whole - fault.at) / 1e9)
-        upcoming = [(fault.at, rows[fault.kind]) for fault in reversed(done)]
+    def _count_faults(self) -> None:
+        rows = self.outcome.rows
+        rows["none"] = Row()  # for what happened before the first fault
+        for fault in self.faults.done:
+            row = rows.setdefault(fault.kind, Row())
+            row.events += 1
+            if fault.whole:
+                row.whole_after = max(row.whole_after, (fault.whole - fault.at) / 1e9)
+
+    def _count_calls(self, events: Sequence[Event]) -> None:
+        rows = self.outcome.rows
+        upcoming = [(fault.at, rows[fault.kind]) for fault in reversed(self.faults.done)]
         row, errors = rows["none"], Counter(self.outcome.errors)
         told: set[str] = set()
         for event in events:
