@@ -31,6 +31,7 @@ T = TypeVar("T")
 P = TypeVar("P")
 Road = tuple[Any, Wire | None]
 """A connection of redis-py's for asyncio, and its wire."""
+NO_ROAD: Road = (None, None)
 
 _UNSENT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 """The option that bounds what the kernel takes of a heavy command before it can send it. Without it the kernel
@@ -343,7 +344,7 @@ class AsyncLink:
         The usual exchange is short: on a connection with a wire, light, answered at once and without errors. Everything
         else is carried out by `_exchange`.
         """
-        road: Road = self._free[-1] if self._free else (None, None)
+        road = self._free[-1] if self._free else NO_ROAD
         connection, wire = road
         if wire is None or not wire.quiet or not connection.is_connected:
             return await _heeding(self._exchange(commands))

@@ -48,7 +48,7 @@ async def link_to(*answers: Answer) -> AsyncIterator[AsyncLink]:
         try:
             while left and await reader.read(65536):
                 for piece in left.pop(0):
-                    if isinstance(piece, float):
+                    if not isinstance(piece, bytes):
                         await asyncio.sleep(piece)
                     elif piece == HANG_UP:
                         return
