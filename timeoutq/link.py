@@ -404,6 +404,8 @@ class AsyncLink:
                     else:
                         reply = self._read(command, reply)
                     replies.append(reply)
+                if parser is not None:
+                    parser.expect(0.0, None)  # redis-py before 8 looks for stale words by reading
         except TimeoutError as error:
             due = alarm.when()
             late = 0.0 if due is None else _from_now(0.0) - due

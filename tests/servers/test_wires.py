@@ -103,6 +103,16 @@ async def test_an_exchange_after_an_odd_one_takes_the_short_way_again(
     assert await link.send([("STRLEN", "heavy"), ("TIME",)])
 
 
+async def test_whoever_reads_between_two_exchanges_is_under_no_alarm(link: AsyncLink) -> None:
+    """redis-py before 8 reads there, to see whether a connection is stale."""
+    parser = link._free[-1][0]._parser
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await parser.read_from_socket()
+    assert await link.send([("ECHO", "next")]) == [b"next"]
+
+
 # ---- whatever comes
 
 
