@@ -143,7 +143,8 @@ def test_a_task_that_a_foreign_hand_has_made_ready_though_it_is_done_counts_once
     compact: Any, raw: redis.Redis
 ) -> None:
     finish(compact, "old", "older")
-    raw.sadd(compact.talk.operations.key("todos"), "old", "new")
+    compact.put("new")
+    raw.sadd(compact.talk.operations.key("todos"), "old")
     leases = compact.claim(5)
     assert sorted(lease.task for lease in leases) == ["new", "old"]
     assert compact.ack(leases).counts() == {"ok": 2}
