@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from timeoutq import confirming, replies, telling
 from timeoutq.arguments import TaskList
-from timeoutq.calls import BATCH, Call, fitting
+from timeoutq.calls import BATCH, Call, Command, fitting
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.deadlines import ATTEMPT
 from timeoutq.errors import (
@@ -187,16 +187,18 @@ def claim(
     if not talk.proved:
         yield from prove(talk)  # before there is a token: until then, nothing can have been claimed
     ops, until = talk.operations, time.monotonic() + wait
+    found: Claimed | None = None
     while True:
-        asked, call = time.monotonic(), ops.claim(nonce(), n, timeout_ms, max_runtime_ms)
-        try:
-            found: Claimed = yield from answer(talk, call)
-        except NotReplicated:
-            again = ops.claim(call.id, 0, timeout_ms, max_runtime_ms)
-            with suppress(TimeoutqError):  # leases that cannot be given back run out by themselves
-                yield from give_back(talk, again, int((time.monotonic() - asked) * 1000) + 1)
-            raise
-        talk.clock.seen(found.now_ms, asked)
+        if found is None:
+            asked, call = time.monotonic(), ops.claim(nonce(), n, timeout_ms, max_runtime_ms)
+            try:
+                found = yield from answer(talk, call)
+            except NotReplicated:
+                again = ops.claim(call.id, 0, timeout_ms, max_runtime_ms)
+                with suppress(TimeoutqError):  # leases that cannot be given back run out by themselves
+                    yield from give_back(talk, again, int((time.monotonic() - asked) * 1000) + 1)
+                raise
+            talk.clock.seen(found.now_ms, asked)
         found = yield from whole(talk, found)
         if found.leases:
             return found.leases
@@ -204,6 +206,7 @@ def claim(
         if found.next_ms and found.next_ms <= found.now_ms:
             requeued, promoted = yield from clean(talk)
             if (requeued.moved or promoted.moved) and not found.paused:
+                found = None
                 continue
             pause = 0.25
         elif found.next_ms:
@@ -211,19 +214,36 @@ def claim(
         left = until - time.monotonic()
         if left <= 0:
             return []
-        reply = yield Bell(talk.operations.key("bell"), min(pause, left), talk.at)
-        if isinstance(reply, BaseException):
-            if isinstance(talk.server.explain(reply), AccessDenied):
-                raise talk.server.explain(reply)
+        asked, call = time.monotonic(), ops.claim(nonce(), n, timeout_ms, max_runtime_ms)
+        try:
+            # on a durable queue, replicas must confirm a claim, which no flush with a wait for the bell can wait for
+            found = yield from hear_bell(talk, min(pause, left), None if talk.durable.replicas else call)
+        except AccessDenied:
+            raise
+        except TimeoutqError:
             yield a_moment()
+            found, again = None, ops.claim(call.id, 0, timeout_ms, max_runtime_ms)
+            with suppress(TimeoutqError):  # leases that cannot be given back run out by themselves
+                yield from give_back(talk, again, int((time.monotonic() - asked) * 1000) + 1)
 
 
-def hear_bell(talk: Talk, seconds: float) -> Flow[bool]:
-    """Wait for a stroke of the bell, at most `seconds`; say whether it rang. Raises if the bell cannot be heard."""
-    rang = yield Bell(talk.operations.key("bell"), seconds, talk.at)
-    if isinstance(rang, BaseException):
-        raise talk.server.explain(rang)
-    return bool(rang)
+def hear_bell(talk: Talk, seconds: float, call: Call[Claimed] | None = None) -> Flow[Claimed | None]:
+    """Wait for a stroke of the bell, at most `seconds`, and then claim: the server carries out `call` at once.
+
+    So a task is on its way to its handler without another exchange. Gives what the claim brought; None without a claim,
+    and when the server refused it. Raises if the bell cannot be heard: then the claim may have run, or not.
+    """
+    then: list[Command] = []
+    if call is not None:
+        # the claim runs when the wait is over, at the latest; nobody waits much longer for its reply
+        left_ms = int((seconds + talk.deadline * ATTEMPT) * 1000)
+        then = [call.command(not_after=talk.clock.now_ms + left_ms if talk.clock.now_ms else 0)]
+    heard: Any = yield Bell(talk.operations.key("bell"), seconds, talk.at, then)
+    if isinstance(heard, BaseException):
+        raise talk.server.explain(heard)
+    if call is None or isinstance(heard[1], BaseException):
+        return None
+    return call.read(heard[1])
 
 
 def newest_alarm(talk: Talk) -> Flow[bytes]:
