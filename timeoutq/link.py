@@ -212,7 +212,7 @@ class Link:
         """Wait for a stroke of the bell, at most `seconds`, on a connection of its own.
 
         Gives the stroke, or None, and the replies to the commands `then`, which the server runs as soon as the wait has
-        ended; an error of the server stands in the place of its reply, but the error of the wait itself is raised.
+        ended. An error of the server stands in the place of its reply; if there are errors only, the first is raised.
         """
         pool = self._blocking().connection_pool
         connection = pool.get_connection()
@@ -229,10 +229,8 @@ class Link:
                 try:
                     replies.append(connection.read_response())
                 except ResponseError as error:
-                    if not replies:
-                        raise
                     replies.append(error)
-            return replies
+            return _heard(replies)
         except BaseException:
             connection.disconnect()
             raise
@@ -264,6 +262,13 @@ class Link:
 
 def _wait(key: str, seconds: float) -> Command:
     return ("BLPOP", key, f"{max(0.001, seconds):.3f}")
+
+
+def _heard(replies: list[Any]) -> list[Any]:
+    # a wait that was refused does not keep the server from the commands behind it
+    if all(isinstance(reply, BaseException) for reply in replies):
+        raise replies[0]
+    return replies
 
 
 def _alarm(key: str, last: bytes, seconds: float) -> Command:
@@ -464,7 +469,7 @@ class AsyncLink:
         """Wait for a stroke of the bell, at most `seconds`, on a connection of its own.
 
         Gives the stroke, or None, and the replies to the commands `then`, which the server runs as soon as the wait has
-        ended; an error of the server stands in the place of its reply, but the error of the wait itself is raised.
+        ended. An error of the server stands in the place of its reply; if there are errors only, the first is raised.
         """
         async with asyncio.timeout(seconds + self._patience * (1 + len(then))):
             return await _heeding(self._hear((_wait(key, seconds), *then)))
@@ -486,9 +491,8 @@ class AsyncLink:
                 try:
                     replies.append(await connection.read_response())
                 except ResponseError as error:
-                    if not replies:
-                        raise
                     replies.append(error)
+            _heard(replies)
         except BaseException:
             await connection.disconnect(nowait=True)
             await pool.release(connection)

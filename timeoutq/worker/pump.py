@@ -143,7 +143,7 @@ class Pump:
     def _next(self) -> Call[Claimed] | None:
         """Build the claim that waits behind the bell: of one task, so that a worker that hangs keeps no more."""
         if self._queue.talk.durable.replicas:
-            return None  # replicas must confirm a claim
+            return None  # replicas must confirm a claim, and `hear_bell` would not send it
         if self.suspects.keeps_others_away(self._desk.held.keys()) or not self._room():
             return None
         return self.source.claim(1, self._heartbeat.peers)
@@ -172,6 +172,7 @@ class Pump:
         elif leases[0].crashes >= CRASHES:
             self.suspects.waits(leases[0], self._queue.timeout, time.monotonic())
             self.source.idle = False
+            self.source.deafen()
             self.give_back_unstarted()
         else:
             self.crew.take(leases)

@@ -97,12 +97,12 @@ class Source:
         that may have run between these times.
         """
         if self.bell is None:
-            behind = claim()
+            self._behind_bell = behind = claim()
             self.bell = asyncio.create_task(self._await_bell(behind, take, miss), name=f"bell-{self._queue.name}")
             self.bell.add_done_callback(partial(self._left, behind))
 
     def deafen(self) -> None:
-        """End the wait on the bell if a claim stands behind it: the worker wants no more tasks."""
+        """End the wait on the bell if a claim stands behind it: the worker wants no more tasks now."""
         if self.bell is not None and self._behind_bell is not None:
             self.bell.cancel()
 
@@ -111,7 +111,7 @@ class Source:
             self.over(claim)  # a wait that was cancelled before its first step has not sent it
         # a handler may cancel any task of the loop, and the pump may have looked while the wait was still ending
         if self.bell is bell:
-            self.bell = None
+            self.bell = self._behind_bell = None
             self._wake()
 
     async def _await_bell(
@@ -122,13 +122,13 @@ class Source:
     ) -> None:
         seconds, sent_at = BELL_RETRY if self._is_burst else sending.BELL_WAIT, time.monotonic()
         found: Claimed | None = None
-        self._behind_bell = claim
         try:
             found = await self._queue.run(flows.hear_bell(self._queue.talk, seconds, claim))
         except BaseException as error:
             self._behind_bell = None
             if claim is not None:
                 miss(claim, sent_at, time.monotonic())
+                self._wake()
             if not isinstance(error, TimeoutqError):
                 raise
             await asyncio.sleep(BELL_RETRY)
