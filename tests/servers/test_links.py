@@ -251,6 +251,30 @@ def test_a_blocking_bell_is_heard_on_a_new_connection_after_an_error(url: str, r
     link.close()
 
 
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_what_stands_behind_a_bell_is_answered_though_the_bell_is_refused(
+    url: str, raw: redis.Redis, blocking: bool
+) -> None:
+    server = Server(url, None, 5.0)
+    raw.set("no bell", "x")
+    raw.rpush("bell", 1)
+
+    async def wait(key: str, *then: tuple[str, ...]) -> list[Any]:
+        found = link.wait_bell(key, 5, then)
+        return found if isinstance(found, list) else await found
+
+    link = Link(server, 10.0) if blocking else AsyncLink(server, 10.0)
+    refused, echo = await wait("no bell", ("ECHO", "a"))
+    assert (type(refused), echo) == (redis.ResponseError, b"a")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        await wait("no bell", ("HGET", "no bell", "a"))
+    assert await wait("bell", ("ECHO", "a"), ("ECHO", "b")) == [[b"bell", b"1"], b"a", b"b"]
+    if isinstance(link, Link):
+        link.close()
+    else:
+        await link.close()
+
+
 async def test_an_alarm_that_nobody_sounds_is_no_error_however_long_one_would_wait(
     url: str, name: str, raw: redis.Redis
 ) -> None:
