@@ -25,6 +25,10 @@ from timeoutq.replies import Plan
 
 log = logging.getLogger(__name__)
 
+TICK = 0.0012
+"""Seconds by which a timer of asyncio may be late on an idle machine: it counts in whole ms."""
+TURNS = 200
+"""Turns of the event loop, at most, that a cleaner waits for a time that is nearer than that."""
 PRUNE_EVERY = 30.0
 WALK_EVERY = 0.35
 """Seconds between two parts of a walk through a queue: a walk through 10,000 tasks takes half a minute."""
@@ -90,14 +94,29 @@ class Cleaner:
                     async for attempt in waiting_for(self.queue.name, self._mends):
                         with attempt:
                             pause = await self._round()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._alarm.wait()
+                await self._sleep(pause)
                 if self.peers > 1:
                     await asyncio.sleep(random.uniform(0, min(0.02, 0.001 * self.peers)))  # noqa: S311  # jitter
         finally:
             listener.cancel()
             await asyncio.gather(listener, return_exceptions=True)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep this long, or until the alarm."""
+        until = time.monotonic() + seconds
+        if self.peers == 1 and self._due_at <= until + TICK:
+            # timers of asyncio are up to a ms late: the last ms goes by in turns of the loop, in which others may work
+            await self._doze(seconds - TICK)
+            for _ in range(TURNS):
+                if self._alarm.is_set() or time.monotonic() >= until:
+                    return
+                await asyncio.sleep(0)
+        await self._doze(until - time.monotonic())
+
+    async def _doze(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._alarm.wait()
 
     def _mends(self, error: BaseException) -> bool:
         return isinstance(error, TimeoutqError) and (self.met or not flows.is_final(error))
@@ -148,7 +167,7 @@ class Cleaner:
         """
         now = time.monotonic()
         self._trip = min(now - asked, self._trip * 1.05)
-        return now + (plan.at_ms - plan.now_ms) / 1000 - self._trip / 2
+        return now + (plan.at_ms - plan.now_ms) / 1000 - plan.micros / 1e6 - self._trip / 2
 
     async def _prune(self) -> None:
         while True:

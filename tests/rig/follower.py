@@ -363,7 +363,7 @@ class Answers:
         return self.model.promote_due(), tuple(self.reply[:2])
 
     def plan(self, _: str, __: int, words: Words) -> tuple[Any, Any]:
-        return self.model.plan(words.number()), tuple(self.reply)
+        return self.model.plan(words.number()), tuple(self.reply[:2])
 
     def forget(self, _: str, __: int, words: Words) -> tuple[Any, Any]:
         return self._letters(self.model.forget(words.rest()))
