@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 
 TICK = 0.0012
 """Seconds by which a timer of asyncio may be late on an idle machine: it counts in whole ms."""
-TURNS = 200
-"""Turns of the event loop, at most, that a cleaner waits for a time that is nearer than that."""
 PRUNE_EVERY = 30.0
 WALK_EVERY = 0.35
 """Seconds between two parts of a walk through a queue: a walk through 10,000 tasks takes half a minute."""
@@ -104,16 +102,19 @@ class Cleaner:
     async def _sleep(self, seconds: float) -> None:
         """Sleep this long, or until the alarm."""
         until = time.monotonic() + seconds
-        if self.peers == 1 and self._due_at <= until + TICK:
+        # after the longest sleep, nothing is due
+        if self.peers == 1 and self._due_at <= until + TICK and seconds < 0.99 * self.longest:
             # timers of asyncio are up to a ms late: the last ms goes by in turns of the loop, in which others may work
             await self._doze(seconds - TICK)
-            for _ in range(TURNS):
-                if self._alarm.is_set() or time.monotonic() >= until:
-                    return
+            before, now = -math.inf, time.monotonic()
+            while before < now < until and not self._alarm.is_set():  # the clock of a simulation stands still meanwhile
                 await asyncio.sleep(0)
+                before, now = now, time.monotonic()
         await self._doze(until - time.monotonic())
 
     async def _doze(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._alarm.wait()
