@@ -121,6 +121,7 @@ def test_a_queue_that_has_lost_all_it_knew_of_its_sets_goes_on(queue: Queue, cli
 
 
 def test_a_set_that_is_no_set_is_removed(queue: Queue, client: Any) -> None:
+    queue.put(f"ready{i}" for i in range(40))  # of which some belong to this set
     gone = client.scard(queue.operations.key("seen:0"))
     client.set(queue.operations.key("seen:0"), "a string")
     assert mended(queue) == {"odd seen:0": 1, "odd seen count": 1}

@@ -72,7 +72,8 @@ def test_an_ack_puts_its_links_on_all_nodes(queue: Any) -> None:
 
 def test_each_node_gets_one_flush(queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     queue.put(TASKS)
-    queue.drained()
+    queue.states(TASKS)
+    queue.drained()  # all nodes know the scripts now
     sent: list[int] = []
     for link in (Link, AsyncLink):
         send: Any = link.send

@@ -30,6 +30,8 @@ if cursor == '+' then
   shared, cursor = true, redis.call('HGET', meta, 'walk') or ''
 end
 sound()
+-- the walk comes to tasks before it comes to a set of fingerprints that is of a foreign type
+look_at = redis.pcall
 -- while the queue begins or ends to give turns, what stands in todos has no place yet
 local placed = redis.call('HEXISTS', meta, 'converting') == 0
 local found, looked, changed = {}, 0, false

@@ -15,7 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from timeoutq.model import HostInfo, State, Stats
+from timeoutq.model import HostInfo, State, Stats, WorkerInfo
 from timeoutq.standing import Standing, standing
 from timeoutq.text import age, compact, number, rate, safe, span
 from timeoutq.watch.metrics import COUNTERS, rates, series
@@ -159,7 +159,8 @@ class _Column:
 class _Section:
     columns: Sequence[_Column]
     rows: Sequence[tuple[str, Sequence[str | tuple[str, str]]]]
-    """(style of the row, a text or (text, style) for each column); any text at all, it is made safe here."""
+    """(style of the row, a text or (text, style) for each column, or one text that is as wide as all columns); any text
+    at all, it is made safe here."""
 
     def draw(self, width: int, most: int) -> Iterator[Text]:
         """Give the line with the heads and at most `most` rows."""
@@ -178,6 +179,8 @@ class _Section:
         self, cells: Sequence[str | tuple[str, str]], sizes: Sequence[int], style: str, *, heads: bool = False
     ) -> Text:
         line = one_line(style=style)
+        if isinstance(whole := cells[0], str) and len(cells) < len(sizes):
+            return line.append(safe(whole, self._span(sizes)))
         for i, (cell, size, column) in enumerate(zip(cells, sizes, self.columns, strict=True)):
             text, colour = cell if isinstance(cell, tuple) else (cell, "")
             text = safe(text, size)
@@ -186,6 +189,21 @@ class _Section:
             line.append("  " if i else "").append(pad if column.right else "").append(text, look)
             line.append("" if column.right else pad)
         return line
+
+
+def _worker_rows(worker: WorkerInfo, now: float) -> Iterator[tuple[str, tuple[str | tuple[str, str], ...]]]:
+    gone = is_gone(worker, now)
+    style = _DIM if gone else "red" if worker.trouble else ""
+    yield (
+        style,
+        (
+            ("† " if gone else "") + (worker.host or worker.worker), str(worker.pid), compact(worker.concurrency),
+            (compact(worker.held), COLOURS["in_progress"]), (compact(worker.acked), COLOURS["done"]),
+            (compact(worker.failed), COLOURS["failed"] if worker.failed else ""), age(max(0.0, now - worker.beat)),
+        ),
+    )  # fmt: skip
+    if worker.trouble:
+        yield style, (f"  {worker.trouble}",)
 
 
 def _sections(seen: Snapshot, width: int) -> list[_Section]:
@@ -197,20 +215,7 @@ def _sections(seen: Snapshot, width: int) -> list[_Section]:
             _Column("slots", 6, True), _Column("held", 6, True), _Column("acked", 7, True),
             _Column("failed", 6, True), _Column("last beat", 9, True),
         ),
-        [
-            (
-                _DIM if is_gone(worker, now) else "red" if worker.trouble else "",
-                (
-                    ("† " if is_gone(worker, now) else "") + (worker.host or worker.worker)
-                    + (f": {worker.trouble}" if worker.trouble else ""),
-                    str(worker.pid), compact(worker.concurrency),
-                    (compact(worker.held), COLOURS["in_progress"]), (compact(worker.acked), COLOURS["done"]),
-                    (compact(worker.failed), COLOURS["failed"] if worker.failed else ""),
-                    age(max(0.0, now - worker.beat)),
-                ),
-            )
-            for worker in seen.workers
-        ]
+        [row for worker in seen.workers for row in _worker_rows(worker, now)]
         or [("red" if stats.todos else _DIM, ("none at work", "", "", "", "", "", ""))],
     )  # fmt: skip
     holder = 18 if width < 90 else 28

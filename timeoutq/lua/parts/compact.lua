@@ -67,7 +67,7 @@ if compact then
     read_seen()
     for i = 1, #ids do
       local id = ids[i]
-      if there[id] == nil then there[id] = call('SISMEMBER', print_of(id)) == 1 end
+      if there[id] == nil then there[id] = look_at('SISMEMBER', print_of(id)) == 1 end
     end
   end
 

@@ -11,10 +11,12 @@
 --               `which` says false for the others from now on
 -- undo          these tasks are not done
 -- revive        a task that is done moves into another set; its time is forgotten by undate(). Gives 1, or 0 for a task that is not done
+-- look_at       how a room reads a set of its own: with redis.pcall, a set of a foreign type counts as empty
 -- remember, done_known, look_through, mend_seen   what only the room has; nil elsewhere
 local compact = uses and has('compact')
 local dates_done = keep_done ~= 'forever' and keep_done ~= 'no' and keep_done ~= 'compact'
 local is_done, done_among, done_sound, finish, undo, revive, remember, done_known, look_through, mend_seen
+local look_at = redis.call
 
 -- undate: forget when these tasks were done. Also makes a full server allow what follows, as even_when_full() does
 local function undate(ids)
