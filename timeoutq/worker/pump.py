@@ -85,8 +85,8 @@ class Pump:
             self._desk.woken.clear()
             self._heed_max_tasks(stop)
             if self._stopping.level:
-                self._stopping.begin_drain()
                 self.source.deafen()
+                self._stopping.begin_drain()
                 self.give_back_unstarted()
                 if self.is_cut_off() or not (self._desk.running or self._unsent):
                     return
@@ -185,9 +185,7 @@ class Pump:
             return
         if time.monotonic() >= self.suspects.until:
             self._postpone(suspect)
-        elif not (
-            desk.running or self.crew.unstarted or self.source.claiming_now or desk.held.keys() - {suspect.fence}
-        ):
+        elif not (desk.running or self.crew.unstarted or self.source.claiming or desk.held.keys() - {suspect.fence}):
             self.suspects.begin()
             self.crew.take([suspect])
 
