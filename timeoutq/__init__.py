@@ -24,7 +24,7 @@ begins with what it is for.
 
     words        errors exit_codes model standing arguments text telling retry tracebacks durations
     a verb       scripts calls replies operations confirming rights
-    the server   address troubles deadlines patience names connection link cluster embedded
+    the server   address troubles deadlines patience names connection wire link cluster embedded
                  embedded_cluster
     a call       sending flows reads methods repairs why rooms hosts heartbeat keeper client
     the worker   machine handlers found lifespan signals unending forks loopwatch cleaner refusals worker

@@ -1,7 +1,7 @@
-"""Links to a cluster: each is bound to the slot of one queue, finds the node that has the slot, and follows the slot.
+"""Links to a cluster: each is bound to one slot, finds the node that has the slot, and follows the slot.
 
-`client/driving.py` uses them where a URL names a cluster. The links to the nodes are those of `link.py`, one for each
-node. redis-py's own client for clusters is not used: it sends WAIT to all primaries and adds up what they say, so that
+`client/driving.py` uses these links where a URL names a cluster. They share one link of `link.py` to each node.
+redis-py's own client for clusters is not used: it sends WAIT to all primaries and adds up what they say, so that
 `durable=` would mean nothing.
 """
 
@@ -27,18 +27,18 @@ T = TypeVar("T")
 Node = tuple[str, int]
 """The host and the port of a node."""
 Where = int | Node | None
-"""Where in a cluster: a slot, or a node; None is the slot of the queue. Without a cluster, nobody looks at it."""
+"""Where in a cluster: a slot, or a node; None is the slot of the link itself. A link to a single server ignores it."""
 
 SLOTS = 16384
 ASK_EVERY = 0.1
 """Seconds between two questions for the map of a cluster."""
 FOLLOWS = 9
-"""How often commands follow their slot; the pauses between become longer, a second in all."""
+"""How many pauses commands make while they follow their slot; each is longer than the one before, a second in all."""
 
 
-def slot_of(queue: str) -> int:
-    """Give the slot of a queue's keys: CRC-16/XMODEM of its name, which is their hash tag (Redis Cluster's rule)."""
-    return binascii.crc_hqx(queue.encode(), 0) % SLOTS
+def slot_of(tag: str) -> int:
+    """Give the slot of keys by their hash tag, such as a queue's name: its CRC-16/XMODEM (Redis Cluster's rule)."""
+    return binascii.crc_hqx(tag.encode(), 0) % SLOTS
 
 
 class Map:
@@ -47,12 +47,12 @@ class Map:
     def __init__(self, seeds: Sequence[Node]) -> None:
         self._seeds = tuple(seeds)
         self.nodes: dict[Node, bool] = {}
-        """The nodes that the cluster counts as alive, and for each whether it has slots."""
+        """The nodes that the cluster counts as alive, and for each whether it is a primary with slots."""
         self._owners: list[Node | None] = [None] * SLOTS
         self._asked = -ASK_EVERY
         self.doubted = True
         """Whether the map is to be asked for again before it is used."""
-        self._silent: Node | None = None
+        self._ask_last: Node | None = None
 
     def owner(self, slot: int) -> Node | None:
         """Give the node that has the slot; None if no node is known to have it."""
@@ -60,14 +60,14 @@ class Map:
 
     def doubt(self, node: Node) -> None:
         """Note that this node does not answer, or is not what the map says."""
-        self.doubted, self._silent = True, node
+        self.doubted, self._ask_last = True, node
 
     def follow(self, slot: int, node: Node) -> None:
-        """Note that a node has said where the slot is now."""
+        """Note that the slot is at this node now, as another node has just said."""
         self._owners[slot] = node
 
     def may_ask(self) -> bool:
-        """Say whether the last question is long enough ago; if so, the next one begins now."""
+        """Say whether the map may be asked for again; if so, the question counts as asked now."""
         now = time.monotonic()
         if now - self._asked < ASK_EVERY:
             return False
@@ -78,9 +78,9 @@ class Map:
         """Give all known nodes in the order in which they are to be asked for the map."""
         nodes = list(dict.fromkeys((*self.nodes, *self._seeds)))
         if not self.nodes:
-            return nodes  # the first question goes to the nodes of the URL, as they stand there
+            return nodes  # the first question goes to the nodes of the URL, in the order of the URL
         random.shuffle(nodes)
-        return sorted(nodes, key=lambda node: node == self._silent)
+        return sorted(nodes, key=lambda node: node == self._ask_last)
 
     def learn(self, reply: Any, asked: Node) -> None:
         """Take the reply to CLUSTER SLOTS of the node `asked`."""
@@ -94,7 +94,7 @@ class Map:
 
 
 def _node(host: Any, port: Any, asked: Node) -> Node:
-    # a node that does not know its own name leaves it out: then its name is the one by which it was reached
+    # a node that does not know its own name sends no name: then its name is the one by which it was reached
     name = host.decode() if isinstance(host, bytes) else str(host or "")
     return name or asked[0], int(port) or asked[1]
 
@@ -124,12 +124,12 @@ def _pauses() -> Iterable[Pause]:
         yield Pause(random.uniform(0.5, 1.0) * 0.002 * 2**tries)  # noqa: S311  # jitter, not a secret
 
 
-def _is_odd(reply: object) -> bool:
+def _is_error(reply: object) -> bool:
     return isinstance(reply, ResponseError)
 
 
-def _are_usual(replies: object) -> bool:
-    return isinstance(replies, list) and not any(map(_is_odd, cast("list[object]", replies)))
+def _has_no_error(replies: object) -> bool:
+    return isinstance(replies, list) and not any(map(_is_error, cast("list[object]", replies)))
 
 
 class Route:
@@ -142,7 +142,7 @@ class Route:
         self._last: Node | None = None
 
     def usual(self) -> Node | None:
-        """Give the node of the slot, if it is the node of the last time, and there is no doubt."""
+        """Give the node of the slot, if it is the same as the last time, and the map is not in doubt; else None."""
         node = self.map.owner(self.slot)
         return node if node == self._last and not self.map.doubted else None
 
@@ -151,12 +151,12 @@ class Route:
         while self.map.doubted or self.map.owner(self.slot) is None:
             if self.map.may_ask():
                 yield from self._learn()
-            elif self.map.owner(self.slot) is None and not self.map.doubted:
-                return None
             elif self.map.owner(self.slot) is not None:
-                break  # the map was asked for a moment ago
+                break  # the map was asked for a moment ago: try the node that it names
+            elif not self.map.doubted:
+                return None
             else:
-                yield Pause(ASK_EVERY / 4)  # another thread asks
+                yield Pause(ASK_EVERY / 4)  # another thread is asking
         node = self.map.owner(self.slot)
         if node is not None and node != self._last:
             if self._last is not None:
@@ -172,14 +172,14 @@ class Route:
             if not isinstance(told, Exception):
                 self.map.learn(told, node)
                 return
-            errors.append(self.at(node, told))
-        # what will come again says more than that others are silent
+            errors.append(self._with_node(told, node))
+        # an error that will come again, such as a wrong password, tells the caller more than a silent node does
         raise next((error for error in errors if is_hopeless(error) or is_no_cluster(error)), errors[-1])
 
     def exchange(self, commands: Sequence[Command], replies: Any = None) -> Steps[list[Any]]:
-        """Send commands to the node of the slot until none of them is told to go elsewhere; give the replies.
+        """Send commands to the node of the slot until no reply says that the slot is elsewhere; give the replies.
 
-        `replies` are those of a first attempt, at the node of the last time.
+        `replies` are those of a first attempt, which the caller has made at the usual node.
         """
         answers: list[Any] = [None] * len(commands)
         left: list[int] = list(range(len(commands)))
@@ -197,49 +197,49 @@ class Route:
                 if isinstance(reply, MovedError):
                     left.append(i)
                 elif commands[i][0] == "WAIT" and isinstance(answers[i], int) and isinstance(reply, int):
-                    reply = min(reply, answers[i])
+                    reply = min(reply, answers[i])  # some commands ran at another node, and it has replicas of its own
                 answers[i] = reply
             if not left:
                 return answers
             if commands[-1][0] == "WAIT" and left[-1] != len(commands) - 1:
-                left.append(len(commands) - 1)  # it has waited for those only that were not told to go elsewhere
+                left.append(len(commands) - 1)  # this WAIT was about the commands that ran here, not about those left
             replies = None
         moves = TryAgainError(f"slot {self.slot} moves from node to node")
         return [moves if isinstance(answer, MovedError) else answer for answer in answers]
 
     def judge(self, replies: Any) -> list[Any]:
-        """Look through what the node of the slot has said, and learn from it; raise the error of the network."""
+        """Give the replies of the node that was asked last, and learn from errors. Raises the error of the network."""
         node = self._last
         assert node is not None
         if isinstance(replies, BaseException):
             if not is_hopeless(replies):
                 self.map.doubt(node)
-            raise self.at(node, replies)
-        return [self._heed(reply, node) if _is_odd(reply) else reply for reply in replies]
+            raise self._with_node(replies, node)
+        return [self._heed(reply, node) if _is_error(reply) else reply for reply in replies]
 
     def _heed(self, error: Exception, node: Node) -> Exception:
-        if isinstance(error, MovedError):  # redis-py makes each of them an AskError, too
+        if isinstance(error, MovedError):  # first: to redis-py, each MovedError is an AskError, too
             where: Any = error
             there = _node(where.host, where.port, node)
             if there == self.map.owner(self.slot):
                 self.map.doubt(node)
             self.map.follow(self.slot, there)
         elif isinstance(error, AskError):
-            # the node that takes the slot over cannot run a script before it has all keys either
+            # the other node has only some of the keys as yet, so a script cannot run there either
             error = TryAgainError(f"slot {self.slot} is being moved")
         elif is_transient(error) and not isinstance(error, TryAgainError):
             self.map.doubt(node)  # no majority, or a replica: the slot may be elsewhere by now
-        return self.at(node, error)
+        return self._with_node(error, node)
 
-    def at(self, node: Node, error: T) -> T:
-        """Note at which node the error was met; `Server.explain` says it."""
+    def _with_node(self, error: T, node: Node) -> T:
+        # `Server.explain` tells the note to the caller
         if isinstance(error, BaseException) and not getattr(error, "__notes__", None):
             error.add_note(f"node {node[0]}:{node[1]}, slot {self.slot}")
         return error
 
 
 class Parts:
-    """Several lists of commands on their way, each to its place in a cluster. No I/O."""
+    """Several lists of commands (the parts), each on its way to its own place in a cluster. No I/O."""
 
     def __init__(self, parts: Sequence[Sequence[Command]], places: Sequence[Where], at: Callable[[Where], Any]) -> None:
         self.results: list[Any] = [None] * len(parts)
@@ -251,39 +251,39 @@ class Parts:
         ]
         self._sent: list[int] = []
 
-    def lost(self) -> Iterable[tuple[int, Route]]:
-        """Give the parts whose node is to be found first."""
-        for at, (route, node) in enumerate(zip(self._routes, self._nodes, strict=True)):
+    def without_node(self) -> Iterable[tuple[int, Route]]:
+        """Give the parts whose node has to be found first, and the routes that find it."""
+        for part, (route, node) in enumerate(zip(self._routes, self._nodes, strict=True)):
             if node is None and route is not None:
-                yield at, route
+                yield part, route
 
-    def found(self, at: int, node: Node | BaseException | None) -> None:
-        """Take the node of a part, or the error of those who were asked for it; None: no node has the slot now."""
+    def take_node(self, part: int, node: Node | BaseException | None) -> None:
+        """Take the node of a part, or the error in which the search for it ended; None: no node has the slot now."""
         if isinstance(node, BaseException):
-            self.results[at] = node
+            self.results[part] = node
         else:
-            self._nodes[at] = node
+            self._nodes[part] = node
 
     def by_node(self) -> list[tuple[Node, list[int]]]:
         """Give for each node the parts that go to it."""
         found: dict[Node, list[int]] = {}
-        for at, node in enumerate(self._nodes):
+        for part, node in enumerate(self._nodes):
             if node is not None:
-                found.setdefault(node, []).append(at)
+                found.setdefault(node, []).append(part)
         return list(found.items())
 
-    def take(self, chosen: Sequence[int], results: Sequence[Any]) -> None:
-        """Take what became of parts at their node."""
+    def take_results(self, chosen: Sequence[int], results: Sequence[Any]) -> None:
+        """Take the results of the parts that went to one node."""
         self._sent += chosen
-        for at, result in zip(chosen, results, strict=True):
-            self.results[at] = result
+        for part, result in zip(chosen, results, strict=True):
+            self.results[part] = result
 
-    def odd(self) -> Iterable[tuple[int, Steps[list[Any]]]]:
-        """Give the steps for the parts that have errors among their replies, or whose slot no node had."""
+    def unfinished(self) -> Iterable[tuple[int, Steps[list[Any]]]]:
+        """Give the parts that have errors among their replies, or whose slot no node had, and the steps that help."""
         sent = set(self._sent)
-        for at, (route, result) in enumerate(zip(self._routes, self.results, strict=True)):
-            if route is not None and (at in sent or result is None) and not _are_usual(result):
-                yield at, route.exchange(self._parts[at], result)
+        for part, (route, result) in enumerate(zip(self._routes, self.results, strict=True)):
+            if route is not None and (part in sent or result is None) and not _has_no_error(result):
+                yield part, route.exchange(self._parts[part], result)
 
 
 class Nodes:
@@ -339,25 +339,25 @@ class ClusterLink:
         node = self.route.usual()
         if node is not None:
             replies = self._try(To(node, commands))
-            if _are_usual(replies):
+            if _has_no_error(replies):
                 return replies  # type: ignore[no-any-return]  # a list
         return self._drive(self.route.exchange(commands, replies))
 
     def send_all(self, parts: Sequence[Sequence[Command]], places: Sequence[Where]) -> list[Any]:
-        """Send several lists of commands, each to its place, in one flush for each node; give for each what came of it.
+        """Send several lists of commands, each to its place, in one flush for each node.
 
-        That is the list of its replies, or the error of the network.
+        Gives for each list of commands the list of its replies, or the error of the network.
         """
         work = Parts(parts, places, self.at)
-        for at, route in work.lost():
-            work.found(at, self._met(route.find()))
+        for part, route in work.without_node():
+            work.take_node(part, self._result_or_error(route.find()))
         for node, chosen in work.by_node():
-            work.take(chosen, self._nodes.link(node).send_all([parts[at] for at in chosen]))
-        for at, steps in work.odd():
-            work.results[at] = self._met(steps)
+            work.take_results(chosen, self._nodes.link(node).send_all([parts[part] for part in chosen]))
+        for part, steps in work.unfinished():
+            work.results[part] = self._result_or_error(steps)
         return work.results
 
-    def _met(self, steps: Steps[T]) -> T | BaseException:
+    def _result_or_error(self, steps: Steps[T]) -> T | BaseException:
         try:
             return self._drive(steps)
         except LINK_ERRORS as error:
@@ -400,13 +400,13 @@ class ClusterLink:
             try:
                 return wait(self._nodes.link(node), max(0.001, until - time.monotonic()))
             except LINK_ERRORS as error:
-                (met,) = self.route.judge([error] if isinstance(error, ResponseError) else error)
-                if not isinstance(met, MovedError):
-                    raise met from error
+                (judged,) = self.route.judge([error] if isinstance(error, ResponseError) else error)
+                if not isinstance(judged, MovedError):
+                    raise judged from error
         raise ClusterDownError(f"no node of the cluster has slot {self.route.slot}")
 
     def nodes(self) -> dict[Node, bool]:
-        """Give the nodes that the cluster counts as alive, and for each whether it has slots."""
+        """Give the nodes that the cluster counts as alive, and for each whether it is a primary with slots."""
         self._drive(self.route.find())
         return self._nodes.map.nodes
 
@@ -416,7 +416,7 @@ class ClusterLink:
 
 
 class AsyncNodes:
-    """The same for asyncio; used by one event loop."""
+    """`Nodes` for asyncio; one event loop uses it."""
 
     def __init__(self, server: Server, bell_wait: float) -> None:
         self.server = server
@@ -437,7 +437,7 @@ class AsyncNodes:
 
 
 class AsyncClusterLink:
-    """The same link for asyncio; it has the methods of `AsyncLink`."""
+    """A link for asyncio to the node that has a slot; it has the methods of `AsyncLink`."""
 
     def __init__(self, nodes: AsyncNodes, slot: int, on_move: Callable[[int], None]) -> None:
         """Prepare; `on_move(slot)` is called when a slot is found at another node than before."""
@@ -464,30 +464,30 @@ class AsyncClusterLink:
         node = self.route.usual()
         if node is not None:
             replies = await self._try(To(node, commands))
-            if _are_usual(replies):
+            if _has_no_error(replies):
                 return replies  # type: ignore[no-any-return]  # a list
         return await self._drive(self.route.exchange(commands, replies))
 
     async def send_all(self, parts: Sequence[Sequence[Command]], places: Sequence[Where]) -> list[Any]:
-        """Send several lists of commands, each to its place, in one flush for each node; give for each what came of it.
+        """Send several lists of commands, each to its place, in one flush for each node.
 
-        That is the list of its replies, or the error of the network.
+        Gives for each list of commands the list of its replies, or the error of the network.
         """
         work = Parts(parts, places, self.at)
-        for at, route in work.lost():
-            work.found(at, await self._met(route.find()))
+        for part, route in work.without_node():
+            work.take_node(part, await self._result_or_error(route.find()))
 
         async def send(node: Node, chosen: list[int]) -> None:
-            work.take(chosen, await self._nodes.link(node).send_all([parts[at] for at in chosen]))
+            work.take_results(chosen, await self._nodes.link(node).send_all([parts[part] for part in chosen]))
 
         async with asyncio.TaskGroup() as group:
             for node, chosen in work.by_node():
                 group.create_task(send(node, chosen))
-        for at, steps in work.odd():
-            work.results[at] = await self._met(steps)
+        for part, steps in work.unfinished():
+            work.results[part] = await self._result_or_error(steps)
         return work.results
 
-    async def _met(self, steps: Steps[T]) -> T | BaseException:
+    async def _result_or_error(self, steps: Steps[T]) -> T | BaseException:
         try:
             return await self._drive(steps)
         except LINK_ERRORS as error:
@@ -530,13 +530,13 @@ class AsyncClusterLink:
             try:
                 return await wait(self._nodes.link(node), max(0.001, until - time.monotonic()))
             except LINK_ERRORS as error:
-                (met,) = self.route.judge([error] if isinstance(error, ResponseError) else error)
-                if not isinstance(met, MovedError):
-                    raise met from error
+                (judged,) = self.route.judge([error] if isinstance(error, ResponseError) else error)
+                if not isinstance(judged, MovedError):
+                    raise judged from error
         raise ClusterDownError(f"no node of the cluster has slot {self.route.slot}")
 
     async def nodes(self) -> dict[Node, bool]:
-        """Give the nodes that the cluster counts as alive, and for each whether it has slots."""
+        """Give the nodes that the cluster counts as alive, and for each whether it is a primary with slots."""
         await self._drive(self.route.find())
         return self._nodes.map.nodes
 

@@ -1,13 +1,13 @@
-"""Which calls replicas must confirm before their callers are told, by how many, and what to say when they have not.
+"""Which calls replicas must confirm, and how many replicas; and what a caller is told when they have not confirmed.
 
 On a queue with the setting `durable=N`, a WAIT follows each call that accepts tasks, hands out leases or ends leases.
-WAIT goes in the same flush as the calls, because it waits for what its own connection has written. No I/O happens
-here; `sending.py` sends, and asks here.
+The WAIT goes in the same flush as the calls, because a WAIT waits only for what its own connection has written. No I/O
+happens here; `sending.py` sends, and asks here.
 
-The cleaners and the supervisor wait for no replica. A replica receives all writes in their order: when it confirms a
-claim, it has also what made the task ready. So a failover that undoes a requeue undoes each claim behind it, too, and
-none of these claims was handed out: the former lease is there again, and is the only one. The heartbeat does not wait
-either, because after a failover live workers may extend their leases before any lease is taken back.
+The cleaners and the supervisor wait for no replica. A replica receives all writes in their order: a replica that
+confirms a claim also has what made the task ready. So a failover that undoes a requeue also undoes each claim that came
+after it, and nobody was told of these claims: the former lease is there again, and is the only one. The heartbeat does
+not wait either, because after a failover live workers may extend their leases before any lease is taken back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FRESH = 5.0
 """Seconds between two looks at the setting of the queue. A client looks with a call that it makes anyway."""
 
 UNCONFIRMED = -1
-"""In the place of a number of replicas: the caller need not wait for any, whatever the queue's setting says."""
+"""In the place of a number of replicas: wait for no replica, whatever the queue's setting says."""
 
 CONFIRMED = frozenset(
     {"put", "schedule", "restore", "claim", "extend", "ack", "fail", "release", "retry_failed", "forget"}
@@ -36,7 +36,7 @@ CONFIRMED = frozenset(
 """The scripts whose callers are told something that a failover must not undo."""
 
 ENDS = frozenset({"ack", "fail", "release"})
-"""The scripts that end leases. Sent again, they tell of each lease whether this very call has ended it before."""
+"""The scripts that end leases. If a call is sent again, it answers `ALREADY` for each lease that it ended before."""
 
 
 @dataclass(slots=True)
@@ -65,13 +65,13 @@ def look(operations: Operations) -> Command:
 
 
 def patience(calls: Sequence[Call[Any]]) -> float:
-    """Give for how many seconds replicas may take: no longer than half of the leases that the calls would take."""
-    # a lease that ran out here would count as a crash of its task
+    """Give how many seconds replicas may take: half of the shortest lease that is claimed; infinity without a claim."""
+    # a lease that ran out meanwhile would count as a crash of its task
     return min((cast("int", call.args[1]) / 2000 for call in calls if call.name == "claim"), default=float("inf"))
 
 
 def is_promise(answer: object) -> bool:
-    """Say whether an answer tells of something that was done: a claim that found nothing does not, nor does `LOST`."""
+    """Say whether an answer tells of a write: a claim that found nothing does not, nor do `LOST` and `MAX_RUNTIME`."""
     if isinstance(answer, Claimed):
         return bool(answer.leases)
     outcome = cast("Any", answer)[1] if isinstance(answer, tuple) else answer  # an extend has its deadline before it
@@ -79,9 +79,10 @@ def is_promise(answer: object) -> bool:
 
 
 def merged(call: Call[Any], first: Any, last: Any) -> Any:
-    """Give the answer to a call that was sent again because replicas had not confirmed its first answer."""
+    """Choose between the two answers to a call that was sent again because replicas had not confirmed the first."""
     if call.name in ENDS:
-        # after a failover, another lease may have ended; what this call has ended before is as it was told at first
+        # where the last answer is ALREADY (R), the first one counts; all others are as the server says now, since a
+        # failover may have undone the first
         codes = bytes(old if new == ord("R") else new for old, new in zip(first.codes, last.codes, strict=True))
         return Outcome(last.tasks, codes)
     return last if call.name in ("claim", "extend") else first
@@ -90,14 +91,14 @@ def merged(call: Call[Any], first: Any, last: Any) -> Any:
 def not_replicated(call: Call[Any], queue: str, url: str, why: str, few: str) -> NotReplicated:
     """Make the error of a call that was carried out, and that replicas have not confirmed.
 
-    `why` is what stands behind "but"; `few` is what `too_few` says, or empty.
+    `why` says what the replicas did, as from `told`; `few` is what `too_few` says, or empty.
     """
     if call.name == "claim":
         said = f"{url} has leased tasks of queue {queue}, but {why}; they are given back, and nothing is to be run"
     elif call.name in ("put", "schedule", "restore"):
         said = (
-            f"the tasks are in the queue at {url}, but {why}; a failover now may lose them: put them again, they are "
-            "not added twice"
+            f"the tasks are in the queue at {url}, but {why}; a failover now may lose them: put them again, and they "
+            "are not added twice"
         )
     else:
         said = (

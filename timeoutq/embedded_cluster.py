@@ -1,8 +1,8 @@
 """A private cluster of Valkey: embedded servers that know each other, for the tests, `timeoutq server --cluster` and a
 laptop.
 
-Each primary has an equal part of the 16,384 slots, and the replicas follow the primaries in turn. The cluster goes when
-this process goes, as an embedded server does. `binary=` runs another server; Redis can be one since version 7.0.
+Each primary has an equal part of the 16,384 slots, and the replicas follow the primaries in turn. The cluster ends when
+this process ends, as an embedded server does. `binary=` runs another server, such as Redis from version 7.0 on.
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ JOIN_TIMEOUT = 60.0
 """How long the nodes may take to become one cluster, once they all have started, seconds."""
 
 MOST_NODES = 100
-"""More than this is a slip of the pen: each node is a process with some 10 MB."""
+"""More nodes are surely asked for by mistake: each is a process with some 10 MB."""
 
 _PORTS = range(10_000, 32_768)
-"""Linux and macOS give none of these to outgoing connections. So the port of a node that was killed stays free, though
-the other nodes try to connect to it all the time."""
+"""Linux and macOS give none of these ports to outgoing connections. So the port of a node that was killed stays free,
+though the other nodes try to connect to it all the time."""
 
 _OURS = ("cluster-config-file", "cluster-enabled", "cluster-node-timeout", "cluster-port", "port", "dir")
+"""Settings that the cluster gives each node by itself, so that `config=` may not hold them."""
 
 _SETTINGS: Mapping[str, Setting] = {
-    "cluster-announce-ip": "127.0.0.1",  # a node that nobody met would not know its own
+    "cluster-announce-ip": "127.0.0.1",  # until a node meets another one, it does not know its own address
     "cluster-enabled": True,
     "repl-diskless-sync": False,  # without a file, a primary waits for five seconds before it sends what it has
-    "shutdown-timeout": 0,  # a primary would wait for its replicas, which end at the same time
+    "shutdown-timeout": 0,  # else a primary waits for its replicas, which end at the same time
 }
 
 _LINE = re.compile(
     r"^([0-9a-f]{40}) [^ ]*:(\d+)@(\d+)[^ ]* ([^ ]+) (-|[0-9a-f]{40}) \d+ \d+ \d+ (\w+)([^\r\n]*)", re.MULTILINE
 )
-"""A node in the reply to CLUSTER NODES: id, port, bus, flags, its primary, the link to it, slots."""
+"""A node in the reply to CLUSTER NODES: id, port, bus, flags, its primary, the state of the link to it, slots."""
 _MYSELF = re.compile(r"^\w+ [^ ]*:(\d+)@(\d+)[^ ]* myself", re.MULTILINE)
 """The ports of a node in its own file nodes.conf."""
 
@@ -67,7 +68,7 @@ class Member:
     """The id of the primary that the node is a replica of; '' for a primary."""
     slots: tuple[range, ...]
     sound: bool
-    """Whether the one who says this has a link to the node, and does not think that the node has failed."""
+    """Whether the node that was asked has a link to this node, and does not think that this node has failed."""
 
 
 def members(said: str) -> list[Member]:
@@ -98,7 +99,7 @@ class ClusterNode(EmbeddedServer):
         config: Mapping[str, Setting],
         binary: str | os.PathLike[str] | None,
     ) -> None:
-        """Describe a node; one that a directory holds already keeps its ports."""
+        """Describe a node; if the directory has held a node before, this one gets the same ports."""
         super().__init__(directory, config=config, binary=binary)
         if directory is not None:
             with suppress(FileNotFoundError):
@@ -108,20 +109,20 @@ class ClusterNode(EmbeddedServer):
 
     @property
     def place(self) -> str:
-        """Its address, as people write it."""
+        """The address of the node, as people write it."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def bus(self) -> int:
-        """The port at which the other nodes speak to it; known once it was started."""
+        """The port at which the other nodes speak to this node; known once the node was started."""
         return int(self._config.get("cluster-port", 0))
 
     def members(self) -> list[Member]:
-        """Say which nodes it knows, and what it thinks of them; none if it does not answer."""
+        """Ask the node which nodes it knows; none if it does not answer."""
         return members(self.ask("CLUSTER NODES").decode())
 
     def me(self) -> Member | None:
-        """Say what it is in its own eyes, None if it does not answer."""
+        """Ask the node what it is itself; None if it does not answer."""
         return next((member for member in self.members() if member.port == self.port), None)
 
     def _take_ports(self) -> None:
@@ -157,8 +158,8 @@ class EmbeddedCluster:
         """Describe a cluster; `start()` or `with` starts it.
 
         `replicas` is the number of all replicas together. What the cluster holds is kept in `directory`, with the ports
-        of the nodes and with what each node was last; without a directory, nothing is kept. A node that is silent for
-        `node_timeout_ms` is taken for gone. `config` and `binary` are those of `EmbeddedServer`, for each node.
+        of the nodes and the last role of each node; without a directory, nothing is kept. A node that is silent for
+        `node_timeout_ms` is taken for failed. `config` and `binary` are those of `EmbeddedServer`, for each node.
         """
         if primaries < 1 or replicas < 0 or primaries + replicas > MOST_NODES:
             raise InvalidInput(
@@ -192,7 +193,7 @@ class EmbeddedCluster:
 
     @property
     def url(self) -> str:
-        """Where it is: the addresses of all nodes; known once it was started, and the same after a restart."""
+        """The URL of the cluster, with the addresses of all nodes; known once it was started, and kept by a restart."""
         places = [urlsplit(node.url).netloc for node in self.nodes]
         hosts = ",".join(place.rpartition("@")[2] for place in places[1:])
         return f"redis+cluster://{places[0]},{hosts}".rstrip(",") + "/"
@@ -208,8 +209,8 @@ class EmbeddedCluster:
     def lacks(self) -> str:
         """Say what the cluster lacks to be whole, '' if it lacks nothing.
 
-        It is whole when all nodes answer, see the same members and all slots, take commands, and when each replica has
-        what its primary has.
+        It is whole when all nodes answer, take commands, and know the same nodes and a node for each slot, and when
+        each replica has what its primary has.
         """
         said = [node.ask("CLUSTER INFO", "CLUSTER NODES", "INFO replication").decode() for node in self.nodes]
         views = [frozenset(members(text)) for text in said]
@@ -243,7 +244,7 @@ class EmbeddedCluster:
     def start(self) -> Self:
         """Start the nodes that do not run, and wait until the cluster is whole: see `lacks()`.
 
-        This takes two seconds, for which each primary that starts refuses commands, and hardly more.
+        This takes little more than two seconds: a primary refuses commands during the first two seconds.
 
         Raises what `EmbeddedServer.start` raises; `Unavailable` if the nodes do not become one cluster, `InvalidInput`
         if the directory holds a cluster of another size.
@@ -256,7 +257,7 @@ class EmbeddedCluster:
                 try:
                     list(together.map(ClusterNode.start, self.nodes))
                 except BaseException:
-                    self.stop()  # the pool waits for all, and those that read much data would take long
+                    self.stop()  # the pool waits for all nodes, and a node that reads much data would take long
                     raise
             self._join()
             replicas = sum(bool(me and me.follows) for me in map(ClusterNode.me, self.nodes))
@@ -273,25 +274,26 @@ class EmbeddedCluster:
         self._wait(self.lacks, timeout)
 
     def stop(self) -> None:
-        """End it in order: what it holds is written to a kept directory, temporary ones are removed."""
+        """End all nodes in order: their data is written to the directory that was given, and lost without one."""
         for pid in [node.pid for node in self.nodes]:
             if pid is not None:
-                os.kill(pid, signal.SIGTERM)  # to all first, so that no node takes another one for gone
+                os.kill(pid, signal.SIGTERM)  # to all first, so that no node takes another one for failed
         for node in self.nodes:
             node.stop()
 
-    # ---- how
+    # ---- how the nodes become a cluster
 
     def _other_size(self, found: str) -> str:
         return f"{self._kept} holds a cluster of {found}: ask for the same, or take another directory"
 
     def _join(self) -> None:
-        # a step that was taken before is refused, or changes nothing: so a start that was cut short is made good
+        # a step that was taken before is refused, or changes nothing: so after a start that was interrupted, the next
+        # start does the rest
         meetings: list[str] = []
         for number, node in enumerate(self.nodes):
             view = node.members()
             if len(view) < len(self.nodes) or not _covered(view):
-                # a node takes a number only before it knows another node
+                # a node takes a config epoch only before it knows another node
                 steps = [f"CLUSTER SET-CONFIG-EPOCH {number + 1}"]
                 if number < self.primaries:
                     part = _parts(self.primaries)[number]
@@ -304,7 +306,7 @@ class EmbeddedCluster:
     def _attach(self, replica: ClusterNode, primary: ClusterNode) -> None:
         def lacks() -> str:
             me, other = replica.me(), primary.me()
-            # a node that has a primary or slots has its place already
+            # a node that has a primary, or slots, has its role already
             if me and other and (me.follows or me.slots or replica.ask(f"CLUSTER REPLICATE {other.id}") == b"+OK\r\n"):
                 return ""
             return f"{replica.place} does not know {primary.place}, which it is to follow"

@@ -98,7 +98,9 @@ class AsyncPatientParser(_AsyncParser):  # type: ignore[misc]  # redis-py names 
 
     def expect(self, patience: float, alarm: asyncio.Timeout | None) -> None:
         """Begin to wait for a reply: the alarm rings if no more bytes come in time. Without an alarm nobody waits."""
-        self.patience, self._alarm, self._reads = patience, alarm, 0
+        reader = getattr(self, "_reader", None)  # redis-py's parser in Python has none
+        has_begun = reader is not None and reader.has_data()
+        self.patience, self._alarm, self._reads = patience, alarm, int(has_begun)
 
     async def read_from_socket(self) -> Any:
         """Read what comes next, if it comes before the alarm."""

@@ -285,7 +285,7 @@ def test_of_a_lease_that_is_lost_nothing_is_to_be_confirmed(queue: FakeQueue) ->
 
 def test_tasks_that_are_not_confirmed_are_in_the_queue(queue: FakeQueue) -> None:
     for act in (lambda: queue.put("a"), lambda: queue.schedule("b", after=1)):
-        assert "put them again, they are not added twice" in unconfirmed(queue, act)
+        assert "put them again, and they are not added twice" in unconfirmed(queue, act)
     assert (queue.stats().todos, queue.stats().scheduled) == (2, 1)
 
 

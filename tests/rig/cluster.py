@@ -2,11 +2,11 @@
 
     python -m tests.rig.cluster --faults manual,kill,move --for 5m --durable 1 [--lag 0.3]
 
-`tests/breaking/alone/test_cluster_faults.py` runs short ones. The load of each queue is that of a storm: a producer,
-workers and bare clients in processes of their own, of which some are killed; `history.py` judges what they wrote down.
+`tests/breaking/alone/test_cluster_faults.py` runs short trials. The load of each queue is that of a storm: a producer,
+workers and bare clients in processes of their own, some of which are killed; `history.py` judges what they wrote down.
 The faults are: `manual`, a replica takes over in order; `kill`, a primary is killed with -9, a replica takes over, and
 the old primary comes back as an empty replica; `move`, the slot of a queue moves to another primary, key by key and
-whole in turn. With `--lag`, the replica has missed the last moments of the primary that is killed.
+whole in turn. With `--lag`, the replica has not received the last writes of the primary that is killed.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ KINDS = ("worker", "plain", "plain-async", "command", "threads", "plain-async", 
 """Who works on the queues: three on the first, the next three on the second, and so on."""
 
 STRIKES = 0.05
-"""How often a process of a queue is killed, a second."""
+"""How many processes of each queue are killed, a second."""
 
 GAP = (0.5, 2.0)
 """How long the cluster is left alone between two faults, seconds."""
 
 MOST_LAG = 0.8
-"""More than this, and the other nodes would take the replica for gone, too."""
+"""If the replica stood still for longer, the other nodes would take it for failed, too."""
 
 UNDONE = frozenset({"lost", "twice", "overlap", "uncaused", "stale", "unasked", "undone"})
 """What a failover may do to a queue that is not durable."""
@@ -59,7 +59,7 @@ SHOWN = {
     "lost": "lost", "twice": "twice", "overlap": "overlaps", "uncaused": "handed out without a cause",
     "fence": "repeated or shrunken fences",
 }  # fmt: skip
-"""The violations that stand in the table also when there are none, and their names there."""
+"""The violations that the table always shows, even 0 of them, and their names in the table."""
 
 LATE = 2.0
 """How much longer than its deadline a call may take on a busy machine, seconds."""
@@ -69,10 +69,10 @@ DEADLINE = 5.0
 
 
 class Ward:
-    """The children of one queue, in a nursery that several queues share."""
+    """The processes of one queue, in a nursery that several queues share."""
 
     def __init__(self, nursery: Nursery, ended: dict[int, int]) -> None:
-        """Use the nursery; `ended` is shared by all its wards."""
+        """Use the nursery; `ended` holds processes that have ended, by pid: all wards of the nursery share it."""
         self._nursery, self._ended = nursery, ended
         self._mine: set[int] = set()
 
@@ -83,12 +83,12 @@ class Ward:
         return pid
 
     def wait(self, pid: int) -> int:
-        """Wait for one that was killed; give its exit code."""
+        """Wait for a process that was killed; give its exit code."""
         self._mine.discard(pid)
         return self._ended.pop(pid) if pid in self._ended else self._nursery.wait(pid)
 
     def ended(self) -> list[tuple[int, int]]:
-        """Tell who of this queue has ended since it was asked last."""
+        """Give the pid and the exit code of each process of this queue that has ended since the last call."""
         self._ended.update(self._nursery.ended())
         gone = [(pid, self._ended.pop(pid)) for pid in self._mine & self._ended.keys()]
         self._mine.difference_update(pid for pid, _ in gone)
@@ -102,7 +102,7 @@ class Wanted:
     faults: Sequence[str] = ("manual", "kill", "move")
     seconds: float = 60.0
     once: bool = False
-    """Whether it is over when each fault was done once."""
+    """Whether the trial ends when each fault was done once."""
     durable: int = 0
     lag: float = 0.0
     queues: int = 6
@@ -110,7 +110,7 @@ class Wanted:
     server: str = "valkey"
     seed: int = 1
     bug: str = ""
-    """A mistake of `storm.py` in a script of the workers and clients."""
+    """A bug of `storm.py` that is planted in a script of the workers and clients."""
 
 
 @dataclass(slots=True)
@@ -168,8 +168,8 @@ class Faults:
 
     def _kill(self, home: ClusterNode, replica: ClusterNode) -> None:
         if self._lag:
-            # what is on its way to a replica that is only stopped waits for it in the kernel, and would not be lost:
-            # so the connection is cut, and the replica cannot make another one
+            # stopping the replica is not enough: what was sent to it would wait in the kernel, and not be lost. So its
+            # connection is cut, too, and a stopped replica cannot open another one
             os.kill(replica.pid or 0, signal.SIGSTOP)
             try:
                 self.cluster.say(home, "CLIENT", "KILL", "TYPE", "replica")
@@ -185,11 +185,11 @@ class Faults:
 
 @dataclass(slots=True)
 class Row:
-    """What came of one kind of fault, from each such fault until the next fault."""
+    """What happened after faults of one kind, from each such fault until the next fault."""
 
     events: int = 0
     accepted: int = 0
-    """Tasks that were put, and confirmed to whoever put them."""
+    """Tasks whose put was answered."""
     refused: int = 0
     """Calls that ended in an error of the server."""
     longest_call: float = 0.0
@@ -200,7 +200,7 @@ class Row:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a trial did and what came of it."""
+    """What was done in a trial, and what came of it."""
 
     wanted: Wanted
     total: Report
@@ -263,7 +263,7 @@ class Trial:
     def __init__(
         self, wanted: Wanted, cluster: Cluster, nursery: Nursery, folder: Path, say: Callable[[str], object]
     ) -> None:
-        """Prepare, on a cluster that runs and a nursery that was forked before that."""
+        """Prepare; the cluster runs already, and the nursery was forked before it was started."""
         self.wanted, self.cluster, self.folder, self.say = wanted, cluster, folder, say
         self.rng = random.Random(wanted.seed)
         self.faults = Faults(cluster, wanted, self.rng)
@@ -293,7 +293,7 @@ class Trial:
             self.queues[name] = Queue(name, cluster.url, max_crashes=100_000, durable=wanted.durable)
 
     def _names(self) -> list[str]:
-        # each primary has as many as the others
+        # each primary has as many queues as the others
         found: defaultdict[int | None, list[str]] = defaultdict(list)
         wanted, primaries = self.wanted.queues, len(self.cluster.primary_nodes())
         for number in count(1):
@@ -340,7 +340,7 @@ class Trial:
             goes_on = self._go_on(self.rng.uniform(*GAP))
 
     def _go_on(self, least: float) -> bool:
-        """Watch the processes for a while, until each queue has got on; say whether they all did."""
+        """Watch the processes for `least` seconds, and until each queue has acked a task; say whether all did."""
         began, waiting = time.monotonic(), {name: self._acked(name) for name in self.rounds}
         patience = DEADLINE + 3 * self.wanted.lease
         while waiting or time.monotonic() < began + least:
@@ -382,31 +382,34 @@ class Trial:
             for one in self.rounds.values():
                 step(one)
         for one in self.rounds.values():
-            # what a bare client held comes back after its lease, which is twice that of a worker
+            # a task that a bare client held comes back after its lease, which is twice as long as that of a worker
             one.drain(2 * self.wanted.lease + 3.0)
         self.outcome.drained_after = time.monotonic() - began
 
     def _judge(self) -> None:
         total = self.outcome.total
+        self._count_faults()
         for name, one in self.rounds.items():
             one.judge(self.cluster.primary_of(slot_of(name)).url)
             one.report.violations[:] = [f"{name}: {text}" for text in one.report.violations]
             total.add(one.report)
-            self._count(read(Path(one.plan.folder) / "history"))
+            self._count_calls(read(Path(one.plan.folder) / "history"))
         for row in self.outcome.rows.values():
             if row.longest_call > DEADLINE + LATE:
                 total.blame("slow", f"a call took {row.longest_call:.1f} s, its deadline was {DEADLINE:g} s")
 
-    def _count(self, events: Sequence[Event]) -> None:
-        rows, done = self.outcome.rows, self.faults.done
-        if not rows:
-            rows["none"] = Row()
-            for fault in done:
-                row = rows.setdefault(fault.kind, Row())
-                row.events += 1
-                if fault.whole:
-                    row.whole_after = max(row.whole_after, (fault.whole - fault.at) / 1e9)
-        upcoming = [(fault.at, rows[fault.kind]) for fault in reversed(done)]
+    def _count_faults(self) -> None:
+        rows = self.outcome.rows
+        rows["none"] = Row()  # for what happened before the first fault
+        for fault in self.faults.done:
+            row = rows.setdefault(fault.kind, Row())
+            row.events += 1
+            if fault.whole:
+                row.whole_after = max(row.whole_after, (fault.whole - fault.at) / 1e9)
+
+    def _count_calls(self, events: Sequence[Event]) -> None:
+        rows = self.outcome.rows
+        upcoming = [(fault.at, rows[fault.kind]) for fault in reversed(self.faults.done)]
         row, errors = rows["none"], Counter(self.outcome.errors)
         told: set[str] = set()
         for event in events:
@@ -431,7 +434,7 @@ def trial(wanted: Wanted, folder: Path | None = None, say: Callable[[str], objec
     with ExitStack() as stack:
         nursery = Nursery()
         stack.callback(nursery.close)
-        signal.signal(signal.SIGTERM, _interrupted)  # so that what was started ends; the children do not inherit this
+        signal.signal(signal.SIGTERM, _interrupted)  # so that the cluster ends, too; the children do not inherit this
         home = folder or Path(tempfile.mkdtemp(prefix="timeoutq-cluster-"))
         home.mkdir(parents=True, exist_ok=True)
         binary = valkey() if wanted.server == "valkey" else REDIS

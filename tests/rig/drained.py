@@ -1,13 +1,14 @@
 """Is `drained()` of a sharded queue ever wrong? A random model asks it a million times: `python -m tests.rig.drained`.
 
-A shard is its counters. Workers claim tasks and ack them with links to other shards, which they put before the ack, one
-shard after another; some die half-way. An observer reads shard by shard, and anything happens between two reads. Its
-answers are judged by the product's own `agree` (`timeoutq/shards/quiet.py`). An answer is wrong if the observer says
-"drained" while a task is ready, held, or on its way; or if it says "no" when all is over. The exit code is 1 if an
-answer was wrong. Two mutants show that the model finds what is wrong:
+In the model, a shard is only its numbers: ready tasks, held tasks, and counters. Workers claim tasks, put links into
+other shards, one shard after another, and then ack; some workers die half-way. An observer looks at one shard after
+another, and anything may happen between two looks. It decides with the product's own `agree`
+(`timeoutq/shards/quiet.py`). Its answer is wrong if it says "drained" while a task is ready, held, or on its way; or if
+it says "no" though all was over before the first look. The exit code is 1 if an answer was wrong. Two mutants show that
+the model finds wrong answers:
 
     one-pass      the observer looks at each shard only once
-    ack-first     workers ack first, and put the links to other shards then
+    ack-first     workers ack first, and then put the links to other shards
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from dataclasses import dataclass, field
 from timeoutq.shards.quiet import LOOKS, Look, agree
 
 MUTANTS = ("one-pass", "ack-first")
-
-BUSY = Look(quiet=False)
 
 
 class Crawl:
@@ -38,7 +37,7 @@ class Crawl:
         self.counters = [[0, 0, 0, 0] for _ in range(self.shards)]  # put, claimed, acked, expired
         self.on_their_way = 0
         self.workers: list[list[int] | None] = [None] * (1 + int(self._random() * 4))
-        """What each worker does: the shard of its lease, -1 behind its ack, and the shards of the links it has left."""
+        """For each worker: the shard of its lease (-1 after the ack), and the shards of the links that it will put."""
         for _ in range(1 + int(self._random() * 3)):
             self._put(int(self._random() * self.shards))
 
@@ -92,7 +91,7 @@ class Crawl:
 
 
 class Observer:
-    """Asks whether a crawl is drained, shard by shard."""
+    """Finds out whether a crawl is drained, by looks at one shard after another."""
 
     def __init__(self, crawl: Crawl, chance: random.Random, one_pass: bool) -> None:
         """Prepare; `one_pass` is the mutant that looks only once."""
@@ -141,7 +140,7 @@ class Found:
 
 
 def run(answers: int, mutant: str = "", seed: int = 1) -> Found:
-    """Ask so often; give what was found."""
+    """Ask for this many answers, of one crawl after another; give what was found."""
     found, number = Found(), 0
     while found.answers < answers:
         number += 1

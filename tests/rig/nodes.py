@@ -1,5 +1,5 @@
 """A cluster of real nodes, and what happens to clusters: nodes die and come back, replicas take over, slots move, nodes
-are added and removed. Each method waits until the living nodes agree on what it has done.
+are added and removed. Methods that change the cluster wait until the living nodes agree on the change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Cluster(EmbeddedCluster):
 
     @property
     def password(self) -> str:
-        """What clients and nodes have to say to a node."""
+        """The password of all nodes; empty if they have none."""
         return str(self._settings.get("requirepass", ""))
 
     # ---- who is who
@@ -66,7 +66,7 @@ class Cluster(EmbeddedCluster):
         return [node for node in self.nodes if node.port in ports]
 
     def agree(self, is_so: Callable[[Sequence[Member]], bool], timeout: float = 30) -> None:
-        """Wait until something is so in the eyes of each living node, and each takes commands."""
+        """Wait until `is_so` holds for what each living node says of the cluster, and each takes commands."""
 
         def all_see() -> bool:
             return all(
@@ -90,7 +90,7 @@ class Cluster(EmbeddedCluster):
         self.agree(lambda seen: any(member.port == replica.port and member.slots for member in seen))
 
     def fail_over(self, replica: ClusterNode) -> None:
-        """Have a replica and its primary change places, which loses nothing."""
+        """Let a replica and its primary change roles, which loses nothing."""
         self.say(replica, "CLUSTER", "FAILOVER")
         self.succeeded(replica)
         self.wait()
@@ -98,17 +98,17 @@ class Cluster(EmbeddedCluster):
     # ---- slots
 
     def move(self, slots: range, target: ClusterNode) -> None:
-        """Move slots that are one primary's, all at once and with all that is in them; Valkey can since version 9."""
+        """Move slots of one primary, all at once and with all keys in them; Valkey can do this since version 9."""
         words = ("SLOTSRANGE", slots[0], slots[-1], "NODE", self.member(target).id)
         self.say(self.primary_of(slots[0]), "CLUSTER", "MIGRATESLOTS", *words)
         self.settle(slots, target)
 
     def move_by_keys(self, slot: int, target: ClusterNode) -> None:
-        """Move a slot as all versions can, one key after the other."""
+        """Move a slot key by key, as all versions can."""
         Move(self, slot, target).finish()
 
     def settle(self, slots: range, target: ClusterNode) -> None:
-        """Wait until slots are another node's."""
+        """Wait until each living node says that the target has these slots."""
         wanted = set(slots)
 
         def has_them(seen: Sequence[Member]) -> bool:
@@ -152,10 +152,10 @@ class Cluster(EmbeddedCluster):
 
 
 class Move:
-    """A slot on its way from its primary to another one, as all versions can: key by key, in any order, and back."""
+    """A slot on its way from one primary to another, key by key, as all versions can; the keys may go in any order."""
 
     def __init__(self, cluster: Cluster, slot: int, target: ClusterNode) -> None:
-        """Begin to move it."""
+        """Begin to move the slot; as yet, all keys stay."""
         self.cluster, self.slot = cluster, slot
         self.source, self.target = cluster.primary_of(slot), target
         self._old, self._new = cluster.member(self.source).id, cluster.member(target).id
@@ -171,7 +171,7 @@ class Move:
         self._migrate(self.source, self.target, keys)
 
     def finish(self) -> None:
-        """Move what is left, and give the slot to its new primary in the eyes of all."""
+        """Move the keys that are left, and tell all primaries that the target has the slot."""
         while left := self.left():
             self.carry(left)
         for node in dict.fromkeys([self.target, self.source, *self.cluster.primary_nodes()]):

@@ -78,6 +78,7 @@ FIRST: Mapping[str, str] = {
     "sending.py": "core replay",
     "standing.py": "standing",
     "troubles.py": "tls core_servers",
+    "wire.py": "links",
     "watch/doctor.py": "doctor health",
     "watch/draw.py": "dashboard dashboard_hosts",
     "watch/metrics.py": "dashboard health",

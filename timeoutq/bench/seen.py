@@ -2,7 +2,7 @@
 
 `report.py` takes this measurement. Tasks become done, 500 in a script, through the door that acks go through; then the
 script asks which of some ids are done. Each kind of queue has a new server for itself, unless the user named a server:
-what a server gives back to the system after one kind would be counted for the other.
+else the memory that the first kind has left behind would be counted for the second kind.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FLUSH = 40
 CHECKS = 400
 """How many scripts ask which ids are done."""
 TRIES = 300
-"""Of so many scripts, the longest counts."""
+"""How many scripts are timed one by one; the longest one counts."""
 LOOKED = 1000
-"""Of so many sets, the server says how it keeps them."""
+"""How many sets of fingerprints the server is asked about: how does it keep them?"""
 PLAIN_BYTES = 150
-"""More than a task takes in a plain set while the set grows."""
+"""A task takes fewer bytes than this in a plain set, also while the set grows."""
 
 _DOOR = """-- KEYS  done done_at lock meta stats
 -- PARTS open done ages
@@ -55,7 +55,7 @@ class _Scene:
         self._head: Command = ("EVALSHA", door.sha, len(door.keys), *map(queue.operations.key, door.keys), "", 0)
 
     def send(self, act: str, batches: Iterator[list[str]], total: int) -> float:
-        """Add these ids, or ask for them; give the µs of server CPU for each."""
+        """Send batches of ids, to add them or to ask for them; give the µs of server CPU for each id."""
         sent, spent = 0, cpu_ms(self.ground.info("cpu"))
         pipe = self.ground.bare.pipeline(transaction=False)
         for number, some in enumerate(batches, 1):
@@ -66,8 +66,8 @@ class _Scene:
                 self.ground.tell(f"{self.words}: {act}, {sent:,} of {total:,}")
         return (cpu_ms(self.ground.info("cpu")) - spent) * 1000 / max(1, sent)
 
-    def longest(self, command: Command) -> float:
-        """Send a script by itself; give how long it took, ms of server CPU."""
+    def time_one(self, command: Command) -> float:
+        """Send one script; give how long it took, ms of server CPU."""
         pipe = self.ground.bare.pipeline(transaction=False)
         pipe.execute_command("INFO", "cpu")
         pipe.execute_command(*command)
@@ -76,11 +76,11 @@ class _Scene:
         return cpu_ms(after) - cpu_ms(before)
 
     def add_one(self, some: list[Argument]) -> float:
-        """Add these ids; give how long that took, ms of server CPU."""
-        return self.longest((*self._head, "add", *some))
+        """Add these ids in one script; give how long it took, ms of server CPU."""
+        return self.time_one((*self._head, "add", *some))
 
     def rows(self) -> float:
-        """Say how many of a hundred sets of fingerprints are plain rows of numbers."""
+        """Give the percentage of the sets of fingerprints that are plain rows of numbers."""
         key, bare = self.queue.operations.key, self.ground.bare
         kinds: list[Any] = [
             bare.execute_command("OBJECT", "ENCODING", key(f"seen:{number}")) for number in range(LOOKED)
@@ -117,7 +117,7 @@ def _take(ground: Ground, kind: str) -> dict[str, float | None]:
             found["seen-longest"] = max(scene.add_one([*some]) for some in more)
             purge = queue.operations.purge()
             ground.load(script("purge").text)
-            found["seen-purge"] = max(scene.longest(purge.command()) for _ in range(TRIES))
+            found["seen-purge"] = max(scene.time_one(purge.command()) for _ in range(TRIES))
     return found
 
 

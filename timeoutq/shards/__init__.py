@@ -7,7 +7,7 @@ names.py       the names of the shards' keys, each in its part of the slots
 route.py       which shard a task belongs to
 together.py    several flows at the same time, in one flush for each node
 root.py        the record of the queue, and what its flows share
-gathering.py   calls to many shards, and one answer of theirs
+gathering.py   calls to many shards, and one answer made of theirs
 flows.py claims.py ends.py looking.py quiet.py
                what the methods do
 hosts.py       the hosts of a polite queue

@@ -1,4 +1,4 @@
-"""Claims of a client that holds no shard of its own: it looks at two shards, then at all, then waits and looks again.
+"""Claims of a client that has no shards of its own: it tries two shards, then looks at all, then waits and tries again.
 
 `Claim` has the methods of `methods.Claim`. A worker claims from the shards that it tends, with the flows of a plain
 queue.
@@ -26,12 +26,12 @@ LISTEN = 1.0
 """How long a client waits for the bell of one shard before it looks at the others again, seconds."""
 
 AWAY = 1.0
-"""For how long a client leaves a shard alone that did not answer, seconds; unless no other is left."""
+"""For how long a client leaves a shard alone that did not answer, seconds; unless fewer than two others are left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What a look at a shard has found."""
+    """How many tasks a shard has to claim, and when it may have more."""
 
     ready: int
     next_at: float | None
@@ -45,7 +45,7 @@ class Depth:
 
 
 def depth(talk: Talk) -> Flow[Depth]:
-    """Look how many tasks a shard has, and when there may be more."""
+    """Look how many tasks a shard has to claim, and when it may have more."""
     key = talk.operations.key
     commands = [("ZRANGE", key(name), 0, 0, "WITHSCORES") for name in ("leases", "scheduled", "hosts")]
     ready, moment, *firsts = yield from ask(talk, [("SCARD", key("todos")), ("TIME",), *commands])
@@ -77,7 +77,7 @@ class Claim:
             self._tokens, self._errors = {}, {}
             leases, pause = yield from self._round(self._terms.n)
             if leases:
-                return (yield from self._fit(leases))
+                return (yield from self._without_company(leases))
             left = until - time.monotonic()
             if left <= 0:
                 if self._errors:
@@ -88,7 +88,7 @@ class Claim:
                 yield from shards.look()
 
     def _round(self, n: int) -> Flow[tuple[list[Lease], float]]:
-        # two shards that are asked at once cost one exchange, and usually have enough
+        # claims from two shards at once cost one exchange, and usually bring enough
         first, second = random.sample(self._present(), 2)
         leases = yield from self._take({first: n - n // 2, second: n // 2})
         if len(leases) == n:
@@ -128,6 +128,7 @@ class Claim:
         return leases
 
     def _heard(self, asked: Iterable[int], results: Iterable[Any]) -> Iterable[tuple[int, Any]]:
+        # gives the results of the shards that answered, and notes which shards are away
         for shard, result in zip(asked, results, strict=True):
             if not isinstance(result, TimeoutqError):
                 yield shard, result
@@ -149,8 +150,8 @@ class Claim:
         results = yield from together([depth(self._shards.talks[shard]) for shard in asked])
         return dict(self._heard(asked, results))
 
-    def _fit(self, leases: list[Lease]) -> Flow[list[Lease]]:
-        # a task that lost two leases is handed out alone, also beside those of other shards
+    def _without_company(self, leases: list[Lease]) -> Flow[list[Lease]]:
+        # a task that lost two leases is handed out alone: no task of another shard comes with it either
         suspects = [lease for lease in leases if lease.crashes >= 2]
         if not suspects or len(leases) == 1:
             return leases
@@ -185,7 +186,7 @@ class Claim:
 
 
 def pull(shards: Shards, n: int) -> Flow[list[Task]]:
-    """Take tasks without a lease, from one shard: if the reply of a second one were lost, so were the tasks of both."""
+    """Take tasks without a lease, from one shard: an error of a second shard would lose the tasks of the first."""
     methods.pull(shards.root, n)  # this only checks n
     return _pull(shards, n)
 

@@ -16,27 +16,27 @@ from timeoutq.shards.flows import bring, spread
 from timeoutq.shards.root import Shards
 
 Build = Callable[[Talk, Sequence[Lease], Sequence[int]], list[Call[Any]]]
-"""Builds the calls for some leases of one shard, whose places among all leases are given, too."""
+"""Builds the calls for some leases of one shard; the places of these leases among all leases are given, too."""
 
 
 def extend(shards: Shards, lease: Lease | Iterable[Lease], timeout: float | None) -> Flow[Lease | Outcome]:
     """Extend one lease, or many."""
     timeout_ms = shards.root.terms.timeout_ms if timeout is None else arguments.timeout_ms(timeout)
     if isinstance(lease, Lease):
-        return _one(shards, lease, lambda talk: flows.extend_one(talk, lease, timeout_ms))
-    return _extended(shards, arguments.leases(lease), timeout_ms, strict=True)
+        return _in_its_shard(shards, lease, lambda talk: flows.extend_one(talk, lease, timeout_ms))
+    return _extend_many(shards, arguments.leases(lease), timeout_ms, strict=True)
 
 
 def extension(shards: Shards, leases: Sequence[Lease]) -> Flow[Outcome]:
-    """Extend leases by the usual timeout; a shard that does not answer fails its own leases only."""
-    return _extended(shards, leases, shards.root.terms.timeout_ms, strict=False)
+    """Extend leases by the usual timeout; leases of a silent shard are `UNANSWERED`. Raises if all are silent."""
+    return _extend_many(shards, leases, shards.root.terms.timeout_ms, strict=False)
 
 
-def _extended(shards: Shards, leases: Sequence[Lease], timeout_ms: int, *, strict: bool) -> Flow[Outcome]:
+def _extend_many(shards: Shards, leases: Sequence[Lease], timeout_ms: int, *, strict: bool) -> Flow[Outcome]:
     def build(talk: Talk, part: Sequence[Lease], _: Sequence[int]) -> list[Call[Any]]:
         return talk.operations.extend(part, timeout_ms)
 
-    ids, places, results = yield from _sent(shards, leases, build)
+    ids, places, results = yield from _send(shards, leases, build)
     found: dict[int, Any] = {
         shard: result if isinstance(result, TimeoutqError) else [one[1] for one in result]
         for shard, result in results.items()
@@ -53,7 +53,7 @@ def ack(
     again_in: float | None,
     payload: Payload,
 ) -> Flow[Answer | Outcome]:
-    """Ack many leases, or one; one lease may be acked together with tasks that it found."""
+    """Ack one lease, or many; with `put`, one lease, and put the tasks that its handler found."""
     leases = arguments.leases(lease)
     again_ms, body = arguments.again(again_in, payload, leases[0].task if leases else "")
     if put is None and body is None:
@@ -64,10 +64,10 @@ def ack(
 
 
 def ack_put(shards: Shards, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> Flow[Answer]:
-    """Ack one lease and put the tasks that it found: first those of other shards, then the rest with the ack.
+    """Ack one lease and put the tasks that its handler found: first those of other shards, the rest with the ack.
 
-    The ack goes when all other shards have confirmed their tasks. After a crash between the two steps, these tasks are
-    in the queue and the lease is not acked: the handler runs again, and nothing is lost.
+    The ack goes when all other shards have their tasks. After a crash between the two steps, these tasks are in the
+    queue and the lease is not acked: the handler runs again, and nothing is lost.
     """
     home = shards.of_lease(lease)
     places = spread(shards, found)
@@ -110,20 +110,20 @@ def fail(
 def _end(shards: Shards, given: object, leases: Sequence[Lease], build: Build) -> Flow[Answer | Outcome]:
     # a `Lease` gets one answer, or raises `LeaseLost`; an iterable of leases gets one answer for each lease
     if isinstance(given, Lease):
-        return _one(shards, given, lambda talk: flows.end_one(talk, given, build(talk, leases, [0])))
-    return _ended(shards, leases, build)
+        return _in_its_shard(shards, given, lambda talk: flows.end_one(talk, given, build(talk, leases, [0])))
+    return _end_many(shards, leases, build)
 
 
-def _one(shards: Shards, lease: Lease, flow: Callable[[Talk], Flow[Any]]) -> Flow[Any]:
+def _in_its_shard(shards: Shards, lease: Lease, flow: Callable[[Talk], Flow[Any]]) -> Flow[Any]:
     return (yield from flow(shards.talks[shards.of_lease(lease)]))
 
 
-def _ended(shards: Shards, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
-    ids, places, results = yield from _sent(shards, leases, build)
+def _end_many(shards: Shards, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
+    ids, places, results = yield from _send(shards, leases, build)
     return gathering.outcome_of(shards, ids, places, results)
 
 
-def _sent(shards: Shards, leases: Sequence[Lease], build: Build) -> Flow[tuple[list[bytes], Any, Any]]:
+def _send(shards: Shards, leases: Sequence[Lease], build: Build) -> Flow[tuple[list[bytes], Any, Any]]:
     places = gathering.places_of(map(shards.of_lease, leases))
     calls = {
         shard: build(shards.talks[shard], [leases[at] for at in chosen], chosen) for shard, chosen in places.items()
@@ -134,4 +134,4 @@ def _sent(shards: Shards, leases: Sequence[Lease], build: Build) -> Flow[tuple[l
 
 def lost(shards: Shards, lease: Lease) -> Flow[Any]:
     """Find out who has the task of a lost lease, and give the error that says so."""
-    return _one(shards, lease, lambda talk: flows.lost(talk, lease))
+    return _in_its_shard(shards, lease, lambda talk: flows.lost(talk, lease))

@@ -1,7 +1,7 @@
 """What the methods of a sharded queue do: each function checks what the caller passed, and gives the flow. No I/O.
 
-In each shard, the flows are those of a plain queue; here stands how tasks find their shards, and how the answers of all
-shards become one. `claims.py` and `ends.py` have the flows of leases, `looking.py` those that only read.
+In each shard, the flows are those of a plain queue. This module says how tasks find their shards, and how the answers
+of all shards become one. `claims.py` and `ends.py` have the flows of leases, `looking.py` those that only read.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _group(how: How) -> bytes | None:
 
 
 def bring(shards: Shards, found: TaskList, group: bytes | None, build: Build, replicas: int = 0) -> Flow[Outcome]:
-    """Bring tasks in, up to 500 in one call for each shard; give the answers."""
+    """Bring tasks into their shards, up to 500 in one call; give the answers."""
     yield from shards.make(grouped=group is not None or bool(found.groups))
     places = spread(shards, found, group)
     calls = {
@@ -89,7 +89,7 @@ def bring(shards: Shards, found: TaskList, group: bytes | None, build: Build, re
 
 
 def spread(shards: Shards, found: TaskList, group: bytes | None = None) -> dict[int, list[int]]:
-    """Give for each shard the positions of its tasks."""
+    """Give for each shard the places of its tasks among all tasks."""
     groups, of = found.groups, shards.of_task
     return gathering.places_of(of(id, groups.get(at, group)) for at, id in enumerate(found.ids))
 
@@ -124,12 +124,13 @@ def _sum(shards: Shards, flow: Callable[[Talk], Flow[int]]) -> Flow[int]:
 # ---- tasks by id
 
 
-def known(
+def by_id(
     shards: Shards, ids: Sequence[bytes], build: Callable[[Talk, Sequence[bytes]], list[Call[Outcome]]], *, all: bool
 ) -> Flow[Outcome]:
-    """Ask about ids in their shards, and in every shard about those that may have been put with a group.
+    """Send each id, in the calls that `build` makes, to the shard of the id; give the answers.
 
-    `all` asks all shards about each such id, else only about the ids that their shards do not know.
+    If the queue has tasks with groups, an id may be in any shard: with `all`, each id goes to all shards; without it,
+    to all shards if its own shard does not know it.
     """
     everywhere = all and (yield from shards.may_be_elsewhere())
     places = gathering.places_of(map(shards.of_task, ids))
@@ -158,7 +159,7 @@ def _asked(
     places: Mapping[int, Sequence[int]],
     build: Callable[[Talk, Sequence[bytes]], list[Call[Outcome]]],
 ) -> Flow[Outcome]:
-    # where several shards tell of an id, what one of them knows goes before what another one does not know
+    # if several shards answer for an id: a state goes before `UNANSWERED`, and `UNANSWERED` before `UNKNOWN`
     calls = {shard: build(shards.talks[shard], [ids[at] for at in chosen]) for shard, chosen in places.items()}
     results = yield from gathering.gather(shards, calls)
     order = sorted(results, key=lambda shard: isinstance(results[shard], Exception))
@@ -175,12 +176,12 @@ def _asked(
 
 def states(shards: Shards, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
     """Tell where tasks are."""
-    return known(shards, arguments.ids(tasks), lambda talk, ids: talk.operations.states((ids,)), all=False)
+    return by_id(shards, arguments.ids(tasks), lambda talk, ids: talk.operations.states((ids,)), all=False)
 
 
 def forget(shards: Shards, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
     """Remove tasks from every state."""
-    return known(shards, arguments.ids(tasks), lambda talk, ids: talk.operations.forget((ids,)), all=True)
+    return by_id(shards, arguments.ids(tasks), lambda talk, ids: talk.operations.forget((ids,)), all=True)
 
 
 def retry_failed(shards: Shards, tasks: tuple[Tasks, ...], all: bool) -> Flow[int]:
@@ -196,7 +197,7 @@ def _retried(shards: Shards, ids: Sequence[bytes]) -> Flow[int]:
 
 def retrial(shards: Shards, ids: Sequence[bytes]) -> Flow[Outcome]:
     """Make these failed tasks ready again; answer for each of them."""
-    return known(shards, ids, lambda talk, part: talk.operations.retry_failed((part,)), all=True)
+    return by_id(shards, ids, lambda talk, part: talk.operations.retry_failed((part,)), all=True)
 
 
 # ---- what an export has written
@@ -218,7 +219,7 @@ def restore(shards: Shards, records: Sequence[Record]) -> Flow[Outcome]:
 
 
 def restore_hosts(shards: Shards, records: Sequence[HostRecord]) -> Flow[int | None]:
-    """Give up to 500 hosts their rules and counts back; None without politeness."""
+    """Give up to 500 hosts their rules and counts back; None if the queue is not polite."""
     places = gathering.places_of(route(record.host, len(shards.talks)) for record in records)
     calls: dict[int, list[Call[int | None]]] = {}
     for shard, chosen in places.items():
@@ -243,8 +244,8 @@ def configure(
 def _configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
     if shards.record.by == "id" and settings.get("politeness", b"off") != b"off":
         raise InvalidInput(
-            f"queue {shards.name} routes its tasks by id, so a host is in many shards, and none could be polite to it: "
-            'politeness needs a queue with by="host"'
+            f"queue {shards.name} routes its tasks by id, so many shards have tasks of one host, and no shard could be "
+            'polite to this host: politeness needs a queue with by="host"'
         )
     yield from shards.make()
     yield from gathering.each(shards, lambda talk: flows.configure(talk, settings))

@@ -1,4 +1,4 @@
-"""Sends calls to many shards at the same time, and makes one answer of theirs; and says which shards did not answer."""
+"""Sends calls to many shards at the same time, makes one answer of their answers, and says which shards gave none."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from timeoutq.text import counted
 T = TypeVar("T")
 
 WORDS = 2 * CALLS * BATCH
-"""About the most words of calls that are sent before the answers are read."""
+"""About the most arguments of calls that are sent before the answers are read."""
 
 UNANSWERED = b"?"
+"""The code of an id whose shard did not answer: `Answer.UNANSWERED`."""
 
 
 def each(shards: Shards, flow: Callable[[Talk], Flow[T]]) -> Flow[list[T]]:
@@ -39,10 +40,10 @@ def whole(shards: Shards, results: Mapping[int, T | TimeoutqError], outcome: Out
 def failure(
     shards: Shards, errors: Mapping[int, TimeoutqError], asked: int, outcome: Outcome | None = None
 ) -> TimeoutqError:
-    """Give the error that says which of the shards that were asked failed, and why."""
+    """Make the error that says which of the `asked` shards failed, and why; if all failed alike, it names no shard."""
     error = next((one for one in errors.values() if not isinstance(one, Unavailable)), next(iter(errors.values())))
     if len(errors) == asked and len({type(one) for one in errors.values()}) == 1:
-        return error  # it is not about one shard
+        return error
     named = ", ".join(map(str, sorted(errors)))
     words = f"shard{'' if len(errors) == 1 else 's'} {named} of queue {shards.name}"
     if isinstance(error, Unavailable):
@@ -94,7 +95,7 @@ def _flushes(calls: Mapping[int, Sequence[Call[Any]]]) -> Iterator[dict[int, lis
 
 
 def places_of(shards: Iterable[int]) -> dict[int, list[int]]:
-    """Give for each shard the places at which it stands."""
+    """Give for each shard the places in this list at which the shard stands."""
     found: dict[int, list[int]] = {}
     for place, shard in enumerate(shards):
         found.setdefault(shard, []).append(place)
@@ -107,7 +108,7 @@ def outcome_of(
     places: Mapping[int, Sequence[int]],
     results: Mapping[int, Sequence[Outcome] | TimeoutqError],
 ) -> Outcome:
-    """Make one outcome of those of the shards; raise an error that has the outcome if some did not answer."""
+    """Make one outcome of those of the shards, as `merged` does; raise an error that has it if some did not answer."""
     outcome = merged(ids, places, results)
     whole(shards, results, outcome)
     return outcome

@@ -1,4 +1,4 @@
-"""`queue.hosts` of a sharded queue, in two classes: a host is wholly in one shard, and its methods go there."""
+"""`queue.hosts` of a sharded queue, in two classes. A host is wholly in one shard: methods about a host go there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reads of a sharded queue: sums over all shards, and walks that go from shard to shard. No I/O.
 
-The cursor of a page says the shard, too: `7.0` is the beginning of shard 7.
+The cursor of a page begins with the shard: `7.0` is the beginning of shard 7.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _id(task: TaskId | Task) -> bytes:
 
 
 def _first(shards: Shards, id: bytes, flow: Callable[[Talk], Flow[T]], knows: Callable[[T], object]) -> Flow[T]:
-    # what the shard of the task says; if it does not know the task, what the first shard says that does
+    # what the shard of the task says; or, if this shard does not know the task, what another shard says that does
     home = shards.of_task(id)
     found = yield from flow(shards.talks[home])
     if knows(found) or not (yield from shards.may_be_elsewhere()):
@@ -70,7 +70,7 @@ def explain(shards: Shards, task: TaskId | Task) -> Flow[Reason]:
 
 
 def _explain(shards: Shards, id: bytes) -> Flow[Reason]:
-    # workers give their signs of life in the root
+    # the signs of life of workers are in the root, where no shard sees them
     alive = yield from _alive(shards)
 
     def ask_why(talk: Talk) -> Flow[Reason]:
@@ -192,7 +192,7 @@ def history(shards: Shards) -> Flow[list[Sample]]:
 
 
 def _history(parts: Iterable[list[Sample]]) -> list[Sample]:
-    # each shard counts at moments of its own: a sum is taken each ten seconds, of the last sample of each shard
+    # each shard takes samples at its own moments: so every ten seconds, the last samples of all shards are added
     kept = [part for part in parts if part]
     if not kept:
         return []

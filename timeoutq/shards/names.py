@@ -1,7 +1,8 @@
-"""The names of shards: the keys of shard 7 begin with `timeoutq:{crawl:07:3}:`. Pure.
+"""The names of shards: the keys of shard 3 of 12 begin with `timeoutq:{crawl:03:2}:`. Pure.
 
-A cluster puts a key where the CRC of its hash tag says, so names without further thought would lie together by chance.
-The last number of a tag is chosen so that the shards of a queue lie in equal parts of all slots, and so on all nodes.
+The CRC of its hash tag says in which slot a key lies, so without care several shards could lie on one node by chance.
+Therefore all slots are divided into equal parts, one for each shard, and a tag ends with a number, here
+2, that puts the shard into its part.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from timeoutq.cluster import SLOTS, slot_of
 USUAL = 12
 """How many shards a queue has when nobody says how many."""
 MOST = 1000
+"""How many shards a queue may have."""
 
 
 @lru_cache(maxsize=32)
 def tags(queue: str, shards: int) -> tuple[str, ...]:
-    """Give the hash tag of each shard of a queue; its slot is in the part of all slots that is the shard's."""
+    """Give the hash tag of each shard of a queue; the slot of the tag is in the shard's part of all slots."""
     return tuple(_tag(queue, shard, shards) for shard in range(shards))
 
 

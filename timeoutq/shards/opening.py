@@ -20,7 +20,7 @@ AnyAsyncQueue = AsyncQueue | AsyncShardedQueue
 
 
 def talks_of(queue: AnyQueue) -> Sequence[Talk]:
-    """Give the talk with each shard, or that with a plain queue: for what goes through all of its keys."""
+    """Give the talks with all shards, or the one with a plain queue: for callers that go through all keys."""
     if not isinstance(queue, ShardedQueue):
         return (queue.talk,)
     if not queue.shards.made:
@@ -47,11 +47,11 @@ def open_queue(
 ) -> AnyQueue:
     """Open a queue as what it is: a `Queue`, or a `ShardedQueue` if it has shards. This asks the server.
 
-    With `shards`, a queue that is not there yet gets that many (1 is a plain queue); one that is there and has another
-    number is refused. Without, a queue that is not there yet is a plain one. `settings` are those of `Queue`.
+    With `shards`, a new queue gets that many (1: a plain queue), and a queue that is there with another number is
+    refused. With `by` alone, a new queue gets 12. With neither, it is a plain one. `settings` are those of `Queue`.
     Raises `InvalidInput`, `Unavailable`.
     """
-    if _says(shards, by):
+    if _wants_shards(shards, by):
         return ShardedQueue(name, url, shards=shards, by=by, **settings)
     if shards == 1:
         return Queue(name, url, **settings)
@@ -67,7 +67,7 @@ async def open_async_queue(
 
     All else is as for `open_queue`.
     """
-    if _says(shards, by):
+    if _wants_shards(shards, by):
         return AsyncShardedQueue(name, url, shards=shards, by=by, **settings)
     if shards == 1:
         return AsyncQueue(name, url, **settings)
@@ -76,8 +76,8 @@ async def open_async_queue(
     return AsyncShardedQueue(name, url, **settings) if found else AsyncQueue(name, url, **settings)
 
 
-def _says(shards: int | None, by: By | None) -> bool:
-    # whether the caller wants a sharded queue, whatever is there
+def _wants_shards(shards: int | None, by: By | None) -> bool:
+    # also checks both arguments
     if shards == 1 and by is not None:
         raise InvalidInput("by= is about the shards of a queue, and a queue of one shard has none")
     if shards is not None and shards != 1:

@@ -158,8 +158,8 @@ class ShardedQueue(ShardedFace, Driver):
     ) -> Answer | Outcome:
         """End leases as done; with `put`, put the tasks that one of them found, before the ack or in the same step.
 
-        The step takes up to 499 tasks of the lease's own shard, and 1 MiB of their payloads; all others are put before
-        the ack, never after.
+        The step takes up to 499 tasks of the lease's own shard, and 1 MiB of their payloads; all other tasks are put
+        before the ack, never after.
 
         With `again_in`, the tasks are not done, but scheduled again in that many seconds, with a clean record; a single
         lease may also give its task a new `payload`.
@@ -215,7 +215,7 @@ class ShardedQueue(ShardedFace, Driver):
         """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
 
         This is at most once: if you die, the tasks are lost. One call brings the tasks of one shard, and about 4 MiB of
-        payloads; no task comes only when no task is ready.
+        payloads; an empty list means that no task is ready.
 
         Raises `Unavailable` when the reply was lost; its tasks are not given again.
         """
@@ -224,15 +224,15 @@ class ShardedQueue(ShardedFace, Driver):
     # ---- the cleaner's
 
     def requeue_expired(self, n: int = 200) -> int:
-        """Take back up to `n` tasks of each shard whose lease ran out; give their number. Any process may do this."""
+        """Take back, in each shard, up to `n` tasks whose lease ran out; give their number. Any process may do this."""
         return self.run(flows.requeue_expired(self.shards, n))
 
     def promote_due(self, n: int = 500) -> int:
-        """Make up to `n` scheduled tasks of each shard ready whose time has come; give their number."""
+        """Make ready, in each shard, up to `n` scheduled tasks whose time has come; give their number."""
         return self.run(flows.promote_due(self.shards, n))
 
     def prune(self, n: int = 500) -> int:
-        """Drop up to `n` done tasks of each shard that `keep_done` does not keep; give their number."""
+        """Drop, in each shard, up to `n` done tasks that `keep_done` does not keep; give their number."""
         return self.run(flows.prune(self.shards, n))
 
     # ---- the operator's
@@ -261,7 +261,7 @@ class ShardedQueue(ShardedFace, Driver):
         return self.run(flows.states(self.shards, tasks))
 
     def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
-        """Read a page of a state, about `n` entries, shard by shard; in each, leases and scheduled tasks by time."""
+        """Read a page of a state, about `n` entries, shard by shard; within a shard, leases and scheduled by time."""
         return self.run(looking.page(self.shards, state, cursor, n))
 
     def each(self, state: State | str) -> Iterator[Entry]:

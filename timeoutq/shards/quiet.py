@@ -1,10 +1,11 @@
 """Whether a sharded queue is drained: an exact answer, though the shards are asked one after another. No I/O.
 
-One look at each shard is not enough: a task may come from a shard that is looked at later into one that was quiet
-before. So each shard is looked at twice. If a shard is quiet both times, and all of its counters are the same, nothing
-has happened in it between the two looks; and between the first look at all of them and the second lies a moment at
-which all were quiet. Tasks that are on their way between shards are no gap: those that a handler found are put before
-its ack, so its own shard is busy until they are there. `python -m tests.rig.drained` tries that.
+One look at each shard is not enough: a shard that is looked at later may send a task to a shard that was quiet before.
+So each shard is looked at twice. If a shard is quiet both times, and all of its counters are the same, nothing has
+happened in this shard between the two looks. If this holds for all shards, there is a moment between the first looks
+and the second looks at which all shards were quiet. A task on its way from shard to shard is not missed: the tasks that
+a handler found are put before the ack of its own task, whose shard is busy until then. `python -m tests.rig.drained`
+tries this.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from timeoutq.shards.gathering import each
 from timeoutq.shards.root import Shards
 
 LOOKS = 10
-"""How often all shards are looked at again while they are quiet and their counters change: cleaners count, too."""
+"""How often all shards are looked at while they are quiet but their counters change; cleaners change counters, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look at one shard has found."""
+    """What a look at one shard has found; `quiet` is what `drained` says of a plain queue."""
 
     quiet: bool
     began: object = None
     """All counters, at the beginning of the look."""
     ended: object = None
-    """All counters, at its end: a look at a shard with tasks that wait for no turn takes several calls."""
+    """All counters, at its end. A look takes several calls if tasks wait for hosts whose budget is used up."""
 
 
 def are_quiet(looks: Sequence[Look]) -> bool:
-    """Say whether one look at each shard has found all of them quiet."""
+    """Say whether all shards were quiet, each when it was looked at."""
     return all(look.quiet for look in looks)
 
 

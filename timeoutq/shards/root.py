@@ -32,7 +32,7 @@ FRESH = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the root says."""
+    """What the record says."""
 
     shards: int
     by: By
@@ -63,7 +63,7 @@ def by(value: object) -> By:
 def read(name: str, schema: Any, shards: Any, grouped: Any) -> Record | None:
     """Read the record from its fields; None if there is none. Raises `InvalidInput` if this is a plain queue."""
     if schema is None or (schema == SCHEMA and shards is None):
-        return None  # a client may have died before it wrote how many: the next one does
+        return None  # a client may have died before it wrote the number of shards: the next client writes it
     if schema != SCHEMA:
         if schema[:1] == b"s":
             raise SchemaMismatch(f"queue {name} was divided into shards by a later timeoutq: upgrade this one")
@@ -84,7 +84,7 @@ def read(name: str, schema: Any, shards: Any, grouped: Any) -> Record | None:
 
 
 class Shards:
-    """What the flows of a queue over several shards share. The shards are known once the record was looked at."""
+    """What the flows of a sharded queue share. Until the record was read, the number of shards is a guess."""
 
     def __init__(self, plain: Talk, wanted: int | None, by: By | None, nonce: Callable[[], bytes]) -> None:
         """Prepare; `plain` is the talk with a plain queue of this name, `wanted` and `by` are what the caller said."""
@@ -134,14 +134,14 @@ class Shards:
         shard = lease.shard
         if shard is None or shard >= len(self.talks):
             raise InvalidInput(
-                f"the lease on {lease.task!r} is none of queue {self.name!r}, whose tokens end with @ and a shard"
+                f"the lease on {lease.task!r} is not of queue {self.name!r}, whose tokens end with @ and a shard"
             )
         return shard
 
     # ---- the record
 
     def look(self) -> Flow[Record | None]:
-        """Read the record; None if there is none yet. Raises `InvalidInput` if it is not what the caller said."""
+        """Read the record; None if there is none yet. Raises `InvalidInput` if the caller wants another."""
         key = self._plain.operations.key("meta")
         (fields,) = yield from ask(self._plain, [("HMGET", key, *FIELDS)])
         found = read(self.name, *fields)
@@ -155,14 +155,14 @@ class Shards:
         wanted, by = self._wanted or found.shards, self._by or found.by
         if (wanted, by) != (found.shards, found.by):
             raise InvalidInput(
-                f"queue {self.name} has {found.shards} shards by {found.by}, not {wanted} by {by}, for ever: leave out "
-                "shards= and by=, or export it and import it into another queue"
+                f"queue {self.name} has {found.shards} shards by {found.by}, not {wanted} by {by}, and keeps them: "
+                "leave out shards= and by=, or export the queue and import it into another one"
             )
         self._wanted, self._by = found.shards, found.by
         self._meet(found)
 
     def make(self, *, grouped: bool = False) -> Flow[None]:
-        """Make the record, if there is none; note that tasks with groups are put, if they are."""
+        """Make the record, if there is none; with `grouped`, note in it that tasks with groups are put."""
         grouped = grouped and self.record.by == "host"
         if self.made and self.record.grouped >= grouped:
             return
@@ -186,7 +186,7 @@ class Shards:
         self._take(read(self.name, *found))
 
     def confirm(self) -> Flow[None]:
-        """Look, after a put, whether the record is still there, unless that was done lately; if it is not, make it."""
+        """After a put, make the record again if somebody has purged it meanwhile; look once a second at most."""
         if time.monotonic() - self._seen_at > FRESH:
             grouped = self.record.grouped
             if (yield from self.look()) is None or self.record.grouped < grouped:

@@ -1,7 +1,7 @@
-"""Which shard a task belongs to: route v1. Pure, and frozen: a test keeps it as it is, for queues live on.
+"""Which shard a task belongs to: route v1. Pure. Never change it, for queues live on; a test compares its results.
 
-A task goes with its group; without one, with the host of its URL; without that, with its id. So all tasks of a host are
-in one shard, and its politeness is exact. The host is the very one that a polite queue knows the task by.
+A task is routed by its group; without a group, by the host of its URL; without a host, by its id. So all tasks of a
+host are in one shard, and politeness to the host is exact. The host has the name that a polite queue gives it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ By = Literal["host", "id"]
 """What tasks are routed by: the group or the host, or the id alone."""
 
 _PLAIN = re.compile(rb"https?://([a-z0-9.-]*)[/?#]")
-"""The URLs whose host stands in them as a polite queue names it, as `lua/parts/hostname.lua` has them, too."""
+"""URLs that hold their host as a polite queue names it. `lua/parts/hostname.lua` knows the same URLs."""
 _SCHEME = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
 _BLANKS = bytes(range(33))
 

@@ -38,9 +38,9 @@ class ShardedFace(Face):
         deadline: float = 5.0,
         allow_eviction: bool = False,
     ) -> None:
-        """Describe a queue over several shards; the first operation connects, and the first task makes the queue.
+        """Describe a queue over several shards; the first operation connects, the first put or setting makes it.
 
-        `shards` is how many there are, 2 to 1000: for a new queue, 12 if you do not say; a queue that is there keeps
+        `shards` is how many there are, 2 to 1000: a new queue gets 12 if you do not say; a queue that is there keeps
         its number for ever, and another number is refused. `by` is what tasks are routed by: `"host"` (their group,
         else the host of their URL, else their id), so that a host is wholly in one shard; or `"id"`, for a queue that
         is never polite. All else is as for `Queue`.

@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 def together(flows: Sequence[Flow[T]]) -> Flow[list[T | TimeoutqError]]:
-    """Carry out flows in lock-step; give for each its result, or the error in which it ended.
+    """Carry out flows in lock-step; give for each flow its result, or the error in which it ended.
 
-    The flows may send and sleep. Those that sleep are waited for only when no other has anything to send.
+    The flows may send and sleep, nothing else. While any flow has something to send, none is waited for.
     """
     if len(flows) == 1:
         return [(yield from _alone(flows[0]))]
@@ -49,7 +49,7 @@ def _alone(flow: Flow[T]) -> Flow[T | TimeoutqError]:
 
 
 class _Course:
-    """A flow on its way: the step that it waits for, or its end."""
+    """A flow on its way: the step whose result it needs next, or its own result."""
 
     def __init__(self, flow: Flow[Any]) -> None:
         self.flow = flow
@@ -59,7 +59,7 @@ class _Course:
         self.go(None)
 
     def go(self, result: Any) -> None:
-        """Hand the flow the result of its step, and take its next one."""
+        """Give the flow the result of its step, and take its next step."""
         try:
             self.step = self.flow.send(result)
         except StopIteration as end:

@@ -15,12 +15,14 @@ from timeoutq.shards import AnyQueue
 from timeoutq.watch.doctor import Finding
 
 APART = 500
-"""How many ms the clocks of two nodes may be apart. A claim that is sent again looks for its leases within a second."""
+"""How many ms the clocks of two nodes may be apart. A claim that is sent again after a failover finds the leases of its
+first call only if the clocks of the two primaries are less than a second apart."""
 
 READS_WHEN_DOWN = "cluster-allow-reads-when-down"
+"""The setting with which a node answers reads when it is cut off from the cluster."""
 
 _OPEN = re.compile(r"\[(\d+)-([<>])-([0-9a-f]+)\]")
-"""A slot of CLUSTER NODES that is being moved: its number, to (>) or from (<), and the other node."""
+"""A slot that is being moved, in CLUSTER NODES: its number, `>` (to) or `<` (from), and the other node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +32,18 @@ class NodeFacts:
     node: Node
     primary: bool
     silent: str = ""
-    """Why it cannot be asked; empty when it answers."""
+    """Why the node cannot be asked; empty if it answers."""
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cluster: Mapping[str, str] = field(default_factory=dict[str, str])
     """What CLUSTER INFO says."""
     down: Sequence[str] = ()
-    """The addresses of nodes that it takes for failed."""
+    """The addresses of the nodes that this node takes for failed."""
     open: Sequence[int] = ()
-    """Its slots that are being moved."""
+    """The slots of this node that are being moved."""
     clock_ms: float | None = None
-    """How far its clock is ahead of this machine's, ms; None where it does not tell."""
+    """How far the node's clock is ahead of this machine's, ms; None if the node does not tell."""
     reads_when_down: bool = False
+    """Whether the node answers reads when it is cut off from the cluster."""
 
     @property
     def name(self) -> str:
@@ -49,7 +52,7 @@ class NodeFacts:
 
 
 def examine(queue: AnyQueue) -> list[Finding]:
-    """Gather the facts and judge them; nothing for a server that is in no cluster. Raises `Unavailable`."""
+    """Gather the facts and judge them; no finding for a server that is in no cluster. Raises `Unavailable`."""
     found = [_gather(queue, node, primary) for node, primary in sorted(queue.run(reads.nodes(queue.talk)).items())]
     return judge(found) if found else []
 
@@ -105,7 +108,7 @@ def _is_yes(config: Any) -> bool:
 
 
 def _read_nodes(told: str) -> tuple[list[str], list[int]]:
-    """Read CLUSTER NODES: which nodes have failed, and which slots of the node that says so are being moved."""
+    """Read CLUSTER NODES of a node: which nodes it takes for failed, and which of its own slots are being moved."""
     down: list[str] = []
     open: list[int] = []
     for line in told.splitlines():
@@ -122,7 +125,7 @@ def _read_nodes(told: str) -> tuple[list[str], list[int]]:
 
 
 def reached(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """Each node answers here, and the others take none for failed."""
+    """Each node answers, and no node takes another one for failed."""
     silent = [fact for fact in facts if fact.silent]
     down = sorted({name for fact in facts for name in fact.down})
     primaries = sum(fact.primary for fact in facts)
@@ -138,22 +141,22 @@ def reached(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
             "start it again, or remove it: redis-cli --cluster del-node, CLUSTER FORGET",
         )  # fmt: skip
     if not silent and not down:
-        yield Finding("nodes", "green", f"{len(facts)}, of which {primaries} have slots; all answer")
+        yield Finding("nodes", "green", f"{len(facts)} nodes, {primaries} of them with slots; all answer")
 
 
 def coverage(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """Each slot has a node, and all nodes say that the cluster is well."""
+    """Each slot is served, and on all nodes the state of the cluster is ok."""
     asked = [fact for fact in facts if fact.cluster]
     if not asked:
-        yield Finding("coverage", "yellow", "no node tells", "allow CLUSTER INFO")
+        yield Finding("coverage", "yellow", "no node answers CLUSTER INFO", "allow CLUSTER INFO")
         return
     least = min(int(fact.cluster.get("cluster_slots_ok", 0)) for fact in asked)
     unwell = [fact.name for fact in asked if fact.cluster.get("cluster_state") != "ok"]
     if least < SLOTS or unwell:
-        who = f"; not well in the eyes of {', '.join(unwell)}" if unwell else ""
+        who = f"; cluster_state is not ok on {', '.join(unwell)}" if unwell else ""
         yield Finding(
-            "coverage", "red", f"{least:,} of {SLOTS:,} slots are served{who}: queues in the others stand still",
-            "start the nodes that are down, or give their slots to others: redis-cli --cluster fix",
+            "coverage", "red", f"{least:,} of {SLOTS:,} slots are served{who}: queues in the other slots wait",
+            "start the nodes that are down, or give their slots to other nodes: redis-cli --cluster fix",
         )  # fmt: skip
     else:
         yield Finding("coverage", "green", f"all {SLOTS:,} slots are served")
@@ -177,16 +180,16 @@ def replicas(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
         behind += [f"{one['ip']}:{one['port']} of {fact.name}" for one in online if int(one.get("lag", 0)) > 2]
     if alone:
         yield Finding(
-            "replicas", "yellow", f"{', '.join(alone)} without a replica: a crash there stops queues until it is back",
+            "replicas", "yellow", f"{', '.join(alone)} without a replica: if it crashes, its queues wait for it",
             "add a node, then on it CLUSTER REPLICATE id-of-the-primary",
         )  # fmt: skip
     if behind:
         yield Finding(
-            "replicas", "yellow", f"{', '.join(behind)} has been silent for more than 2 s: a failover would lose that",
+            "replicas", "yellow", f"{', '.join(behind)} silent for more than 2 s, which a failover would lose",
             "look at its load and network; with durable=1 nothing that was confirmed is lost",
         )  # fmt: skip
     if not alone and not behind:
-        yield Finding("replicas", "green", f"each primary has one; the furthest is {furthest:,} bytes behind")
+        yield Finding("replicas", "green", f"each primary has a replica; the furthest is {furthest:,} bytes behind")
 
 
 def open_slots(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
@@ -196,7 +199,7 @@ def open_slots(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
         some = ", ".join(map(str, open[:5])) + (f" and {len(open) - 5:,} more" if len(open) > 5 else "")
         what = "slot" if len(open) == 1 else "slots"
         yield Finding(
-            "slots", "yellow", f"{what} {some} being moved: their queues wait until a whole slot has moved",
+            "slots", "yellow", f"{what} {some} being moved: queues in it wait until the whole slot has moved",
             "if nobody is moving them, end it: redis-cli --cluster fix",
         )  # fmt: skip
 
@@ -214,7 +217,7 @@ def clocks(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
             "leases end too soon or too late", "run NTP on all nodes",
         )  # fmt: skip
     else:
-        yield Finding("clocks", "green", f"those of the nodes are {apart:.0f} ms apart")
+        yield Finding("clocks", "green", f"the clocks of the nodes are {apart:.0f} ms apart")
 
 
 def policies(facts: Sequence[NodeFacts]) -> Iterator[Finding]:

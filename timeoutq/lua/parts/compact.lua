@@ -1,23 +1,23 @@
--- compact: the tasks that are done as fingerprints, numbers of 63 bits in small sets of numbers, which take about 10 bytes a task. This
--- is what then stands behind the names of the door `done`, whose set `done` is not there. A queue uses this from its first task on
+-- compact: keeps done tasks as fingerprints: numbers of 63 bits in small sets, about 10 bytes a task. On a queue with keep_done
+-- "compact", from its first task on, the functions here take the place of those of the door `done`, and there is no set `done`
 -- seen    salt: what is hashed before each id, so that nobody can choose ids whose fingerprints are equal; count: how many fingerprints
 --         there are; level and split: there are 2^level + split sets
--- seen:B  set number B, from 0 on. A server keeps a set of numbers as a plain row of them, 8 bytes each, while they are 512 at most
--- With more than 192 fingerprints a set, the next set divides in two (linear hashing): number `split`, whose one half becomes number
--- 2^level + split. When all 2^level sets have divided, the level rises, and it begins anew with set 0. The fullest set has about 450
+-- seen:B  set number B, from 0 on. A server keeps a set of at most 512 numbers as a plain row, 8 bytes a number
+-- When there are more than 192 fingerprints per set, one set divides (linear hashing): of set number `split`, one half goes to the new
+-- set number 2^level + split. When all 2^level sets have divided, the level rises, and set 0 is next again. The fullest set has about 450
 if compact then
-  local full, divisions = 192, 4 -- fingerprints a set; and how many sets divide in one script, at most
+  local full, divisions = 192, 4 -- fingerprints per set, on average; and how many sets divide in one script, at most
   local seen, level, split, count, salt = key('seen'), nil, nil, nil, nil
   local half -- 2^level
   local prints, highs, there, odd_ones = {}, {}, {}, {}
   local call, hash, sub, format, number_of = redis.call, redis.sha1hex, string.sub, string.format, tonumber
 
-  -- set_of: the name of a set; its number has to be a whole number in Lua 5.4, too, where 2^n is none
+  -- set_of: the name of set number `at`, a whole number: in Lua 5.4, 2^n is none, and would give the name seen:4.0
   local function set_of(at)
     return key('seen:' .. at)
   end
 
-  -- count_sets: how many sets there are, by their names: what a foreign hand has written over level and split
+  -- count_sets: how many sets there are, by their names. It is asked when a foreign hand has written over level or split
   local function count_sets()
     local low, high = 0, 1
     while high < 2147483648 and call('EXISTS', set_of(high)) == 1 do low, high = high, 2 * high end
@@ -50,8 +50,7 @@ if compact then
     return set_of(at)
   end
 
-  -- print_of: the set of a task, and its fingerprint: ten digits, the first of which is not 0, then nine. So all of its 19 digits are
-  -- kept, and a server can hold it as a number
+  -- print_of: the set of a task, and its fingerprint, a number of 19 digits: ten, the first of which is not 0, and nine more
   local function print_of(id)
     local print = prints[id]
     if print then return set_for(highs[id]), print end
@@ -117,7 +116,8 @@ if compact then
     end
   end
 
-  -- remember: tasks that are in no state are done. If a set is of a foreign type, those that were added are taken out again
+  -- remember: these tasks, which are in no state, are done now. If a set is of a foreign type, the script takes out what it has added,
+  -- and fails
   function remember(ids)
     read_seen()
     local fresh, left, try = {}, divisions, redis.pcall
@@ -128,10 +128,10 @@ if compact then
         fresh[#fresh + 1] = id
       elseif added ~= 0 then
         for k = 1, #fresh do call('SREM', print_of(fresh[k])) end
-        call('SADD', print_of(id)) -- which fails again
+        call('SADD', print_of(id)) -- fails again, and ends the script
       end
       there[id] = true
-      -- at once: a set of more than 512 numbers would be kept in another way, and never again as a row
+      -- divide at once: a set that ever had more than 512 numbers is never kept as a plain row again
       if left > 0 and count + #fresh > full * (half + split) then
         left = left - 1
         divide()
@@ -177,9 +177,10 @@ if compact then
     return 1
   end
 
-  -- look_through: count the fingerprints of n sets. `at` is where a walk is: the next set, how many fingerprints the sets before it have,
-  -- and, when the walk began, what had happened to tasks, and the count. Gives what is odd; where the walk goes on, '0' at its end; how
-  -- many sets have been looked at; and what the count should be, where it is another one and nothing has happened since the walk began
+  -- look_through: count the fingerprints of the next n sets of a walk. `at` says where the walk is: the next set; how many fingerprints
+  -- the sets before it have; and two numbers from the beginning of the walk: how much had happened to tasks, and the count. Gives what is
+  -- odd; where the walk goes on, '0' at its end; how many sets were looked at; and the true count, if `count` is wrong though nothing has
+  -- happened since the walk began
   function look_through(at, n)
     read_seen()
     local counters, happened = call('HMGET', stats, 'put', 'acked', 'pulled', 'forgotten'), 0
@@ -199,7 +200,7 @@ if compact then
     return found, '0', math.max(0, last - from), sum
   end
 
-  -- mend_seen: what look_through() has found odd counts as absent; without the salt, what was done before is not known any more
+  -- mend_seen: mend what look_through() has found odd. If the salt is gone, the queue no longer knows which tasks are done
   function mend_seen(what, sum)
     if what == 'seen level' then
       call('HSET', seen, 'level', level, 'split', split)

@@ -1,17 +1,17 @@
 -- done: the door to the tasks that are done. Only this part and `ages` read or write the set `done`, and `done_at`: when each
--- task was done, which is kept only where keep_done speaks of times or of a number of tasks. A queue with keep_done "compact" keeps no
--- ids: then a room of its own has functions behind the same names. Which functions serve is chosen once, when the script begins
+-- task was done, which is kept only if keep_done is a time or a number of tasks. On a queue with keep_done "compact", which keeps no
+-- ids, the functions have the same names, and are those of the room `compact`. This is decided once, when the script begins
 -- PARTS priority
 -- ROOMS compact
 -- is_done       is this task done?
 -- done_among    which of these tasks are done, as a 1 for each task that is
 -- done_sound    fail on keys of a foreign type before anything is written; `early` if there is anything to write before finish(), undo()
 --               or remember(). It is nil where finish() itself fails on such a key
--- finish        tasks in the set `from` are done, those of `ids` that `which` says true for; gives the tasks that have been there, and
---               `which` says false for the others from now on
--- undo          these tasks are not done
--- revive        a task that is done moves into another set; its time is forgotten by undate(). Gives 1, or 0 for a task that is not done
--- look_at       how a room reads a set of its own: with redis.pcall, a set of a foreign type counts as empty
+-- finish        make tasks of the set `from` done: each ids[i] where which[i] is true. Gives those that were in `from`; for the others,
+--               which[i] becomes false
+-- undo          these tasks are no longer done
+-- revive        move a done task into another set; undate() forgets when it was done. Gives 1, or 0 for a task that is not done
+-- look_at       how a room reads a set of its own: redis.call, or redis.pcall where a set of a foreign type counts as empty
 -- remember, done_known, look_through, mend_seen   what only the room has; nil elsewhere
 local compact = uses and has('compact')
 local dates_done = keep_done ~= 'forever' and keep_done ~= 'no' and keep_done ~= 'compact'

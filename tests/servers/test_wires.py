@@ -1,0 +1,233 @@
+"""Wires: a link of asyncio reads the usual reply straight from the transport, and every other reply as redis-py does.
+
+Each link here has made an exchange before, so that its connection has a wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import InvalidResponse
+
+from tests.rig.waiting import wait_until
+from timeoutq.calls import Command
+from timeoutq.connection import Server
+from timeoutq.link import AsyncLink
+from timeoutq.wire import Wire
+
+HANG_UP = b""
+Answer = Sequence[bytes | float]
+"""What a server sends, with pauses in seconds."""
+
+
+@pytest.fixture
+async def link(url: str) -> AsyncIterator[AsyncLink]:
+    """A link that waits 6 s for a reply."""
+    found = AsyncLink(Server(url, None, 20.0), 10.0)
+    assert await found.send([("ECHO", "first")]) == [b"first"]
+    yield found
+    await found.close()
+
+
+@asynccontextmanager
+async def link_to(*answers: Answer) -> AsyncIterator[AsyncLink]:
+    """Give a link that waits 1.5 s for a reply, to a server that has these answers; a new connection gets the next."""
+    left = [[b"+first\r\n"], *answers]
+    tasks: list[asyncio.Task[None]] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+        try:
+            while left and await reader.read(65536):
+                for piece in left.pop(0):
+                    if not isinstance(piece, bytes):
+                        await asyncio.sleep(piece)
+                    elif piece == HANG_UP:
+                        return
+                    else:
+                        writer.write(piece)
+                        await asyncio.sleep(0.01)  # each piece is a packet
+            await reader.read()
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    found = AsyncLink(Server(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0", None, 5.0), 10.0)
+    try:
+        assert await found.send([("ECHO", "first")]) == [b"first"]
+        yield found
+    finally:
+        await found.close()
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def long_way(link: AsyncLink, monkeypatch: pytest.MonkeyPatch, *commands: Command) -> bool:
+    """Say whether the commands took the way of redis-py's streams."""
+    taken: list[object] = []
+    real = AsyncLink._exchange
+
+    async def exchange(self: AsyncLink, *words: Any) -> Any:
+        taken.append(words)
+        return await real(self, *words)
+
+    monkeypatch.setattr(AsyncLink, "_exchange", exchange)
+    await link.send(commands)
+    return bool(taken)
+
+
+# ---- which way an exchange takes
+
+
+async def test_the_usual_exchange_takes_the_short_way(link: AsyncLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not await long_way(link, monkeypatch, ("ECHO", "x"), ("INFO", "memory"))
+
+
+async def test_an_exchange_after_an_odd_one_takes_the_short_way_again(
+    link: AsyncLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await long_way(link, monkeypatch, ("ECHO", "x"), ("GET",))
+    assert not await long_way(link, monkeypatch, ("ECHO", "x"))
+    assert await long_way(link, monkeypatch, ("SET", "heavy", b"x" * 200_000))
+    assert not await long_way(link, monkeypatch, ("ECHO", "x"))
+    assert await link.send([("STRLEN", "heavy"), ("TIME",)])
+
+
+async def test_whoever_reads_between_two_exchanges_is_under_no_alarm(link: AsyncLink) -> None:
+    """redis-py before 8 reads there, to see whether a connection is stale."""
+    parser = link._free[-1][0]._parser
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await parser.read_from_socket()
+    assert await link.send([("ECHO", "next")]) == [b"next"]
+
+
+# ---- whatever comes
+
+
+async def test_a_reply_in_two_packets_is_one_reply() -> None:
+    async with link_to([b"$5\r\nhe", b"llo\r\n"], [b"+next\r\n"]) as link:
+        assert await link.send([("GET", "x")]) == [b"hello"]
+        assert await link.send([("GET", "x")]) == [b"next"]
+
+
+async def test_replies_in_several_packets_stand_in_their_order() -> None:
+    async with link_to([b"+one\r\n-ERR two\r\n$5\r", b"\nthree\r\n", b"+four\r\n"], [b"+next\r\n"]) as link:
+        one, two, three, four = await link.send([("GET", "x")] * 4)
+        assert (one, str(two), three, four) == (b"one", "two", b"three", b"four")
+        assert await link.send([("GET", "x")]) == [b"next"]
+
+
+async def test_the_rest_of_a_reply_that_has_begun_late_may_take_its_time() -> None:
+    """The first bytes have 1.5 s, and from then on the rest has as long."""
+    async with link_to([0.8, b"$5\r\nhe", 0.8, b"llo\r\n"]) as link:
+        assert await link.send([("GET", "x")]) == [b"hello"]
+
+
+async def test_a_reply_of_which_no_more_comes_is_given_up() -> None:
+    async with link_to([b"$5\r\nhe"], [b"+next\r\n"]) as link:
+        began = time.monotonic()
+        with pytest.raises(redis.TimeoutError):
+            await link.send([("GET", "x")])
+        assert time.monotonic() - began > 1.4
+        assert await link.send([("GET", "x")]) == [b"next"]
+
+
+async def test_each_exchange_waits_its_whole_time_and_no_longer() -> None:
+    async with link_to([0.8, b"+slow\r\n"], [2.3, b"+late\r\n"], [b"+next\r\n"], [b"+last\r\n"]) as link:
+        assert await link.send([("GET", "x")]) == [b"slow"]
+        began = time.monotonic()
+        with pytest.raises(redis.TimeoutError):
+            await link.send([("GET", "x")])
+        assert time.monotonic() - began > 1.4
+        assert await link.send([("GET", "x")]) == [b"next"]
+        await asyncio.sleep(1)  # the late one would have come by now
+        assert await link.send([("GET", "x")]) == [b"last"]
+
+
+@pytest.mark.parametrize("begun", [b"", b"$5\r\nhe", b"+whole\r\n"])
+async def test_a_server_that_hangs_up_before_its_last_reply_is_an_error(begun: bytes) -> None:
+    async with link_to([begun, HANG_UP] if begun else [HANG_UP], [b"+next\r\n"]) as link:
+        with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
+            await link.send([("GET", "x"), ("GET", "y")])
+        assert await link.send([("GET", "x")]) == [b"next"]
+
+
+async def test_what_is_no_reply_is_said_to_be_none() -> None:
+    async with link_to([b"+good\r\nHTTP/1.1 400\r\n"], [b"+next\r\n"]) as link:
+        with pytest.raises(InvalidResponse):
+            await link.send([("GET", "x"), ("GET", "y")])
+        assert await link.send([("GET", "x")]) == [b"next"]
+
+
+async def test_a_server_that_is_loading_is_left() -> None:
+    async with link_to([b"-LOADING the dataset\r\n"], [b"+next\r\n"]) as link:
+        with pytest.raises(redis.BusyLoadingError):
+            await link.send([("GET", "x")])
+        assert await link.send([("GET", "x")]) == [b"next"]
+
+
+async def test_a_reply_too_many_is_given_to_nobody() -> None:
+    too_many = [[b"+mine\r\n+unasked\r\n"], [b"+next\r\n", b"+unasked\r\n"]]
+    async with link_to(*too_many, [b"$4\r\nla", b"st\r\n"]) as link:
+        assert await link.send([("GET", "x")]) == [b"mine"]
+        assert await link.send([("GET", "x")]) == [b"next"]
+        await asyncio.sleep(0.1)
+        assert await link.send([("GET", "x")]) == [b"last"]
+
+
+# ---- whoever leaves
+
+
+async def test_a_cancelled_exchange_leaves_no_reply_to_the_next(link: AsyncLink, raw: redis.Redis) -> None:
+    exchange = asyncio.create_task(link.send([("BLPOP", "nothing", 5), ("ECHO", "late")]))
+    async with asyncio.timeout(10):
+        while raw.info("clients")["blocked_clients"] == 0:
+            await asyncio.sleep(0.005)
+    exchange.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await exchange
+    raw.rpush("nothing", "x")
+    assert await link.send([("ECHO", "mine"), ("ECHO", "too")]) == [b"mine", b"too"]
+    raw.delete("nothing")
+
+
+async def test_an_exchange_that_is_cancelled_as_its_reply_arrives_is_cancelled(
+    link: AsyncLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received = Wire.data_received
+
+    def cancelling(wire: Wire, data: bytes) -> None:
+        received(wire, data)
+        exchange.cancel()
+
+    monkeypatch.setattr(Wire, "data_received", cancelling)
+    exchange = asyncio.create_task(link.send([("ECHO", "mine")]))
+    with pytest.raises(asyncio.CancelledError):
+        await exchange
+    monkeypatch.undo()
+    assert await link.send([("ECHO", "next")]) == [b"next"]
+
+
+async def test_closing_in_the_middle_of_an_exchange_ends_it(link: AsyncLink, raw: redis.Redis) -> None:
+    exchange = asyncio.create_task(link.send([("BLPOP", "nothing", 5)]))
+    async with asyncio.timeout(10):
+        while raw.info("clients")["blocked_clients"] == 0:
+            await asyncio.sleep(0.005)
+    began = time.monotonic()
+    await link.close()
+    with pytest.raises(redis.ConnectionError):
+        await exchange
+    assert time.monotonic() - began < 1.5
+    wait_until(lambda: raw.info("clients")["blocked_clients"] == 0)
