@@ -132,7 +132,23 @@ def test_an_ack_with_a_lease_that_is_lost_leaves_no_fingerprint(compact: Any, ra
         compact.ack(first)
     assert list(compact.ack([first, second])) == ["lost", "ok"]
     assert compact.states(first.task, second.task).counts() == {"todos": 1, "done": 1}
+    (again,) = compact.claim()
+    assert again.task == first.task
+    assert list(compact.ack([first])) == ["lost"], "somebody else has the task now"
+    assert compact.states(first.task, second.task).counts() == {"in_progress": 1, "done": 1}
     assert seen(raw, compact)["count"] == "1"
+
+
+def test_a_task_that_a_foreign_hand_has_made_ready_though_it_is_done_counts_once(
+    compact: Any, raw: redis.Redis
+) -> None:
+    finish(compact, "old", "older")
+    raw.sadd(compact.talk.operations.key("todos"), "old", "new")
+    leases = compact.claim(5)
+    assert sorted(lease.task for lease in leases) == ["new", "old"]
+    assert compact.ack(leases).counts() == {"ok": 2}
+    assert seen(raw, compact)["count"] == "3"
+    assert compact.states("old", "older", "new").counts() == {"done": 3}
 
 
 def test_an_ack_puts_what_it_found_but_not_what_is_done(compact: Any) -> None:

@@ -1040,7 +1040,7 @@ MUTANTS = [
         "lua/parts/compact.lua",
         "count = count + #fresh\n",
         "count = count + #ids\n",
-        [_test("test_compact_walk", "a_walk_of")],
+        [_test("test_compact", "counts_once")],
     ),
     Mutant(
         "compact: a task that is forgotten is counted still",
