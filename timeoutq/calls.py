@@ -49,6 +49,8 @@ class Call(Generic[T]):
     """Where in `args` the server time stands that the client expects, to notice a clock that jumped."""
     weight: int = 0
     """How many bytes of payloads and errors it carries."""
+    sent_ms: int = 0
+    """How many ms ago it may have been sent before, behind a wait for the bell; 0: it was not."""
 
     def command(self, age_ms: int = 0, *, not_after: int = 0, expected: int = 0) -> Command:
         """Give the words of the command, for a call that was first sent `age_ms` ago."""
@@ -61,7 +63,7 @@ class Call(Generic[T]):
                 args[self.dated] = not_after
             if self.expects is not None:
                 args[self.expects] = expected
-        return (*self.head, self.id, age_ms, *args)
+        return (*self.head, self.id, age_ms + self.sent_ms, *args)
 
 
 def cut(weights: Sequence[int]) -> Iterator[tuple[slice, int]]:

@@ -25,6 +25,8 @@ from timeoutq.replies import Plan
 
 log = logging.getLogger(__name__)
 
+TICK = 0.0012
+"""Seconds by which a timer of asyncio may be late on an idle machine: it counts in whole ms."""
 PRUNE_EVERY = 30.0
 WALK_EVERY = 0.35
 """Seconds between two parts of a walk through a queue: a walk through 10,000 tasks takes half a minute."""
@@ -90,14 +92,32 @@ class Cleaner:
                     async for attempt in waiting_for(self.queue.name, self._mends):
                         with attempt:
                             pause = await self._round()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._alarm.wait()
+                await self._sleep(pause)
                 if self.peers > 1:
                     await asyncio.sleep(random.uniform(0, min(0.02, 0.001 * self.peers)))  # noqa: S311  # jitter
         finally:
             listener.cancel()
             await asyncio.gather(listener, return_exceptions=True)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep this long, or until the alarm."""
+        until = time.monotonic() + seconds
+        # after the longest sleep, nothing is due
+        if self.peers == 1 and self._due_at <= until + TICK and seconds < 0.99 * self.longest:
+            # timers of asyncio are up to a ms late: the last ms goes by in turns of the loop, in which others may work
+            await self._doze(seconds - TICK)
+            before, now = -math.inf, time.monotonic()
+            while before < now < until and not self._alarm.is_set():  # the clock of a simulation stands still meanwhile
+                await asyncio.sleep(0)
+                before, now = now, time.monotonic()
+        await self._doze(until - time.monotonic())
+
+    async def _doze(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._alarm.wait()
 
     def _mends(self, error: BaseException) -> bool:
         return isinstance(error, TimeoutqError) and (self.met or not flows.is_final(error))
@@ -148,7 +168,7 @@ class Cleaner:
         """
         now = time.monotonic()
         self._trip = min(now - asked, self._trip * 1.05)
-        return now + (plan.at_ms - plan.now_ms) / 1000 - self._trip / 2
+        return now + (plan.at_ms - plan.now_ms) / 1000 - plan.micros / 1e6 - self._trip / 2
 
     async def _prune(self) -> None:
         while True:

@@ -382,9 +382,9 @@ class ClusterLink:
             else:
                 time.sleep(step.seconds)
 
-    def wait_bell(self, key: str, seconds: float) -> bool:
-        """Wait for a stroke of the bell, at most `seconds`."""
-        return self._wait(lambda link, left: link.wait_bell(key, left), seconds)
+    def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
+        """Wait for a stroke of the bell, at most `seconds`, as `Link.wait_bell` does."""
+        return self._wait(lambda link, left: link.wait_bell(key, left, then), seconds)
 
     def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait for the next sound of the alarm after `last`, as `Link.wait_alarm` does."""
@@ -512,9 +512,9 @@ class AsyncClusterLink:
             else:
                 await asyncio.sleep(step.seconds)
 
-    async def wait_bell(self, key: str, seconds: float) -> bool:
-        """Wait for a stroke of the bell, at most `seconds`."""
-        return await self._wait(lambda link, left: link.wait_bell(key, left), seconds)
+    async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
+        """Wait for a stroke of the bell, at most `seconds`, as `AsyncLink.wait_bell` does."""
+        return await self._wait(lambda link, left: link.wait_bell(key, left, then), seconds)
 
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait for the next sound of the alarm after `last`, as `AsyncLink.wait_alarm` does."""

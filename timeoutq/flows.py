@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from timeoutq import confirming, replies, telling
 from timeoutq.arguments import TaskList
-from timeoutq.calls import BATCH, Call, fitting
+from timeoutq.calls import BATCH, Call, Command, fitting
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.deadlines import ATTEMPT
 from timeoutq.errors import (
@@ -186,24 +186,22 @@ def claim(
     """
     if not talk.proved:
         yield from prove(talk)  # before there is a token: until then, nothing can have been claimed
-    ops, until = talk.operations, time.monotonic() + wait
+    until = time.monotonic() + wait
+    found: Claimed | None = None
+
+    def make() -> Call[Claimed]:
+        return talk.operations.claim(nonce(), n, timeout_ms, max_runtime_ms)
+
+    call = make()
     while True:
-        asked, call = time.monotonic(), ops.claim(nonce(), n, timeout_ms, max_runtime_ms)
-        try:
-            found: Claimed = yield from answer(talk, call)
-        except NotReplicated:
-            again = ops.claim(call.id, 0, timeout_ms, max_runtime_ms)
-            with suppress(TimeoutqError):  # leases that cannot be given back run out by themselves
-                yield from give_back(talk, again, int((time.monotonic() - asked) * 1000) + 1)
-            raise
-        talk.clock.seen(found.now_ms, asked)
-        found = yield from whole(talk, found)
+        found = yield from whole(talk, (yield from _claim_now(talk, call)) if found is None else found)
         if found.leases:
             return found.leases
         pause = BELL_WAIT
         if found.next_ms and found.next_ms <= found.now_ms:
             requeued, promoted = yield from clean(talk)
             if (requeued.moved or promoted.moved) and not found.paused:
+                found, call = None, make()
                 continue
             pause = 0.25
         elif found.next_ms:
@@ -211,19 +209,60 @@ def claim(
         left = until - time.monotonic()
         if left <= 0:
             return []
-        reply = yield Bell(talk.operations.key("bell"), min(pause, left), talk.at)
-        if isinstance(reply, BaseException):
-            if isinstance(talk.server.explain(reply), AccessDenied):
-                raise talk.server.explain(reply)
+        asked, call = time.monotonic(), make()
+        try:
+            found = yield from hear_bell(talk, min(pause, left), call)
+        except AccessDenied:
+            raise
+        except TimeoutqError:
             yield a_moment()
+            # the claim may have run: sent again, it gives what it took
+            found, call = None, replace(call, sent_ms=int((time.monotonic() - asked) * 1000) + 1)
 
 
-def hear_bell(talk: Talk, seconds: float) -> Flow[bool]:
-    """Wait for a stroke of the bell, at most `seconds`; say whether it rang. Raises if the bell cannot be heard."""
-    rang = yield Bell(talk.operations.key("bell"), seconds, talk.at)
-    if isinstance(rang, BaseException):
-        raise talk.server.explain(rang)
-    return bool(rang)
+def _claim_now(talk: Talk, call: Call[Claimed]) -> Flow[Claimed]:
+    asked = time.monotonic()
+    try:
+        found = yield from answer(talk, call)
+    except NotReplicated:
+        nothing_more = replace(call, args=(0, *call.args[1:]))
+        with suppress(TimeoutqError):  # leases that cannot be given back run out by themselves
+            yield from give_back(talk, nothing_more, int((time.monotonic() - asked) * 1000) + 1)
+        raise
+    talk.clock.seen(found.now_ms, asked)
+    return found
+
+
+def hear_bell(talk: Talk, seconds: float, call: Call[Claimed] | None = None) -> Flow[Claimed | None]:
+    """Wait for a stroke of the bell, at most `seconds`, and then claim: the server carries out `call` at once.
+
+    So a task is on its way to its handler without another exchange. Gives what the claim brought; None without a claim,
+    when the server refused the claim, and when its leases had to be given back. Raises if the bell cannot be heard:
+    then the claim may have run, or not.
+    """
+    then: list[Command] = []
+    # on a durable queue, replicas must confirm a claim: a flush with a wait for the bell cannot wait for them
+    if call is not None and talk.clock.now_ms and not talk.durable.replicas:
+        # the claim runs when the wait is over, at the latest; nobody waits much longer for its reply
+        not_after = talk.clock.now_ms + int((seconds + talk.deadline * ATTEMPT) * 1000)
+        then = [call.command(not_after=not_after)]
+    heard: Any = yield Bell(talk.operations.key("bell"), seconds, talk.at, then)
+    if isinstance(heard, BaseException):
+        raise talk.server.explain(heard)
+    if call is None or not then:
+        return None
+    rang, reply = heard
+    found = None if isinstance(reply, BaseException) else call.read(reply)
+    if found is None or not found.leases:
+        if isinstance(rang, BaseException):
+            raise talk.server.explain(rang)
+        return found
+    # a reply that waited for a client that hung brings leases that run out soon, or have run out
+    half_ms = (found.now_ms + found.leases[0].deadline * 1000) / 2
+    if talk.durable.replicas or talk.clock.now_ms > half_ms:
+        yield from answers(talk, talk.operations.release(found.leases), UNCONFIRMED)
+        return None
+    return found
 
 
 def newest_alarm(talk: Talk) -> Flow[bytes]:

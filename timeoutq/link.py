@@ -212,18 +212,29 @@ class Link:
             self._bell = self.server.client(asynchronous=False, read_timeout=self._bell_wait + self.server.deadline)
         return self._bell
 
-    def wait_bell(self, key: str, seconds: float) -> bool:
-        """Wait for a stroke of the bell, at most `seconds`, on a connection of its own."""
+    def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
+        """Wait for a stroke of the bell, at most `seconds`, on a connection of its own.
+
+        Gives the stroke, or None, and the replies to the commands `then`, which the server runs as soon as the wait has
+        ended. An error of the server stands in the place of its reply; if there are errors only, the first is raised.
+        """
         pool = self._blocking().connection_pool
         connection = pool.get_connection()
+        parser = _patient(connection, PatientParser)
+        replies: list[Any] = []
         try:
-            connection.send_command("BLPOP", key, max(0.001, seconds))
+            connection.send_packed_command(_pack(connection, (_wait(key, seconds), *then)))
             # if the connection died silently, give up when the stroke is overdue, not only after the longest wait
-            if not connection.can_read(seconds + self._patience):
-                raise redis.TimeoutError("no reply of the bell")
-            if (parser := _patient(connection, PatientParser)) is not None:
-                parser.expect(self._patience)
-            return connection.read_response() is not None
+            for patience in (seconds + self._patience, *(self._patience for _ in then)):
+                if not connection.can_read(patience):
+                    raise redis.TimeoutError("no reply of the bell")
+                if parser is not None:
+                    parser.expect(self._patience)
+                try:
+                    replies.append(connection.read_response())
+                except ResponseError as error:
+                    replies.append(error)
+            return _heard(replies)
         except BaseException:
             connection.disconnect()
             raise
@@ -251,6 +262,17 @@ class Link:
                 client.connection_pool.disconnect()
                 for sentinel in _sentinels_of(client):
                     sentinel.close()
+
+
+def _wait(key: str, seconds: float) -> Command:
+    return ("BLPOP", key, f"{max(0.001, seconds):.3f}")
+
+
+def _heard(replies: list[Any]) -> list[Any]:
+    # a wait that was refused does not keep the server from the commands behind it
+    if all(isinstance(reply, BaseException) for reply in replies):
+        raise replies[0]
+    return replies
 
 
 def _alarm(key: str, last: bytes, seconds: float) -> Command:
@@ -490,14 +512,16 @@ class AsyncLink:
             self._bell = self.server.client(asynchronous=True, read_timeout=self._bell_wait + self.server.deadline)
         return self._bell
 
-    async def wait_bell(self, key: str, seconds: float) -> bool:
-        """Wait for a stroke of the bell, at most `seconds`, on a connection of its own."""
-        async with asyncio.timeout(seconds + self.server.deadline * ATTEMPT):
-            if self._keep:
-                return await _heeding(self._hear(key, seconds))
-            return await _leaving(self._blocking().execute_command("BLPOP", key, max(0.001, seconds))) is not None
+    async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
+        """Wait for a stroke of the bell, at most `seconds`, on a connection of its own.
 
-    async def _hear(self, key: str, seconds: float) -> bool:
+        Gives the stroke, or None, and the replies to the commands `then`, which the server runs as soon as the wait has
+        ended. An error of the server stands in the place of its reply; if there are errors only, the first is raised.
+        """
+        async with asyncio.timeout(seconds + self._patience * (1 + len(then))):
+            return await _heeding(self._hear((_wait(key, seconds), *then)))
+
+    async def _hear(self, commands: Sequence[Command]) -> list[Any]:
         # the connection itself, without redis-py's client: each turn of the loop between stroke and claim counts
         pool = self._blocking().connection_pool
         connection: Any = self._ears.pop() if self._ears else None
@@ -507,17 +531,26 @@ class AsyncLink:
                 await pool.release(connection)
             connection = await _leaving(pool.get_connection())
         patience, connection.socket_timeout = connection.socket_timeout, None
+        replies: list[Any] = []
         try:
-            await connection.send_packed_command(_pack(connection, (("BLPOP", key, f"{max(0.001, seconds):.3f}"),)))
-            rang = await connection.read_response() is not None
+            await connection.send_packed_command(_pack(connection, commands))
+            for _ in commands:
+                try:
+                    replies.append(await connection.read_response())
+                except ResponseError as error:
+                    replies.append(error)
+            _heard(replies)
         except BaseException:
             await connection.disconnect(nowait=True)
             await pool.release(connection)
             raise
         finally:
             connection.socket_timeout = patience
-        self._ears.append(connection)
-        return rang
+        if self._keep:
+            self._ears.append(connection)
+        else:
+            await pool.release(connection)
+        return replies
 
     async def wait_alarm(self, key: str, last: bytes, seconds: float) -> bytes:
         """Wait until a client sounds the alarm after `last`, at most as long as for the bell; give the newest sound."""

@@ -17,7 +17,7 @@ from timeoutq.arguments import How
 from timeoutq.calls import BATCH, Call
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import Answer, Lease, Outcome, Payload, Task, Tasks
-from timeoutq.sending import Flow, Talk
+from timeoutq.sending import BELL_WAIT, Flow, Talk
 
 # ---- tasks in
 
@@ -77,7 +77,8 @@ class Claim:
         talk = self._talk
         call = talk.operations.claim(self._token, 0, self.timeout_ms, self.max_runtime_ms)
         with suppress(TimeoutqError):
-            yield from flows.give_back(talk, call, int(talk.deadline * 1000))
+            # the last call may have stood behind a wait for the bell
+            yield from flows.give_back(talk, call, int((BELL_WAIT + talk.deadline) * 1000))
 
 
 def extend(talk: Talk, lease: Lease | Iterable[Lease], timeout: float | None) -> Flow[Lease | Outcome]:

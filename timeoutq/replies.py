@@ -73,6 +73,8 @@ class Plan:
 
     now_ms: int
     at_ms: int
+    micros: int
+    """How many µs more than `now_ms` the server's clock shows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,11 +65,15 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Bell:
-    """Wait for the bell `key`, at most `seconds`. The result is whether the bell rang, or the error of the network."""
+    """Wait for the bell `key`, at most `seconds`; the server runs the commands `then` as soon as the wait has ended.
+
+    The result is the stroke, or None if there was none, and the replies to the commands; or the error of the network.
+    """
 
     key: str
     seconds: float
     at: Where = None
+    then: Sequence[Command] = ()
 
 
 @dataclass(frozen=True, slots=True)

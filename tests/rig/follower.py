@@ -363,7 +363,7 @@ class Answers:
         return self.model.promote_due(), tuple(self.reply[:2])
 
     def plan(self, _: str, __: int, words: Words) -> tuple[Any, Any]:
-        return self.model.plan(words.number()), tuple(self.reply)
+        return self.model.plan(words.number()), tuple(self.reply[:2])
 
     def forget(self, _: str, __: int, words: Words) -> tuple[Any, Any]:
         return self._letters(self.model.forget(words.rest()))
@@ -441,8 +441,8 @@ class FollowedLink(Link):
             self._follower.called(command, reply, (first, last))
         return reply
 
-    def wait_bell(self, key: str, seconds: float) -> bool:
-        """Wait for a stroke of the bell."""
+    def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
+        """Wait for a stroke of the bell, and only then send the commands, so that the follower is told of each."""
         heard = super().wait_bell(key, seconds)
         self._follower.heard_the_bell()
-        return heard
+        return [*heard, *self.send(then)]

@@ -170,14 +170,14 @@ async def test_a_bell_is_heard_after_its_connection_was_closed_and_after_a_cance
 ) -> None:
     link = AsyncLink(Server(url, None, 5.0), 10.0)
 
-    async def waiting() -> asyncio.Task[bool]:
+    async def waiting() -> asyncio.Task[list[Any]]:
         task = asyncio.create_task(link.wait_bell("bell", 10))
         async with asyncio.timeout(10):
             while raw.info("clients")["blocked_clients"] == 0:
                 await asyncio.sleep(0.005)
         return task
 
-    assert not await link.wait_bell("bell", 0.01)
+    assert await link.wait_bell("bell", 0.01) == [None]
     raw.client_kill_filter(_type="normal", skipme=True)
     await turns()
     heard = await waiting()
@@ -251,6 +251,30 @@ def test_a_blocking_bell_is_heard_on_a_new_connection_after_an_error(url: str, r
     link.close()
 
 
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_what_stands_behind_a_bell_is_answered_though_the_bell_is_refused(
+    url: str, raw: redis.Redis, blocking: bool
+) -> None:
+    server = Server(url, None, 5.0)
+    raw.set("no bell", "x")
+    raw.rpush("bell", 1)
+
+    async def wait(key: str, *then: tuple[str, ...]) -> list[Any]:
+        found = link.wait_bell(key, 5, then)
+        return found if isinstance(found, list) else await found
+
+    link = Link(server, 10.0) if blocking else AsyncLink(server, 10.0)
+    refused, echo = await wait("no bell", ("ECHO", "a"))
+    assert (type(refused), echo) == (redis.ResponseError, b"a")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        await wait("no bell", ("HGET", "no bell", "a"))
+    assert await wait("bell", ("ECHO", "a"), ("ECHO", "b")) == [[b"bell", b"1"], b"a", b"b"]
+    if isinstance(link, Link):
+        link.close()
+    else:
+        await link.close()
+
+
 async def test_an_alarm_that_nobody_sounds_is_no_error_however_long_one_would_wait(
     url: str, name: str, raw: redis.Redis
 ) -> None:
@@ -278,7 +302,7 @@ async def test_a_link_finds_its_server_by_name_though_all_threads_of_the_loop_ar
     try:
         async with asyncio.timeout(10):
             assert await link.send([("ECHO", "here")]) == [b"here"]
-            assert not await link.wait_bell("bell", 0.01)
+            assert await link.wait_bell("bell", 0.01) == [None]
     finally:
         free.set()
         await hung

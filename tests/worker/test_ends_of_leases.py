@@ -107,7 +107,7 @@ async def all_places_are_free(queue: Queue, worker: Worker, tasks: Tasks, runnin
     tasks.end(*new, *before)
     await until(lambda: all(queue.inspect(task).state is State.DONE for task in new))
     await until(lambda: not worker.held)
-    await until(seen(worker, lambda pump: pump.crew.taken == pump.source.claiming == 0))
+    await until(seen(worker, lambda pump: pump.crew.taken == pump.source.claiming_now == 0))
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["server there", "server away"])

@@ -376,8 +376,8 @@ async def test_a_wait_on_the_bell_that_is_cancelled_before_it_begins_is_begun_ag
     listen = Source.listen
     first = [True]
 
-    def cancelled(source: Source) -> None:
-        listen(source)
+    def cancelled(source: Source, *words: Any) -> None:
+        listen(source, *words)
         if first:
             first.pop()
             cancel_tasks("bell-")

@@ -300,13 +300,13 @@ WORKER_DEF_2 = _drain_measure(
     "worker-def-2", "two worker processes with a no-op def, in threads", "nothing_in_thread", 2, "worker-def", None,
     share=2,
 )  # fmt: skip
-PICKUP = _pickup_measure("pickup", "10 ms apart", 4, lambda ground: (ground.sizes.paced, ground.sizes.paced_gap, 50))
+PICKUP = _pickup_measure("pickup", "10 ms apart", 3, lambda ground: (ground.sizes.paced, ground.sizes.paced_gap, 50))
 # a put every `cold_gap`, and a PING in the middle between two of them
 COLD = _pickup_measure("cold", "1 s apart", 6, lambda ground: (ground.sizes.cold, ground.sizes.cold_gap / 2, 1))
 LATE = Measure(
     "late",
     [
-        Figure("late-p50", "lateness of 1,000 scheduled tasks over 5 s: p50", "ms"),
+        Figure("late-p50", "lateness of 1,000 scheduled tasks over 5 s: p50", "ms", None, Target("value", "≤", 2.0)),
         Figure("late-p99", "lateness of 1,000 scheduled tasks over 5 s: p99", "ms", None, Target("value", "≤", 10.0)),
     ],
     _late,

@@ -75,7 +75,7 @@ class Driver(Face):
                 elif isinstance(step, Sends):
                     result = link.send_all([part.commands for part in step.parts], [part.at for part in step.parts])
                 elif isinstance(step, Bell):
-                    result = link.at(step.at).wait_bell(step.key, step.seconds)
+                    result = link.at(step.at).wait_bell(step.key, step.seconds, step.then)
                 elif isinstance(step, Alarm):
                     result = link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
                 elif isinstance(step, Nodes):
@@ -170,7 +170,7 @@ class AsyncDriver(Face):
                     lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
                     result = await link.send_all(lists, places)
                 elif isinstance(step, Bell):
-                    result = await link.at(step.at).wait_bell(step.key, step.seconds)
+                    result = await link.at(step.at).wait_bell(step.key, step.seconds, step.then)
                 elif isinstance(step, Alarm):
                     result = await link.at(step.at).wait_alarm(step.key, step.last, step.seconds)
                 elif isinstance(step, Nodes):

@@ -3,7 +3,7 @@
 -- PARTS open server grace turns
 -- SOUND stats; history
 -- ARGV  1 call id   2 age of the call, ms   3 longest sleep, ms
--- Reply {now ms, look again at ms}
+-- Reply {now ms, look again at ms, the µs of now that are no whole ms}
 local at = now + tonumber(ARGV[3])
 local lease = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
@@ -35,4 +35,4 @@ if math.abs(now - noted) >= 10000 then
   redis.call('LTRIM', history, 0, 118)
   redis.call('LPUSH', history, line)
 end
-return {now, at}
+return {now, at, time[2] % 1000}

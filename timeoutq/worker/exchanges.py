@@ -66,8 +66,8 @@ class Exchanges:
         """Whether the worker ends early: nothing is waited out any more."""
         self.broken: BaseException | None = None
         """Why the worker must end."""
-        self._missed: deque[tuple[Call[Claimed], float]] = deque()
-        """Claims that may have run, but whose replies nobody has read, and when each was sent (monotonic clock)."""
+        self._missed: deque[tuple[Call[Claimed], float, float]] = deque()
+        """Claims whose replies nobody has read, and between which times each may have been sent (monotonic clock)."""
 
     @property
     def away(self) -> bool:
@@ -113,7 +113,7 @@ class Exchanges:
         except BaseException:  # a handler may cancel any task of the loop
             self._desk.ends.errands[:0] = unsettled
             if claim is not None:
-                self._miss(claim, sent_at)
+                self.miss(claim, sent_at, sent_at)
             raise
         if trouble is not None and not self.waiting_out:  # one waits for both
             self.waiting_out = True
@@ -162,7 +162,7 @@ class Exchanges:
         except TimeoutqError as error:
             claimed = error
         if type(claimed) in (Unavailable, NotReplicated):
-            self._miss(claim, sent_at)
+            self.miss(claim, sent_at, sent_at)
         self._source.over(claim)
         if isinstance(claimed, TimeoutqError):
             return claimed
@@ -171,25 +171,26 @@ class Exchanges:
 
     # ---- claims whose replies nobody has read
 
-    def _miss(self, claim: Call[Claimed], sent_at: float) -> None:
+    def miss(self, claim: Call[Claimed], sent_at: float, last_at: float) -> None:
+        """Note a claim whose reply nobody has read; it was sent, or let through by the bell, between these times."""
         if self._source.over(claim):
-            self._missed.append((claim, sent_at))
+            self._missed.append((claim, sent_at, last_at))
 
     @property
     def worth_asking(self) -> bool:
         """Whether to ask what missed claims have taken if nothing else is to be sent: not a server that is away."""
         lately = time.monotonic() - self._queue.talk.deadline
-        return bool(self._missed) and not self.away and any(sent_at > lately for _, sent_at in self._missed)
+        return bool(self._missed) and not self.away and any(last_at > lately for *_, last_at in self._missed)
 
     async def _give_back_missed(self) -> TimeoutqError | None:
         """Give back what the missed claims have taken; give the error if the server does not answer."""
         longest = self._queue.timeout + self._queue.talk.deadline
         while self._missed:
-            claim, sent_at = missed = self._missed.popleft()
-            if time.monotonic() - sent_at > longest:
+            claim, sent_at, last_at = missed = self._missed.popleft()
+            if time.monotonic() - last_at > longest:
                 continue  # its leases have run out
             try:
-                arrives = sent_at + min(ARRIVAL, self._source.pace.slow_trip) - time.monotonic()
+                arrives = last_at + min(ARRIVAL, self._source.pace.slow_trip) - time.monotonic()
                 if arrives > 0:  # or the question may arrive before the claim
                     await asyncio.sleep(arrives)
                 await self._queue.run(self._source.give_back(claim, time.monotonic() - sent_at))
@@ -251,7 +252,7 @@ class Exchanges:
         until = time.monotonic() + self._queue.talk.deadline
         try:
             # who stops the worker while the server does not answer is not kept waiting
-            while self._source.claiming and self.under_way and not (self._stopping.level and self.away):
+            while self._source.claiming_now and self.under_way and not (self._stopping.level and self.away):
                 left = until - time.monotonic()
                 if left <= 0:
                     break

@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from timeoutq.calls import Call
 from timeoutq.cleaner import Cleaner
 from timeoutq.errors import TimeoutqError
 from timeoutq.heartbeat import Heartbeat
 from timeoutq.model import Lease
+from timeoutq.replies import Claimed
 from timeoutq.worker.crews import Crew
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.exchanges import Exchanges
@@ -83,6 +85,7 @@ class Pump:
             self._desk.woken.clear()
             self._heed_max_tasks(stop)
             if self._stopping.level:
+                self.source.deafen()
                 self._stopping.begin_drain()
                 self.give_back_unstarted()
                 if self.is_cut_off() or not (self._desk.running or self._unsent):
@@ -108,7 +111,7 @@ class Pump:
 
     async def _rest(self) -> None:
         if self.source.idle and not self._stopping.level:
-            self.source.listen()
+            self.source.listen(self._next, self._receive, self.exchanges.miss)
         now = time.monotonic()
         drain_until = self._stopping.until if self._stopping.until > now else 0.0
         suspect_until = self.suspects.until if self.suspects.waiting is not None else 0.0
@@ -132,9 +135,21 @@ class Pump:
         return True
 
     def _wanted(self) -> int:
-        desk, crew, source = self._desk, self.crew, self.source
+        desk, source = self._desk, self.source
         if self._stopping.level or source.idle or self.suspects.keeps_others_away(desk.held.keys()):
             return 0
+        return self._room()
+
+    def _next(self) -> Call[Claimed] | None:
+        """Build the claim that waits behind the bell: of one task, so that a worker that hangs keeps no more."""
+        if self._queue.talk.durable.replicas:
+            return None  # replicas must confirm a claim, and `hear_bell` would not send it
+        if self.suspects.keeps_others_away(self._desk.held.keys()) or not self._room():
+            return None
+        return self.source.claim(1, self._heartbeat.peers)
+
+    def _room(self) -> int:
+        desk, crew, source = self._desk, self.crew, self.source
         self._pace.ended(desk.tally.acked + desk.tally.failed, time.monotonic())
         left = None
         if self._limits.max_tasks is not None:
@@ -157,6 +172,7 @@ class Pump:
         elif leases[0].crashes >= CRASHES:
             self.suspects.waits(leases[0], self._queue.timeout, time.monotonic())
             self.source.idle = False
+            self.source.deafen()
             self.give_back_unstarted()
         else:
             self.crew.take(leases)

@@ -1,11 +1,14 @@
 """One queue, as the pump sees it: whether it has ready tasks, how many may still come, and at which pace.
 
-While a source is idle nothing is claimed from it; the bell of the queue ends that.
+While a source is idle, a claim of one task waits at the server behind the bell, and is carried out when the bell rings.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from timeoutq import flows, sending
@@ -38,6 +41,7 @@ class Source:
         """Whether the last claim got as many tasks as it asked for."""
         self.strokes = 0
         """How often the bell was waited for."""
+        self._behind_bell: Call[Claimed] | None = None
         self._coming: dict[bytes, int] = {}
         """How many tasks may come from each claim that is under way, by its token."""
         self.bell: asyncio.Task[None] | None = None
@@ -45,8 +49,13 @@ class Source:
 
     @property
     def claiming(self) -> int:
-        """How many tasks may come from the claims that are under way."""
+        """How many tasks may come from the claims that are under way, and from the one behind the bell."""
         return sum(self._coming.values())
+
+    @property
+    def claiming_now(self) -> int:
+        """How many tasks may come from the claims that are under way, which the server carries out at once."""
+        return self.claiming - (self._behind_bell is not None)
 
     def claim(self, n: int, peers: int) -> Call[Claimed]:
         """Build a call that claims up to `n` tasks, which count as coming until `over` is called."""
@@ -76,27 +85,61 @@ class Source:
             self.idle = True
         return claimed.leases
 
-    def listen(self) -> None:
-        """Wait on the bell, if nobody does, in a task of its own."""
-        if self.bell is None:
-            self.bell = asyncio.create_task(self._await_bell(), name=f"bell-{self._queue.name}")
-            self.bell.add_done_callback(self._left)
+    def listen(
+        self,
+        claim: Callable[[], Call[Claimed] | None],
+        take: Callable[[list[Lease]], None],
+        miss: Callable[[Call[Claimed], float, float], None],
+    ) -> None:
+        """Wait on the bell, if nobody does, in a task of its own, with the claim that `claim` gives behind the wait.
 
-    def _left(self, bell: asyncio.Task[None]) -> None:
+        `take` is called with the leases that come, and `miss(claim, from, to)` if nobody has read the reply to a claim
+        that may have run between these times.
+        """
+        if self.bell is None:
+            self._behind_bell = behind = claim()
+            self.bell = asyncio.create_task(self._await_bell(behind, take, miss), name=f"bell-{self._queue.name}")
+            self.bell.add_done_callback(partial(self._left, behind))
+
+    def deafen(self) -> None:
+        """End the wait on the bell if a claim stands behind it: the worker wants no more tasks now."""
+        if self.bell is not None and self._behind_bell is not None:
+            self.bell.cancel()
+
+    def _left(self, claim: Call[Claimed] | None, bell: asyncio.Task[None]) -> None:
+        if claim is not None:
+            self.over(claim)  # a wait that was cancelled before its first step has not sent it
         # a handler may cancel any task of the loop, and the pump may have looked while the wait was still ending
         if self.bell is bell:
-            self.bell = None
+            self.bell = self._behind_bell = None
             self._wake()
 
-    async def _await_bell(self) -> None:
-        seconds = BELL_RETRY if self._is_burst else sending.BELL_WAIT
+    async def _await_bell(
+        self,
+        claim: Call[Claimed] | None,
+        take: Callable[[list[Lease]], None],
+        miss: Callable[[Call[Claimed], float, float], None],
+    ) -> None:
+        seconds, sent_at = BELL_RETRY if self._is_burst else sending.BELL_WAIT, time.monotonic()
+        found: Claimed | None = None
         try:
-            await self._queue.run(flows.hear_bell(self._queue.talk, seconds))
-        except TimeoutqError:
+            found = await self._queue.run(flows.hear_bell(self._queue.talk, seconds, claim))
+        except BaseException as error:
+            self._behind_bell = None
+            if claim is not None:
+                miss(claim, sent_at, time.monotonic())
+                self._wake()
+            if not isinstance(error, TimeoutqError):
+                raise
             await asyncio.sleep(BELL_RETRY)
-        self.bell = None
+        self._behind_bell = self.bell = None
         self.strokes += 1
-        self.idle = False
+        if claim is not None:
+            self.over(claim)
+        # a claim that has found nothing was too late: others have taken what there was
+        self.idle = found is not None and not found.leases
+        if found is not None:
+            take(found.leases)
         self._wake()
 
 

@@ -179,6 +179,12 @@ class _Connection(asyncio.Transport):
 
     # ---- what a client does with its transport
 
+    def get_protocol(self) -> Any:
+        return self._protocol
+
+    def set_protocol(self, protocol: Any) -> None:
+        self._protocol = protocol
+
     def write(self, data: Any) -> None:
         if self._closing or self._lost:
             return
