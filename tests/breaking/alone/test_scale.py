@@ -1,0 +1,73 @@
+"""Three primaries that each have a part of a core do more than one, and a quota does hold a process.
+
+The long form is `python -m tests.rig.cluster --scale 1,2,3 --slice 20`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.rig import quota
+from tests.rig.quota import NoQuota, Quota, spent
+from tests.rig.scale import scale
+from tests.rig.servers import valkey
+
+
+@pytest.fixture
+def quotas() -> None:
+    """Skip the test on a machine that has no quotas."""
+    try:
+        Quota(20).close()
+    except NoQuota as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("quotas")
+def test_three_primaries_do_three_times_what_one_does() -> None:
+    found = scale([1, 3], 20, valkey(), rounds=5)
+    assert found.missed == [], found.table()
+
+
+@pytest.mark.usefixtures("quotas")
+def test_a_process_that_is_held_gets_its_part_of_a_core_and_then_no_quota_is_left() -> None:
+    def used(process: subprocess.Popen[bytes], seconds: float) -> float:
+        before, began = spent(process.pid), time.monotonic()
+        time.sleep(seconds)
+        return (spent(process.pid) - before) / (time.monotonic() - began)
+
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        with Quota(20) as held:
+            held.hold(process.pid)
+            assert 0.1 < used(process, 1.0) < 0.23
+            folder = held.folder
+            assert folder.exists()
+        assert not folder.exists()
+        assert used(process, 1.0) > 0.25
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_machine_without_quotas_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(quota, "_mounts", dict)
+    with pytest.raises(NoQuota, match="neither the controller cpu of version 1 nor version 2 is mounted"):
+        Quota(20)
+    monkeypatch.setattr(quota, "_mounts", lambda: {"cgroup2": tmp_path})
+    (tmp_path / "cgroup.controllers").write_text("memory pids\n")
+    with pytest.raises(NoQuota, match="has no controller cpu"):
+        Quota(20)
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+    (tmp_path / "cgroup.subtree_control").mkdir()
+    with pytest.raises(NoQuota, match="cannot be switched on"):
+        Quota(20)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(NoQuota, match="only root"):
+        Quota(20)
