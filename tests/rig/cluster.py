@@ -2,6 +2,7 @@
 
     python -m tests.rig.cluster --faults manual,kill,move --for 5m --durable 1 [--lag 0.3]
     python -m tests.rig.cluster --scale 1,2,3 --slice 20       how much more do more primaries do? (`scale.py`)
+    python -m tests.rig.cluster --grow --for 60s               three primaries, then four, then three (`growth.py`)
 
 `tests/breaking/alone/test_cluster_faults.py` runs short ones. The load of each queue is that of a storm: a producer,
 workers and bare clients in processes of their own, of which some are killed; `history.py` judges what they wrote down.
@@ -33,10 +34,11 @@ from typing import Any
 
 import redis
 
+from tests.rig.growth import Growth, grow
 from tests.rig.history import Event, read
 from tests.rig.nodes import QUICK, Cluster
 from tests.rig.quota import NoQuota
-from tests.rig.scale import scale
+from tests.rig.scale import Scale, scale
 from tests.rig.servers import REDIS, valkey
 from tests.rig.storm import BUGS, TICK, Nursery, Plan, Report, Round, seconds_of
 from timeoutq import Queue, Unavailable
@@ -463,12 +465,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--expect-losses", action="store_true", help="end with 1 if nothing was lost or done twice")
     parser.add_argument("--folder", type=Path, help="keep histories and logs here, whatever the verdict is")
     parser.add_argument("--scale", type=_numbers, metavar="N,N", help="no faults: compare so many primaries, 1 first")
-    parser.add_argument("--slice", type=float, default=20.0, metavar="P", help="with --scale: %% of a core of each")
+    parser.add_argument("--grow", action="store_true", help="no faults: a primary joins under load, and leaves again")
+    parser.add_argument("--slice", type=float, default=20.0, metavar="P", help="with these two: %% of a core of each")
     parser.add_argument("--rounds", type=int, default=9, help="with --scale: how often all are measured in turn")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(words)
-    if given.scale:
-        return _scale(given)
+    if given.scale or given.grow:
+        return _without_faults(given)
     faults = tuple(given.faults.split(","))
     if set(faults) - {"manual", "kill", "move"}:
         parser.error("--faults takes manual, kill and move")
@@ -500,14 +503,22 @@ def main(words: Sequence[str] | None = None) -> int:
     return 1 if outcome.broken else 0
 
 
-def _scale(given: argparse.Namespace) -> int:
+def _without_faults(given: argparse.Namespace) -> int:
+    signal.signal(signal.SIGTERM, _interrupted)
+    binary, whole = _binary(given.server), given.server == "valkey"  # Redis 7 moves slots key by key only
+    found: Scale | Growth
     try:
-        found = scale(given.scale, given.slice, _binary(given.server), given.rounds, say=_say)
+        if given.grow:
+            found = grow(given.seconds, given.slice, binary, whole=whole, say=_say)
+        else:
+            found = scale(given.scale, given.slice, binary, given.rounds, say=_say)
     except NoQuota as error:
         _say(str(error))
         return 1
+    except KeyboardInterrupt:
+        return 130
     sys.stdout.write((json.dumps(found.words()) if given.json else found.table()) + "\n")
-    return 1 if found.missed else 0
+    return int(bool(found.broken))
 
 
 def _numbers(text: str) -> list[int]:

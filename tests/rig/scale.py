@@ -141,7 +141,7 @@ class Scale:
         return case.times(self.primaries[0][1]) / number
 
     @property
-    def missed(self) -> list[str]:
+    def broken(self) -> list[str]:
         """What was not reached, as sentences."""
         found: list[str] = []
         for number, case in self.primaries:
@@ -170,7 +170,7 @@ class Scale:
                 for number, case in self.primaries
             ],
             "plain": {"rate": self.plain.rate}, "sharded": {"rate": self.sharded.rate, "of_plain": self.cost},
-            "missed": self.missed,
+            "broken": self.broken,
         }  # fmt: skip
 
     def table(self) -> str:
@@ -183,7 +183,7 @@ class Scale:
             f"one server without a quota: {SHARDS} shards {self.sharded.rate:,.0f}/s, a plain queue "
             f"{self.plain.rate:,.0f}/s: {self.cost:.2f}"
         )
-        return "\n".join([*lines, *(f"MISSED: {text}" for text in self.missed)])
+        return "\n".join([*lines, *(f"MISSED: {text}" for text in self.broken)])
 
 
 def scale(

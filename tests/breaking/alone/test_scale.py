@@ -1,6 +1,6 @@
-"""Three primaries that each have a part of a core do more than one, and a quota does hold a process.
+"""Three primaries that each have a part of a core do more than one; a fourth one joins under load, and leaves again.
 
-The long form is `python -m tests.rig.cluster --scale 1,2,3 --slice 20`.
+The long forms are `python -m tests.rig.cluster --scale 1,2,3 --slice 20` and `--grow --for 60s`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.rig import quota
+from tests.rig import growth, quota
+from tests.rig.growth import PUT, Phase, grow
 from tests.rig.quota import NoQuota, Quota, spent
 from tests.rig.scale import scale
-from tests.rig.servers import valkey
+from tests.rig.servers import redis_server, valkey
 
 
 @pytest.fixture
@@ -31,7 +32,40 @@ def quotas() -> None:
 @pytest.mark.usefixtures("quotas")
 def test_three_primaries_do_three_times_what_one_does() -> None:
     found = scale([1, 3], 20, valkey(), rounds=5)
-    assert found.missed == [], found.table()
+    assert found.broken == [], found.table()
+
+
+@pytest.mark.usefixtures("quotas")
+@pytest.mark.parametrize("server", ["valkey", "redis"])
+def test_a_cluster_grows_and_shrinks_under_load_and_does_each_task_once(server: str) -> None:
+    whole = server == "valkey"
+    found = grow(9, 20, valkey() if whole else redis_server(), whole=whole)
+    assert not found.broken, found.table()
+    assert found.accepted > PUT
+    assert len(found.phases) == 5
+    assert all(phase.acked for phase in found.phases)
+
+
+def test_what_is_lost_and_what_is_handed_out_twice_is_counted() -> None:
+    phases = [Phase("3 primaries", 0.0, 10.0), Phase("a fourth joins", 10.0, 12.0)]
+    put = {"put": [0], "errors": {"Unavailable": 1}, "longest": 0.5}
+    numbers = list(range(PUT))
+    taken = {
+        "granted": numbers,
+        "acked": numbers,
+        "moments": [[3.0, PUT - 300], [11.0, 300]],
+        "errors": {},
+        "longest": 0.1,
+    }
+    well = growth._judged(phases, put, taken, drained=True, done=PUT)
+    assert (well.accepted, well.lost, well.twice, well.broken) == (PUT, 0, 0, False)
+    assert [phase.rate for phase in well.phases] == [90.0, 150.0]
+    assert growth._judged([], put, taken, drained=False, done=PUT).broken
+    for other, done, lost, twice in (
+        ({"acked": numbers[1:]}, PUT, 1, 0), ({}, PUT - 2, 2, 0), ({"granted": [*numbers, 7, 7]}, PUT, 0, 2),
+    ):  # fmt: skip
+        found = growth._judged([], put, taken | other, drained=True, done=done)
+        assert (found.lost, found.twice, found.broken) == (lost, twice, True)
 
 
 @pytest.mark.usefixtures("quotas")
