@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from tests.rig.nodes import Cluster
-from tests.rig.quota import Quota
+from tests.rig.quota import Quota, spent
 from timeoutq import Lease, Unavailable
 from timeoutq.embedded_cluster import ClusterNode
 from timeoutq.shards import AsyncShardedQueue, ShardedQueue
@@ -168,11 +168,18 @@ class Phase:
     began: float
     ended: float = 0.0
     acked: int = 0
+    used: float = 0.0
+    """The CPU time of the servers that are there at its end, seconds."""
 
     @property
     def rate(self) -> float:
         """Tasks a second."""
         return self.acked / (self.ended - self.began)
+
+    @property
+    def cores(self) -> float:
+        """The CPU time of all servers, in cores."""
+        return self.used / (self.ended - self.began)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +205,19 @@ class Growth:
 
     def words(self) -> dict[str, Any]:
         """Show it to programs."""
-        phases = [{"name": one.name, "seconds": one.ended - one.began, "rate": one.rate} for one in self.phases]
+        phases = [
+            {"name": one.name, "seconds": one.ended - one.began, "rate": one.rate, "cores": one.cores}
+            for one in self.phases
+        ]
         return {**asdict(self), "phases": phases}
 
     def table(self) -> str:
         """Show it to people."""
-        lines = [f"{'phase':>22} {'seconds':>8} {'tasks/s':>9}"]
-        lines += [f"{one.name:>22} {one.ended - one.began:>8.1f} {one.rate:>9,.0f}" for one in self.phases]
+        lines = [f"{'phase':>22} {'seconds':>8} {'tasks/s':>9}  CPU of all servers"]
+        lines += [
+            f"{one.name:>22} {one.ended - one.began:>8.1f} {one.rate:>9,.0f}  {100 * one.cores:.0f} % of a core"
+            for one in self.phases
+        ]
         errors = ", ".join(f"{number:,} {name}" for name, number in sorted(self.errors.items()))
         lines.append(f"calls that ended in an error: {errors or 'none'}; the longest call {self.longest:.1f} s")
         lines.append(f"accepted {self.accepted:,}; lost {self.lost:,}, handed out twice {self.twice:,}")
@@ -251,10 +264,14 @@ def _phases(
 ) -> Iterator[Phase]:
     def during(name: str, act: Callable[[], object]) -> Phase:
         say(name)
-        phase = Phase(name, time.monotonic())
+        phase, before = Phase(name, time.monotonic()), used()
         act()
-        phase.ended = time.monotonic()
+        phase.ended, after = time.monotonic(), used()
+        phase.used = sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
         return phase
+
+    def used() -> dict[int, float]:
+        return {node.pid: spent(node.pid) for node in cluster.nodes if node.pid}
 
     def stay() -> None:
         time.sleep(seconds)
