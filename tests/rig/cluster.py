@@ -1,6 +1,8 @@
 """Queues on a real cluster under load, with faults in turn, and a verdict on what was promised. By hand:
 
     python -m tests.rig.cluster --faults manual,kill,move --for 5m --durable 1 [--lag 0.3]
+    python -m tests.rig.cluster --scale 1,2,3 --slice 20       how much more do more primaries do? (`scale.py`)
+    python -m tests.rig.cluster --grow --for 60s               three primaries, then four, then three (`growth.py`)
 
 `tests/breaking/alone/test_cluster_faults.py` runs short trials. The load of each queue is that of a storm: a producer,
 workers and bare clients in processes of their own, some of which are killed; `history.py` judges what they wrote down.
@@ -32,8 +34,11 @@ from typing import Any
 
 import redis
 
+from tests.rig.growth import Growth, grow
 from tests.rig.history import Event, read
 from tests.rig.nodes import QUICK, Cluster
+from tests.rig.quota import NoQuota
+from tests.rig.scale import Scale, scale
 from tests.rig.servers import REDIS, valkey
 from tests.rig.storm import BUGS, TICK, Nursery, Plan, Report, Round, seconds_of
 from timeoutq import Queue, Unavailable
@@ -437,9 +442,7 @@ def trial(wanted: Wanted, folder: Path | None = None, say: Callable[[str], objec
         signal.signal(signal.SIGTERM, _interrupted)  # so that the cluster ends, too; the children do not inherit this
         home = folder or Path(tempfile.mkdtemp(prefix="timeoutq-cluster-"))
         home.mkdir(parents=True, exist_ok=True)
-        binary = valkey() if wanted.server == "valkey" else REDIS
-        assert binary, "no redis-server on this machine: apt-get install redis-server"
-        cluster = stack.enter_context(Cluster(3, 3, node_timeout_ms=QUICK, binary=binary))
+        cluster = stack.enter_context(Cluster(3, 3, node_timeout_ms=QUICK, binary=_binary(wanted.server)))
         outcome = Trial(wanted, cluster, nursery, home, say).run()
         if folder is None and not outcome.broken:
             shutil.rmtree(home)
@@ -464,8 +467,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--bug", choices=sorted(BUGS), default="", help="a mistake that has to be found")
     parser.add_argument("--expect-losses", action="store_true", help="end with 1 if nothing was lost or done twice")
     parser.add_argument("--folder", type=Path, help="keep histories and logs here, whatever the verdict is")
+    parser.add_argument("--scale", type=_numbers, metavar="N,N", help="no faults: compare so many primaries, 1 first")
+    parser.add_argument("--grow", action="store_true", help="no faults: a primary joins under load, and leaves again")
+    parser.add_argument("--slice", type=float, default=20.0, metavar="P", help="with these two: %% of a core of each")
+    parser.add_argument("--rounds", type=int, default=9, help="with --scale: how often all are measured in turn")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(words)
+    if given.scale or given.grow:
+        return _without_faults(given)
     faults = tuple(given.faults.split(","))
     if set(faults) - {"manual", "kill", "move"}:
         parser.error("--faults takes manual, kill and move")
@@ -495,6 +504,37 @@ def main(words: Sequence[str] | None = None) -> int:
         _say("nothing was lost, and nothing done twice")
         return 1
     return 1 if outcome.broken else 0
+
+
+def _without_faults(given: argparse.Namespace) -> int:
+    signal.signal(signal.SIGTERM, _interrupted)
+    binary, whole = _binary(given.server), given.server == "valkey"  # Redis 7 moves slots key by key only
+    found: Scale | Growth
+    try:
+        if given.grow:
+            found = grow(given.seconds, given.slice, binary, whole=whole, say=_say)
+        else:
+            found = scale(given.scale, given.slice, binary, given.rounds, say=_say)
+    except NoQuota as error:
+        _say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    sys.stdout.write((json.dumps(found.words()) if given.json else found.table()) + "\n")
+    return int(bool(found.broken))
+
+
+def _numbers(text: str) -> list[int]:
+    found = [int(word) for word in text.split(",")]
+    if found[0] != 1 or min(found) < 1:
+        raise argparse.ArgumentTypeError("the first number is 1, which the others are compared with")
+    return found
+
+
+def _binary(server: str) -> str:
+    found = valkey() if server == "valkey" else REDIS
+    assert found, "no redis-server on this machine: apt-get install redis-server"
+    return found
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:

@@ -107,6 +107,28 @@ class Cluster(EmbeddedCluster):
         """Move a slot key by key, as all versions can."""
         Move(self, slot, target).finish()
 
+    def move_each_by_keys(self, slots: range, target: ClusterNode) -> None:
+        """Move slots that are one primary's, one after the other, as all versions can."""
+        source = self.primary_of(slots[0])
+        with self.client(source) as client, client.pipeline(transaction=False) as pipe:
+            for slot in slots:
+                pipe.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot)
+            full = [slot for slot, keys in zip(slots, pipe.execute(), strict=True) if keys]
+        for slot in full:
+            self.move_by_keys(slot, target)
+        old, new = self.member(source).id, self.member(target).id
+        empty = [slot for slot in slots if slot not in full]
+        for node, word, other in [
+            (target, "IMPORTING", old),
+            (source, "MIGRATING", new),
+            *((node, "NODE", new) for node in [target, source, *self.primary_nodes()]),
+        ]:
+            with self.client(node) as client, client.pipeline(transaction=False) as pipe:
+                for slot in empty:
+                    pipe.execute_command("CLUSTER", "SETSLOT", slot, word, other)
+                pipe.execute()
+        self.settle(slots, target)
+
     def settle(self, slots: range, target: ClusterNode) -> None:
         """Wait until each living node says that the target has these slots."""
         wanted = set(slots)

@@ -139,6 +139,10 @@ def _requeue(ground: Ground) -> Readings:
 # ---- memory
 
 
+_PATHS = {"host-short": "/of-the-benchmark".ljust(23, "-"), "host": "/of-the-benchmark".ljust(31, "-")}
+"""What makes ids of 60 bytes, and of 68, as all others: servers keep few tasks as a row if each id has 64 at most."""
+
+
 def _memory(ground: Ground) -> Readings:
     count, found = ground.sizes.weighed, dict[str, float | None]()
     tasks = ids(count)
@@ -175,6 +179,14 @@ def _memory(ground: Ground) -> Readings:
             queue.put(tasks[at : at + 500])
             queue.ack(queue.claim(500))
         weigh("compact", before)
+    for name, path in _PATHS.items():
+        with ground.queue(politeness=Politeness(HOUR, 1)) as queue:
+            queue.stats()
+            before, hosts = ground.used_memory(), max(1, count // 2)
+            for page in range(2):  # each host takes the first one
+                queue.put(f"https://{number:010d}.example.com/{page}{path}.html" for number in range(hosts))
+            took = (ground.used_memory() - before) / hosts
+            found[f"memory-{name}"] = took - (found["memory-todos"] or 0) + len(_PATHS["host"]) - len(path)
     return found
 
 
@@ -293,6 +305,8 @@ MEMORY = Measure(
         Figure("memory-scheduled", "a scheduled task", "bytes", "memory-set"),
         Figure("memory-waiting", "a task that waits for its host, which has many", "bytes", "memory-set"),
         Figure("memory-compact", 'a task in done with keep_done="compact"', "bytes", "memory-set"),
+        Figure("memory-host", "a host with one task that waits, and this task", "bytes", "memory-set"),
+        Figure("memory-host-short", "the same with an id of 60 bytes; all others have 68", "bytes", "memory-set"),
     ],
     _memory, once=True,
 )  # fmt: skip

@@ -264,7 +264,7 @@ class Ground:
 
 
 ID = "https://example.com/articles/2026/of-the-benchmark/%012d.html"
-"""The format of the ids: 60 bytes."""
+"""The format of the ids: 68 bytes."""
 
 
 def ids(count: int, first: int = 0) -> list[str]:

@@ -402,7 +402,8 @@ def bench(
     The benchmark works on queues of its own, named bench-…, and removes them.
     `--only pauses` measures the longest script of each verb on a queue of a
     million tasks; this takes some minutes. `--only seen` measures how much memory
-    and time done tasks take with --keep-done compact, and without.
+    and time done tasks take with --keep-done compact, and without. `--only memory`
+    tells what a task takes in each state, and what a host takes.
     """
     from timeoutq.bench import report
 

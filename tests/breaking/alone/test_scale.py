@@ -1,0 +1,107 @@
+"""Three primaries that each have a part of a core do more than one; a fourth one joins under load, and leaves again.
+
+The long forms are `python -m tests.rig.cluster --scale 1,2,3 --slice 20` and `--grow --for 60s`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.rig import growth, quota
+from tests.rig.growth import PUT, Phase, grow
+from tests.rig.quota import NoQuota, Quota, spent
+from tests.rig.scale import scale
+from tests.rig.servers import redis_server, valkey
+
+
+@pytest.fixture
+def quotas() -> None:
+    """Skip the test on a machine that has no quotas."""
+    try:
+        Quota(20).close()
+    except NoQuota as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("quotas")
+def test_three_primaries_do_three_times_what_one_does() -> None:
+    found = scale([1, 3], 20, valkey(), rounds=5)
+    assert found.broken == [], found.table()
+
+
+@pytest.mark.usefixtures("quotas")
+@pytest.mark.parametrize("server", ["valkey", "redis"])
+def test_a_cluster_grows_and_shrinks_under_load_and_does_each_task_once(server: str) -> None:
+    whole = server == "valkey"
+    found = grow(9, 20, valkey() if whole else redis_server(), whole=whole)
+    assert not found.broken, found.table()
+    assert found.accepted > PUT
+    assert len(found.phases) == 5
+    assert all(phase.acked for phase in found.phases)
+
+
+def test_what_is_lost_and_what_is_handed_out_twice_is_counted() -> None:
+    phases = [Phase("3 primaries", 0.0, 10.0), Phase("a fourth joins", 10.0, 12.0)]
+    put = {"put": [0], "errors": {"Unavailable": 1}, "longest": 0.5}
+    numbers = list(range(PUT))
+    taken = {
+        "granted": numbers,
+        "acked": numbers,
+        "moments": [[3.0, PUT - 300], [11.0, 300]],
+        "errors": {},
+        "longest": 0.1,
+    }
+    well = growth._judged(phases, put, taken, drained=True, done=PUT)
+    assert (well.accepted, well.lost, well.twice, well.broken) == (PUT, 0, 0, False)
+    assert [phase.rate for phase in well.phases] == [90.0, 150.0]
+    assert growth._judged([], put, taken, drained=False, done=PUT).broken
+    for other, done, lost, twice in (
+        ({"acked": numbers[1:]}, PUT, 1, 0), ({}, PUT - 2, 2, 0), ({"granted": [*numbers, 7, 7]}, PUT, 0, 2),
+    ):  # fmt: skip
+        found = growth._judged([], put, taken | other, drained=True, done=done)
+        assert (found.lost, found.twice, found.broken) == (lost, twice, True)
+
+
+@pytest.mark.usefixtures("quotas")
+def test_a_process_that_is_held_gets_its_part_of_a_core_and_then_no_quota_is_left() -> None:
+    def used(process: subprocess.Popen[bytes], seconds: float) -> float:
+        before, began = spent(process.pid), time.monotonic()
+        time.sleep(seconds)
+        return (spent(process.pid) - before) / (time.monotonic() - began)
+
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        with Quota(20) as held:
+            held.hold(process.pid)
+            assert 0.1 < used(process, 1.0) < 0.23
+            folder = held.folder
+            assert folder.exists()
+        assert not folder.exists()
+        assert used(process, 1.0) > 0.25
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_machine_without_quotas_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(quota, "_mounts", dict)
+    with pytest.raises(NoQuota, match="neither the controller cpu of version 1 nor version 2 is mounted"):
+        Quota(20)
+    monkeypatch.setattr(quota, "_mounts", lambda: {"cgroup2": tmp_path})
+    (tmp_path / "cgroup.controllers").write_text("memory pids\n")
+    with pytest.raises(NoQuota, match="has no controller cpu"):
+        Quota(20)
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+    (tmp_path / "cgroup.subtree_control").mkdir()
+    with pytest.raises(NoQuota, match="cannot be switched on"):
+        Quota(20)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(NoQuota, match="only root"):
+        Quota(20)
