@@ -5,6 +5,7 @@ Without it nothing would be lost, and yet a task would wait up to ten seconds, u
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from itertools import count
@@ -207,8 +208,11 @@ async def test_a_cleaner_whose_time_is_near_waits_in_turns_of_the_loop_and_not_f
         timers.append(seconds)
 
     monkeypatch.setattr(cleaner, "_doze", doze)
-    for peers, far in ((1, False), (2, True)):
+    for peers, far in ((1, False), (1, True), (2, True)):
         timers.clear()
+        # who has been awake rests four times as long
+        assert (cleaner._tired_until > cleaner._due_at) is far
+        cleaner._tired_until = math.inf if far and peers == 1 else 0.0
         cleaner.peers = peers
         until = cleaner._due_at = time.monotonic() + 0.001
         await cleaner._sleep(0.001)
