@@ -338,6 +338,10 @@ def stats(reply: Any) -> Stats:
     )
 
 
+def _numbers(value: Any) -> tuple[int, ...] | None:
+    return tuple(one for one in value if type(one) is int) if isinstance(value, list) else None
+
+
 def read_worker(worker: bytes, about: bytes, beat: bytes | float) -> WorkerInfo:
     """Read an entry of `workers` and `worker_info`; what is missing or odd in it becomes zero or empty."""
     try:
@@ -361,6 +365,7 @@ def read_worker(worker: bytes, about: bytes, beat: bytes | float) -> WorkerInfo:
         started=float(told("started")),
         beat=when(beat) or 0.0,
         trouble=str(get("trouble", "")),
+        tends=_numbers(get("tends")),
     )
 
 
