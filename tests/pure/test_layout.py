@@ -17,9 +17,9 @@ ORDER = [
     "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
     "scripts", "calls", "replies", "operations", "confirming", "rights", "address", "troubles", "deadlines",
     "patience", "names", "connection", "link", "cluster", "embedded", "embedded_cluster", "sending", "flows", "reads",
-    "division", "methods", "repairs", "why", "rooms", "hosts", "heartbeat", "keeper", "client", "machine", "handlers", "found",
-    "lifespan", "signals", "unending", "forks", "loopwatch", "cleaner", "refusals", "worker", "endings", "roster",
-    "ledger", "process", "supervisor", "shards", "directory", "watch", "testing", "transfer", "urls", "scrapy", "bench",
+    "division", "methods", "repairs", "why", "rooms", "hosts", "heartbeat", "keeper", "client", "machine", "handlers",
+    "found", "lifespan", "signals", "unending", "forks", "loopwatch", "cleaner", "refusals", "worker", "endings",
+    "roster", "ledger", "process", "supervisor", "shards", "directory", "watch", "testing", "transfer", "urls", "scrapy", "bench",
     "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
