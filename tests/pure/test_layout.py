@@ -19,8 +19,8 @@ ORDER = [
     "patience", "names", "connection", "link", "cluster", "embedded", "embedded_cluster", "sending", "flows", "reads",
     "division", "methods", "repairs", "why", "rooms", "hosts", "heartbeat", "keeper", "client", "machine", "handlers",
     "found", "lifespan", "signals", "unending", "forks", "loopwatch", "cleaner", "refusals", "worker", "endings",
-    "roster", "ledger", "process", "supervisor", "shards", "directory", "watch", "testing", "transfer", "urls", "scrapy", "bench",
-    "logs", "cli", "__main__",
+    "roster", "ledger", "process", "supervisor", "shards", "directory", "watch", "testing", "transfer", "urls",
+    "scrapy", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],

@@ -12,10 +12,14 @@ import pytest
 
 from tests.rig.invariants import check
 from tests.worker.test_worker_exchanges import until
-from timeoutq import Ack, GiveUp, Lease, Release, Retry, Task, Worker
+from timeoutq import Ack, GiveUp, Lease, Outcome, Release, Retry, Task, Worker
+from timeoutq.arguments import TaskList
+from timeoutq.sending import answer
 from timeoutq.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.shards.names import tags
 from timeoutq.shards.route import key_of, route
+from timeoutq.shards.working import deeper, tended, tenders
+from timeoutq.worker.ends import AckOfFound, Parcel
 
 SHARDS = 5
 PAGES = [f"https://h{i}.example/" for i in range(60)]
@@ -223,6 +227,121 @@ async def test_a_worker_waits_until_somebody_makes_the_queue(url: str, name: str
             worker.stop()
             await running
             queue.purge()
+
+
+@pytest.fixture
+def others(queue: ShardedQueue) -> list[str]:
+    """Two workers that tend every shard, as far as their signs of life go, and do nothing."""
+    queue.put("first")
+    queue.forget("first")
+
+    def beat(worker: str) -> None:
+        queue.run(answer(queue.talk, queue.operations.beat(worker, {"tends": []})))
+
+    asleep = [f"h:1:{i:x}" for i in range(400)]
+    best = {shard: tenders(asleep, shard) for shard in range(SHARDS)}
+    names = sorted({name for two in best.values() for name in two})
+    for name in names:
+        beat(name)
+    return names
+
+
+async def test_a_worker_that_tends_nothing_helps_and_cleans_where_nobody_does(
+    queue: ShardedQueue, others: list[str]
+) -> None:
+    assert others
+    queue.put(PAGES[:10])
+    held = queue.claim(10, timeout=0.3)
+    queue.schedule("later", after=0.2)
+    async with working(queue, nothing) as worker:
+        tending = worker_tending(worker)
+        await until(lambda: tending() is not None)
+        queue.put(PAGES)
+        await until(lambda: queue.stats().done == 61)
+        assert len(tending() or []) <= 1, "the name of this worker may be the best for one shard"
+    assert counters(queue)["expired"] == len(held)
+    assert next(one for one in queue.workers() if one.worker == others[0]).tends == ()
+
+
+async def test_two_workers_tend_each_shard_and_workers_shows_which(queue: ShardedQueue) -> None:
+    queue.put("first")
+    async with working(queue, nothing) as one, working(queue, nothing) as other:
+        await until(lambda: [found.tends for found in queue.workers()] == [tuple(range(SHARDS))] * 2)
+        queue.put(PAGES)
+        await until(lambda: queue.stats().done == 61)
+        assert one.peers == other.peers == 2
+    assert one.tally.acked + other.tally.acked == 61
+
+
+def worker_tending(worker: Worker) -> Any:
+    return lambda: None if worker._tending is None or worker._tending._chosen_at == 0 else worker._tending.tended
+
+
+def test_a_worker_that_comes_or_goes_changes_only_its_own_shards() -> None:
+    workers = [f"host{i}:{i}:ab" for i in range(10)]
+    before = {worker: set(tended(worker, workers, 48)) for worker in workers}
+    assert sorted(Counter(shard for some in before.values() for shard in some).values()) == [2] * 48
+    assert all(some for some in before.values())
+    left = workers[1:]
+    after = {worker: set(tended(worker, left, 48)) for worker in left}
+    assert all(before[worker] <= after[worker] for worker in left), "nobody loses a shard because another has gone"
+    gained = set[int]().union(*(after[worker] - before[worker] for worker in left))
+    assert gained == before[workers[0]]
+    assert tended("alone", [], 48) == list(range(48))
+
+
+def test_a_helper_goes_to_the_deeper_of_two_shards_that_have_tasks() -> None:
+    assert deeper({0: 0, 1: 0}) is None
+    assert deeper({}) is None
+    assert deeper({0: 0, 1: 3, 2: 0}) == 1
+    assert {deeper({0: 5, 1: 3}) for _ in range(20)} == {0}
+    assert {deeper({0: 5, 1: 3, 2: 9, 3: 0}) for _ in range(200)} == {0, 2}
+
+
+async def test_the_ack_waits_until_every_other_shard_has_what_was_found(queue: ShardedQueue) -> None:
+    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
+        desk = Worker(mine, nothing, signals=False)._desk
+        desk.divide()
+        queue.put("seed")
+        (lease,) = queue.claim()
+        home = lease.shard or 0
+        desk.took([lease])
+        desk._ack(lease, Ack(put=PAGES))
+        assert list(desk.ending.values()) == [lease]
+        assert desk.unattended == set()
+        away = [ends for number, ends in enumerate(desk.parts) if number != home]
+        errands = [errand for ends in away for errand in ends.take()]
+        assert [(errand.verb, len(errand.acks)) for errand in errands] == [("put", 1)] * (SHARDS - 1)
+        assert 0 < sum(errand.found for errand in errands) < len(PAGES)
+        for errand in errands:
+            desk.deal()
+            assert not desk.parts[home], "the ack is not sent before all other shards have confirmed"
+            desk.settled(errand, Outcome([], b""))
+        desk.deal()
+        (ack,) = desk.parts[home].take()
+        assert (ack.verb, ack.leases) == ("ack", [lease])
+        assert ack.found + sum(errand.found for errand in errands) == len(PAGES)
+        queue.release(lease)
+
+
+async def test_what_several_handlers_found_for_a_shard_goes_in_one_call(queue: ShardedQueue) -> None:
+    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
+        desk = Worker(mine, nothing, signals=False)._desk
+        desk.divide()
+        leases = [Lease(f"t{i}", f"w:1:2#{i}@0", 0.0, fence=i) for i in range(30)]
+        desk.took(leases)
+        other = next(task for task in PAGES if route(key_of(task.encode()), SHARDS) == 3)
+        for i, lease in enumerate(leases):
+            desk._ack(lease, Ack(put=[Task(f"{other}{i}", {"i": i}, f"{other}"[8:-1])]))
+        assert not desk.parts[3].presses
+        (errand,) = desk.parts[3].take()
+        assert (errand.verb, errand.found, errand.grouped, len(errand.acks)) == ("put", 30, True, 30)
+        desk.refused(errand, ValueError("no"))
+        desk.deal()
+        assert [failure.lease for failure in desk.parts[0].fails] == leases
+        for i in range(100):
+            desk.parts[3].post(Parcel(AckOfFound(leases[0], TaskList(), -1, None), TaskList([b"%d" % i])))
+        assert desk.parts[3].presses, "a hundred tasks do not wait until other exchanges have ended"
 
 
 async def test_a_paused_queue_gives_nothing(queue: ShardedQueue) -> None:

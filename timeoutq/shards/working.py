@@ -12,19 +12,24 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from timeoutq import reads
+from timeoutq import flows, reads
 from timeoutq.arguments import TaskList
 from timeoutq.calls import Call
 from timeoutq.division import Division
-from timeoutq.errors import TimeoutqError
 from timeoutq.model import Lease
 from timeoutq.sending import Flow, Talk, ask, settle
-from timeoutq.shards import flows, gathering, quiet
+from timeoutq.shards import gathering, quiet
+from timeoutq.shards.claims import Depth, depth
+from timeoutq.shards.flows import spread
 from timeoutq.shards.root import Shards
 from timeoutq.shards.together import together
 
 TENDERS = 2
 """How many workers tend a shard."""
+LATE = 1.0
+"""A shard is not cleaned by anybody if something in it has been due for this many seconds."""
+CLEANED = 4
+"""How many of such shards a worker that helps cleans at once."""
 LIVE = 15.0
 """A worker that has given no sign of life for this many seconds does not count."""
 
@@ -83,7 +88,7 @@ class ShardedDivision(Division):
     def sorted(self, lease: Lease, found: TaskList) -> tuple[TaskList, Mapping[int, TaskList]]:
         if not found.ids:
             return found, {}
-        places = flows.spread(self._shards, found)
+        places = spread(self._shards, found)
         home = found.pick(places.pop(self._shards.of_lease(lease), []))
         return home, {shard: found.pick(chosen) for shard, chosen in places.items()}
 
@@ -111,7 +116,13 @@ class ShardedDivision(Division):
         return tended(worker, others, len(shards.talks))
 
     def deepest(self) -> Flow[int | None]:
-        asked = [ask(talk, [("SCARD", talk.operations.key("todos"))]) for talk in self._shards.talks]
-        results = yield from together(asked)
-        ready = {shard: 0 if isinstance(one, TimeoutqError) else int(one[0]) for shard, one in enumerate(results)}
-        return deeper(ready)
+        talks = self._shards.talks
+        looks = yield from together([depth(talk) for talk in talks])
+        found = {shard: look for shard, look in enumerate(looks) if isinstance(look, Depth)}
+        # both workers that tended a shard may have died: until others tend it, those that help clean it, too
+        late = [shard for shard, look in found.items() if look.next_at is not None and look.next_at < look.now - LATE]
+        if not late:
+            return deeper({shard: look.ready for shard, look in found.items()})
+        some = random.sample(late, min(CLEANED, len(late)))
+        yield from together([flows.clean(talks[shard]) for shard in some])
+        return some[0]

@@ -20,6 +20,8 @@ CHOOSE_EVERY = 5.0
 """Seconds between two questions which parts a worker tends."""
 IDLE = 1.0
 """Seconds after which a worker without tasks helps."""
+GO_ON = 0.2
+"""Seconds after which a worker that has helped looks where it can help next."""
 
 
 class Tending:
@@ -30,6 +32,9 @@ class Tending:
         self._queue, self._desk, self._pump = desk.queue, desk, pump
         self._cleaners = cleaners
         self._concurrency = concurrency
+        self._chosen_at = 0.0
+        self._helps = False
+        """Whether the last look has found a part to help."""
         self._running: dict[int, asyncio.Task[None]] = {}
         for source in pump.sources:
             source.tended, source.idle = False, True
@@ -41,16 +46,16 @@ class Tending:
 
     async def run(self) -> None:
         """Tend until cancelled. Raises what ends a cleaner, and `InvalidInput` if the queue is divided anew."""
-        choose_at = 0.0
         try:
             while True:
-                if time.monotonic() >= choose_at:
+                if time.monotonic() >= self._chosen_at + CHOOSE_EVERY:
                     await self._choose()
-                    choose_at = time.monotonic() + CHOOSE_EVERY
+                    self._chosen_at = time.monotonic()
                 self._look_after_cleaners()
                 if self._is_free():
                     await self._help()
-                await asyncio.sleep(IDLE * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
+                pause = GO_ON if self._helps else IDLE
+                await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
         finally:
             for cleaner in self._running.values():
                 cleaner.cancel()
@@ -92,13 +97,14 @@ class Tending:
     def _is_free(self) -> bool:
         pump = self._pump
         has_room = pump.crew.taken < self._concurrency
-        return has_room and pump.starves and time.monotonic() - pump.fed_at >= IDLE
+        return has_room and pump.starves and (self._helps or time.monotonic() - pump.fed_at >= IDLE)
 
     async def _help(self) -> None:
         try:
             part = await self._queue.run(self._queue.division.deepest())
         except TimeoutqError:
-            return
+            part = None
+        self._helps = part is not None
         if part is not None:
             self._pump.sources[part].idle = False
         self._desk.wake()  # a burst asks again whether the queue is drained
