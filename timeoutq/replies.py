@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from timeoutq import arguments
 from timeoutq.calls import Call
@@ -339,7 +339,10 @@ def stats(reply: Any) -> Stats:
 
 
 def _numbers(value: Any) -> tuple[int, ...] | None:
-    return tuple(one for one in cast("list[Any]", value) if type(one) is int) if isinstance(value, list) else None
+    if not isinstance(value, list):
+        return None
+    found: list[Any] = value
+    return tuple(one for one in found if type(one) is int)
 
 
 def read_worker(worker: bytes, about: bytes, beat: bytes | float) -> WorkerInfo:
