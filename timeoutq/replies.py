@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from timeoutq import arguments
 from timeoutq.calls import Call
@@ -341,7 +341,7 @@ def stats(reply: Any) -> Stats:
 def _numbers(value: Any) -> tuple[int, ...] | None:
     if not isinstance(value, list):
         return None
-    found: list[Any] = value
+    found = cast("Any", value)
     return tuple(one for one in found if type(one) is int)
 
 
