@@ -264,6 +264,15 @@ class TaskList:
             [new for new, old in enumerate(places) if old in improved] if improved else [],
         )  # fmt: skip
 
+    def join(self, more: TaskList) -> None:
+        """Add the tasks of another list behind those of this one."""
+        at = len(self.ids)
+        self.ids += more.ids
+        self.payloads.update((at + i, body) for i, body in more.payloads.items())
+        self.groups.update((at + i, group) for i, group in more.groups.items())
+        self.priorities.update((at + i, priority) for i, priority in more.priorities.items())
+        self.improved += [at + i for i in more.improved]
+
     def group_by(self, group: Callable[[str], object]) -> None:
         """Give each task that has no group of its own the one that a function says for its id, unless that is None."""
         for at, id in enumerate(self.ids):

@@ -19,9 +19,10 @@ from contextlib import suppress
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from timeoutq import flows, repairs, retry, sending, telling
-from timeoutq.client import AsyncQueue
+from timeoutq.client import AsyncDriver
 from timeoutq.errors import TimeoutqError
 from timeoutq.replies import Plan
+from timeoutq.sending import Talk
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +59,12 @@ def waiting_for(queue: str, mends: Callable[[BaseException], bool]) -> AsyncRetr
 
 
 class Cleaner:
-    """Keeps one queue moving while it runs."""
+    """Keeps one queue, or one part of a queue, moving while it runs."""
 
-    def __init__(self, queue: AsyncQueue, *, longest: float = 10.0) -> None:
-        """Prepare; `longest` is the most seconds between two looks at the queue."""
+    def __init__(self, queue: AsyncDriver, *, longest: float = 10.0, talk: Talk | None = None) -> None:
+        """Prepare; `longest` is the most seconds between two looks at the queue, `talk` is with the part."""
         self.queue = queue
+        self.talk = queue.talk if talk is None else talk
         self.longest = longest
         self.peers = 1
         """How many cleaners this queue has. With many, each waits a little longer, so that not all do the same work."""
@@ -131,15 +133,15 @@ class Cleaner:
 
     async def _round(self) -> float:
         """Do all that is due; give the number of seconds to sleep."""
-        queue, ops, longest_ms = self.queue, self.queue.operations, int(self.longest * 1000)
+        queue, ops, longest_ms = self.queue, self.talk.operations, int(self.longest * 1000)
         plan: Plan | None = None
         asked, idle = time.monotonic(), 0
         if self._due_at > asked:
-            plan = await queue.run(sending.answer(queue.talk, ops.plan(longest_ms)))
+            plan = await queue.run(sending.answer(self.talk, ops.plan(longest_ms)))
         while plan is None or plan.at_ms <= plan.now_ms:
             asked = time.monotonic()
             # what is due is done before anything is asked: it is late already
-            requeued, promoted, following = await queue.run(flows.clean_and_plan(queue.talk, longest_ms))
+            requeued, promoted, following = await queue.run(flows.clean_and_plan(self.talk, longest_ms))
             plan, self.met = following, True
             self.requeued += requeued.moved
             self.promoted += promoted.moved
@@ -159,7 +161,7 @@ class Cleaner:
             await self._prune()
         if self._converting:
             # the client that changed the politeness may have died; between two parts, do what is due
-            part = await self.queue.run(sending.answer(queue.talk, ops.convert()))
+            part = await self.queue.run(sending.answer(self.talk, ops.convert()))
             self._converting = part != b"end"
             if self._converting:
                 return 0.0
@@ -179,8 +181,8 @@ class Cleaner:
 
     async def _prune(self) -> None:
         while True:
-            call = self.queue.operations.prune(cursor=self._cursor)
-            found = await self.queue.run(sending.answer(self.queue.talk, call))
+            call = self.talk.operations.prune(cursor=self._cursor)
+            found = await self.queue.run(sending.answer(self.talk, call))
             self._cursor, self._converting = found.cursor, found.converting
             if not found.more:
                 break
@@ -188,7 +190,7 @@ class Cleaner:
 
     async def _repair(self) -> None:
         # all cleaners of a queue share one walk: however many there are, they look no more often than one
-        found = await self.queue.run(sending.answer(self.queue.talk, self.queue.operations.repair()))
+        found = await self.queue.run(sending.answer(self.talk, self.talk.operations.repair()))
         if found.found:
             fields = {"queue": self.queue.name}
             telling.say(log, logging.WARNING, "queue %s: %s", self.queue.name, repairs.told(found.found), fields=fields)
@@ -217,9 +219,9 @@ class Cleaner:
         while True:
             try:
                 if not last:
-                    last = await queue.run(flows.newest_alarm(queue.talk))
+                    last = await queue.run(flows.newest_alarm(self.talk))
                     self._alarm.set()
-                heard = await queue.run(flows.hear_alarm(queue.talk, last, sending.BELL_WAIT))
+                heard = await queue.run(flows.hear_alarm(self.talk, last, sending.BELL_WAIT))
                 if heard != last:
                     self._alarm.set()
                 last, failures = heard, 0

@@ -202,7 +202,7 @@ class Heartbeat:
         *,
         keeps_open: bool = False,
     ) -> None:
-        """Prepare; `held` maps fences to leases and is read only. The queue is closed at the end, unless `keeps_open`.
+        """Prepare; `held` maps keys to leases and is read only. The queue is closed at the end, unless `keeps_open`.
 
         `on_lost` is called in the heartbeat's thread with the leases that were refused and why: `LOST` or
         `MAX_RUNTIME`. `about` gives what the worker says of itself, `spans` how long its handlers ran.

@@ -56,7 +56,7 @@ class SharedLedger:
             slot = self._slot()
             if slot is None:
                 return
-            self._of[lease.fence] = slot
+            self._of[lease.key] = slot
             task = raw(lease.task)
             token = lease.token.encode()[:TOKEN_BYTES]
             # the state byte is written last: if the process dies during the write, the parent finds the slot free
@@ -88,14 +88,14 @@ class SharedLedger:
         self._mark(lease, HELD)
 
     def _mark(self, lease: Lease, state: int) -> None:
-        slot = self._of.get(lease.fence)
+        slot = self._of.get(lease.key)
         if slot is not None:
             self._memory[_SLOTS_AT + slot * _SLOT.size] = state
 
     def end(self, leases: Iterable[Lease]) -> None:
         """Strike out leases that are ended or lost."""
         for lease in leases:
-            slot = self._of.pop(lease.fence, None)
+            slot = self._of.pop(lease.key, None)
             if slot is not None:
                 self._memory[_SLOTS_AT + slot * _SLOT.size] = FREE
                 self._free.append(slot)

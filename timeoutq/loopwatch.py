@@ -182,8 +182,8 @@ class LoopWatch:
         if get_context is None:  # Python 3.11 has no Task.get_context()
             return None
         about: tuple[object, Lease] | None = get_context().get(telling.running)
-        mine = about and self._running.get(about[1].fence)
-        # another worker in this loop may have a lease with the same fence
+        mine = about and self._running.get(about[1].key)
+        # another worker in this loop may have a lease with the same key
         return mine.lease if mine and about and mine.lease is about[1] else None
 
     def _culprit(self, task: Any, lease: Lease | None) -> tuple[str, bool]:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
-from timeoutq.client import AsyncQueue, Queue, twin
+from timeoutq.client import AsyncDriver, Driver, twin
 
 
 class Machine:
@@ -31,7 +31,7 @@ class Machine:
         """Make a queue from which threads take, and wait while it is empty."""
         return SimpleQueue()
 
-    def client(self, queue: AsyncQueue) -> Queue:
+    def client(self, queue: AsyncDriver) -> Driver:
         """Make a client of the same queue and the same name for a thread; each call blocks the thread."""
         return twin(queue)
 

@@ -132,6 +132,8 @@ class Lease:
     @property
     def key(self) -> int:
         """Tells this lease from all others of its queue: its fence, and its shard, whose fences are its own."""
+        if "@" not in self.token:  # the usual case, made quick: a worker asks several times for each task
+            return self.fence
         shard = self.shard
         return self.fence if shard is None else self.fence << 10 | shard
 
@@ -442,6 +444,8 @@ class WorkerInfo:
     """When the worker last gave a sign of life."""
     trouble: str = ""
     """Why the worker does not claim, although it lives: replicas of a durable queue do not confirm what it does."""
+    tends: Sequence[int] | None = None
+    """On a queue over several shards, those whose bells the worker hears and whose cleaners it runs; None elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

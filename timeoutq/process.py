@@ -123,11 +123,11 @@ def _end_after(loop: asyncio.AbstractEventLoop, worker: Worker, main: asyncio.Ta
     were running ends within 0.05 s, nobody knows which handler is to blame: then each task of the queue that was
     running counts a crash, as when a process dies.
     """
-    before = {lease.fence for lease in worker.running}
+    before = {lease.key for lease in worker.running}
     with suppress(SystemExit, KeyboardInterrupt, RuntimeError):
         loop.run_until_complete(asyncio.sleep(0.05))
     running = worker.running
-    if before and before <= {lease.fence for lease in running}:
+    if before and before <= {lease.key for lease in running}:
         _count_crashes(worker, running, f"its worker was ended while it ran: {type(error).__name__}")
     worker.stop(now=True)
     for _ in range(len(before) + 1):  # other handlers may end the loop in the same way
@@ -140,7 +140,8 @@ def _end_after(loop: asyncio.AbstractEventLoop, worker: Worker, main: asyncio.Ta
 def _count_crashes(worker: Worker, leases: list[Lease], reason: str) -> None:
     queue = twin(worker.queue)
     try:
-        queue.run(sending.answers(queue.talk, queue.operations.crash(leases, reason)))
+        for talk, part in queue.division.parted(leases):
+            queue.run(sending.answers(talk, talk.operations.crash(part, reason)))
     except TimeoutqError as error:
         telling.say(
             log, logging.WARNING, "queue %s: the leases of process %d cannot be given back, so they run out: %s",

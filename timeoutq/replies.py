@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from timeoutq import arguments
 from timeoutq.calls import Call
@@ -340,6 +340,13 @@ def stats(reply: Any) -> Stats:
     )
 
 
+def _numbers(value: Any) -> tuple[int, ...] | None:
+    if not isinstance(value, list):
+        return None
+    found = cast("Any", value)
+    return tuple(one for one in found if type(one) is int)
+
+
 def read_worker(worker: bytes, about: bytes, beat: bytes | float) -> WorkerInfo:
     """Read an entry of `workers` and `worker_info`; what is missing or odd in it becomes zero or empty."""
     try:
@@ -363,6 +370,7 @@ def read_worker(worker: bytes, about: bytes, beat: bytes | float) -> WorkerInfo:
         started=float(told("started")),
         beat=when(beat) or 0.0,
         trouble=str(get("trouble", "")),
+        tends=_numbers(get("tends")),
     )
 
 

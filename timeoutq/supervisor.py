@@ -22,7 +22,7 @@ from typing import Any, NoReturn, Self
 
 from timeoutq import exit_codes, flows, sending, telling, tracebacks
 from timeoutq.arguments import error_words
-from timeoutq.client import AsyncQueue, Queue, twin
+from timeoutq.client import AsyncDriver, Driver, twin
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.endings import Order, Told
 from timeoutq.errors import InvalidInput, TimeoutqError
@@ -49,7 +49,7 @@ class Job:
 
     make: Callable[[SharedLedger], Worker]
     """Makes a worker without signal handlers of its own; called in each process after the fork."""
-    open: Callable[[], AsyncQueue]
+    open: Callable[[], AsyncDriver]
     """Opens the queue; nothing connects yet."""
     processes: int
     slots: int
@@ -354,8 +354,8 @@ class _Supervisor:
         queue = twin(self._queue)
         try:
             back = held if blame else started + held
-            if back:
-                queue.run(sending.answers(queue.talk, queue.operations.release(back), UNCONFIRMED))
+            for talk, part in queue.division.parted(back):
+                queue.run(sending.answers(talk, talk.operations.release(part), UNCONFIRMED))
             if blame and started:
                 self._crash(queue, started, f"its worker process died while it ran: {died}", fields)
             if worker:
@@ -383,11 +383,13 @@ class _Supervisor:
         ]
         telling.name_tasks(log, self._queue.name, told, fields)
 
-    def _crash(self, queue: Queue, started: list[Lease], reason: str, fields: dict[str, Any]) -> None:
-        outcome = queue.run(sending.answers(queue.talk, queue.operations.crash(started, reason)))
-        told: list[telling.Told] = [
-            (lease.task, f"is given up: {reason}", {"crashes": lease.crashes + 1, "error": reason})
-            for lease, answer in zip(started, outcome, strict=True)
-            if answer is Answer.FAILED
-        ]
+    def _crash(self, queue: Driver, started: list[Lease], reason: str, fields: dict[str, Any]) -> None:
+        told: list[telling.Told] = []
+        for talk, part in queue.division.parted(started):
+            outcome = queue.run(sending.answers(talk, talk.operations.crash(part, reason)))
+            told += [
+                (lease.task, f"is given up: {reason}", {"crashes": lease.crashes + 1, "error": reason})
+                for lease, answer in zip(part, outcome, strict=True)
+                if answer is Answer.FAILED
+            ]
         telling.name_tasks(log, queue.name, told, fields)

@@ -16,12 +16,11 @@ PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
     "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
     "scripts", "calls", "replies", "operations", "confirming", "rights", "address", "troubles", "deadlines",
-    "patience", "names", "connection", "wire", "link", "cluster",
-    "embedded", "embedded_cluster", "sending", "flows", "reads",
-    "methods", "repairs", "why", "rooms", "hosts", "heartbeat", "keeper", "client", "machine", "handlers", "found",
-    "lifespan", "signals", "unending", "forks", "loopwatch", "cleaner", "refusals", "worker", "endings", "roster",
-    "ledger", "process", "supervisor", "shards", "directory", "watch", "testing", "transfer", "urls", "scrapy", "bench",
-    "logs", "cli", "__main__",
+    "patience", "names", "connection", "wire", "link", "cluster", "embedded", "embedded_cluster", "sending", "flows",
+    "reads", "division", "methods", "repairs", "why", "rooms", "hosts", "heartbeat", "keeper", "client", "machine",
+    "handlers", "found", "lifespan", "signals", "unending", "forks", "loopwatch", "cleaner", "refusals", "worker",
+    "endings", "roster", "ledger", "process", "supervisor", "shards", "directory", "watch", "testing", "transfer",
+    "urls", "scrapy", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],
@@ -43,6 +42,7 @@ ROOMS = {
         "sources",
         "exchanges",
         "pump",
+        "tending",
         "parts",
         "closing",
         "worker",
@@ -60,6 +60,7 @@ ROOMS = {
         "looking",
         "quiet",
         "hosts",
+        "working",
         "shared",
         "queue",
         "async_queue",

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from timeoutq import GiveUp, Lease
+from timeoutq import Ack, GiveUp, Lease
 
 
 def note(event: str, lease: Lease) -> None:
@@ -33,6 +33,20 @@ async def work(lease: Lease) -> None:
     note("start", lease)
     await asyncio.sleep(float(os.environ.get("WORK", "0.005")))
     note("end", lease)
+
+
+def page(number: int) -> str:
+    """Give the URL of a page; pages with near numbers are on other hosts."""
+    return f"https://h{number % 37}.example/{number}"
+
+
+async def find_pages(lease: Lease) -> Ack:
+    """Work for a few milliseconds, and find three pages more, until there are as many as the environment says."""
+    note("start", lease)
+    await asyncio.sleep(float(os.environ.get("WORK", "0.005")))
+    number, last = int(lease.task.rpartition("/")[2]), int(os.environ["PAGES"])
+    note("end", lease)
+    return Ack(put=[page(3 * number + i) for i in (1, 2, 3) if 3 * number + i < last])
 
 
 def work_in_thread(lease: Lease) -> None:

@@ -287,15 +287,15 @@ MUTANTS = [
     Mutant(
         "a worker that stops keeps what its last claim brings",
         "worker/pump.py",
-        "if self._stopping.level or self.exchanges.leaving or self.suspects.waiting is not None:",
-        "if self.exchanges.leaving or self.suspects.waiting is not None:",
+        "if self._stopping.level or self.common.leaving or self.suspects.waiting is not None:",
+        "if self.common.leaving or self.suspects.waiting is not None:",
         [_test("test_worker_exchanges", "stop_gives_back")],
     ),
     Mutant(
         "what a claim took is not given back when a handler cancels the exchange",
         "worker/exchanges.py",
         "                self.miss(claim, sent_at, sent_at)\n            raise",
-        "                self._source.over(claim)\n            raise",
+        "                self.source.over(claim)\n            raise",
         [_test("test_worker_exchanges", "cancels_all_tasks")],
     ),
     Mutant(
@@ -308,7 +308,7 @@ MUTANTS = [
     Mutant(
         "a claim waits behind the bell while a suspect runs",
         "worker/pump.py",
-        "            self.source.deafen()\n            self.give_back_unstarted()",
+        "            source.deafen()\n            self.give_back_unstarted()",
         "            self.give_back_unstarted()",
         [_test("test_claim_behind_bell", "beside_a_suspect")],
     ),
@@ -336,8 +336,8 @@ MUTANTS = [
     Mutant(
         "a worker that ends does not ask what its last claims took",
         "worker/closing.py",
-        "while ends or exchanges.worth_asking:",
-        "while ends:",
+        "while part.has_more:",
+        "while part.ends:",
         [_test("test_worker_exchanges", "took_alone_is_given_back")],
     ),
     Mutant(

@@ -156,8 +156,9 @@ def test_what_was_done_with_a_group_is_put_back_into_its_own_shard(say: Say, que
     assert (stats.todos, stats.known) == (20, 20)
 
 
-def test_a_command_that_knows_no_shards_refuses_such_a_queue_by_name(say: Say, queue: ShardedQueue) -> None:
-    for words in (("worker", queue.name, "json:loads", "--no-supervise"), ("cleaner", queue.name)):
-        refused = say(*words)
-        assert refused.code == 2
-        assert f"{queue.name}: the queue is sharded" in refused.err
+def test_a_worker_finds_the_shards_and_drains_all_of_them(say: Say, queue: ShardedQueue) -> None:
+    queue.put(PAGES)
+    assert say("worker", queue.name, "tests.rig.handlers:work", "--no-supervise", "--burst").code == 0
+    assert queue.stats().done == len(PAGES)
+    refused = say("worker", queue.name, "tests.rig.handlers:work", "--no-supervise", "--shards", 5)
+    assert (refused.code, "has 4 shards by host, not 5" in refused.err) == (2, True)

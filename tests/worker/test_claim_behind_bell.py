@@ -167,7 +167,7 @@ async def test_nothing_runs_beside_a_suspect(url: str, queue: Queue, raw: redis.
         await until(partial(listens, raw))
         pump = pump_of(worker)
         assert pump.source.claiming == 1
-        pump._receive([Lease("suspect", "w#1", deadline=time.time() + 20, fence=1, crashes=2)])
+        pump.exchanges.receive([Lease("suspect", "w#1", deadline=time.time() + 20, fence=1, crashes=2)])
         await until(lambda: began == ["suspect"] and pump.source.claiming == 0 and not listens(raw))
         queue.put("a")
         assert (queue.stats().todos, began) == (1, ["suspect"])

@@ -12,18 +12,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from timeoutq import exit_codes
-from timeoutq.cli.app import SERVER, Name, Url, UrlFile, app, new_words, say, server_address, stop
+from timeoutq.cli.app import SERVER, Name, Shards, Url, UrlFile, app, new_words, say, server_address, stop
 from timeoutq.cli.reading import seconds
 from timeoutq.errors import InvalidInput, MissingExtra, TimeoutqError
 
 if TYPE_CHECKING:
     from timeoutq.embedded_cluster import EmbeddedCluster
     from timeoutq.retry import RetryPolicy
+    from timeoutq.shards import AnyAsyncQueue
     from timeoutq.worker import Ledger, Worker
 
 log = logging.getLogger(__name__)
@@ -132,11 +133,11 @@ def worker(
     max_tasks: MaxTasks = None,
     burst: Annotated[bool, typer.Option("--burst", help="End when the queue is drained.")] = False,
     drain_deadline: DrainDeadline = "25s",  # type: ignore[assignment]  # typer parses the default
+    shards: Shards = None,
     url: Url = None, url_file: UrlFile = None, log_level: LogLevel = "info", log_json: LogJson = False,
 ) -> None:  # fmt: skip
     """Read the options of a worker, and run it."""
     from timeoutq import handlers
-    from timeoutq.client import AsyncQueue
     from timeoutq.process import run_worker
     from timeoutq.worker import Worker
 
@@ -150,9 +151,10 @@ def worker(
             handlers.parts_of(lifespan, "lifespan")
         policy = _policy(retry, max_attempts)
         address = server_address(url, url_file)
+        many = _shards_of(queue, address, shards)
 
-        def opened() -> AsyncQueue:
-            return AsyncQueue(queue, address, timeout=timeout, max_runtime=max_runtime, retry=policy)
+        def opened() -> AnyAsyncQueue:
+            return _opened(queue, address, many, timeout=timeout, max_runtime=max_runtime, retry=policy)
 
         def make(ledger: Ledger | None) -> Worker:
             # the handler and the lifespan are imported here: in each process, after the fork
@@ -162,7 +164,6 @@ def worker(
                 ledger=ledger,
             )  # fmt: skip
 
-        _tell_new(queue, address)
         if not supervise:
             if processes > 1:
                 raise InvalidInput(f"--no-supervise runs the worker in this process: leave out --processes {processes}")
@@ -214,14 +215,30 @@ def _stop(code: int, words: str, *, as_json: bool) -> NoReturn:
     stop(code, words)
 
 
-def _tell_new(name: str, address: str | None) -> None:
+def _shards_of(name: str, address: str | None, shards: int | None) -> int | None:
+    """Look how many shards a queue has, None if it is a plain one; say so if it is new, and if its name looks wrong."""
     from timeoutq import telling
-    from timeoutq.client import Queue
+    from timeoutq.shards import ShardedQueue, open_queue
 
-    with suppress(TimeoutqError), Queue(name, address, deadline=1.0) as queue:
-        words = new_words(queue)
-        if words:
-            telling.say(log, logging.WARNING, "%s", words, fields={"queue": name})
+    try:
+        with open_queue(name, address, shards=shards, deadline=1.0) as queue:
+            words = new_words(queue)
+            if words:
+                telling.say(log, logging.WARNING, "%s", words, fields={"queue": name})
+            return queue.shards.wanted if isinstance(queue, ShardedQueue) else None
+    except InvalidInput:
+        raise
+    except TimeoutqError:
+        return None if shards == 1 else shards  # whoever opens the queue next waits for the server
+
+
+def _opened(name: str, address: str | None, shards: int | None, **settings: Any) -> AnyAsyncQueue:
+    from timeoutq.client import AsyncQueue
+    from timeoutq.shards import AsyncShardedQueue
+
+    if shards is None:
+        return AsyncQueue(name, address, **settings)
+    return AsyncShardedQueue(name, address, shards=shards, **settings)
 
 
 def _policy(retry: str | None, max_attempts: int | None) -> RetryPolicy:
@@ -254,14 +271,14 @@ def cleaner(
     import signal
 
     from timeoutq.cleaner import Cleaner
-    from timeoutq.client import AsyncQueue
 
     _log(log_level, log_json)
     address = server_address(url, url_file)
-    opened = [AsyncQueue(name, address) for name in queues]
+    opened = [_opened(name, address, _shards_of(name, address, None)) for name in queues]
 
     async def body() -> None:
-        tasks = [asyncio.create_task(Cleaner(one).run()) for one in opened]
+        cleaners = [Cleaner(one, talk=talk) for one in opened for talk in one.division.talks]
+        tasks = [asyncio.create_task(one.run()) for one in cleaners]
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lambda: [task.cancel() for task in tasks])

@@ -13,6 +13,7 @@ from typing import Any, Literal, overload
 from timeoutq import flows, methods, reads, why
 from timeoutq.arguments import How
 from timeoutq.client.driving import AsyncDriver
+from timeoutq.client.queue import Queue
 from timeoutq.hosts import AsyncHosts
 from timeoutq.keeper import AsyncKeeper, OnLost
 from timeoutq.model import (
@@ -54,6 +55,8 @@ class AsyncQueue(AsyncDriver):
     retry_failed, forget, purge                          move or remove tasks
     hosts                                                the room of the hosts of a polite queue
     """
+
+    blocking = Queue
 
     # ---- tasks in
 

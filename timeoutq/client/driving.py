@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from timeoutq import cluster
 from timeoutq.client.face import Face
@@ -139,6 +139,9 @@ class Driver(Face):
 
 class AsyncDriver(Face):
     """Carries out flows, for asyncio. Each event loop that uses the driver has connections of its own."""
+
+    blocking: ClassVar[type[Driver]]
+    """The same face for code that blocks."""
 
     def _prepare(self) -> None:
         self._opened = False

@@ -17,6 +17,7 @@ from typing import Any
 from timeoutq import arguments, flows
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.connection import Server
+from timeoutq.division import Division
 from timeoutq.errors import LeaseLost
 from timeoutq.model import Lease, Outcome, Politeness, TaskId
 from timeoutq.operations import Operations
@@ -89,6 +90,7 @@ class Face:
         self._identify()
         self._prepare()
         self.talk = Talk(self.operations, self.server_at, ServerClock(), deadline, self.token, terms)
+        self.division = Division(self.talk)
 
     def __repr__(self) -> str:
         # if the constructor has raised, a traceback or a debugger shows a client without these attributes
@@ -121,6 +123,18 @@ class Face:
     def retrial(self, tasks: Sequence[TaskId]) -> Flow[Outcome]:
         """Give the flow that makes failed tasks ready again, and answers for each of them."""
         return answers(self.talk, self.operations.retry_failed((tasks,)))
+
+    def settings(self) -> dict[str, Any]:
+        """Give the arguments that make another client of this queue, but for its name, and the queue's settings."""
+        url, client, deadline = self.given
+        return {
+            "url": url,
+            "client": client,
+            "timeout": self.timeout,
+            "max_runtime": self.max_runtime,
+            "deadline": deadline,
+            "allow_eviction": self.allow_eviction,
+        }
 
     def _opening(self) -> Flow[None]:
         """Check the server, and write the settings of the queue."""

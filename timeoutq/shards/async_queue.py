@@ -34,6 +34,7 @@ from timeoutq.model import (
 )
 from timeoutq.shards import claims, ends, flows, looking, quiet
 from timeoutq.shards.hosts import AsyncShardedHosts
+from timeoutq.shards.queue import ShardedQueue
 from timeoutq.shards.shared import ShardedFace
 from timeoutq.why import Reason
 
@@ -54,6 +55,8 @@ class AsyncShardedQueue(ShardedFace, AsyncDriver):
     retry_failed, forget, purge                          move or remove tasks
     hosts                                                the room of the hosts of a polite queue
     """
+
+    blocking = ShardedQueue
 
     # ---- tasks in
 

@@ -93,7 +93,7 @@ class Shards:
         self.root = replace(plain, operations=Operations(self.name, f"timeoutq:{{{self.name}}}:shards:"), at=slot)
         # nothing but the record is read or written by the plain names
         self._plain = replace(plain, at=slot)
-        self._wanted, self._by = wanted, by
+        self.wanted, self.by = wanted, by
         self._nonce = nonce
         self.talks: tuple[Talk, ...] = ()
         self.record = Record(wanted or USUAL, by or "host")
@@ -118,6 +118,11 @@ class Shards:
     def _named(self, shard: int) -> Callable[[], bytes]:
         # a token says in which shard its leases are
         return lambda: b"%s@%d" % (self._nonce(), shard)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the number of shards will not change: the record was seen, or the caller said the number."""
+        return self.wanted is not None
 
     # ---- where
 
@@ -152,13 +157,13 @@ class Shards:
         self.made, self._seen_at = found is not None, time.monotonic()
         if found is None:
             return
-        wanted, by = self._wanted or found.shards, self._by or found.by
+        wanted, by = self.wanted or found.shards, self.by or found.by
         if (wanted, by) != (found.shards, found.by):
             raise InvalidInput(
                 f"queue {self.name} has {found.shards} shards by {found.by}, not {wanted} by {by}, and keeps them: "
                 "leave out shards= and by=, or export the queue and import it into another one"
             )
-        self._wanted, self._by = found.shards, found.by
+        self.wanted, self.by = found.shards, found.by
         self._meet(found)
 
     def make(self, *, grouped: bool = False) -> Flow[None]:

@@ -15,6 +15,7 @@ from timeoutq.sending import Flow
 from timeoutq.shards import ends, flows, root
 from timeoutq.shards.root import Shards
 from timeoutq.shards.route import By
+from timeoutq.shards.working import ShardedDivision
 
 
 class ShardedFace(Face):
@@ -66,6 +67,11 @@ class ShardedFace(Face):
         # what is said of the whole queue, such as the signs of life of a keeper, goes to the root
         self.talk = self.shards.root
         self.operations = self.talk.operations
+        self.division = ShardedDivision(self.shards)
+
+    def settings(self) -> dict[str, Any]:
+        """Give the arguments that make another client of this queue, but for its name, and the queue's settings."""
+        return {**super().settings(), "shards": self.shards.wanted, "by": self.shards.by}
 
     def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
         """Give the flow that extends leases by the usual timeout; a keeper and a heartbeat carry it out."""

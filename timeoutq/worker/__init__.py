@@ -15,9 +15,10 @@
     crews        who runs `async def` handlers: asyncio tasks
     threads      who runs `def` handlers: threads
     interrupts   ends handlers and leases that do not end by themselves
-    sources      the queue as the pump sees it
+    sources      a part of the queue as the pump sees it
     exchanges    ends go to the queue, claimed tasks come
     pump         claims, exchanges, drains
+    tending      of a queue with several parts: which of them this worker tends
     parts        what runs beside the pump
     closing      the end of a worker
     worker       settings, run(), stop(), peers

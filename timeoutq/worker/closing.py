@@ -21,6 +21,7 @@ from timeoutq.model import Lease
 from timeoutq.worker import interrupts
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.ends import Errand
+from timeoutq.worker.exchanges import Exchanges
 from timeoutq.worker.interrupts import Interrupts
 from timeoutq.worker.parts import Parts
 from timeoutq.worker.pump import Pump
@@ -55,10 +56,10 @@ class Closing:
         self.pump.give_back_unstarted()
         await self._end_handlers()
         consumers = self.pump.crew.cancel()
-        bell = set[asyncio.Task[None]]() if self.pump.source.bell is None else {self.pump.source.bell}
-        for task in bell:
+        bells = {source.bell for source in self.pump.sources if source.bell is not None}
+        for task in bells:
             task.cancel()
-        await asyncio.wait(consumers | bell | self.parts.cancel(), timeout=ENDING)
+        await asyncio.wait(consumers | bells | self.parts.cancel(), timeout=ENDING)
         await desk.end_losses()
         await self._end_long_acks(deadline if early else 0.0)
         if cut_off:
@@ -66,7 +67,7 @@ class Closing:
         desk.given_back(
             run.lease
             for run in desk.running.values()
-            if run.end != "lost" and not run.settled and run.lease.fence in desk.held
+            if run.end != "lost" and not run.settled and run.lease.key in desk.held
         )
         self.pump.crew.close()
         await self._send_last()
@@ -107,17 +108,18 @@ class Closing:
 
     def _give_back_heavy(self) -> None:
         """Give back the tasks whose acks need more time on a slow link than is left for the last exchange."""
-        room = SLOWEST * self.desk.queue.talk.deadline / 2
+        self.desk.deal()
         left: list[Lease] = []
-        keep: list[Errand] = []
-        ends = self.desk.ends
-        for errand in sorted(ends.errands, key=lambda errand: errand.call.weight):
-            room -= errand.call.weight
-            if errand.verb == "ack" and room < 0:
-                left += errand.leases
-            else:
-                keep.append(errand)
-        ends.errands = keep
+        for ends in self.desk.parts:
+            room = SLOWEST * self.desk.queue.talk.deadline / 2
+            keep: list[Errand] = []
+            for errand in sorted(ends.errands, key=lambda errand: errand.call.weight):
+                room -= errand.call.weight
+                if errand.verb in ("ack", "put") and room < 0:
+                    left += errand.void()
+                else:
+                    keep.append(errand)
+            ends.errands = keep
         self.desk.given_back(left)
         self._tell_unsent(left, None)
 
@@ -128,23 +130,23 @@ class Closing:
     async def _send_last(self) -> None:
         """Send the last ends, and give back what is to be given back, for a little longer than one call may take."""
         seconds = self.desk.queue.talk.deadline + 1
-        exchanges, ends = self.pump.exchanges, self.desk.ends
-        why = "the server does not answer"
+        why, parts = "", list(self.pump.parts)
         try:
             async with asyncio.timeout(seconds):
-                while ends or exchanges.worth_asking:
-                    await exchanges.make()
-                    if exchanges.failures:
-                        break
-        except TimeoutqError as error:
-            why = str(error)
+                self.desk.deal()
+                while rest := [part for part in parts if part.has_more]:
+                    for part, trouble in zip(rest, await asyncio.gather(*map(_send_rest, rest)), strict=True):
+                        if trouble:
+                            why = trouble
+                            parts.remove(part)
+                    self.desk.deal()  # what was found for one part is there now, and its ack goes to another
         except TimeoutError:
             why = f"they were not sent within {seconds:g} s"
-        left = list(ends.leases)
-        if left and exchanges.unconfirmed:
+        left, unconfirmed = self.desk.ending, self.pump.unconfirmed
+        if left and unconfirmed:
             self.desk.voice.say(
                 logging.WARNING, "worker %s has ended %d leases, and a failover now may undo this: %s",
-                self.desk.voice.worker, len(left), exchanges.unconfirmed, error=exchanges.unconfirmed,
+                self.desk.voice.worker, len(left), unconfirmed, error=unconfirmed,
             )  # fmt: skip
             return
         if left:
@@ -153,7 +155,8 @@ class Closing:
                 self.desk.voice.worker, len(left), why, error=why,
             )  # fmt: skip
         words = f"runs again when its lease has run out, though its handler is done: its ack is not sent, because {why}"
-        self.desk.voice.name_tasks([(lease, words) for lease in ends.unsent_acks], why)
+        acks = {lease.key: lease for ends in self.desk.parts for lease in ends.unsent_acks}
+        self.desk.voice.name_tasks([(lease, words) for lease in acks.values()], why)
 
     async def _leave_unending(self, consumers: set[asyncio.Task[None]]) -> None:
         """Leave handlers behind that do not end though they were cancelled: asyncio would wait for them without end."""
@@ -168,3 +171,15 @@ class Closing:
                     logging.WARNING, "queue %s: the handler of task %a does not end though it was cancelled",
                     self.desk.voice.queue, runs[task].task, lease=runs[task],
                 )  # fmt: skip
+
+
+async def _send_rest(part: Exchanges) -> str:
+    """Send all that is left for one part of the queue; say why that was not possible."""
+    try:
+        while part.has_more:
+            await part.make()
+            if part.failures:
+                return "the server does not answer"
+    except TimeoutqError as error:
+        return str(error)
+    return ""

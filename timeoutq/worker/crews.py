@@ -60,7 +60,7 @@ class Crew(Protocol):
 
     @property
     def queued(self) -> set[int]:
-        """The fences of the leases that wait for a handler."""
+        """The keys of the leases that wait for a handler."""
         ...
 
     def take(self, leases: list[Lease]) -> None:
@@ -121,7 +121,7 @@ class TaskCrew:
 
     @property
     def queued(self) -> set[int]:
-        return {lease.fence for lease in self._inbox}
+        return {lease.key for lease in self._inbox}
 
     def take(self, leases: list[Lease]) -> None:
         self._inbox.extend(leases)
@@ -197,7 +197,7 @@ class TaskCrew:
                 began = since = time.monotonic()
                 continue
             lease = inbox.popleft()
-            run = running[lease.fence] = Run(lease, me, began)
+            run = running[lease.key] = Run(lease, me, began)
             result: Any = None
             problem: BaseException | None = None
             tell((fields, lease))

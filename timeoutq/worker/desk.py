@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 from timeoutq import arguments, handlers
 from timeoutq.arguments import TaskList
-from timeoutq.client import AsyncQueue
+from timeoutq.client import AsyncDriver
 from timeoutq.durations import Spans
 from timeoutq.errors import LeaseLost
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.refusals import Refusals
 from timeoutq.retry import GiveUp, Retry
-from timeoutq.worker.ends import AckOfFound, Ends, Errand
+from timeoutq.worker.ends import AckOfFound, Ends, Errand, Parcel
 from timeoutq.worker.failures import Failures
 from timeoutq.worker.long_acks import LongAcks
 from timeoutq.worker.losses import Losses
@@ -65,7 +65,7 @@ class Rules:
 class Desk:
     """The leases of one worker, and how each of them ends."""
 
-    def __init__(self, queue: AsyncQueue, rules: Rules, voice: Voice, ledger: Ledger | None) -> None:
+    def __init__(self, queue: AsyncDriver, rules: Rules, voice: Voice, ledger: Ledger | None) -> None:
         self.queue = queue
         self.rules = rules
         self.voice = voice
@@ -82,13 +82,33 @@ class Desk:
         self.runs = 0
         """How many handlers have run to their end, for `max_tasks`."""
         self.held: dict[int, Lease] = {}
-        """All leases that have not ended, by their fences."""
+        """All leases that have not ended, by their keys."""
         self.running: dict[int, Run] = {}
-        """The handlers at work, by the fences of their leases."""
+        """The handlers at work, by the keys of their leases."""
         self.ends = Ends(queue, rules.most_releases)
+        """Where all ends come in."""
+        self.parts = [self.ends]
+        """From where exchanges take them, for each part of the queue: for a queue that is one part, the same."""
         self.sent: dict[object, list[Errand]] = {}
         """The errands of the exchanges that are under way."""
         self.long_acks = LongAcks(queue, voice, self._end_long_ack, self.wake)
+
+    def divide(self) -> None:
+        """Have ends of its own for each part of a queue that has several; the queue is known now."""
+        talks = self.queue.division.talks
+        if len(talks) > 1:
+            self.parts = [Ends(self.queue, self.rules.most_releases, talk) for talk in talks]
+
+    def deal(self) -> None:
+        """Give the ends that have come in to the parts that they belong to."""
+        if len(self.parts) > 1 and self.ends:
+            self.ends.deal(self.parts)
+
+    @property
+    def ending(self) -> dict[int, Lease]:
+        """The leases that are to be ended, by their keys."""
+        trays = self.parts if len(self.parts) == 1 else [self.ends, *self.parts]
+        return {lease.key: lease for ends in trays for lease in ends.leases}
 
     # ---- leases come
 
@@ -97,7 +117,7 @@ class Desk:
         self.tally.claimed += len(leases)
         held = self.held
         for lease in leases:
-            held[lease.fence] = lease
+            held[lease.key] = lease
         if self.ledger is not None:
             self.ledger.hold(leases)
 
@@ -108,7 +128,7 @@ class Desk:
 
         `finished` does the same for such a handler.
         """
-        self.running.pop(lease.fence, None)
+        self.running.pop(lease.key, None)
         self.runs += 1
         self.ends.acks.append(lease)
         self.wake()
@@ -118,7 +138,7 @@ class Desk:
         if run.left:
             return
         lease = run.lease
-        self.running.pop(lease.fence, None)
+        self.running.pop(lease.key, None)
         self.runs += 1
         try:
             if run.settled:
@@ -152,13 +172,17 @@ class Desk:
         put: object = result.put
         found = put if isinstance(put, TaskList) else arguments.tasks((result.put,))
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
-        ack = AckOfFound(lease, found, again_ms, payload)
-        if ack.is_plain:
+        home, away = self.queue.division.sorted(lease, found)
+        ack = AckOfFound(lease, home, again_ms, payload, away)
+        if ack.is_plain and not away:
             self.ends.acks.append(lease)
         elif ack.is_long:
             if not self.long_acks.add(ack):
                 self.given_back([lease])
                 self.voice.tell_unconfirmed([lease], "the worker ends")
+        elif away:
+            for part, there in away.items():
+                self.parts[part].post(Parcel(ack, there))
         else:
             self.ends.ack_found(ack)
 
@@ -197,7 +221,7 @@ class Desk:
 
     def abandon(self, run: Run) -> None:
         """End the lease of a handler that was stopped, even if the handler still runs."""
-        self.running.pop(run.lease.fence, None)
+        self.running.pop(run.lease.key, None)
         self.runs += 1
         if not run.settled:
             run.settled = True
@@ -231,7 +255,7 @@ class Desk:
     def _let_go(self, leases: list[Lease]) -> None:
         pop = self.held.pop
         for lease in leases:
-            pop(lease.fence, None)
+            pop(lease.key, None)
         if self.ledger is not None:
             self.ledger.end(leases)
 
@@ -239,6 +263,9 @@ class Desk:
 
     def settled(self, errand: Errand, outcome: Outcome) -> None:
         """Let go of the leases of an errand that the queue has answered, and count the answers."""
+        if errand.acks:
+            self._confirmed(errand.acks)
+            return
         leases, good = errand.leases, outcome.ok
         self._let_go(leases)
         if self._refusals.rows and errand.verb != "release":
@@ -257,9 +284,20 @@ class Desk:
                 elif answer is Answer.FAILED:
                     self._give_up(lease)
 
+    def _confirmed(self, acks: Iterable[AckOfFound]) -> None:
+        """Have those acks sent whose parcels are all there now."""
+        for ack in acks:
+            ack.missing -= 1
+            if ack.missing or ack.is_void:
+                continue
+            if ack.is_plain:
+                self.ends.acks.append(ack.lease)
+            else:
+                self.ends.ack_found(ack)
+
     def refused(self, errand: Errand, error: Exception) -> None:
         """Fail the tasks whose ack the queue refuses, as it would each time: what their handlers gave cannot be put."""
-        for lease in errand.leases:
+        for lease in errand.void():
             self.failed(lease, error)
         self.wake()
 
@@ -277,9 +315,9 @@ class Desk:
 
     @property
     def unattended(self) -> set[int]:
-        """The fences of held leases that no handler works on, and that no end is under way for."""
-        attended = {fence for fence, run in list(self.running.items()) if run.lives}
-        attended.update(lease.fence for lease in self.ends.leases)
+        """The keys of held leases that no handler works on, and that no end is under way for."""
+        attended = {key for key, run in list(self.running.items()) if run.lives}
+        attended.update(self.ending)
         for errands in self.sent.values():
-            attended.update(lease.fence for errand in errands for lease in errand.leases)
-        return self.held.keys() - attended - self.long_acks.fences
+            attended.update(lease.key for errand in errands for lease in errand.leases)
+        return self.held.keys() - attended - self.long_acks.keys

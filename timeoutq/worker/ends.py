@@ -2,45 +2,81 @@
 
 The desk puts ends in, an exchange takes calls out. This is the one place where the room builds the calls that end
 leases; the acks that are too long for one exchange are built here, too, and sent by `long_acks.py`.
+
+Each part of a queue has `Ends` of its own. What a handler found for other parts than that of its lease is put there
+first: its `Parcel`s wait among the ends of those parts, so that many small puts become one call, and the ack follows
+when all of them are confirmed.
 """
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import cast
 
 from timeoutq.arguments import TaskList
-from timeoutq.calls import BATCH, Call, fitting, flushes
-from timeoutq.client import AsyncQueue
+from timeoutq.calls import BATCH, BYTES, Call, fitting, flushes
+from timeoutq.client import AsyncDriver
 from timeoutq.model import Lease, Outcome
 from timeoutq.operations import Operations
+from timeoutq.sending import Talk
 from timeoutq.worker.failures import Failure
 from timeoutq.worker.pace import NO_LIMIT
+
+NOWHERE: Mapping[int, TaskList] = {}
+PRESSING, LINGER = 100, 0.25
+"""With this many tasks, or after this many seconds, parcels go though other exchanges are under way."""
 
 
 @dataclass(slots=True)
 class Errand:
-    """A call that ends leases; it is kept whole, and sent again until the server has answered."""
+    """A call that ends leases, or puts parcels; it is kept whole, and sent again until the server has answered."""
 
     verb: str
     leases: list[Lease]
     call: Call[Outcome]
     found: int = 0
     """How many found tasks the call puts."""
+    grouped: bool = False
+    """Whether one of them has a group."""
+    acks: Sequence[AckOfFound] = ()
+    """The acks that wait for parcels in this call."""
+
+    def void(self) -> list[Lease]:
+        """Give the leases, which are ended in another way now."""
+        leases = [ack.lease for ack in self.acks if not ack.is_void] if self.acks else self.leases
+        for ack in self.acks:
+            ack.is_void = True
+        return leases
 
 
 class AckOfFound:
     """The end of a lease whose handler found tasks, or wants its own task again."""
 
-    __slots__ = ("_again_ms", "_fits", "_found", "_payload", "lease")
+    __slots__ = ("_again_ms", "_fits", "_found", "_payload", "away", "is_void", "lease", "missing")
 
-    def __init__(self, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> None:
-        """Prepare; after `again_ms` (-1: never) the task runs again, with this payload unless it is None."""
+    def __init__(
+        self,
+        lease: Lease,
+        found: TaskList,
+        again_ms: int,
+        payload: bytes | None,
+        away: Mapping[int, TaskList] = NOWHERE,
+    ) -> None:
+        """Prepare; after `again_ms` (-1: never) the task runs again, with this payload unless it is None.
+
+        `found` goes with the ack, and `away` goes to other parts of the queue before it, by their number.
+        """
         self.lease = lease
+        self.away = away
+        self.missing = len(away)
+        """How many parcels are not confirmed."""
+        self.is_void = False
+        """Whether the lease is being ended in another way."""
         self._found = found
         self._again_ms = again_ms
         self._payload = payload
@@ -52,26 +88,58 @@ class AckOfFound:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing was found, and the task does not run again."""
+        """Whether nothing goes with the ack, and the task does not run again."""
         return not self._found.ids and self._again_ms < 0
 
     @property
     def is_long(self) -> bool:
         """Whether one call is too small for what was found."""
-        return self._fits < len(self._found.ids)
+        return self._fits < len(self._found.ids) or any(
+            fitting(part.ids, part.payloads) < len(part.ids) for part in self.away.values()
+        )
+
+    @property
+    def grouped(self) -> bool:
+        """Whether a task that was found has a group."""
+        return bool(self._found.groups) or any(part.groups for part in self.away.values())
 
     def calls(self, operations: Operations, nonce: Callable[[], bytes]) -> tuple[deque[Call[Outcome]], Call[Outcome]]:
         """Build the puts that go before the ack, and the ack, which puts the first tasks itself."""
         puts, ack = operations.ack_in_parts(self.lease, self._found, self._fits, nonce, self._again_ms, self._payload)
         return deque(puts), ack
 
+    def long_calls(self, talks: Sequence[Talk], home: Talk) -> tuple[deque[tuple[Talk, Call[Outcome]]], Call[Outcome]]:
+        """Build all puts, those for other parts first, and the ack."""
+        away = deque(
+            (talks[part], call)
+            for part, found in self.away.items()
+            for call in talks[part].operations.put_checked(found, talks[part].nonce)
+        )
+        puts, ack = self.calls(home.operations, home.nonce)
+        away.extend((home, call) for call in puts)
+        return away, ack
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What one handler found for one part of the queue."""
+
+    ack: AckOfFound
+    found: TaskList
+
+    @property
+    def weight(self) -> int:
+        """How many bytes of payloads the parcel has."""
+        return sum(map(len, self.found.payloads.values()))
+
 
 class Ends:
     """The leases that have ended since the last exchange."""
 
-    def __init__(self, queue: AsyncQueue, most_releases: int) -> None:
-        """Prepare; a task that handlers release `most_releases` times goes to failed."""
-        self._queue = queue
+    def __init__(self, queue: AsyncDriver, most_releases: int, talk: Talk | None = None) -> None:
+        """Prepare; a task that handlers release `most_releases` times goes to failed. `talk` is with the ends' part."""
+        self._division = queue.division
+        self._talk = queue.talk if talk is None else talk
         self._most_releases = most_releases
         self.acks: list[Lease] = []
         """Leases whose handlers have found nothing and are done."""
@@ -82,9 +150,13 @@ class Ends:
         """Leases that handlers released: these releases are counted."""
         self.errands: list[Errand] = []
         """Ends that have their calls already."""
+        self.parcels: list[Parcel] = []
+        """What handlers found whose leases belong to other parts."""
+        self._since = 0.0
 
     def __len__(self) -> int:
-        return len(self.acks) + len(self.errands) + len(self.fails) + len(self.releases) + len(self.refused)
+        ended = len(self.acks) + len(self.errands) + len(self.fails) + len(self.releases) + len(self.refused)
+        return ended + len(self.parcels)
 
     @property
     def leases(self) -> Iterator[Lease]:
@@ -96,31 +168,64 @@ class Ends:
             yield from errand.leases
         for failure in self.fails:
             yield failure.lease
+        for parcel in self.parcels:
+            yield parcel.ack.lease
 
     @property
     def unsent_acks(self) -> list[Lease]:
         """The leases that are done, and of which the queue has not heard yet."""
-        return [*self.acks, *(lease for errand in self.errands if errand.verb == "ack" for lease in errand.leases)]
+        sent = [lease for errand in self.errands if errand.verb in ("ack", "put") for lease in errand.leases]
+        return [*self.acks, *sent, *(parcel.ack.lease for parcel in self.parcels)]
 
     # ---- in
 
     def ack_found(self, ack: AckOfFound) -> None:
         """Add an ack that fits into one call."""
-        _, call = ack.calls(self._queue.operations, self._queue.talk.nonce)
-        self.errands.append(Errand("ack", [ack.lease], call, len(ack)))
+        talk = self._division.talk_of(ack.lease)
+        _, call = ack.calls(talk.operations, talk.nonce)
+        self.errands.append(Errand("ack", [ack.lease], call, len(ack), ack.grouped))
+
+    def post(self, parcel: Parcel) -> None:
+        """Add tasks that are put here before their ack goes to another part."""
+        if not self.parcels:
+            self._since = time.monotonic()
+        self.parcels.append(parcel)
+
+    @property
+    def presses(self) -> bool:
+        """Whether the parcels have waited long enough, or are many."""
+        if not self.parcels:
+            return False
+        return time.monotonic() - self._since >= LINGER or sum(len(one.found.ids) for one in self.parcels) >= PRESSING
 
     def release(self, lease: Lease, delay_ms: int, block_ms: int) -> None:
         """Add a release of a handler."""
         if delay_ms or block_ms:
-            call = self._queue.operations.release([lease], delay_ms, block_ms, self._most_releases)[0]
+            operations = self._division.talk_of(lease).operations
+            call = operations.release([lease], delay_ms, block_ms, self._most_releases)[0]
             self.errands.append(Errand("release", [lease], call))
         else:
             self.refused.append(lease)
 
     def postpone(self, lease: Lease, delay_ms: int) -> None:
         """Add a release of the worker itself, after which nobody gets the task for a while."""
-        call = self._queue.operations.release([lease], delay_ms)[0]
+        call = self._division.talk_of(lease).operations.release([lease], delay_ms)[0]
         self.errands.append(Errand("release", [lease], call))
+
+    def deal(self, parts: Sequence[Ends]) -> None:
+        """Give all ends to those of the parts that they belong to."""
+        which = self._division.which
+        for lease in self.acks:
+            parts[which(lease)].acks.append(lease)
+        for failure in self.fails:
+            parts[which(failure.lease)].fails.append(failure)
+        for lease in self.releases:
+            parts[which(lease)].releases.append(lease)
+        for lease in self.refused:
+            parts[which(lease)].refused.append(lease)
+        for errand in self.errands:
+            parts[which(errand.leases[0])].errands.append(errand)
+        self.acks, self.fails, self.releases, self.refused, self.errands = [], [], [], [], []
 
     # ---- out
 
@@ -138,7 +243,7 @@ class Ends:
         return errands[:light]
 
     def _build(self) -> list[Errand]:
-        ops, errands = self._queue.operations, self.errands
+        ops, errands = self._talk.operations, self.errands
         acks, fails, releases, refused = self.acks, self.fails, self.releases, self.refused
         self.acks, self.fails, self.releases, self.refused, self.errands = [], [], [], [], []
         for call, part in zip(ops.ack(acks), _parts(acks), strict=True):
@@ -148,7 +253,25 @@ class Ends:
             errands.append(Errand("release", part, call))
         for call, part in zip(ops.release(refused, most=self._most_releases), _parts(refused), strict=True):
             errands.append(Errand("release", part, call))
+        if self.parcels:
+            errands += self._posting()
         return errands
+
+    def _posting(self) -> Iterator[Errand]:
+        """Build the calls that put the parcels: as many of them in one call as fit."""
+        parcels = [parcel for parcel in self.parcels if not parcel.ack.is_void]
+        self.parcels = []
+        while parcels:
+            found, weight, acks = TaskList(), 0, list[AckOfFound]()
+            for parcel in parcels:
+                weight += parcel.weight
+                if acks and (len(found.ids) + len(parcel.found.ids) > BATCH or weight > BYTES):
+                    break
+                found.join(parcel.found)
+                acks.append(parcel.ack)
+            (call,) = self._talk.operations.put_checked(found, self._talk.nonce)
+            yield Errand("put", [ack.lease for ack in acks], call, len(found.ids), bool(found.groups), acks)
+            del parcels[: len(acks)]
 
 
 def _failing(operations: Operations, fails: list[Failure]) -> Iterator[Errand]:

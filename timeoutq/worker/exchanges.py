@@ -1,4 +1,4 @@
-"""Exchanges with the queue: each sends ends of leases and claims new ones. What is not answered is sent again.
+"""Exchanges with a part of the queue: each sends ends of leases and claims new ones. Ends go until they are answered.
 
 The pump decides when an exchange begins, and what it claims. While the server is away one exchange waits, and then
 tries again; nothing is lost meanwhile, because each errand is kept until it was answered. A claim without an answer is
@@ -14,17 +14,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from timeoutq import flows, retry, sending
+from timeoutq import flows, retry
 from timeoutq.calls import Call
 from timeoutq.cleaner import Cleaner
 from timeoutq.errors import InvalidInput, NotReplicated, TimeoutqError, Unavailable
 from timeoutq.model import Lease
 from timeoutq.replies import Claimed
 from timeoutq.worker.desk import Desk
-from timeoutq.worker.ends import Errand
+from timeoutq.worker.ends import Ends, Errand
 from timeoutq.worker.sources import Source, asked
 from timeoutq.worker.stopping import AT_ONCE, Stopping
 
@@ -32,10 +33,24 @@ FIRST_ANSWER = 1.0
 """Seconds: a server that has not answered a new worker for longer counts as away."""
 ARRIVAL = 1.0
 """Seconds, at most, for which a claim that was cut off may be on its way to the server."""
+LATE = 0.25
+"""Seconds after which an exchange that has no answer does not keep others from beginning with other parts."""
+
+
+@dataclass(slots=True)
+class Common:
+    """What the exchanges of one worker with all parts of its queue share."""
+
+    met: bool = False
+    """Whether a server has answered; from then on every error of it is waited out."""
+    leaving: bool = False
+    """Whether the worker ends early: nothing is waited out any more."""
+    broken: BaseException | None = None
+    """Why the worker must end."""
 
 
 class Exchanges:
-    """The exchanges of one worker."""
+    """The exchanges of one worker with one part of its queue."""
 
     def __init__(
         self,
@@ -44,58 +59,78 @@ class Exchanges:
         stopping: Stopping,
         cleaner: Cleaner,
         receive: Callable[[list[Lease]], None],
+        common: Common | None = None,
     ) -> None:
         """Prepare; `receive` is called with what each claim has brought."""
         self._queue, self._voice, self._woken = desk.queue, desk.voice, desk.woken
         self._desk = desk
-        self._source = source
+        self.source = source
+        self._talk = source.talk
+        self.common = Common() if common is None else common
         self._stopping = stopping
         self._cleaner = cleaner
-        self._receive = receive
+        self.receive = receive
         self._loop = asyncio.get_running_loop()
-        self._met = False
-        """Whether the server has answered; from then on every error of it is waited out."""
         self.under_way: set[asyncio.Task[None]] = set()
+        self._began = 0.0
+        """When the last one began, by the monotonic clock."""
         self.failures = 0
         """How many exchanges have failed since the last one that did not."""
         self.waiting_out = False
         """Whether one waits because the server is away."""
         self.unconfirmed = ""
         """Why replicas have not confirmed the last exchange; empty when they have, and while the server is away."""
-        self.leaving = False
-        """Whether the worker ends early: nothing is waited out any more."""
-        self.broken: BaseException | None = None
-        """Why the worker must end."""
         self._missed: deque[tuple[Call[Claimed], float, float]] = deque()
         """Claims whose replies nobody has read, and between which times each may have been sent (monotonic clock)."""
 
     @property
     def away(self) -> bool:
         """Whether the server does not answer."""
-        return self.failures > 0 or (not self._met and time.time() - self._desk.started > FIRST_ANSWER)
+        return self.failures > 0 or (not self.common.met and time.time() - self._desk.started > FIRST_ANSWER)
+
+    @property
+    def ends(self) -> Ends:
+        """What is to be sent to this part."""
+        return self._desk.parts[self.source.part]
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to send: ends, or a question about what missed claims have taken."""
+        return bool(self.ends or self.worth_asking)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the server has not answered for a while, or is away."""
+        return self.failures > 0 or (bool(self.under_way) and time.monotonic() - self._began > LATE)
+
+    @property
+    def keeps_busy(self) -> int:
+        """How many exchanges are under way that will soon have their answers."""
+        return 0 if self.is_late else len(self.under_way)
 
     def fail(self, reason: BaseException) -> None:
         """End the worker with this error; the first one counts."""
-        self.broken = self.broken or reason
+        self.common.broken = self.common.broken or reason
         self._woken.set()
 
     def begin(self, claim: Call[Claimed] | None) -> None:
         """Start an exchange in a task of its own."""
         task = self._loop.create_task(self.make(claim), name=f"exchange-{self._queue.name}")
         self.under_way.add(task)
+        self._began = time.monotonic()
         task.add_done_callback(partial(self._over, claim))
 
     def _over(self, claim: Call[Claimed] | None, task: asyncio.Task[None]) -> None:
         self.under_way.discard(task)
         if claim is not None:
-            self._source.over(claim)  # a handler may have cancelled the exchange before its first step
+            self.source.over(claim)  # a handler may have cancelled the exchange before its first step
         if not task.cancelled():
-            self.broken = self.broken or task.exception()
+            self.common.broken = self.common.broken or task.exception()
         self._woken.set()
 
     async def make(self, claim: Call[Claimed] | None = None) -> None:
         """Send the ends that have gathered, and a claim."""
-        me, errands = object(), self._desk.ends.take(self._source.pace.found_at_once())
+        me, errands = object(), self.ends.take(self.source.pace.found_at_once())
         self._desk.sent[me] = errands
         try:
             trouble = await self._send(claim, errands)
@@ -111,7 +146,7 @@ class Exchanges:
             if trouble is None or isinstance(trouble, NotReplicated):
                 trouble = await self._give_back_missed() or trouble
         except BaseException:  # a handler may cancel any task of the loop
-            self._desk.ends.errands[:0] = unsettled
+            self.ends.errands[:0] = unsettled
             if claim is not None:
                 self.miss(claim, sent_at, sent_at)
             raise
@@ -132,20 +167,22 @@ class Exchanges:
             calls.append(claim)
         if not calls:
             return None
-        strokes = self._source.strokes
+        strokes = self.source.strokes
+        puts, grouped = any(errand.found for errand in unsettled), any(errand.grouped for errand in unsettled)
         try:
-            results = await self._queue.run(sending.settle(self._queue.talk, calls))
+            sent = self._queue.division.exchange(self._talk, calls, puts=puts, grouped=grouped)
+            results = await self._queue.run(sent)
         except TimeoutqError as error:
             results = [error] * len(calls)
-        self._source.pace.took(time.monotonic() - sent_at)
+        self.source.pace.took(time.monotonic() - sent_at)
         trouble: TimeoutqError | None = None
         for result in results[: len(unsettled)]:
             errand = unsettled.popleft()
-            if isinstance(result, InvalidInput) and errand.verb == "ack":
+            if isinstance(result, InvalidInput) and errand.verb in ("ack", "put"):
                 self._desk.refused(errand, result)
             elif isinstance(result, TimeoutqError):
                 trouble = result
-                self._desk.ends.errands.append(errand)
+                self.ends.errands.append(errand)
             else:
                 self._desk.settled(errand, result)
         if claim is not None:
@@ -158,42 +195,42 @@ class Exchanges:
         """Take what a claim has brought; give the error if it has brought nothing."""
         try:
             if isinstance(claimed, Claimed) and claimed.rest is not None:
-                claimed = await self._queue.run(flows.whole(self._queue.talk, claimed))
+                claimed = await self._queue.run(flows.whole(self._talk, claimed))
         except TimeoutqError as error:
             claimed = error
         if type(claimed) in (Unavailable, NotReplicated):
             self.miss(claim, sent_at, sent_at)
-        self._source.over(claim)
+        self.source.over(claim)
         if isinstance(claimed, TimeoutqError):
             return claimed
-        self._receive(self._source.came(claimed, asked(claim), sent_at, strokes))
+        self.receive(self.source.came(claimed, asked(claim), sent_at, strokes))
         return None
 
     # ---- claims whose replies nobody has read
 
     def miss(self, claim: Call[Claimed], sent_at: float, last_at: float) -> None:
         """Note a claim whose reply nobody has read; it was sent, or let through by the bell, between these times."""
-        if self._source.over(claim):
+        if self.source.over(claim):
             self._missed.append((claim, sent_at, last_at))
 
     @property
     def worth_asking(self) -> bool:
         """Whether to ask what missed claims have taken if nothing else is to be sent: not a server that is away."""
-        lately = time.monotonic() - self._queue.talk.deadline
+        lately = time.monotonic() - self._talk.deadline
         return bool(self._missed) and not self.away and any(last_at > lately for *_, last_at in self._missed)
 
     async def _give_back_missed(self) -> TimeoutqError | None:
         """Give back what the missed claims have taken; give the error if the server does not answer."""
-        longest = self._queue.timeout + self._queue.talk.deadline
+        longest = self._queue.timeout + self._talk.deadline
         while self._missed:
             claim, sent_at, last_at = missed = self._missed.popleft()
             if time.monotonic() - last_at > longest:
                 continue  # its leases have run out
             try:
-                arrives = last_at + min(ARRIVAL, self._source.pace.slow_trip) - time.monotonic()
+                arrives = last_at + min(ARRIVAL, self.source.pace.slow_trip) - time.monotonic()
                 if arrives > 0:  # or the question may arrive before the claim
                     await asyncio.sleep(arrives)
-                await self._queue.run(self._source.give_back(claim, time.monotonic() - sent_at))
+                await self._queue.run(self.source.give_back(claim, time.monotonic() - sent_at))
             except TimeoutqError as error:
                 if isinstance(error, Unavailable):
                     self._missed.append(missed)
@@ -206,7 +243,7 @@ class Exchanges:
     # ---- a server that does not answer
 
     def _note_answer(self) -> None:
-        self._met = self._cleaner.met = True
+        self.common.met = self._cleaner.met = True
         if self.failures:
             what = "the replicas confirm" if self.unconfirmed else "the server answers"
             self._voice.say(logging.INFO, "worker %s: %s again", self._voice.worker, what)
@@ -214,7 +251,7 @@ class Exchanges:
 
     async def wait_out(self, trouble: TimeoutqError) -> None:
         """Pause before the next attempt; raises an error that waiting cannot mend."""
-        if not self._met and flows.is_final(trouble):
+        if not self.common.met and flows.is_final(trouble):
             raise trouble
         self.failures += 1
         unconfirmed = str(trouble) if isinstance(trouble, NotReplicated) else ""
@@ -222,7 +259,7 @@ class Exchanges:
             what, who = "worker %s waits for %s: %s", "replicas" if unconfirmed else "the server"
             self._voice.say(logging.WARNING, what, self._voice.worker, who, trouble, error=trouble)
         self.unconfirmed = unconfirmed
-        if self._stopping.level == AT_ONCE or self.leaving:
+        if self._stopping.level == AT_ONCE or self.common.leaving:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(retry.pause(self.failures)):
@@ -239,7 +276,7 @@ class Exchanges:
         """Wait for the exchanges under way; in a drain for what is left of it, and the time that one call may take."""
         if self.under_way and self._stopping.until:
             # heavy ends over a slow link take longer than a drain may
-            seconds = self._stopping.seconds_left + self._queue.talk.deadline
+            seconds = self._stopping.seconds_left + self._talk.deadline
             _, slow = await asyncio.wait(self.under_way, timeout=seconds)
             for task in slow:
                 task.cancel()
@@ -248,11 +285,11 @@ class Exchanges:
 
     async def end_claims(self) -> None:
         """Wait for what the claims under way bring, at most for the deadline of a call; then cancel all exchanges."""
-        self.leaving = True
-        until = time.monotonic() + self._queue.talk.deadline
+        self.common.leaving = True
+        until = time.monotonic() + self._talk.deadline
         try:
             # who stops the worker while the server does not answer is not kept waiting
-            while self._source.claiming_now and self.under_way and not (self._stopping.level and self.away):
+            while self.source.claiming_now and self.under_way and not (self._stopping.level and self.away):
                 left = until - time.monotonic()
                 if left <= 0:
                     break

@@ -44,7 +44,7 @@ class Interrupts:
 
     def _lose(self, refused: list[tuple[Lease, Answer]]) -> None:
         for lease, answer in refused:
-            run = self._desk.running.get(lease.fence)
+            run = self._desk.running.get(lease.key)
             if run is not None:
                 self.cancel(run, "max_runtime" if answer is Answer.MAX_RUNTIME else "lost")
             elif self._take_out(lease):
@@ -52,7 +52,7 @@ class Interrupts:
 
     def _take_out(self, lease: Lease) -> bool:
         """Take a lease, whose handler has not begun, out of those that are going to run; say whether it was there."""
-        if self._suspects.take_out(lease.fence) is not None:
+        if self._suspects.take_out(lease.key) is not None:
             self._desk.wake()
             return True
         return self._crew.take_out(lease)
@@ -84,7 +84,7 @@ class Interrupts:
         self._desk.wake()
 
     def _fail_unended(self, run: Run) -> None:
-        if self._desk.running.get(run.lease.fence) is run and not run.settled:
+        if self._desk.running.get(run.lease.key) is run and not run.settled:
             run.settled = True
             self._desk.failed(run.lease, self._runtime.error(", and the handler does not end though it was cancelled"))
             self._desk.wake()
@@ -92,7 +92,7 @@ class Interrupts:
     def _leave_behind(self, run: Run) -> None:
         """Leave a handler behind that does not end though it was cancelled; another one takes its place."""
         task = run.task
-        if self._desk.running.get(run.lease.fence) is not run or task is None or task.done() or self._crew.closing:
+        if self._desk.running.get(run.lease.key) is not run or task is None or task.done() or self._crew.closing:
             return
         self._voice.say(
             logging.WARNING,
@@ -113,9 +113,8 @@ class Interrupts:
         margin_ms = self._runtime.margin_ms
         while True:
             await asyncio.sleep(min(0.1, self._runtime.ms / 20_000))
-            now_ms = self._queue.talk.clock.now_ms
             for run in list(self._desk.running.values()):
-                if now_ms >= self._runtime.ends_ms(run.lease) - margin_ms:
+                if self._runtime.over_ms(run.lease) >= -margin_ms:
                     self.cancel(run, "max_runtime")
 
     async def watch_held(self, heartbeat: Heartbeat, broken: Callable[[str], None]) -> None:
@@ -129,14 +128,14 @@ class Interrupts:
             if not heartbeat.lives:
                 broken(heartbeat.told_of_end())
                 return
-            looks = {fence: looks.get(fence, 0) + 1 for fence in self._unattended()}
-            for fence in [fence for fence, times in looks.items() if times >= LOOKS]:
-                self._give_back(self._desk.held[fence])
+            looks = {key: looks.get(key, 0) + 1 for key in self._unattended()}
+            for key in [key for key, times in looks.items() if times >= LOOKS]:
+                self._give_back(self._desk.held[key])
 
     def _unattended(self) -> set[int]:
         left = self._desk.unattended
         if self._suspects.waiting is not None:
-            left.discard(self._suspects.waiting.fence)
+            left.discard(self._suspects.waiting.key)
         if left:
             left -= self._crew.queued
         return left
@@ -146,7 +145,7 @@ class Interrupts:
             logging.WARNING, "queue %s: task %a is held, but no handler works on it: it is given back",
             self._voice.queue, lease.task, lease=lease,
         )  # fmt: skip
-        self._desk.running.pop(lease.fence, None)
+        self._desk.running.pop(lease.key, None)
         self._crew.forget()
         self._desk.given_back([lease])
         self._desk.wake()

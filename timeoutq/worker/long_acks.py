@@ -22,9 +22,10 @@ from dataclasses import dataclass
 
 from timeoutq import flows, sending
 from timeoutq.calls import BYTES, Call
-from timeoutq.client import AsyncQueue
+from timeoutq.client import AsyncDriver
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
 from timeoutq.model import Answer, Lease, Outcome
+from timeoutq.sending import Talk
 from timeoutq.worker.ends import AckOfFound
 from timeoutq.worker.voice import Voice
 
@@ -40,8 +41,8 @@ Over = Callable[[Lease, Answer | Exception], None]
 @dataclass(slots=True)
 class _LongAck:
     ack: AckOfFound
-    calls: tuple[deque[Call[Outcome]], Call[Outcome]] | None = None
-    """The calls that put tasks and must be answered before the ack is sent, and the ack.
+    calls: tuple[deque[tuple[Talk, Call[Outcome]]], Call[Outcome]] | None = None
+    """The calls that put tasks and must be answered before the ack is sent, each with where it goes; and the ack.
 
     None until this ack is the first in the queue.
     """
@@ -50,7 +51,7 @@ class _LongAck:
 class LongAcks:
     """The large acks of a worker, and the asyncio task that sends them."""
 
-    def __init__(self, queue: AsyncQueue, voice: Voice, over: Over, wake: Callable[[], None]) -> None:
+    def __init__(self, queue: AsyncDriver, voice: Voice, over: Over, wake: Callable[[], None]) -> None:
         """Prepare. `over` is called once for each finished ack, `wake` after each failed attempt.
 
         `wake` is also called when something has cancelled the sending task: then `go_on` is to be called.
@@ -70,9 +71,9 @@ class LongAcks:
         return len(self._waiting)
 
     @property
-    def fences(self) -> set[int]:
-        """The fences of the leases whose ack is not sent yet."""
-        return {one.ack.lease.fence for one in self._waiting}
+    def keys(self) -> set[int]:
+        """The keys of the leases whose ack is not sent yet."""
+        return {one.ack.lease.key for one in self._waiting}
 
     def add(self, ack: AckOfFound) -> bool:
         """Have an ack sent after those that wait already; False after close(): then the ack is not taken."""
@@ -144,17 +145,20 @@ class LongAcks:
             self._over(one.ack.lease, outcome)
 
     async def _send_one(self, one: _LongAck) -> Answer:
-        talk = self._queue.talk
+        division, lease = self._queue.division, one.ack.lease
+        home = division.talk_of(lease)
         if one.calls is None:
-            one.calls = one.ack.calls(self._queue.operations, talk.nonce)
+            one.calls = one.ack.long_calls(division.talks, home)
         puts, ack = one.calls
         while puts:
-            for result in await self._queue.run(sending.settle(talk, _next_flush(puts))):
+            talk, flush = puts[0][0], _next_flush(puts)
+            sent = division.exchange(talk, flush, puts=True, grouped=one.ack.grouped)
+            for result in await self._queue.run(sent):
                 if isinstance(result, TimeoutqError):
                     raise result
                 puts.popleft()
             self.trouble = None
-        return await self._queue.run(flows.end_one(talk, one.ack.lease, [ack]))
+        return await self._queue.run(flows.end_one(home, lease, [ack]))
 
     def _tell_trouble(self, lease: Lease, error: TimeoutqError, tries: int) -> None:
         # each attempt may carry a part before the link breaks: a line per attempt would flood the log
@@ -168,13 +172,13 @@ class LongAcks:
         self._wake()
 
 
-def _next_flush(calls: deque[Call[Outcome]]) -> list[Call[Outcome]]:
-    """Give the first calls: at most 1 MiB of payloads; a single call with more than that is sent alone."""
+def _next_flush(puts: deque[tuple[Talk, Call[Outcome]]]) -> list[Call[Outcome]]:
+    """Give the first calls for one part: at most 1 MiB of payloads; a single call with more than that is sent alone."""
     flush: list[Call[Outcome]] = []
     weight = 0
-    for call in calls:
+    for talk, call in puts:
         weight += call.weight
-        if flush and (weight > BYTES or len(flush) == sending.CALLS):
+        if flush and (weight > BYTES or len(flush) == sending.CALLS or talk is not puts[0][0]):
             break
         flush.append(call)
     return flush

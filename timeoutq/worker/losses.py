@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from timeoutq import flows
-from timeoutq.client import AsyncQueue
+from timeoutq.client import AsyncDriver
 from timeoutq.errors import TimeoutqError
 from timeoutq.model import Lease
 from timeoutq.worker.runs import MaxRuntime
@@ -16,7 +16,7 @@ from timeoutq.worker.voice import Voice
 class Losses:
     """The losses of one worker."""
 
-    def __init__(self, queue: AsyncQueue, runtime: MaxRuntime, voice: Voice) -> None:
+    def __init__(self, queue: AsyncDriver, runtime: MaxRuntime, voice: Voice) -> None:
         self._queue = queue
         self._runtime = runtime
         self._voice = voice
@@ -33,7 +33,7 @@ class Losses:
         try:
             # many leases may be lost at once: ask one question at a time, or each would open and keep a connection
             async with self._asking:
-                why = flows.lost(self._queue.talk, lease, self._runtime.ends_ms(lease))
+                why = flows.lost(self._queue.division.talk_of(lease), lease, self._runtime.ends_ms(lease))
                 loss: object = await self._queue.run(why)
         except TimeoutqError as error:
             loss = f"lease on {lease.task!a} is lost; why cannot be asked: {error}"

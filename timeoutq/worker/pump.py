@@ -3,6 +3,9 @@
 At most two exchanges are under way side by side: so batches form by themselves under load, and the server works on one
 exchange while handlers work on the tasks of the other. The way of a task: `_begin` claims it, `_receive` gives it to
 the crew, the crew runs the handler and puts its end on the desk, and the next `_begin` sends the end.
+
+If the queue has several parts, an exchange is with one of them, and the parts take turns. A part whose server does not
+answer keeps no other part waiting.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from timeoutq.calls import Call
 from timeoutq.cleaner import Cleaner
@@ -21,14 +26,14 @@ from timeoutq.model import Lease
 from timeoutq.replies import Claimed
 from timeoutq.worker.crews import Crew
 from timeoutq.worker.desk import Desk
-from timeoutq.worker.exchanges import Exchanges
+from timeoutq.worker.exchanges import LATE, Common, Exchanges
 from timeoutq.worker.pace import Load
 from timeoutq.worker.sources import Source
 from timeoutq.worker.stopping import Stopping
 from timeoutq.worker.suspects import CRASHES, Suspects
 
 SIDE_BY_SIDE = 2
-"""How many exchanges are under way at once, at most; each has a connection of its own."""
+"""How many exchanges are under way at once, at most; each has a connection of its own. Late ones do not count."""
 
 
 class Pump:
@@ -38,50 +43,81 @@ class Pump:
         self,
         desk: Desk,
         crew: Crew,
-        source: Source,
+        parts: Sequence[tuple[Source, Cleaner]],
         suspects: Suspects,
         stopping: Stopping,
         heartbeat: Heartbeat,
-        cleaner: Cleaner,
     ) -> None:
+        """Prepare; `parts` has a source and a cleaner for each part of the queue."""
         self._queue, self._voice = desk.queue, desk.voice
         self._desk = desk
         self.crew = crew
-        self.source = source
         self.suspects = suspects
-        self._pace = source.pace
         self._stopping = stopping
         self._limits = stopping.limits
         self._heartbeat = heartbeat
-        self._cleaner = cleaner
-        self.exchanges = Exchanges(desk, source, stopping, cleaner, receive=self._receive)
+        self.common = Common()
+        self.sources = [source for source, _ in parts]
+        self._pace = self.source.pace
+        self.parts = [
+            Exchanges(desk, source, stopping, cleaner, partial(self._receive, source, cleaner), self.common)
+            for source, cleaner in parts
+        ]
+        self._turn = 0
+        """Which part has the next turn."""
+        self.fed_at = time.monotonic()
+        """When a claim has last brought something."""
+
+    @property
+    def source(self) -> Source:
+        """The source of the first part; a plain queue has no other."""
+        return self.sources[0]
+
+    @property
+    def exchanges(self) -> Exchanges:
+        """The exchanges with the first part; a plain queue has no other."""
+        return self.parts[0]
+
+    @property
+    def is_away(self) -> bool:
+        """Whether no server answers."""
+        return all(part.away for part in self.parts)
+
+    @property
+    def unconfirmed(self) -> str:
+        """Why replicas do not confirm what the worker does; empty while they do."""
+        return next((part.unconfirmed for part in self.parts if part.unconfirmed), "")
+
+    @property
+    def starves(self) -> bool:
+        """Whether no part of the queue has tasks for this worker, as far as it knows."""
+        return not self.suspects.keeps_others_away(self._desk.held.keys()) and all(s.idle for s in self.sources)
 
     async def run(self, check: Callable[[], None], stop: Callable[[], None]) -> None:
         """Pump until the worker ends.
 
         `check` is called again and again, and raises what must end the worker; `stop` when `max_tasks` have run.
         """
-        exchanges = self.exchanges
         try:
             await self._go_round(check, stop)
         except BaseException:
-            exchanges.leaving = True
+            self.common.leaving = True
             self.give_back_unstarted()
-            await exchanges.end_claims()
+            await _all(part.end_claims() for part in self.parts)
             raise
         finally:
             # tasks that the exchanges still bring are given back at the end
-            await exchanges.end()
-        if exchanges.broken is not None:
-            raise exchanges.broken
+            await _all(part.end() for part in self.parts)
+        if self.common.broken is not None:
+            raise self.common.broken
 
     # ---- rounds
 
     async def _go_round(self, check: Callable[[], None], stop: Callable[[], None]) -> None:
         while True:
             check()
-            if self.exchanges.broken is not None:
-                raise self.exchanges.broken
+            if self.common.broken is not None:
+                raise self.common.broken
             self._desk.woken.clear()
             self._heed_max_tasks(stop)
             if self._stopping.level:
@@ -110,8 +146,10 @@ class Pump:
             self._stopping.by_itself = True
 
     async def _rest(self) -> None:
-        if self.source.idle and not self._stopping.level:
-            self.source.listen(self._next, self._receive, self.exchanges.miss)
+        if not self._stopping.level:
+            for part in self.parts:
+                if part.source.idle and part.source.tended:
+                    part.source.listen(partial(self._next, part), part.receive, part.miss)
         now = time.monotonic()
         drain_until = self._stopping.until if self._stopping.until > now else 0.0
         suspect_until = self.suspects.until if self.suspects.waiting is not None else 0.0
@@ -124,55 +162,91 @@ class Pump:
     # ---- claims go out, and come back
 
     def _begin(self) -> bool:
-        """Start an exchange, if there is something to send and nothing against it; say whether it was started."""
-        exchanges, under_way = self.exchanges, len(self.exchanges.under_way)
-        if under_way >= SIDE_BY_SIDE or exchanges.waiting_out or (under_way and exchanges.failures):
+        """Start exchanges, if there is something to send and nothing against it; say whether one was started."""
+        self._desk.deal()
+        many = len(self.parts)
+        if many == 1:
+            return self._begin_with(self.exchanges)
+        begun, turn = False, self._turn
+        busy = sum(part.keeps_busy for part in self.parts)
+        for at in range(turn, turn + many):
+            part = self.parts[at % many]
+            if part.source.idle and not part.has_more:
+                continue
+            if busy - part.keeps_busy >= SIDE_BY_SIDE and not part.ends.presses:
+                continue
+            if self._begin_with(part):
+                begun, busy, self._turn = True, busy + 1, (at + 1) % many
+        return begun
+
+    def _begin_with(self, part: Exchanges) -> bool:
+        under_way = len(part.under_way)
+        if under_way >= SIDE_BY_SIDE or part.waiting_out or (under_way and part.failures):
             return False
-        want = self._wanted()
-        if not self._pace.is_worth(len(self._desk.ends) + exchanges.worth_asking, want, under_way):
+        want = self._wanted(part)
+        if not self._pace.is_worth(len(part.ends) + part.worth_asking, want, under_way):
             return False
-        exchanges.begin(self.source.claim(want, self._heartbeat.peers) if want else None)
+        peers = self._queue.division.sharing(self._heartbeat.peers)
+        part.begin(part.source.claim(want, peers) if want else None)
+        if len(self.parts) > 1:
+            asyncio.get_running_loop().call_later(LATE, self._desk.wake)
         return True
 
-    def _wanted(self) -> int:
-        desk, source = self._desk, self.source
+    def _wanted(self, part: Exchanges) -> int:
+        desk, source = self._desk, part.source
         if self._stopping.level or source.idle or self.suspects.keeps_others_away(desk.held.keys()):
             return 0
-        return self._room()
+        return self._room(part)
 
-    def _next(self) -> Call[Claimed] | None:
+    def _next(self, part: Exchanges) -> Call[Claimed] | None:
         """Build the claim that waits behind the bell: of one task, so that a worker that hangs keeps no more."""
-        if self._queue.talk.durable.replicas:
+        if len(self.parts) > 1:
+            return None  # a claim behind the bell of each part would take handlers from each other
+        if part.source.talk.durable.replicas:
             return None  # replicas must confirm a claim, and `hear_bell` would not send it
-        if self.suspects.keeps_others_away(self._desk.held.keys()) or not self._room():
+        if self.suspects.keeps_others_away(self._desk.held.keys()) or not self._room(part):
             return None
-        return self.source.claim(1, self._heartbeat.peers)
+        return part.source.claim(1, self._heartbeat.peers)
 
-    def _room(self) -> int:
-        desk, crew, source = self._desk, self.crew, self.source
+    def _room(self, part: Exchanges) -> int:
+        desk, crew, source = self._desk, self.crew, part.source
         self._pace.ended(desk.tally.acked + desk.tally.failed, time.monotonic())
-        left = None
+        left, claiming = None, self._claiming(part)
         if self._limits.max_tasks is not None:
-            left = self._limits.max_tasks - desk.runs - crew.taken - source.claiming
-        load = Load(len(desk.running), crew.unstarted, source.claiming, len(desk.long_acks), left)
+            left = self._limits.max_tasks - desk.runs - crew.taken - self.claiming
+        load = Load(len(desk.running), crew.unstarted, claiming, len(desk.long_acks), left)
         want = self._pace.wanted(load, plenty=source.plenty)
-        if self.exchanges.unconfirmed:
+        if part.unconfirmed:
             # ends that wait show whether replicas confirm again; or else one task, which is given back if they do not
-            want = min(want, 0 if desk.ends else 1)
+            want = min(want, 0 if part.ends else 1)
         return want
 
-    def _receive(self, leases: list[Lease]) -> None:
-        self._cleaner.peers = self._heartbeat.peers
+    @property
+    def claiming(self) -> int:
+        """How many tasks may come from all claims that are under way."""
+        return sum(source.claiming for source in self.sources)
+
+    @property
+    def _claiming_now(self) -> int:
+        return sum(source.claiming_now for source in self.sources)
+
+    def _claiming(self, part: Exchanges) -> int:
+        """Give how many tasks may soon come from claims: those from other parts that are late keep no handler free."""
+        return sum(other.source.claiming for other in self.parts if other is part or not other.is_late)
+
+    def _receive(self, source: Source, cleaner: Cleaner, leases: list[Lease]) -> None:
+        cleaner.peers = self._queue.division.sharing(self._heartbeat.peers)
         if not leases:
             return
+        self.fed_at = time.monotonic()
         self._desk.took(leases)
-        if self._stopping.level or self.exchanges.leaving or self.suspects.waiting is not None:
+        if self._stopping.level or self.common.leaving or self.suspects.waiting is not None:
             # the claim was under way before the stop, or before the suspect came
             self._desk.given_back(leases)
         elif leases[0].crashes >= CRASHES:
             self.suspects.waits(leases[0], self._queue.timeout, time.monotonic())
-            self.source.idle = False
-            self.source.deafen()
+            source.idle = False
+            source.deafen()
             self.give_back_unstarted()
         else:
             self.crew.take(leases)
@@ -185,7 +259,7 @@ class Pump:
             return
         if time.monotonic() >= self.suspects.until:
             self._postpone(suspect)
-        elif not (desk.running or self.crew.unstarted or self.source.claiming or desk.held.keys() - {suspect.fence}):
+        elif not (desk.running or self.crew.unstarted or self._claiming_now or desk.held.keys() - {suspect.key}):
             self.suspects.begin()
             self.crew.take([suspect])
 
@@ -210,8 +284,9 @@ class Pump:
     @property
     def _unsent(self) -> bool:
         """Whether something that handlers have given is still to be sent, and the server takes it."""
-        waits = bool(self._desk.ends or self.exchanges.under_way)
-        return bool(self._desk.long_acks) or (self.exchanges.failures == 0 and waits)
+        self._desk.deal()
+        waits = any(part.failures == 0 and (part.ends or part.under_way) for part in self.parts)
+        return bool(self._desk.long_acks) or waits
 
     def is_cut_off(self) -> bool:
         """Say whether the drain must end now, whatever still runs or is not sent yet."""
@@ -220,12 +295,22 @@ class Pump:
     @property
     def _has_nothing(self) -> bool:
         """Whether there is nothing to do here, and nothing more came from the queue."""
-        desk, under_way = self._desk, self.exchanges.under_way
-        return self.source.idle and not (under_way or desk.held or desk.ends or desk.running)
+        desk = self._desk
+        if desk.held or desk.running or desk.ends:
+            return False
+        return all(part.source.idle and not (part.under_way or part.ends) for part in self.parts)
 
     async def _is_drained(self) -> bool:
         try:
-            return await self._queue.drained()
+            return await self._queue.run(self._queue.division.drained())
         except TimeoutqError as error:
             await self.exchanges.wait_out(error)
             return False
+
+
+async def _all(endings: Iterable[Coroutine[Any, Any, None]]) -> None:
+    first, *others = endings
+    if others:
+        await asyncio.gather(first, *others)
+    else:
+        await first

@@ -1,16 +1,17 @@
 """One run of a handler, and the longest time that the run may take. No I/O.
 
-Crews make a `Run` for each call of a handler; the desk keeps the runs, by the fence of their leases.
+Crews make a `Run` for each call of a handler; the desk keeps the runs, by the key of their leases.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from dataclasses import dataclass
 
 from timeoutq import arguments
-from timeoutq.client import AsyncQueue
+from timeoutq.client import AsyncDriver
 from timeoutq.model import Lease
 
 MARGIN_MS = 300
@@ -62,7 +63,7 @@ class Run:
 class MaxRuntime:
     """When max_runtime ends a lease, and the error of a task whose time is over."""
 
-    def __init__(self, queue: AsyncQueue, seconds: float | None) -> None:
+    def __init__(self, queue: AsyncDriver, seconds: float | None) -> None:
         """Prepare; `seconds` is the limit, None: the queue's own. Raises `InvalidInput` for what is no limit."""
         limit = queue.max_runtime if seconds is None else seconds
         self.ms = 0 if limit is None else arguments.timeout_ms(limit, "max_runtime")
@@ -74,6 +75,10 @@ class MaxRuntime:
     def ends_ms(self, lease: Lease) -> float:
         """Give when max_runtime ends a lease, which is as it was claimed; ms of the server, 0 if nothing limits it."""
         return lease.deadline * 1000 - self._first_ms + self.ms if self.ms else 0.0
+
+    def over_ms(self, lease: Lease) -> float:
+        """Give for how long the time of a lease has been over; below 0 while it is not, or if nothing limits it."""
+        return self._queue.division.talk_of(lease).clock.now_ms - self.ends_ms(lease) if self.ms else -math.inf
 
     def error(self, more: str = "") -> TimeoutError:
         """Write the error of a task whose time is over."""
@@ -87,7 +92,7 @@ class MaxRuntime:
         """
         if not self.ms:
             return None
-        over_ms = self._queue.talk.clock.now_ms - self.ends_ms(run.lease)
+        over_ms = self.over_ms(run.lease)
         if over_ms < 0 or run.end or not (problem is None or isinstance(problem, Exception)):
             return None
         error = self.error(

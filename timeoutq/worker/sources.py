@@ -1,6 +1,6 @@
-"""One queue, as the pump sees it: whether it has ready tasks, how many may still come, and at which pace.
+"""A queue, or a part of one, as the pump sees it: whether it has ready tasks, how many may still come, at which pace.
 
-While a source is idle, a claim of one task waits at the server behind the bell, and is carried out when the bell rings.
+While a source is idle, a claim of one task may wait at the server behind its bell, whose stroke lets the claim through.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ BELL_RETRY = 0.5
 
 
 class Source:
-    """A queue from which a worker claims."""
+    """A part of a queue, from which a worker claims; a plain queue is one part."""
 
-    def __init__(self, desk: Desk, pace: Pace, *, is_burst: bool) -> None:
-        """Prepare; the desk is woken when the bell has rung."""
+    def __init__(self, desk: Desk, pace: Pace, *, is_burst: bool, part: int = 0) -> None:
+        """Prepare; the desk is woken when the bell has rung. `part` is the number of the part."""
         self._queue = desk.queue
+        self.part = part
+        self.talk = desk.queue.division.talks[part]
+        self.tended = True
+        """Whether this worker waits on the bell."""
         self._runtime_ms = desk.rules.runtime.ms
         self._timeout_ms = round(desk.queue.timeout * 1000)
         self._wake = desk.wake
@@ -59,10 +63,9 @@ class Source:
 
     def claim(self, n: int, peers: int) -> Call[Claimed]:
         """Build a call that claims up to `n` tasks, which count as coming until `over` is called."""
-        queue = self._queue
-        token = queue.token()
+        token = self.talk.nonce()
         self._coming[token] = n
-        return queue.operations.claim(token, n, self._timeout_ms, self._runtime_ms, peers)
+        return self.talk.operations.claim(token, n, self._timeout_ms, self._runtime_ms, peers)
 
     def over(self, claim: Call[Claimed]) -> bool:
         """Note that nothing comes from this claim any more; say whether something might have come until now."""
@@ -70,15 +73,15 @@ class Source:
 
     def give_back(self, claim: Call[Claimed], age: float) -> Flow[None]:
         """Release what a claim has taken that was first sent `age` seconds ago, and whose reply nobody has read."""
-        again = self._queue.operations.claim(claim.id, 0, self._timeout_ms, self._runtime_ms)
-        return flows.give_back(self._queue.talk, again, int(age * 1000))
+        again = self.talk.operations.claim(claim.id, 0, self._timeout_ms, self._runtime_ms)
+        return flows.give_back(self.talk, again, int(age * 1000))
 
     def came(self, claimed: Claimed, n: int, sent_at: float, strokes: int) -> list[Lease]:
         """Learn from the answer to a claim of `n` tasks, sent when the bell had rung `strokes` times; give the leases.
 
         `sent_at` is the monotonic clock then.
         """
-        self._queue.talk.clock.seen(claimed.now_ms, sent_at)
+        self.talk.clock.seen(claimed.now_ms, sent_at)
         self.plenty = len(claimed.leases) >= n
         if not self.plenty and strokes == self.strokes:
             # there were no more tasks, or no more for us: tasks that are left ring the bell for the longest waiter
@@ -123,7 +126,7 @@ class Source:
         seconds, sent_at = BELL_RETRY if self._is_burst else sending.BELL_WAIT, time.monotonic()
         found: Claimed | None = None
         try:
-            found = await self._queue.run(flows.hear_bell(self._queue.talk, seconds, claim))
+            found = await self._queue.run(flows.hear_bell(self.talk, seconds, claim))
         except BaseException as error:
             self._behind_bell = None
             if claim is not None:

@@ -26,7 +26,7 @@ class Suspects:
         self.until = 0.0
         """Until when it waits, by the monotonic clock."""
         self._alone = 0
-        """The fence of the suspect that runs, or ran."""
+        """The key of the suspect that runs, or ran."""
         self._in_vain: dict[str, int] = {}
 
     def waits(self, lease: Lease, timeout: float, now: float) -> None:
@@ -34,21 +34,21 @@ class Suspects:
         self.waiting, self.until = lease, now + min(WAIT, timeout / 3)
 
     def keeps_others_away(self, held: Set[int]) -> bool:
-        """Say whether a suspect waits or runs: then nothing is claimed. `held` has the fences of all leases."""
+        """Say whether a suspect waits or runs: then nothing is claimed. `held` has the keys of all leases."""
         return self.waiting is not None or self._alone in held
 
     def begin(self) -> Lease | None:
         """Give the suspect that waits, because it may run now."""
         lease, self.waiting = self.waiting, None
         if lease is not None:
-            self._alone = lease.fence
+            self._alone = lease.key
             self._in_vain.pop(lease.task, None)
         return lease
 
-    def take_out(self, fence: int | None = None) -> Lease | None:
-        """Give the suspect that waits, if it is the one with this fence; None stands for any."""
+    def take_out(self, key: int | None = None) -> Lease | None:
+        """Give the suspect that waits, if it is the one with this key; None stands for any."""
         lease = self.waiting
-        if lease is None or fence not in (None, lease.fence):
+        if lease is None or key not in (None, lease.key):
             return None
         self.waiting = None
         return lease

@@ -91,7 +91,7 @@ class ThreadCrew:
     def queued(self) -> set[int]:
         waiting = self.give_back()
         self.take(waiting)
-        return {lease.fence for lease in waiting}
+        return {lease.key for lease in waiting}
 
     def give_back(self) -> list[Lease]:
         found: list[Lease] = []
@@ -166,7 +166,7 @@ class ThreadCrew:
             lease = self._waiting.get()
             if lease is None:
                 return False
-            run = running[lease.fence] = Run(lease, None, time.monotonic(), me)
+            run = running[lease.key] = Run(lease, None, time.monotonic(), me)
             result: Any = None
             problem: BaseException | None = None
             tell((fields, lease))
@@ -224,7 +224,7 @@ class ThreadCrew:
             return
 
         def leave(task: asyncio.Task[None]) -> None:
-            if self._desk.running.get(run.lease.fence) is run:  # the run was cancelled before it began
+            if self._desk.running.get(run.lease.key) is run:  # the run was cancelled before it began
                 handlers.discard(awaitable)
                 self._desk.finished(run, None, asyncio.CancelledError())
             if run.left:

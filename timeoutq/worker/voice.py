@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from timeoutq import telling
-from timeoutq.client import AsyncQueue
+from timeoutq.client import AsyncDriver
 from timeoutq.model import Lease
 
 log = logging.getLogger("timeoutq.worker")
@@ -18,7 +18,7 @@ log = logging.getLogger("timeoutq.worker")
 class Voice:
     """The voice of one worker; speaking never raises."""
 
-    def __init__(self, queue: AsyncQueue) -> None:
+    def __init__(self, queue: AsyncDriver) -> None:
         self._queue = queue
 
     @property

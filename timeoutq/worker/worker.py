@@ -9,15 +9,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from timeoutq import arguments, forks, handlers, signals
+from timeoutq import arguments, flows, forks, handlers, retry, signals
 from timeoutq.cleaner import Cleaner
-from timeoutq.client import AsyncQueue, Queue
-from timeoutq.errors import InvalidInput, WorkerBroken
+from timeoutq.client import AsyncDriver, Driver
+from timeoutq.errors import InvalidInput, TimeoutqError, WorkerBroken
 from timeoutq.handlers import Handler, Lifespan, Returned, Surroundings
 from timeoutq.heartbeat import Heartbeat
 from timeoutq.lifespan import Span, checked
@@ -37,11 +37,14 @@ from timeoutq.worker.runs import MaxRuntime
 from timeoutq.worker.sources import Source
 from timeoutq.worker.stopping import Limits, Stopping
 from timeoutq.worker.suspects import Suspects
+from timeoutq.worker.tending import Tending
 from timeoutq.worker.threads import ThreadCrew
 from timeoutq.worker.voice import Voice
 
 S = TypeVar("S")
 
+LOOK_EVERY = 1.0
+"""Seconds between two looks whether a queue is there, if nobody knows before of which parts it will consist."""
 UNBOUNDED = 1_000_000_000
 """More releases than any task will have."""
 
@@ -59,7 +62,7 @@ class Worker:
 
     def __init__(
         self,
-        queue: AsyncQueue,
+        queue: AsyncDriver,
         handler: Callable[[Lease], Returned] | Callable[[Lease, S], Returned] | str,
         *,
         concurrency: int = 100,
@@ -94,7 +97,7 @@ class Worker:
 
         Raises `InvalidInput` for a handler that cannot be called like this, `HandlerNotFound` if there is no handler.
         """
-        if not isinstance(queue, AsyncQueue):
+        if not isinstance(queue, AsyncDriver):
             raise InvalidInput(_not_async(queue))
         self.queue = queue
         self.handler: Handler = load_handler(handler) if isinstance(handler, str) else handler
@@ -118,6 +121,7 @@ class Worker:
         self._pump: Pump | None = None
         self._pumping: asyncio.Task[None] | None = None
         self._heartbeat: Heartbeat | None = None
+        self._tending: Tending | None = None
         self.ending: Callable[[str], None] | None = None
         """Called with `tally.end` when all work has ended, before the lifespan is left; it may be called twice."""
 
@@ -130,7 +134,7 @@ class Worker:
 
     @property
     def held(self) -> dict[int, Lease]:
-        """The leases that the worker holds, by their fences."""
+        """The leases that the worker holds, by their keys: on a plain queue, their fences."""
         return self._desk.held
 
     @property
@@ -154,8 +158,10 @@ class Worker:
             "failed": self.tally.failed,
             "started": self._desk.started,
         }
-        if self._pump is not None and self._pump.exchanges.unconfirmed:
-            about["trouble"] = self._pump.exchanges.unconfirmed
+        if self._tending is not None:
+            about["tends"] = self._tending.tended
+        if self._pump is not None and self._pump.unconfirmed:
+            about["trouble"] = self._pump.unconfirmed
         return about
 
     # ---- its life
@@ -194,7 +200,7 @@ class Worker:
         if not self._span.entered or at_once:
             self._span.give_up()
         self._desk.wake()
-        if self._pump is not None and self._pumping is not None and not self.held and self._pump.exchanges.away:
+        if self._pump is not None and self._pumping is not None and not self.held and self._pump.is_away:
             # no lease is held and the server does not answer: there is nothing to wait for
             self._pumping.cancel()
 
@@ -213,18 +219,26 @@ class Worker:
 
     async def _serve(self, generation: int) -> None:
         queue, desk, voice, stopping = self.queue, self._desk, self._voice, self._stopping
-        crew, suspects, cleaner = self._crew(generation), Suspects(), Cleaner(queue)
-        source = Source(desk, self._pace, is_burst=self.burst)
+        if not await self._knows_parts():
+            return
+        desk.divide()
+        crew, suspects = self._crew(generation), Suspects()
+        talks = list(enumerate(queue.division.talks))
+        sources = [Source(desk, self._pace, is_burst=self.burst, part=part) for part, _ in talks]
+        cleaners = {part: Cleaner(queue, talk=talk) for part, talk in talks}
         interrupts = Interrupts(desk, crew, suspects)
         client = self.machine.client(queue)
         self._heartbeat = heartbeat = Heartbeat(
             client, desk.held, interrupts.lose_soon, self._about, desk.spans, self.machine
         )
-        self._pump = pump = Pump(desk, crew, source, suspects, stopping, heartbeat, cleaner)
+        both = list(zip(sources, cleaners.values(), strict=True))
+        self._pump = pump = Pump(desk, crew, both, suspects, stopping, heartbeat)
         parts = Parts(voice, desk.wake)
+        if len(talks) > 1:
+            self._tending = Tending(desk, pump, cleaners, self.concurrency)
         try:
             heartbeat.start()
-            parts.keep("cleaner", cleaner.run)
+            parts.keep("cleaner", cleaners[0].run if self._tending is None else self._tending.run)
             parts.keep("held", partial(interrupts.watch_held, heartbeat, self._break))
             if self._runtime.ms:
                 parts.keep("runtime", interrupts.watch_runtime)
@@ -235,6 +249,26 @@ class Worker:
             await self._await_pump(pump, parts, generation)
         finally:
             await Closing(desk, pump, parts, interrupts, heartbeat, stopping, self.machine).close()
+
+    async def _knows_parts(self) -> bool:
+        """Wait until it is known of which parts the queue consists; false if the worker was stopped before that."""
+        queue, stopping, failures = self.queue, self._stopping, 0
+        while not queue.division.is_known and not stopping.level:
+            try:
+                await queue.run(queue.division.look())
+                failures = 0
+            except TimeoutqError as error:
+                if flows.is_final(error):
+                    raise
+                failures += 1
+            if not queue.division.is_known:
+                if self.burst and not failures:
+                    self.tally.end = "drained"
+                    return False
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(retry.pause(failures) if failures else LOOK_EVERY):
+                        await self._desk.woken.wait()
+        return queue.division.is_known
 
     def _crew(self, generation: int) -> Crew:
         span = self._span
@@ -282,8 +316,9 @@ def _with_state(handler: Callable[[Lease, Any], Any], state: Any, lease: Lease) 
 
 
 def _not_async(queue: object) -> str:
-    if isinstance(queue, Queue):
-        return f"a worker takes an AsyncQueue: write Worker(AsyncQueue({queue.name!r}, …), …)"
+    if isinstance(queue, Driver):
+        kind = f"Async{type(queue).__name__}"
+        return f"a worker takes an {kind}: write Worker({kind}({queue.name!r}, …), …)"
     if isinstance(queue, str):
         return f"a worker takes a queue, not its name: write Worker(AsyncQueue({queue!r:.80}, …), …)"
     return f"a worker takes an AsyncQueue, not {type(queue).__name__}: write Worker(AsyncQueue(…), …)"

@@ -136,7 +136,7 @@ DEFECTS: Mapping[str, Defect] = {
             Change(
                 "worker.exchanges",
                 "                self._miss(claim, sent_at)\n            raise",
-                "                self._source.over(claim)\n            raise",
+                "                self.source.over(claim)\n            raise",
             ),
         ),
     ),

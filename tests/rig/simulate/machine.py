@@ -16,7 +16,7 @@ from queue import Empty
 from typing import Any
 
 from tests.rig.simulate.clock import Owner, VirtualLoop, owner_of
-from timeoutq.client import AsyncQueue
+from timeoutq.client import AsyncDriver, AsyncQueue
 from timeoutq.machine import Machine
 
 MOMENT = 0.002
@@ -202,7 +202,7 @@ class SimulatedMachine(Machine):
     def pipe(self) -> Any:
         return _Pipe(self)
 
-    def client(self, queue: AsyncQueue) -> Any:
+    def client(self, queue: AsyncDriver) -> Any:
         own = self._open_queue()
         own.worker = queue.worker
         return _Client(self, own)
