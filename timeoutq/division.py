@@ -6,7 +6,8 @@ a division of its own (`shards/working.py`). The core asks these questions, and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from timeoutq import flows, sending
@@ -18,6 +19,9 @@ from timeoutq.sending import Flow, Talk
 
 class Division:
     """A queue that is one part."""
+
+    key_of: Callable[[Lease], int] = attrgetter("fence")
+    """Gives the key of a lease of this queue: `Lease.key` without its question, which would be asked for each task."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk

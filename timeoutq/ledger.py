@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import mmap
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from timeoutq import lifespan, telling, tracebacks
 from timeoutq.calls import BATCH
+from timeoutq.division import Division
 from timeoutq.endings import Told
 from timeoutq.model import Lease, raw, text
 
@@ -42,8 +43,10 @@ def slots_for(concurrency: int, prefetch: int | None) -> int:
 class SharedLedger:
     """What one worker process holds. A lease that finds no free slot is not in the ledger; this is logged once."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, key_of: Callable[[Lease], int] = Division.key_of) -> None:
+        """Make room for as many leases; `key_of` gives their keys, as the division of the queue does."""
         self._slots = slots
+        self._key_of = key_of
         self._memory = mmap.mmap(-1, _SLOTS_AT + slots * _SLOT.size)
         self._used = 0
         self._free: list[int] = []
@@ -56,7 +59,7 @@ class SharedLedger:
             slot = self._slot()
             if slot is None:
                 return
-            self._of[lease.key] = slot
+            self._of[self._key_of(lease)] = slot
             task = raw(lease.task)
             token = lease.token.encode()[:TOKEN_BYTES]
             # the state byte is written last: if the process dies during the write, the parent finds the slot free
@@ -88,14 +91,14 @@ class SharedLedger:
         self._mark(lease, HELD)
 
     def _mark(self, lease: Lease, state: int) -> None:
-        slot = self._of.get(lease.key)
+        slot = self._of.get(self._key_of(lease))
         if slot is not None:
             self._memory[_SLOTS_AT + slot * _SLOT.size] = state
 
     def end(self, leases: Iterable[Lease]) -> None:
         """Strike out leases that are ended or lost."""
         for lease in leases:
-            slot = self._of.pop(lease.key, None)
+            slot = self._of.pop(self._key_of(lease), None)
             if slot is not None:
                 self._memory[_SLOTS_AT + slot * _SLOT.size] = FREE
                 self._free.append(slot)

@@ -214,7 +214,7 @@ class _Supervisor:
 
     def _new_ledger(self) -> SharedLedger:
         try:
-            return SharedLedger(self._job.slots)
+            return SharedLedger(self._job.slots, self._queue.division.key_of)
         except (OSError, OverflowError, MemoryError) as error:
             if self._children:  # the memory was enough for other processes: a later attempt may succeed
                 raise OSError(f"no memory: {error}") from error

@@ -210,7 +210,7 @@ async def test_leases_of_two_shards_with_the_same_fence_are_two(queue: ShardedQu
         one, other = (Lease(f"t{i}", f"w:1:2#1@{i}", 0.0, fence=7) for i in range(2))
         desk.took([one, other])
         assert len(desk.held) == 2
-        desk.done(one)
+        desk.done(one.key, one)
         assert desk.unattended == {other.key}
         desk.deal()
         assert [[lease.task for lease in ends.acks] for ends in desk.parts] == [["t0"], [], [], [], []]

@@ -312,7 +312,7 @@ async def test_an_exchange_has_failed_if_a_part_of_it_was_refused_and_that_part_
     monkeypatch.setattr(mine, "run", run)
     monkeypatch.setattr("timeoutq.retry.pause", lambda failures: 0.0)
     desk.took([lease])
-    desk.done(lease)
+    desk.done(lease.key, lease)
     for times in (1, 2):
         await exchanges.make(source.claim(3, 1))
         assert exchanges.failures == (0 if refused == "nothing" else times)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from timeoutq import flows, reads
@@ -59,6 +60,8 @@ def deeper(ready: Mapping[int, int]) -> int | None:
 
 class ShardedDivision(Division):
     """A queue that consists of shards."""
+
+    key_of = attrgetter("key")
 
     def __init__(self, shards: Shards) -> None:
         super().__init__(shards.root)

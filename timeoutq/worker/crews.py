@@ -185,7 +185,7 @@ class TaskCrew:
         work, desk, inbox = self._work, self._desk, self._inbox
         call, around, generation = work.call, work.around, work.generation
         running, ledger, spans, done, bare = desk.running, desk.ledger, desk.spans, desk.done, around.bare
-        me = asyncio.current_task()
+        key_of, me = desk.key_of, asyncio.current_task()
         assert me is not None
         tell, fields = telling.running.set, work.voice.fields()
         began = since = time.monotonic()
@@ -197,7 +197,8 @@ class TaskCrew:
                 began = since = time.monotonic()
                 continue
             lease = inbox.popleft()
-            run = running[lease.key] = Run(lease, me, began)
+            key = key_of(lease)
+            run = running[key] = Run(lease, me, began)
             result: Any = None
             problem: BaseException | None = None
             tell((fields, lease))
@@ -223,7 +224,7 @@ class TaskCrew:
                     result, problem = None, over
             began = ended
             if result is None and problem is None and not run.end:
-                done(lease)
+                done(key, lease)
                 if ledger is not None:
                     ledger.finish(lease)
             else:

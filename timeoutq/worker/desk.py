@@ -81,6 +81,7 @@ class Desk:
         """How long handlers ran."""
         self.runs = 0
         """How many handlers have run to their end, for `max_tasks`."""
+        self.key_of = queue.division.key_of
         self.held: dict[int, Lease] = {}
         """All leases that have not ended, by their keys."""
         self.running: dict[int, Run] = {}
@@ -115,20 +116,18 @@ class Desk:
     def took(self, leases: list[Lease]) -> None:
         """Hold what a claim has brought."""
         self.tally.claimed += len(leases)
-        held = self.held
-        for lease in leases:
-            held[lease.key] = lease
+        self.held.update(zip(map(self.key_of, leases), leases, strict=True))
         if self.ledger is not None:
             self.ledger.hold(leases)
 
     # ---- handlers end
 
-    def done(self, lease: Lease) -> None:
+    def done(self, key: int, lease: Lease) -> None:
         """Ack the lease of a handler that returned None and was not being stopped: the usual case, made quick.
 
-        `finished` does the same for such a handler.
+        `finished` does the same for such a handler. `key` is that of the lease.
         """
-        self.running.pop(lease.key, None)
+        self.running.pop(key, None)
         self.runs += 1
         self.ends.acks.append(lease)
         self.wake()
@@ -254,8 +253,8 @@ class Desk:
 
     def _let_go(self, leases: list[Lease]) -> None:
         pop = self.held.pop
-        for lease in leases:
-            pop(lease.key, None)
+        for key in map(self.key_of, leases):
+            pop(key, None)
         if self.ledger is not None:
             self.ledger.end(leases)
 
