@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Self, TypeVar, cast
 
-from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    InvalidResponse,
+    MovedError,
+    ResponseError,
+    TryAgainError,
+)
 
 from timeoutq.calls import Command
 from timeoutq.connection import Server
@@ -83,13 +90,19 @@ class Map:
         return sorted(nodes, key=lambda node: node == self._ask_last)
 
     def learn(self, reply: Any, asked: Node) -> None:
-        """Take the reply to CLUSTER SLOTS of the node `asked`."""
+        """Take the reply to CLUSTER SLOTS of the node `asked`. Raises the error of a reply that is no map."""
         owners: list[Node | None] = [None] * SLOTS
         nodes: dict[Node, bool] = {}
-        for first, last, *servers in reply:
-            found = [_node(server[0], server[1], asked) for server in servers]
-            nodes.update((node, node == found[0]) for node in found)
-            owners[first : last + 1] = found[:1] * (last + 1 - first)
+        try:
+            for first, last, *servers in reply:
+                found = [_node(server[0], server[1], asked) for server in servers]
+                nodes.update((node, node == found[0]) for node in found)
+                owners[first : last + 1] = [found[0]] * (last + 1 - first)
+        except (TypeError, ValueError, LookupError, AttributeError):
+            raise InvalidResponse(f"the reply to CLUSTER SLOTS is {str(reply)[:80]!r}") from None
+        if not nodes:
+            # a node that is new, or has come back empty, knows of no other node: it does not speak for the cluster
+            raise ClusterDownError("CLUSTERDOWN the node knows of no node that has slots yet")
         self._owners, self.nodes, self.doubted = owners, nodes, False
 
 
@@ -169,10 +182,13 @@ class Route:
         for node in self.map.to_ask():
             told: Any = yield To(node, (("CLUSTER", "SLOTS"),))
             told = told if isinstance(told, BaseException) else told[0]
-            if not isinstance(told, Exception):
+            try:
+                if isinstance(told, Exception):
+                    raise told
                 self.map.learn(told, node)
                 return
-            errors.append(self._with_node(told, node))
+            except LINK_ERRORS as error:
+                errors.append(self._with_node(error, node))
         # an error that will come again, such as a wrong password, tells the caller more than a silent node does
         raise next((error for error in errors if is_hopeless(error) or is_no_cluster(error)), errors[-1])
 
@@ -368,6 +384,8 @@ class ClusterLink:
             return self._nodes.link(step.node).send(step.commands)
         except LINK_ERRORS as error:
             return error
+        except ValueError as error:  # redis-py could not read the reply, such as a MOVED without a node
+            return InvalidResponse(f"a reply cannot be read: {error}")
 
     def _drive(self, steps: Steps[T]) -> T:
         result: Any = None
@@ -498,6 +516,8 @@ class AsyncClusterLink:
             return await self._nodes.link(step.node).send(step.commands)
         except LINK_ERRORS as error:
             return error
+        except ValueError as error:  # redis-py could not read the reply, such as a MOVED without a node
+            return InvalidResponse(f"a reply cannot be read: {error}")
 
     async def _drive(self, steps: Steps[T]) -> T:
         result: Any = None

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import redis
-from redis.exceptions import AskError, ClusterDownError, MovedError, NoPermissionError, TryAgainError
+from redis.exceptions import AskError, ClusterDownError, InvalidResponse, MovedError, NoPermissionError, TryAgainError
 
 from timeoutq.calls import Command
 from timeoutq.cluster import SLOTS, Map, Node, Pause, Route, Steps, To, slot_of
-from timeoutq.troubles import is_hopeless, is_transient
+from timeoutq.errors import NotRedis
+from timeoutq.troubles import explain, is_hopeless, is_transient
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
 SLOT = 7
@@ -105,6 +106,38 @@ def test_a_node_that_is_silent_or_starts_is_passed_over() -> None:
     silent, loading = redis.ConnectionError("refused"), [redis.ResponseError("LOADING the data")]
     nodes = Cluster((A, silent), (B, loading), (C, [ALL_AT_B]), (B, [1]))
     assert nodes.send("x") == [1]
+
+
+def test_a_node_that_knows_of_no_slots_is_passed_over() -> None:
+    nodes = Cluster((A, [[]]), (B, [ALL_AT_B]), (B, [1]))
+    assert nodes.send("x") == [1]
+
+
+def test_when_all_nodes_know_of_no_slots_the_error_says_so() -> None:
+    nodes = Cluster((A, [[]]), (B, [[]]), seeds=(A, B))
+    with pytest.raises(ClusterDownError, match="no node that has slots yet") as told:
+        nodes.send("x")
+    assert is_transient(told.value)
+
+
+GARBLED = [
+    b"OK", 5, None, [[0, SLOTS - 1]], [[0, SLOTS - 1, []]], [[0, SLOTS - 1, [b"\xff", 1]]],
+    [[0, SLOTS - 1, [b"a", b"x"]]], [[b"0", b"1", [b"a", 1]]],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("garbled", GARBLED)
+def test_a_reply_that_is_no_map_is_passed_over(garbled: Any) -> None:
+    nodes = Cluster((A, [garbled]), (B, [ALL_AT_B]), (B, [1]))
+    assert nodes.send("x") == [1]
+
+
+@pytest.mark.parametrize("garbled", GARBLED)
+def test_when_no_node_gives_a_map_what_answers_is_not_redis(garbled: Any) -> None:
+    nodes = Cluster((A, [garbled]), seeds=(A,))
+    with pytest.raises(InvalidResponse) as told:
+        nodes.send("x")
+    assert isinstance(explain(told.value, "redis+cluster://a:1"), NotRedis)
 
 
 def test_when_no_node_answers_the_error_is_that_of_the_last() -> None:
