@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -266,6 +268,18 @@ def test_when_no_node_answers_the_call_ends_in_time(name: str) -> None:
         with pytest.raises(Unavailable, match="no answer from redis"):
             queue.put("a")
         assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("face", [Queue, Blocking])
+def test_twelve_silent_nodes_keep_a_caller_no_longer_than_its_deadline(name: str, face: Any) -> None:
+    with ExitStack() as silent:
+        ports = [silent.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(12)]
+        url = "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        with face(name, url, deadline=2.0) as queue:
+            began = time.monotonic()
+            with pytest.raises(Unavailable):
+                queue.put("a")
+            assert time.monotonic() - began < 3
 
 
 def test_a_user_who_may_not_ask_for_the_map_is_told_so_at_once(cluster: Cluster, name: str) -> None:
