@@ -37,7 +37,7 @@ from timeoutq.cli.app import (
 from timeoutq.cli.completion import queue_names
 from timeoutq.cli.printing import Sink, iso, plain, progress, releases
 from timeoutq.cli.reading import duration, given_ids, ids_of, moment, seconds
-from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.model import State, TaskId
 from timeoutq.text import age, safe
 
@@ -66,6 +66,8 @@ def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -
         open_queue("queues", url, url_file, allow_eviction=True) as opened,
         progress("looking at keys", directory.size(opened), beside_output=True, unit="queues") as tell,
     ):
+        if directory.is_lone_node(opened):
+            say(f"{directory.LONE_NODE}: {directory.CURE}")
         found: list[directory.Listed] = []
         for call, page in enumerate(directory.names(opened), 1):
             for one in directory.look(opened, page):
@@ -355,9 +357,15 @@ def doctor(
     with open_queue(queue or "doctor", url, url_file, allow_eviction=True) as opened:
         mended = [examine.repair(opened)] if repair else []
         is_whole = queue is not None and len(talks_of(opened)) == 1  # of shards, only their server and limits are seen
-        findings = mended + nodes.examine(opened) + examine.examine(opened, named=is_whole)
-        if queue is not None and not _met(opened):
-            findings.append(examine.Finding("queue", "red", unknown_words(opened)))
+        findings = mended + nodes.examine(opened)
+        try:
+            findings += examine.examine(opened, named=is_whole)
+            if queue is not None and not _met(opened):
+                findings.append(examine.Finding("queue", "red", unknown_words(opened)))
+        except Unavailable as error:
+            if not findings:
+                raise
+            findings.append(examine.Finding("queue", "red", str(error)))  # the node of the queue is away
         try:
             findings += limits.check_limits(opened, wanted) if wanted else []
         except TimeoutqError as error:
