@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,6 +44,7 @@ from timeoutq.text import age, safe
 if TYPE_CHECKING:
     from timeoutq.directory import Listed
     from timeoutq.model import Page, Stats
+    from timeoutq.watch.doctor import Finding
     from timeoutq.shards import AnyQueue
     from timeoutq.watch.snapshot import Snapshot
 
@@ -370,6 +371,14 @@ def doctor(
             findings += limits.check_limits(opened, wanted) if wanted else []
         except TimeoutqError as error:
             findings.append(examine.Finding("health", "red", str(error)))
+    _show(findings, as_json)
+    if any(finding.verdict == "red" for finding in findings):
+        raise typer.Exit(NOTHING)
+
+
+def _show(findings: Sequence[Finding], as_json: bool) -> None:
+    from timeoutq.watch.doctor import MARKS
+
     sink = Sink(as_json)
     if as_json or not sys.stdout.isatty():
         sink.rows(("check", "verdict", "found", "cure"), ((f.check, f.verdict, f.found, f.cure) for f in findings))
@@ -379,13 +388,11 @@ def doctor(
 
         console = Console(highlight=False)
         for finding in findings:
-            colour, mark = examine.MARKS[finding.verdict]
+            colour, mark = MARKS[finding.verdict]
             line = Text.assemble((f"{mark} ", colour), (f"{finding.check:<12} ", "bold"), safe(finding.found))
             if finding.cure:
                 line.append(f"\n  → {safe(finding.cure)}", style=colour)
             console.print(line)
-    if any(finding.verdict == "red" for finding in findings):
-        raise typer.Exit(NOTHING)
 
 
 @app.command(rich_help_panel="Looking")
