@@ -44,8 +44,8 @@ from timeoutq.text import age, safe
 if TYPE_CHECKING:
     from timeoutq.directory import Listed
     from timeoutq.model import Page, Stats
-    from timeoutq.watch.doctor import Finding
     from timeoutq.shards import AnyQueue
+    from timeoutq.watch.doctor import Finding
     from timeoutq.watch.snapshot import Snapshot
 
 
