@@ -371,12 +371,12 @@ def doctor(
             findings += limits.check_limits(opened, wanted) if wanted else []
         except TimeoutqError as error:
             findings.append(examine.Finding("health", "red", str(error)))
-    _show(findings, as_json)
+    _show_findings(findings, as_json)
     if any(finding.verdict == "red" for finding in findings):
         raise typer.Exit(NOTHING)
 
 
-def _show(findings: Sequence[Finding], as_json: bool) -> None:
+def _show_findings(findings: Sequence[Finding], as_json: bool) -> None:
     from timeoutq.watch.doctor import MARKS
 
     sink = Sink(as_json)
