@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
+from typing import cast
 
 from timeoutq import reads, sending
 from timeoutq.cluster import Where, slot_of
@@ -67,7 +68,7 @@ def is_lone_node(queue: AnyQueue) -> bool:
         (info,) = queue.run(sending.ask(queue.talk, [("INFO", "cluster")]))
     except AccessDenied:
         return False  # the server does not tell
-    return isinstance(info, dict) and bool(info.get("cluster_enabled"))
+    return bool(cast("dict[str, int]", info).get("cluster_enabled"))
 
 
 def names(queue: AnyQueue) -> Iterator[list[str]]:
