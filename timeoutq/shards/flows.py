@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 
 from timeoutq import arguments, flows, methods, reads
 from timeoutq.arguments import How, TaskList
@@ -84,7 +85,7 @@ def bring(shards: Shards, found: TaskList, group: bytes | None, build: Build, re
         for shard, chosen in places.items()
     }
     results = yield from gathering.gather(shards, calls, replicas)
-    yield from shards.confirm()
+    yield from shards.confirm(added=gathering.any_added(chain.from_iterable(gathering.known(results))))
     return gathering.outcome_of(shards, found.ids, places, results)
 
 
@@ -213,7 +214,7 @@ def restore(shards: Shards, records: Sequence[Record]) -> Flow[Outcome]:
         for shard, chosen in places.items()
     }
     results = yield from gathering.gather(shards, calls)
-    yield from shards.confirm()
+    yield from shards.confirm(added=gathering.any_added(chain.from_iterable(gathering.known(results))))
     return gathering.outcome_of(shards, [record.task for record in records], places, results)
 
 
