@@ -14,7 +14,7 @@ from itertools import chain
 from timeoutq import arguments, flows, methods, reads
 from timeoutq.arguments import How, TaskList
 from timeoutq.calls import Call
-from timeoutq.errors import InvalidInput
+from timeoutq.errors import InvalidInput, Unavailable
 from timeoutq.hosts import operations
 from timeoutq.model import Answer, HostRecord, Outcome, Record, Tasks
 from timeoutq.operations import how_words
@@ -32,8 +32,14 @@ def opening(shards: Shards, settings: Mapping[str, bytes], allow_eviction: bool)
     """Meet the servers: refuse those that evict; look at the record; write the settings that the caller gave."""
     yield from flows.opening(shards.root, {}, allow_eviction)
     if shards.root.server.nodes:
-        for place in (yield from reads.primaries(shards.root)):
-            yield from flows.opening(replace(shards.root, at=place, clock=ServerClock()), {}, allow_eviction)
+        places = yield from reads.primaries(shards.root)
+        met = yield from together(
+            [flows.opening(replace(shards.root, at=place, clock=ServerClock()), {}, allow_eviction) for place in places]
+        )
+        # a node that is away fails the ids of its own shards, and not the client
+        for error in met:
+            if error is not None and not isinstance(error, Unavailable):
+                raise error
     yield from shards.look()
     if settings:
         yield from _configure(shards, settings)
