@@ -18,10 +18,10 @@ from timeoutq.errors import InvalidInput, Unavailable
 from timeoutq.hosts import operations
 from timeoutq.model import Answer, HostRecord, Outcome, Record, Tasks
 from timeoutq.operations import how_words
-from timeoutq.sending import Flow, ServerClock, Talk
+from timeoutq.sending import Flow, ServerClock, Talk, answer
 from timeoutq.shards import gathering
 from timeoutq.shards.root import Shards
-from timeoutq.shards.route import route
+from timeoutq.shards.route import host_of, route
 from timeoutq.shards.together import together
 
 Build = Callable[[Talk, TaskList], list[Call[Outcome]]]
@@ -56,6 +56,7 @@ def put(shards: Shards, tasks: tuple[Tasks, ...], how: How, durable: int) -> Flo
     def build(talk: Talk, part: TaskList) -> list[Call[Outcome]]:
         return talk.operations.put_checked(part, talk.nonce, words)
 
+    check_priorities(found, everything=how.priority is not None, grouped=how.group is not None)
     return bring(shards, found, _group(how), build, arguments.replicas(durable))
 
 
@@ -74,7 +75,23 @@ def later(
     def build(talk: Talk, part: TaskList) -> list[Call[Outcome]]:
         return talk.operations.schedule_checked(due, part, talk.nonce, words)
 
+    check_priorities(found, everything=how.priority is not None, grouped=how.group is not None)
     return bring(shards, found, _group(how), build, arguments.replicas(durable))
+
+
+def check_priorities(found: TaskList, *, everything: bool = False, grouped: bool = False) -> None:
+    """Refuse a priority of a task that belongs to no host: one shard would refuse, and the others would put theirs.
+
+    With `everything`, all tasks have a priority; with `grouped`, all have a group.
+    """
+    if grouped:
+        return
+    for at in range(len(found.ids)) if everything else found.priorities:
+        if at not in found.groups and host_of(found.ids[at]) is None:
+            raise InvalidInput(
+                f"task {arguments.shown(found.ids[at])} belongs to no host, so it does not wait for a turn, and a "
+                "priority would mean nothing: put it with group=, or without a priority"
+            )
 
 
 def _group(how: How) -> bytes | None:
@@ -254,7 +271,29 @@ def _configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
             'politeness needs a queue with by="host"'
         )
     yield from shards.make()
+    for name in ("keep_done", "keep_done?"):
+        if name in settings:
+            yield from _check_keep_done(shards, is_compact=settings[name].startswith(b"compact"))
     yield from gathering.each(shards, lambda talk: flows.configure(talk, settings))
+
+
+def _check_keep_done(shards: Shards, *, is_compact: bool) -> Flow[None]:
+    # each shard refuses for itself; without this look, the shards that have no tasks would switch all the same
+    parts = yield from gathering.each(shards, lambda talk: answer(talk, talk.operations.stats()))
+    for part in parts:
+        was = part.settings.get("keep_done") == "compact"
+        if is_compact and not was and part.known:
+            raise InvalidInput(
+                f'keep_done="compact" can be set only while a queue has no tasks, and queue {shards.name} has '
+                f"{sum(one.known for one in parts)}, done ones counted: set it on a new queue, then bring the tasks "
+                "there (timeoutq export OLD | timeoutq import NEW); or purge this queue first"
+            )
+        if was and not is_compact and part.done:
+            raise InvalidInput(
+                f"queue {shards.name} keeps {sum(one.done for one in parts)} done tasks as fingerprints, which no "
+                'other keep_done can read: keep_done stays "compact" until the queue is purged; for another keep_done '
+                "use a new queue"
+            )
 
 
 def pause(shards: Shards) -> Flow[None]:
