@@ -152,8 +152,11 @@ class Link:
                 if parser is not None:
                     parser.relax()
                 replies.append(reply)
-        except BaseException:
-            self._drop(connection)
+        except BaseException as error:
+            try:
+                _not_taken_away(connection, error)
+            finally:
+                self._drop(connection)
             raise
         if demoted:
             # a primary that becomes a replica keeps its clients: only new connections can find the new primary
@@ -235,8 +238,11 @@ class Link:
                 except ResponseError as error:
                     replies.append(error)
             return _heard(replies)
-        except BaseException:
-            connection.disconnect()
+        except BaseException as error:
+            try:
+                _not_taken_away(connection, error)
+            finally:
+                connection.disconnect()
             raise
         finally:
             pool.release(connection)
@@ -262,6 +268,12 @@ class Link:
                 client.connection_pool.disconnect()
                 for sentinel in _sentinels_of(client):
                     sentinel.close()
+
+
+def _not_taken_away(connection: Any, error: BaseException) -> None:
+    """Raise an error of the network if another thread has closed the link: redis-py fails for want of a socket then."""
+    if isinstance(error, (TypeError, ValueError, AttributeError)) and connection._sock is None:
+        raise redis.ConnectionError("the connection was closed in another thread") from error
 
 
 def _wait(key: str, seconds: float) -> Command:

@@ -461,3 +461,13 @@ def sent(where: str, face: str) -> list[Any]:
 async def test_a_heavy_command_needs_no_network() -> None:
     async with fake_async_queue() as fake:
         assert (await fake.put({"heavy": b"x" * 900_000})).added == 1
+
+
+def test_a_claim_that_waits_while_another_thread_closes_the_queue_ends_as_it_would(
+    url: str, name: str, raw: redis.Redis
+) -> None:
+    with ThreadPoolExecutor(1) as pool, Queue(name, url) as queue:
+        claimed = pool.submit(queue.claim, 1, wait=1.5)
+        wait_until(lambda: any(client["cmd"] == "blpop" for client in raw.client_list()))
+        queue.close()
+        assert claimed.result() == []
