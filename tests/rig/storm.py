@@ -279,6 +279,17 @@ def _tapped(kind: Any, tap: Tap) -> Any:
             time.sleep(tap.pause())
             return replies
 
+        def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
+            sent = tap.sent(then)
+            if tap.lost():
+                raise redis.ConnectionError("the storm lost the request")
+            replies: list[Any] = super().wait_bell(key, seconds, then)
+            if tap.lost():
+                raise redis.TimeoutError("the storm lost the reply")
+            tap.heard(then, replies[1:], sent)
+            time.sleep(tap.pause())
+            return replies
+
     return Tapped
 
 
@@ -293,6 +304,17 @@ def _tapped_async(kind: Any, tap: Tap) -> Any:
             if tap.lost():
                 raise redis.TimeoutError("the storm lost the reply")
             tap.heard(commands, replies, sent)
+            await asyncio.sleep(tap.pause())
+            return replies
+
+        async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
+            sent = tap.sent(then)
+            if tap.lost():
+                raise redis.ConnectionError("the storm lost the request")
+            replies: list[Any] = await super().wait_bell(key, seconds, then)
+            if tap.lost():
+                raise redis.TimeoutError("the storm lost the reply")
+            tap.heard(then, replies[1:], sent)
             await asyncio.sleep(tap.pause())
             return replies
 
