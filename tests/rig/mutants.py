@@ -338,7 +338,7 @@ MUTANTS = [
         "worker/closing.py",
         "while part.has_more:",
         "while part.ends:",
-        [_test("test_worker_exchanges", "took_alone_is_given_back")],
+        [_test("test_claim_behind_bell", "when_the_worker_ends")],
     ),
     Mutant(
         "what a claim took is never asked for again after an outage",
