@@ -15,7 +15,7 @@ import redis
 from tests.rig.handlers import history
 from tests.rig.processes import Processes, processes, run
 from tests.rig.waiting import wait_until
-from timeoutq import LeaseLost, Queue
+from timeoutq import Lease, LeaseLost, Queue
 
 __all__ = ["run"]
 
@@ -109,8 +109,13 @@ def test_a_stale_worker_is_told_who_has_its_task_now(queue: Queue, run: Processe
     stale = run.worker(queue.name, "work", "--timeout", "0.5", WORK="0.3")
     wait_until(lambda: history(run.history))
     stale.send_signal(signal.SIGSTOP)
-    wait_until(lambda: queue.requeue_expired())
-    (lease,) = queue.claim(timeout=20)
+
+    def taken_over() -> list[Lease]:
+        queue.requeue_expired()
+        return queue.claim(timeout=20)
+
+    # the claim that the frozen worker has left behind the bell may take the task once more
+    (lease,) = wait_until(taken_over)
     stale.send_signal(signal.SIGCONT)
     wait_until(lambda: "lease on 'page'" in run.log(stale))
     log = run.log(stale)
