@@ -66,8 +66,9 @@ class Course:
                 self._settings, queue=queue.name, shards=len(talks_of(queue)), outside=str(logs) if has_patterns else ""
             )
             work = Processes(
-                queue, place.address, options.workers, logs, settings, options.retry, interrupts=self._interrupts
-            )
+                queue, place.address, options.workers, logs, settings, options.retry, place.lease,
+                interrupts=self._interrupts,
+            )  # fmt: skip
             stack.callback(work.stop)
             if place.cluster is not None:
                 self._outage = Outage(place.cluster, queue, self._interrupts)

@@ -15,6 +15,10 @@ from demo.settings import DEADLINE
 from timeoutq.embedded_cluster import EmbeddedCluster
 from timeoutq.shards import AnyQueue, open_queue
 
+LONG_LEASE = 8.0
+"""Seconds: on a cluster, a lease must outlive the time in which a replica takes over, for a worker that cannot extend
+the lease meanwhile goes on with its page."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -37,6 +41,11 @@ class Place:
         cluster = self.cluster
         return 1 if cluster is not None and cluster.replicas >= cluster.primaries else None
 
+    @property
+    def lease(self) -> float:
+        """The length of a lease, seconds."""
+        return LEASE if self.cluster is None else LONG_LEASE
+
     @contextmanager
     def open(self) -> Generator[AnyQueue]:
         """Open the queue, and purge it at the end unless it is kept.
@@ -45,7 +54,7 @@ class Place:
         """
         name = self.name or f"demo-{secrets.token_hex(4)}"
         deadline = {} if self.cluster is None else {"deadline": DEADLINE}
-        with open_queue(name, self.address, shards=self.shards, timeout=LEASE, **deadline) as queue:
+        with open_queue(name, self.address, shards=self.shards, timeout=self.lease, **deadline) as queue:
             if not self.keep and queue.exists():
                 raise DemoError(
                     f"there is a queue {queue.name} already, and the demo would purge it: give --keep, or another name"

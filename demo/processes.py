@@ -84,6 +84,8 @@ class Processes:
     logs: Path
     settings: Settings = field(default_factory=Settings)
     retry: str = RETRY_AT_ONCE
+    lease: float = LEASE
+    """The length of a lease, seconds."""
     concurrency: int = 8
     running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict[int, "subprocess.Popen[bytes]"])
     helpers: list[subprocess.Popen[bytes]] = field(default_factory=list["subprocess.Popen[bytes]"])
@@ -128,7 +130,7 @@ class Processes:
         with self.interrupts.whole():
             process = self.spawn(
                 "timeoutq", "worker", self.queue.name, "demo.crawl:fetch", "--lifespan", "demo.crawl:crawler",
-                "--no-supervise", "--timeout", f"{LEASE}s", "--concurrency", str(self.concurrency),
+                "--no-supervise", "--timeout", f"{self.lease}s", "--concurrency", str(self.concurrency),
                 "--retry", self.retry, *self._shards(), name=f"worker-{number}",
             )  # fmt: skip
             self.running[process.pid] = process
