@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from demo.processes import LEASE, DemoError
 from demo.settings import DEADLINE
@@ -53,8 +54,10 @@ class Place:
         Raises `DemoError` when there is such a queue already and it is not to be kept: it is not ours to purge.
         """
         name = self.name or f"demo-{secrets.token_hex(4)}"
-        deadline = {} if self.cluster is None else {"deadline": DEADLINE}
-        with open_queue(name, self.address, shards=self.shards, timeout=self.lease, **deadline) as queue:
+        settings: dict[str, Any] = {"timeout": self.lease}
+        if self.cluster is not None:
+            settings["deadline"] = DEADLINE
+        with open_queue(name, self.address, shards=self.shards, **settings) as queue:
             if not self.keep and queue.exists():
                 raise DemoError(
                     f"there is a queue {queue.name} already, and the demo would purge it: give --keep, or another name"
