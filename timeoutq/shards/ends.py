@@ -30,10 +30,11 @@ def extend(shards: Shards, lease: Lease | Iterable[Lease], timeout: float | None
 def extension(shards: Shards, leases: Sequence[Lease]) -> Flow[Outcome]:
     """Extend leases by the usual timeout; leases of a silent shard are `UNANSWERED`. Raises if all are silent.
 
-    No replica is waited for, and a silent shard is asked for a third of the timeout: the other leases would run out.
+    No replica is waited for, and a silent shard is asked for a third of the timeout, or for a second if this is longer:
+    meanwhile, the other leases run.
     """
     timeout_ms = shards.root.terms.timeout_ms
-    return _extend_many(shards, leases, timeout_ms, strict=False, within=timeout_ms / 3000)
+    return _extend_many(shards, leases, timeout_ms, strict=False, within=max(timeout_ms / 3000, 1.0))
 
 
 def _extend_many(
