@@ -128,13 +128,14 @@ def test_a_plain_client_is_refused_on_a_cluster(cluster: Cluster, queue: Any) ->
         plain.put("b")
 
 
-@pytest.mark.parametrize(("what", "timeout", "deadline"), [("the root", 4.0, 1.0), ("two shards", 2.0, 5.0)])
+@pytest.mark.parametrize(("what", "timeout", "deadline"), [("the root", 4.0, 1.0), ("two shards", 3.0, 5.0)])
 def test_a_node_that_is_gone_costs_no_lease_on_the_others(
     what: str, timeout: float, deadline: float, name: str
 ) -> None:
+    # on a busy machine, nodes that may be silent for a second only would take living ones for failed
     settings = {"cluster-require-full-coverage": False}
     with (
-        Cluster(3, 0, node_timeout_ms=QUICK, binary=valkey(), config=settings) as cluster,
+        Cluster(3, 0, node_timeout_ms=60_000, binary=valkey(), config=settings) as cluster,
         ShardedQueue(name, cluster.url, shards=SHARDS, timeout=timeout, deadline=deadline) as queue,
     ):
         root = cluster.primary_of(slot_of(name))
