@@ -27,8 +27,9 @@ from redis.exceptions import (
 
 from timeoutq.calls import Command
 from timeoutq.connection import Server
+from timeoutq.deadlines import ATTEMPT
 from timeoutq.link import AsyncLink, Link
-from timeoutq.troubles import LINK_ERRORS, is_hopeless, is_no_cluster, is_transient
+from timeoutq.troubles import LINK_ERRORS, NoPort, is_hopeless, is_no_cluster, is_transient
 
 T = TypeVar("T")
 Node = tuple[str, int]
@@ -51,15 +52,17 @@ def slot_of(tag: str) -> int:
 class Map:
     """Which node has which slot, as far as this process knows."""
 
-    def __init__(self, seeds: Sequence[Node]) -> None:
+    def __init__(self, seeds: Sequence[Node], patience: float) -> None:
+        """Prepare; once nodes have been asked in vain for `patience` seconds, no further node is asked."""
         self._seeds = tuple(seeds)
+        self.patience = patience
         self.nodes: dict[Node, bool] = {}
         """The nodes that the cluster counts as alive, and for each whether it is a primary with slots."""
         self._owners: list[Node | None] = [None] * SLOTS
         self._asked = -ASK_EVERY
         self.doubted = True
         """Whether the map is to be asked for again before it is used."""
-        self._ask_last: Node | None = None
+        self._silent: dict[Node, float] = {}  # when each node last gave no map, or no answer
 
     def owner(self, slot: int) -> Node | None:
         """Give the node that has the slot; None if no node is known to have it."""
@@ -67,7 +70,12 @@ class Map:
 
     def doubt(self, node: Node) -> None:
         """Note that this node does not answer, or is not what the map says."""
-        self.doubted, self._ask_last = True, node
+        self.doubted = True
+        self.ask_late(node)
+
+    def ask_late(self, node: Node) -> None:
+        """Note that other nodes are to be asked for the map before this one."""
+        self._silent[node] = time.monotonic()
 
     def follow(self, slot: int, node: Node) -> None:
         """Note that the slot is at this node now, as another node has just said."""
@@ -84,10 +92,9 @@ class Map:
     def to_ask(self) -> list[Node]:
         """Give all known nodes in the order in which they are to be asked for the map."""
         nodes = list(dict.fromkeys((*self.nodes, *self._seeds)))
-        if not self.nodes:
-            return nodes  # the first question goes to the nodes of the URL, in the order of the URL
-        random.shuffle(nodes)
-        return sorted(nodes, key=lambda node: node == self._ask_last)
+        if self.nodes:
+            random.shuffle(nodes)  # the first question goes to the nodes of the URL, in the order of the URL
+        return sorted(nodes, key=lambda node: self._silent.get(node, 0.0))
 
     def learn(self, reply: Any, asked: Node) -> None:
         """Take the reply to CLUSTER SLOTS of the node `asked`. Raises the error of a reply that is no map."""
@@ -96,6 +103,11 @@ class Map:
         try:
             for first, last, *servers in reply:
                 found = [_node(server[0], server[1], asked) for server in servers]
+                if any(not port for _, port in found):
+                    raise NoPort(
+                        f"node {asked[0]}:{asked[1]} names other nodes of the cluster without a port for clients, as "
+                        "nodes do that take TLS alone: set tls-cluster yes on all nodes, or give each one a port"
+                    )
                 nodes.update((node, node == found[0]) for node in found)
                 owners[first : last + 1] = [found[0]] * (last + 1 - first)
         except (TypeError, ValueError, LookupError, AttributeError):
@@ -104,12 +116,13 @@ class Map:
             # a node that is new, or has come back empty, knows of no other node: it does not speak for the cluster
             raise ClusterDownError("CLUSTERDOWN the node knows of no node that has slots yet")
         self._owners, self.nodes, self.doubted = owners, nodes, False
+        self._silent.pop(asked, None)
 
 
 def _node(host: Any, port: Any, asked: Node) -> Node:
     # a node that does not know its own name sends no name: then its name is the one by which it was reached
     name = host.decode() if isinstance(host, bytes) else str(host or "")
-    return name or asked[0], int(port) or asked[1]
+    return name or asked[0], int(port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +192,10 @@ class Route:
 
     def _learn(self) -> Steps[None]:
         errors: list[Exception] = []
+        until = time.monotonic() + self.map.patience
         for node in self.map.to_ask():
+            if errors and time.monotonic() >= until:
+                break  # the caller's deadline counts; the next question goes to the nodes that are left
             told: Any = yield To(node, (("CLUSTER", "SLOTS"),))
             told = told if isinstance(told, BaseException) else told[0]
             try:
@@ -188,6 +204,7 @@ class Route:
                 self.map.learn(told, node)
                 return
             except LINK_ERRORS as error:
+                self.map.ask_late(node)
                 errors.append(self._with_node(error, node))
         # an error that will come again, such as a wrong password, tells the caller more than a silent node does
         raise next((error for error in errors if is_hopeless(error) or is_no_cluster(error)), errors[-1])
@@ -307,7 +324,7 @@ class Nodes:
 
     def __init__(self, server: Server, bell_wait: float) -> None:
         self.server = server
-        self.map = Map(server.nodes)
+        self.map = Map(server.nodes, server.deadline * ATTEMPT)
         self._bell_wait = bell_wait
         self._links: dict[Node, Link] = {}
         self._lock = Lock()
@@ -438,7 +455,7 @@ class AsyncNodes:
 
     def __init__(self, server: Server, bell_wait: float) -> None:
         self.server = server
-        self.map = Map(server.nodes)
+        self.map = Map(server.nodes, server.deadline * ATTEMPT)
         self._bell_wait = bell_wait
         self._links: dict[Node, AsyncLink] = {}
 

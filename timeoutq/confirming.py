@@ -97,8 +97,8 @@ def not_replicated(call: Call[Any], queue: str, url: str, why: str, few: str) ->
         said = f"{url} has leased tasks of queue {queue}, but {why}; they are given back, and nothing is to be run"
     elif call.name in ("put", "schedule", "restore"):
         said = (
-            f"the tasks are in the queue at {url}, but {why}; a failover now may lose them: put them again, and they "
-            "are not added twice"
+            f"the tasks sent so far are in the queue at {url}, but {why}; a failover now may lose them: put them "
+            "again, and they are not added twice"
         )
     else:
         said = (

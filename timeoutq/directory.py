@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
+from typing import cast
 
 from timeoutq import reads, sending
 from timeoutq.cluster import Where, slot_of
-from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.errors import AccessDenied, InvalidInput, TimeoutqError
 from timeoutq.model import Stats
 from timeoutq.operations import Operations
 from timeoutq.sending import Flow, Talk
@@ -30,6 +31,12 @@ QUEUES_A_FLUSH = 16
 
 _ALIKE = 0.65
 """How much two names are alike, 0 to 1, when one may have been meant: `wbe` and `web` are, two letters of three."""
+
+LONE_NODE = "this is one node of a cluster: a client with this URL sees only the queues of this node"
+"""What is said of a node of a cluster whose URL is that of a single server."""
+
+CURE = "write redis+cluster:// (or rediss+cluster:// with TLS) in the place of what stands before the host"
+"""What is then to be done."""
 
 _PATTERN = "timeoutq:{*}:meta"
 _META = re.compile(rb"timeoutq:\{([A-Za-z0-9._-]{1,64})\}:meta")
@@ -51,6 +58,17 @@ def size(queue: AnyQueue) -> int:
     """Count all keys of the server's database, or of all primaries of the cluster, as the length of a walk."""
     places = queue.run(reads.primaries(queue.talk))
     return sum(int(queue.run(sending.ask(queue.talk, [("DBSIZE",)], place))[0]) for place in places)
+
+
+def is_lone_node(queue: AnyQueue) -> bool:
+    """Say whether the server is a node of a cluster, and the URL is that of a single server."""
+    if queue.talk.server.nodes:
+        return False
+    try:
+        (info,) = queue.run(sending.ask(queue.talk, [("INFO", "cluster")]))
+    except AccessDenied:
+        return False  # the server does not tell
+    return bool(cast("dict[str, int]", info).get("cluster_enabled"))
 
 
 def names(queue: AnyQueue) -> Iterator[list[str]]:

@@ -40,6 +40,11 @@ from timeoutq.errors import (
     Unavailable,
 )
 
+
+class NoPort(InvalidResponse):
+    """The map of a cluster names a node without the port for clients."""
+
+
 NETWORK_ERRORS = (redis.ConnectionError, redis.TimeoutError, OSError, asyncio.TimeoutError, InvalidResponse)
 """The connection broke, or no answer came: the command may have run or not."""
 
@@ -108,6 +113,8 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
     said = str(error) or type(error).__name__
     for secret in secrets:
         said = said.replace(secret, "***")
+    if isinstance(error, NoPort):
+        return ServerError(f"{url}: {said[:300]}")
     if isinstance(error, InvalidResponse) or "Protocol Error" in said:
         # a TLS server answers a plain client with an alert; the first byte of an alert is 0x15
         cure = "it seems to speak TLS: write rediss://" if r'"\x15"' in said else "check host and port"

@@ -102,6 +102,20 @@ def test_the_number_of_sets_is_found_by_their_names_if_nothing_else_tells_it(
     assert (known(queue), queue.stats().done) == (2000, 2001)
 
 
+@pytest.mark.parametrize("fewer", [{"level": 3, "split": 1}, {"level": 1, "split": 1}, {"level": 3, "split": 2}])
+def test_numbers_that_tell_of_fewer_sets_than_there_are_are_odd(
+    queue: Queue, client: Any, fewer: dict[str, int]
+) -> None:
+    key = queue.operations.key("seen")
+    before = client.hmget(key, "level", "split")
+    assert before == [b"3", b"3"]
+    client.hset(key, mapping=fewer)
+    assert "odd seen level" in counted(queue)
+    assert mended(queue) == {"odd seen level": 1}
+    assert client.hmget(key, "level", "split") == before
+    assert known(queue) == queue.stats().done == 2000
+
+
 def test_a_salt_that_is_gone_is_told_and_what_was_done_before_is_forgotten(queue: Queue, client: Any) -> None:
     client.hdel(queue.operations.key("seen"), "salt")
     assert known(queue) == 0

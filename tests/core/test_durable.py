@@ -289,6 +289,13 @@ def test_tasks_that_are_not_confirmed_are_in_the_queue(queue: FakeQueue) -> None
     assert (queue.stats().todos, queue.stats().scheduled) == (2, 1)
 
 
+def test_of_a_long_put_that_is_not_confirmed_the_error_speaks_of_the_tasks_that_were_sent(queue: FakeQueue) -> None:
+    before = queue.stats().known
+    said = unconfirmed(queue, lambda: queue.put(*(f"t{i}" for i in range(9_000))))
+    assert said.startswith("the tasks sent so far are in the queue")
+    assert 0 < queue.stats().known - before < 9_000
+
+
 def test_a_keeper_lets_go_of_a_lease_whose_ack_is_done_but_not_confirmed(queue: FakeQueue) -> None:
     leases = queue.claim()
     with queue.keeper() as keeper:

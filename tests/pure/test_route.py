@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,8 @@ from redis.exceptions import AskError, ClusterDownError, InvalidResponse, MovedE
 
 from timeoutq.calls import Command
 from timeoutq.cluster import SLOTS, Map, Node, Pause, Route, Steps, To, slot_of
-from timeoutq.errors import NotRedis
-from timeoutq.troubles import explain, is_hopeless, is_transient
+from timeoutq.errors import NotRedis, ServerError
+from timeoutq.troubles import NoPort, explain, is_hopeless, is_transient
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
 SLOT = 7
@@ -41,7 +42,8 @@ class Cluster:
         self.log: list[tuple[Node, Sequence[Command]]] = []
         self.pauses: list[float] = []
         self.moves = 0
-        self.map = Map(seeds)
+        self.map = Map(seeds, 1.5)
+        self.tick: Callable[[], None] = lambda: None
         self.route = Route(self.map, SLOT, self.count)
 
     def count(self, slot: int) -> None:
@@ -67,6 +69,7 @@ class Cluster:
         self.log.append((step.node, tuple(step.commands)))
         node, reply = self.said.pop(0)
         assert node == step.node
+        self.tick()
         return reply
 
     def send(self, *words: str) -> Any:
@@ -138,6 +141,27 @@ def test_when_no_node_gives_a_map_what_answers_is_not_redis(garbled: Any) -> Non
     with pytest.raises(InvalidResponse) as told:
         nodes.send("x")
     assert isinstance(explain(told.value, "redis+cluster://a:1"), NotRedis)
+
+
+def test_a_map_without_ports_is_refused_at_once_with_the_cure() -> None:
+    nodes = Cluster((A, [slots((0, SLOTS - 1, ("a", 0)))]), seeds=(A,))
+    with pytest.raises(NoPort) as told:
+        nodes.send("x")
+    assert is_hopeless(told.value)
+    said = explain(told.value, "rediss+cluster://a:1")
+    assert isinstance(said, ServerError)
+    assert re.search("node a:1 names .* set tls-cluster yes on all nodes", str(said))
+
+
+def test_a_caller_waits_for_few_silent_nodes_and_the_next_question_goes_to_others(
+    clock: Callable[[float], None],
+) -> None:
+    silent = redis.TimeoutError("Timeout reading")
+    nodes = Cluster((A, silent), (B, silent), (C, [ALL_AT_B]), (B, [1]))
+    nodes.tick = lambda: clock(1.0)
+    with pytest.raises(redis.TimeoutError):
+        nodes.send("x")
+    assert nodes.send("x") == [1]
 
 
 def test_when_no_node_answers_the_error_is_that_of_the_last() -> None:

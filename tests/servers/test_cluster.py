@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from tests.rig.command import Say, say
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.nodes import QUICK, Cluster
@@ -25,6 +28,8 @@ from timeoutq.embedded_cluster import ClusterNode
 from timeoutq.errors import AccessDenied, InvalidInput, NotReplicated, TimeoutqError, Unavailable
 from timeoutq.watch import nodes as examined
 from timeoutq.watch.doctor import Finding
+
+__all__ = ["say"]
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +242,24 @@ def test_a_plain_url_of_a_node_is_answered_with_what_to_write(cluster: Cluster, 
                 queue.put("a")
 
 
+def test_what_looks_at_all_queues_of_a_node_says_that_the_node_is_not_alone(
+    cluster: Cluster, name: str, say: Say
+) -> None:
+    with Queue(name, cluster.url) as found:
+        here = place(cluster, found)
+        found.put("a")
+        listed = say("queues", "--url", cluster.primary_of(slot_of("queues")).url)  # the other nodes refuse to list
+        assert "one node of a cluster" in listed.err
+        assert "write redis+cluster://" in listed.err
+        found_out = say("doctor", name, "--url", here.url)
+        assert found_out.code == 1
+        assert "cluster\tred\tthis is one node of a cluster" in found_out.out
+        for command in (["queues"], ["doctor", name]):
+            whole = say(*command, "--url", cluster.url)
+            assert (whole.code, "one node" in whole.out + whole.err) == (0, False)
+        found.purge()
+
+
 def test_a_single_server_is_no_cluster(name: str) -> None:
     with EmbeddedServer(binary=valkey()) as server:
         with Queue(name, f"redis+cluster://127.0.0.1:{server.port}") as queue:
@@ -268,6 +291,18 @@ def test_when_no_node_answers_the_call_ends_in_time(name: str) -> None:
         assert time.monotonic() - began < 2
 
 
+@pytest.mark.parametrize("face", [Queue, Blocking])
+def test_twelve_silent_nodes_keep_a_caller_no_longer_than_its_deadline(name: str, face: Any) -> None:
+    with ExitStack() as silent:
+        ports = [silent.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(12)]
+        url = "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        with face(name, url, deadline=2.0) as queue:
+            began = time.monotonic()
+            with pytest.raises(Unavailable):
+                queue.put("a")
+            assert time.monotonic() - began < 3
+
+
 def test_a_user_who_may_not_ask_for_the_map_is_told_so_at_once(cluster: Cluster, name: str) -> None:
     for node in cluster.nodes:
         cluster.client(node).execute_command("ACL", "SETUSER", "blind", "on", ">pw", "~*", "&*", "+@all", "-cluster")
@@ -286,7 +321,9 @@ def test_a_wrong_password_is_told_at_once(cluster: Cluster, name: str) -> None:
     assert "secret" not in str(told.value)
 
 
-def test_an_address_that_the_cluster_announces_and_nobody_reaches_is_named(cluster: Cluster, name: str) -> None:
+def test_an_address_that_the_cluster_announces_and_nobody_reaches_is_named(
+    cluster: Cluster, name: str, say: Say
+) -> None:
     with Queue(name, cluster.url) as queue:
         here = place(cluster, queue)
     asked = next(node for node in cluster.nodes if node is not here)
@@ -303,6 +340,11 @@ def test_an_address_that_the_cluster_announces_and_nobody_reaches_is_named(clust
                 assert time.monotonic() < until, "the other nodes never heard of the new address"
                 queue.close()
                 time.sleep(0.05)
+            examined = say("doctor", name, "--url", queue.url)
+            assert examined.code == 1
+            assert "nodes\tred\t127.0.0.1:9 cannot be asked from here" in examined.out
+            assert "(cluster-announce-ip, cluster-announce-port)" in examined.out
+            assert re.search(r"queue\tred\t.*node 127\.0\.0\.1:9, slot \d+", examined.out)
     finally:
         cluster.client(here).execute_command("CONFIG", "SET", "cluster-announce-port", 0)
         cluster.wait()
@@ -332,6 +374,12 @@ def test_doctor_names_nodes_that_are_down_and_primaries_that_are_alone(cluster: 
             assert finding(findings, "coverage").verdict == "green"
         finally:
             cluster.revive(killed)
+
+
+def test_doctor_calls_the_replicas_of_a_node_that_does_not_answer_unknown() -> None:
+    silent = examined.NodeFacts(("a", 1), primary=True, silent="refused")
+    (found,) = examined.replicas([silent])
+    assert (found.verdict, found.found) == ("yellow", "nobody tells of the replicas of a:1")
 
 
 def test_doctor_names_a_policy_that_evicts_and_reads_of_old_counts(cluster: Cluster, name: str) -> None:

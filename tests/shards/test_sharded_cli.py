@@ -10,7 +10,8 @@ import pytest
 
 from tests.rig.command import Say, say
 from tests.rig.command import server as server
-from timeoutq import Politeness, Queue, Task
+from timeoutq import Politeness, Queue, Task, transfer
+from timeoutq.model import State
 from timeoutq.shards import ShardedQueue
 
 __all__ = ["say"]
@@ -162,3 +163,16 @@ def test_a_worker_finds_the_shards_and_drains_all_of_them(say: Say, queue: Shard
     assert queue.stats().done == len(PAGES)
     refused = say("worker", queue.name, "tests.rig.handlers:work", "--no-supervise", "--shards", 5)
     assert (refused.code, "has 4 shards by host, not 5" in refused.err) == (2, True)
+
+
+def test_an_export_holds_the_ready_one_of_two_tasks_with_the_same_id(queue: ShardedQueue) -> None:
+    done, ready = (
+        next(f"{c}{i}.example" for i in range(99) if queue.shards.of_host(f"{c}{i}.example") is talk)
+        for c, talk in zip("ab", queue.shards.talks, strict=False)
+    )
+    for group in (done, ready):
+        queue.put(Task("twice", group=group))
+        if group == done:
+            queue.ack(queue.claim())
+    (record,) = [record for page in transfer.export(queue) for record in page]
+    assert (record.task, record.state) == (b"twice", State.TODOS)

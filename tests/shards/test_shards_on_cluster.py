@@ -197,6 +197,9 @@ def test_a_node_that_is_gone_fails_the_ids_of_its_shards_alone(kind: str, name: 
         assert codes == ["unanswered" if lease.shard in away else "ok" for lease in held]
         with pytest.raises(ShardsUnavailable, match="shards"):
             queue.stats()
+        with face(name, cluster.url, deadline=2.0, **more) as newcomer, pytest.raises(ShardsUnavailable) as new:
+            newcomer.put(TASKS)
+        assert set(new.value.shards) == away, "a new client works with the shards that answer"
         living = next(task for task in TASKS[60:] if not is_away(task))
         assert queue.states(living).counts() == {"todos": 1}
         claimed: list[str] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,7 +37,7 @@ from timeoutq.cli.app import (
 from timeoutq.cli.completion import queue_names
 from timeoutq.cli.printing import Sink, iso, plain, progress, releases
 from timeoutq.cli.reading import duration, given_ids, ids_of, moment, seconds
-from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.model import State, TaskId
 from timeoutq.text import age, safe
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from timeoutq.directory import Listed
     from timeoutq.model import Page, Stats
     from timeoutq.shards import AnyQueue
+    from timeoutq.watch.doctor import Finding
     from timeoutq.watch.snapshot import Snapshot
 
 
@@ -66,6 +67,8 @@ def queues(url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -
         open_queue("queues", url, url_file, allow_eviction=True) as opened,
         progress("looking at keys", directory.size(opened), beside_output=True, unit="queues") as tell,
     ):
+        if directory.is_lone_node(opened):
+            say(f"{directory.LONE_NODE}: {directory.CURE}")
         found: list[directory.Listed] = []
         for call, page in enumerate(directory.names(opened), 1):
             for one in directory.look(opened, page):
@@ -355,13 +358,27 @@ def doctor(
     with open_queue(queue or "doctor", url, url_file, allow_eviction=True) as opened:
         mended = [examine.repair(opened)] if repair else []
         is_whole = queue is not None and len(talks_of(opened)) == 1  # of shards, only their server and limits are seen
-        findings = mended + nodes.examine(opened) + examine.examine(opened, named=is_whole)
-        if queue is not None and not _met(opened):
-            findings.append(examine.Finding("queue", "red", unknown_words(opened)))
+        findings = mended + nodes.examine(opened)
+        try:
+            findings += examine.examine(opened, named=is_whole)
+            if queue is not None and not _met(opened):
+                findings.append(examine.Finding("queue", "red", unknown_words(opened)))
+        except Unavailable as error:
+            if not findings:
+                raise
+            findings.append(examine.Finding("queue", "red", str(error)))  # the node of the queue is away
         try:
             findings += limits.check_limits(opened, wanted) if wanted else []
         except TimeoutqError as error:
             findings.append(examine.Finding("health", "red", str(error)))
+    _show_findings(findings, as_json)
+    if any(finding.verdict == "red" for finding in findings):
+        raise typer.Exit(NOTHING)
+
+
+def _show_findings(findings: Sequence[Finding], as_json: bool) -> None:
+    from timeoutq.watch.doctor import MARKS
+
     sink = Sink(as_json)
     if as_json or not sys.stdout.isatty():
         sink.rows(("check", "verdict", "found", "cure"), ((f.check, f.verdict, f.found, f.cure) for f in findings))
@@ -371,13 +388,11 @@ def doctor(
 
         console = Console(highlight=False)
         for finding in findings:
-            colour, mark = examine.MARKS[finding.verdict]
+            colour, mark = MARKS[finding.verdict]
             line = Text.assemble((f"{mark} ", colour), (f"{finding.check:<12} ", "bold"), safe(finding.found))
             if finding.cure:
                 line.append(f"\n  → {safe(finding.cure)}", style=colour)
             console.print(line)
-    if any(finding.verdict == "red" for finding in findings):
-        raise typer.Exit(NOTHING)
 
 
 @app.command(rich_help_panel="Looking")

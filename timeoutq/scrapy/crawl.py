@@ -151,9 +151,11 @@ class Crawl:
     def _give_back(self) -> None:
         # after a second Ctrl-C there is no event loop any more: only this function, by atexit, can give leases back
         worker = self._worker
-        if worker is not None and worker.held:
+        if worker is not None:
             with suppress(TimeoutqError):  # else the leases run out, and other processes take the pages then
-                self._twin.release(list(worker.held.values()))
+                if worker.held:
+                    self._twin.release(list(worker.held.values()))
+                self._twin.run(worker.give_back_unread())
 
     def _work(self) -> None:
         self._tell_stats()  # the last numbers of the worker before

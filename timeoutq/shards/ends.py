@@ -12,7 +12,7 @@ from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import Answer, Lease, Outcome, Payload, Tasks, raw
 from timeoutq.sending import Flow, Talk
 from timeoutq.shards import gathering
-from timeoutq.shards.flows import bring, spread
+from timeoutq.shards.flows import bring, check_priorities, spread
 from timeoutq.shards.root import Shards
 
 Build = Callable[[Talk, Sequence[Lease], Sequence[int]], list[Call[Any]]]
@@ -77,6 +77,7 @@ def ack_put(shards: Shards, lease: Lease, found: TaskList, again_ms: int, payloa
     queue and the lease is not acked: the handler runs again, and nothing is lost.
     """
     home = shards.of_lease(lease)
+    check_priorities(found)
     places = spread(shards, found)
     foreign = sorted(at for shard, chosen in places.items() if shard != home for at in chosen)
     if found.groups:

@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 
 from timeoutq import arguments, flows, methods, reads
 from timeoutq.arguments import How, TaskList
 from timeoutq.calls import Call
-from timeoutq.errors import InvalidInput
+from timeoutq.errors import InvalidInput, Unavailable
 from timeoutq.hosts import operations
 from timeoutq.model import Answer, HostRecord, Outcome, Record, Tasks
 from timeoutq.operations import how_words
-from timeoutq.sending import Flow, ServerClock, Talk
+from timeoutq.sending import Flow, ServerClock, Talk, answer
 from timeoutq.shards import gathering
 from timeoutq.shards.root import Shards
-from timeoutq.shards.route import route
+from timeoutq.shards.route import host_of, route
 from timeoutq.shards.together import together
 
 Build = Callable[[Talk, TaskList], list[Call[Outcome]]]
@@ -31,8 +32,14 @@ def opening(shards: Shards, settings: Mapping[str, bytes], allow_eviction: bool)
     """Meet the servers: refuse those that evict; look at the record; write the settings that the caller gave."""
     yield from flows.opening(shards.root, {}, allow_eviction)
     if shards.root.server.nodes:
-        for place in (yield from reads.primaries(shards.root)):
-            yield from flows.opening(replace(shards.root, at=place, clock=ServerClock()), {}, allow_eviction)
+        places = yield from reads.primaries(shards.root)
+        met = yield from together(
+            [flows.opening(replace(shards.root, at=place, clock=ServerClock()), {}, allow_eviction) for place in places]
+        )
+        # a node that is away fails the ids of its own shards, and not the client
+        for error in met:
+            if error is not None and not isinstance(error, Unavailable):
+                raise error
     yield from shards.look()
     if settings:
         yield from _configure(shards, settings)
@@ -49,6 +56,7 @@ def put(shards: Shards, tasks: tuple[Tasks, ...], how: How, durable: int) -> Flo
     def build(talk: Talk, part: TaskList) -> list[Call[Outcome]]:
         return talk.operations.put_checked(part, talk.nonce, words)
 
+    check_priorities(found, everything=how.priority is not None, grouped=how.group is not None)
     return bring(shards, found, _group(how), build, arguments.replicas(durable))
 
 
@@ -67,7 +75,23 @@ def later(
     def build(talk: Talk, part: TaskList) -> list[Call[Outcome]]:
         return talk.operations.schedule_checked(due, part, talk.nonce, words)
 
+    check_priorities(found, everything=how.priority is not None, grouped=how.group is not None)
     return bring(shards, found, _group(how), build, arguments.replicas(durable))
+
+
+def check_priorities(found: TaskList, *, everything: bool = False, grouped: bool = False) -> None:
+    """Refuse a priority of a task that belongs to no host: one shard would refuse, and the others would put theirs.
+
+    With `everything`, all tasks have a priority; with `grouped`, all have a group.
+    """
+    if grouped:
+        return
+    for at in range(len(found.ids)) if everything else found.priorities:
+        if at not in found.groups and host_of(found.ids[at]) is None:
+            raise InvalidInput(
+                f"task {arguments.shown(found.ids[at])} belongs to no host, so it does not wait for a turn, and a "
+                "priority would mean nothing: put it with group=, or without a priority"
+            )
 
 
 def _group(how: How) -> bytes | None:
@@ -84,7 +108,7 @@ def bring(shards: Shards, found: TaskList, group: bytes | None, build: Build, re
         for shard, chosen in places.items()
     }
     results = yield from gathering.gather(shards, calls, replicas)
-    yield from shards.confirm()
+    yield from shards.confirm(added=gathering.any_added(chain.from_iterable(gathering.known(results))))
     return gathering.outcome_of(shards, found.ids, places, results)
 
 
@@ -214,7 +238,7 @@ def restore(shards: Shards, records: Sequence[Record]) -> Flow[Outcome]:
         for shard, chosen in places.items()
     }
     results = yield from gathering.gather(shards, calls)
-    yield from shards.confirm()
+    yield from shards.confirm(added=gathering.any_added(chain.from_iterable(gathering.known(results))))
     return gathering.outcome_of(shards, [record.task for record in records], places, results)
 
 
@@ -248,7 +272,29 @@ def _configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
             'polite to this host: politeness needs a queue with by="host"'
         )
     yield from shards.make()
+    for name in ("keep_done", "keep_done?"):
+        if name in settings:
+            yield from _check_keep_done(shards, is_compact=settings[name].startswith(b"compact"))
     yield from gathering.each(shards, lambda talk: flows.configure(talk, settings))
+
+
+def _check_keep_done(shards: Shards, *, is_compact: bool) -> Flow[None]:
+    # each shard refuses for itself; without this look, the shards that have no tasks would switch all the same
+    parts = yield from gathering.each(shards, lambda talk: answer(talk, talk.operations.stats()))
+    for part in parts:
+        was = part.settings.get("keep_done") == "compact"
+        if is_compact and not was and part.known:
+            raise InvalidInput(
+                f'keep_done="compact" can be set only while a queue has no tasks, and queue {shards.name} has '
+                f"{sum(one.known for one in parts)}, done ones counted: set it on a new queue, then bring the tasks "
+                "there (timeoutq export OLD | timeoutq import NEW); or purge this queue first"
+            )
+        if was and not is_compact and part.done:
+            raise InvalidInput(
+                f"queue {shards.name} keeps {sum(one.done for one in parts)} done tasks as fingerprints, which no "
+                'other keep_done can read: keep_done stays "compact" until the queue is purged; for another keep_done '
+                "use a new queue"
+            )
 
 
 def pause(shards: Shards) -> Flow[None]:

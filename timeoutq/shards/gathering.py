@@ -36,6 +36,11 @@ def whole(shards: Shards, results: Mapping[int, T | TimeoutqError], outcome: Out
     errors = {shard: result for shard, result in results.items() if isinstance(result, TimeoutqError)}
     if errors:
         raise failure(shards, errors, len(results), outcome)
+    return known(results)
+
+
+def known(results: Mapping[int, T | TimeoutqError]) -> list[T]:
+    """Give the results of the shards that answered."""
     return [result for result in results.values() if not isinstance(result, TimeoutqError)]
 
 
@@ -108,6 +113,11 @@ def places_of(shards: Iterable[int]) -> dict[int, list[int]]:
     for place, shard in enumerate(shards):
         found.setdefault(shard, []).append(place)
     return found
+
+
+def any_added(answers: Iterable[object]) -> bool:
+    """Say whether one of these answers tells of a task that its shard did not have."""
+    return any(isinstance(answer, Outcome) and b"A" in answer.codes for answer in answers)
 
 
 def outcome_of(

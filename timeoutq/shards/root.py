@@ -27,7 +27,7 @@ SCHEMA = b"s1"
 ROUTE = "v1"
 FIELDS = ("schema", "shards", "groups")
 FRESH = 1.0
-"""Seconds after which a client that puts tasks looks at the record again: somebody may have purged the queue."""
+"""Seconds after which a client that puts tasks which are there already looks at the record again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def read(name: str, schema: Any, shards: Any, grouped: Any) -> Record | None:
             "it, purge it, and import it into a sharded queue"
         )
     found = re.fullmatch(r"(\d{1,4}) (host|id) (\w+)", shards.decode("latin-1") if isinstance(shards, bytes) else "")
-    if found is None:
+    if found is None or not 1 < int(found[1]) <= MOST:
         raise InvalidInput(
             f"a foreign hand has changed the field shards of key timeoutq:{{{name}}}:meta: {shards!r:.80}"
         )
@@ -190,9 +190,13 @@ class Shards:
         *_, found = yield from ask(self._plain, [*commands, ("HMGET", key("meta"), *FIELDS)])
         self._take(read(self.name, *found))
 
-    def confirm(self) -> Flow[None]:
-        """After a put, make the record again if somebody has purged it meanwhile; look once a second at most."""
-        if time.monotonic() - self._seen_at > FRESH:
+    def confirm(self, *, added: bool) -> Flow[None]:
+        """After a put, make the record again if somebody has purged the queue meanwhile.
+
+        After a put that `added` tasks, the record is looked at in any case: these tasks may be the first of their
+        shards since a purge, and without the record nobody finds them. After other puts, once a second is enough.
+        """
+        if added or time.monotonic() - self._seen_at > FRESH:
             grouped = self.record.grouped
             if (yield from self.look()) is None or self.record.grouped < grouped:
                 yield from self.make(grouped=grouped)

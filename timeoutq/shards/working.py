@@ -100,7 +100,7 @@ class ShardedDivision(Division):
             yield from self._shards.make(grouped=True)
         results = yield from settle(talk, calls)
         if puts:
-            yield from self._shards.confirm()
+            yield from self._shards.confirm(added=gathering.any_added(results))
         return results
 
     def sharing(self, alive: int) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from timeoutq import flows, repairs
+from timeoutq import directory, flows, repairs
 from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
 from timeoutq.rights import HARMLESS, MAKING, cure
 from timeoutq.scripts import SIZES
@@ -253,6 +253,13 @@ def role(facts: Facts) -> Finding:
         return Finding("role", "red", "a read-only replica", f"connect to the primary, {facts.info.get('master_host')}")
     replicas = int(facts.info.get("connected_slaves", 0))
     return Finding("role", "green", f"primary with {counted(replicas, 'replica')}")
+
+
+def lone_node(facts: Facts) -> Finding | None:
+    """A server of a cluster is spoken to as a cluster."""
+    if not int(facts.info.get("cluster_enabled", 0)) or "+cluster:" in facts.url:
+        return None
+    return Finding("cluster", "red", f"{directory.LONE_NODE}, and loses sight of these in a failover", directory.CURE)
 
 
 BEHIND = 10
@@ -543,6 +550,6 @@ def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
 
 
 CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
-    version, role, replicas, eviction, memory, durability, clock, access, acl, scripts, keys, tasks, values,
+    version, role, lone_node, replicas, eviction, memory, durability, clock, access, acl, scripts, keys, tasks, values,
     compact, politeness, paused, leases, scheduled,
 )  # fmt: skip

@@ -53,8 +53,9 @@ class NodeFacts:
 
 def examine(queue: AnyQueue) -> list[Finding]:
     """Gather the facts and judge them; no finding for a server that is in no cluster. Raises `Unavailable`."""
-    found = [_gather(queue, node, primary) for node, primary in sorted(queue.run(reads.nodes(queue.talk)).items())]
-    return judge(found) if found else []
+    # without an opening, which would need the very node of the queue
+    nodes = queue._drive(reads.nodes(queue.talk))
+    return judge([_gather(queue, node, primary) for node, primary in sorted(nodes.items())]) if nodes else []
 
 
 def judge(facts: Sequence[NodeFacts]) -> list[Finding]:
@@ -71,7 +72,7 @@ _ASKED = (
 
 def _gather(queue: AnyQueue, node: Node, primary: bool) -> NodeFacts:
     began = time.time()
-    replies = queue.run(_ask(queue, node))
+    replies = queue._drive(_ask(queue, node))
     ended = time.time()
     if isinstance(replies, str):
         return NodeFacts(node, primary, silent=replies)
@@ -188,7 +189,13 @@ def replicas(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
             "replicas", "yellow", f"{', '.join(behind)} silent for more than 2 s, which a failover would lose",
             "look at its load and network; with durable=1 nothing that was confirmed is lost",
         )  # fmt: skip
-    if not alone and not behind:
+    unknown = [fact.name for fact in facts if fact.primary and not fact.info]
+    if unknown:
+        yield Finding(
+            "replicas", "yellow", f"nobody tells of the replicas of {', '.join(unknown)}",
+            "start it if it is down; else allow INFO",
+        )  # fmt: skip
+    if not alone and not behind and not unknown:
         yield Finding("replicas", "green", f"each primary has a replica; the furthest is {furthest:,} bytes behind")
 
 
@@ -200,7 +207,8 @@ def open_slots(facts: Sequence[NodeFacts]) -> Iterator[Finding]:
         what = "slot" if len(open) == 1 else "slots"
         yield Finding(
             "slots", "yellow", f"{what} {some} being moved: queues in it wait until the whole slot has moved",
-            "if nobody is moving them, end it: redis-cli --cluster fix",
+            "let no node go down until the replicas of the target are in step: a move waits for no replica, not even "
+            "of a durable queue; if nobody is moving them, end it: redis-cli --cluster fix",
         )  # fmt: skip
 
 

@@ -76,6 +76,13 @@ class Source:
         again = self.talk.operations.claim(claim.id, 0, self._timeout_ms, self._runtime_ms)
         return flows.give_back(self.talk, again, int(age * 1000))
 
+    def give_back_unread(self) -> Flow[None]:
+        """Release what the claims under way have taken, in a process that will not read their replies any more."""
+        longest = sending.BELL_WAIT + self.talk.deadline
+        for token in list(self._coming):
+            again = self.talk.operations.claim(token, 0, self._timeout_ms, self._runtime_ms)
+            yield from flows.give_back(self.talk, again, int(longest * 1000))
+
     def came(self, claimed: Claimed, n: int, sent_at: float, strokes: int) -> list[Lease]:
         """Learn from the answer to a claim of `n` tasks, sent when the bell had rung `strokes` times; give the leases.
 

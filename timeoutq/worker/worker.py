@@ -25,6 +25,7 @@ from timeoutq.loopwatch import LoopWatch
 from timeoutq.machine import THIS, Machine
 from timeoutq.model import Lease
 from timeoutq.retry import Retries, RetryPolicy
+from timeoutq.sending import Flow
 from timeoutq.worker.closing import Closing
 from timeoutq.worker.crews import Crew, TaskCrew, Work
 from timeoutq.worker.desk import Desk, Ledger, Rules, Tally
@@ -136,6 +137,14 @@ class Worker:
     def held(self) -> dict[int, Lease]:
         """The leases that the worker holds, by their keys: on a plain queue, their fences."""
         return self._desk.held
+
+    def give_back_unread(self) -> Flow[None]:
+        """Give a flow that releases what claims have taken whose replies the worker has not read.
+
+        It is for a process whose event loop has ended before the worker has: a blocking queue of the same name runs it.
+        """
+        for source in self._pump.sources if self._pump is not None else ():
+            yield from source.give_back_unread()
 
     @property
     def running(self) -> list[Lease]:

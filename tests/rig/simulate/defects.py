@@ -79,11 +79,8 @@ DEFECTS: Mapping[str, Defect] = {
     "D4": Defect(
         "an ack that takes longer than 0.3 of the deadline is sent again whole, and stalls its worker for ever",
         (
-            Change(
-                "link",
-                "if (size := sum(map(len, packed))) <= SLICE:\n                    await",
-                "if (size := sum(map(len, packed))) <= 1 << 40:\n                    await",
-            ),
+            Change("link", "if sum(map(len, packed)) > SLICE:", "if sum(map(len, packed)) > 1 << 40:"),
+            Change("link", "if begun is None and size <= SLICE:", "if begun is None and size <= 1 << 40:"),
         ),
     ),
     "D5": Defect(
@@ -135,7 +132,7 @@ DEFECTS: Mapping[str, Defect] = {
         (
             Change(
                 "worker.exchanges",
-                "                self._miss(claim, sent_at)\n            raise",
+                "                self.miss(claim, sent_at, sent_at)\n            raise",
                 "                self.source.over(claim)\n            raise",
             ),
         ),

@@ -28,6 +28,15 @@ if compact then
     return high
   end
 
+  -- find_level: level and split are wrong: find them by the names of the sets
+  local function find_level()
+    odd_ones[#odd_ones + 1] = 'seen level'
+    local sets = count_sets()
+    level, half = 0, 1
+    while 2 * half <= sets do level, half = level + 1, 2 * half end
+    split = sets - half
+  end
+
   -- read_seen: read `seen` once in a script
   local function read_seen()
     if level then return end
@@ -36,11 +45,12 @@ if compact then
     if not row[4] then odd_ones[1] = 'seen salt' end
     half = level >= 0 and level <= 31 and math.floor(2 ^ level) or 0
     if split >= 0 and split < half then return end
-    odd_ones[#odd_ones + 1] = 'seen level'
-    local sets = count_sets()
-    level, half = 0, 1
-    while 2 * half <= sets do level, half = level + 1, 2 * half end
-    split = sets - half
+    find_level()
+  end
+
+  -- find_more: level and split may be possible numbers, and yet too small: then there is a set behind the last one
+  local function find_more()
+    if call('EXISTS', set_of(half + split), set_of(2 * half)) > 0 then find_level() end
   end
 
   -- set_for: the set to which a fingerprint with these first ten digits belongs
@@ -183,6 +193,7 @@ if compact then
   -- happened since the walk began
   function look_through(at, n)
     read_seen()
+    find_more()
     local counters, happened = call('HMGET', stats, 'put', 'acked', 'pulled', 'forgotten'), 0
     for i = 1, 4 do happened = happened + number(counters[i], 0) end
     local now_is = string.format('%.0f %.0f', happened, count)
