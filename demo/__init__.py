@@ -20,7 +20,7 @@ Copy from it what you need. A handler of your own needs the first group; the sec
     seeds      first pages and sitemaps
 
     command, options       the words of the command line
-    course, place, processes, attended   a crawl from its first page to the verdict
+    course, place, processes, outage, attended   a crawl from its first page to the verdict
     summary, report        what it did, and how that is told
     site, hosts, traverse, verdict   what the demo crawls without a URL, and how it is judged
 """

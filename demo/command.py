@@ -23,6 +23,7 @@ from demo.report import say_result, say_where
 from demo.settings import Settings
 from demo.warc import ArchiveError
 from timeoutq.embedded import EmbeddedServer
+from timeoutq.embedded_cluster import EmbeddedCluster
 from timeoutq.errors import TimeoutqError
 
 KEPT_NAME = "crawl"
@@ -52,6 +53,8 @@ def main(
     queue: options.QueueName = None,
     keep: options.Keep = False,
     redis: options.Redis = None,
+    shards: options.Shards = None,
+    cluster: options.Cluster = None,
     state: options.KeptIn = None,
     warc: options.Warc = None,
     warc_bytes: options.WarcBytes = Settings.warc_bytes,
@@ -66,8 +69,8 @@ def main(
         site=site, url=url, sitemap=tuple(sitemap or ()), hosts=hosts, depth=depth, same_site=same_site,
         include=tuple(include or ()), exclude=tuple(exclude or ()), delay=delay, per_host=per_host,
         max_bytes=max_bytes, allow_private=allow_private, recrawl=recrawl, first=first, shortest=shortest,
-        longest=longest, workers=workers, kills=kills, kill=kill, queue=queue, keep=keep, redis=redis, state=state,
-        warc=warc, warc_bytes=warc_bytes, results=results, as_json=as_json,
+        longest=longest, workers=workers, kills=kills, kill=kill, queue=queue, keep=keep, redis=redis, shards=shards,
+        cluster=cluster, state=state, warc=warc, warc_bytes=warc_bytes, results=results, as_json=as_json,
     )  # fmt: skip
     run(given, options.settings_of(given))
 
@@ -79,11 +82,10 @@ def run(given: Options, settings: Settings) -> None:
     interrupts.install()
     try:
         with ExitStack() as stack:
-            address = given.redis or stack.enter_context(EmbeddedServer(given.state)).url
-            name = given.queue or (KEPT_NAME if given.state is not None else None)
-            verdict = Course(given, settings, console, interrupts).run(Place(address, name, given.kept))
+            place = place_of(given, stack)
+            verdict = Course(given, settings, console, interrupts).run(place)
             say_result(verdict, console, given.as_json)
-            where = partial(say_where, verdict["queue"], address, private=given.redis is None)
+            where = partial(say_where, verdict["queue"], place.address, private=given.redis is None)
             if given.state is not None:
                 typer.echo(f"queue {verdict['queue']} is kept in {given.state}: the same command goes on", err=True)
             elif given.keep and given.redis is None:
@@ -96,6 +98,16 @@ def run(given: Options, settings: Settings) -> None:
         typer.echo(f"demo: {error}", err=True)
         raise typer.Exit(3) from None
     raise typer.Exit(0 if verdict["ok"] else 1)
+
+
+def place_of(given: Options, stack: ExitStack) -> Place:
+    """Start the private server or cluster, if no server is named, and say where the queue is."""
+    name = given.queue or (KEPT_NAME if given.state is not None else None)
+    if given.nodes is not None:
+        cluster = stack.enter_context(EmbeddedCluster(*given.nodes, given.state))
+        return Place(cluster.url, name, given.kept, given.shards, cluster)
+    address = given.redis or stack.enter_context(EmbeddedServer(given.state)).url
+    return Place(address, name, given.kept, given.shards)
 
 
 def start() -> None:

@@ -24,6 +24,7 @@ from demo import outside, polite, warc
 from demo.hosts import Host, expected, generate
 from demo.links import canonical, origin
 from demo.options import Options
+from demo.outage import Outage
 from demo.place import Place
 from demo.processes import DemoError, Interrupts, Processes, free_port, wait_for_site
 from demo.report import words_of_progress, words_of_rules
@@ -32,7 +33,8 @@ from demo.settings import Settings
 from demo.summary import summarise
 from demo.traverse import traverse
 from demo.verdict import Terms, judge_tasks, judge_visits, read_log
-from timeoutq import Queue, State
+from timeoutq import State
+from timeoutq.shards import AnyQueue, talks_of
 from timeoutq.text import safe
 from timeoutq.watch.draw import render
 from timeoutq.watch.snapshot import Snapshot, snapshot
@@ -49,6 +51,7 @@ class Course:
         self._settings = settings
         self._console = console
         self._interrupts = interrupts
+        self._outage: Outage | None = None
 
     def run(self, place: Place) -> dict[str, Any]:
         """Run the whole; give the verdict. Raises `DemoError`, `ArchiveError` and the errors of the queue."""
@@ -59,12 +62,17 @@ class Course:
             logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timeoutq-demo-")))
             queue = stack.enter_context(place.open())
             has_patterns = bool(self._settings.include or self._settings.exclude)
-            settings = replace(self._settings, queue=queue.name, outside=str(logs) if has_patterns else "")
-            work = Processes(
-                queue, place.address, options.workers, logs, settings, options.retry, interrupts=self._interrupts
+            settings = replace(
+                self._settings, queue=queue.name, shards=len(talks_of(queue)), outside=str(logs) if has_patterns else ""
             )
+            work = Processes(
+                queue, place.address, options.workers, logs, settings, options.retry, place.lease,
+                interrupts=self._interrupts,
+            )  # fmt: skip
             stack.callback(work.stop)
-            self._say(words_of_rules(settings, options.per_host))
+            if place.cluster is not None:
+                self._outage = Outage(place.cluster, queue, self._interrupts)
+            self._say(words_of_rules(settings, options.per_host, place.durable))
             if options.guest:
                 polite.set_up(queue, settings.delay, options.per_host)
             if options.hosts is not None:
@@ -84,6 +92,10 @@ class Course:
         found = {**verdict, **summary.figures()}
         if summary.again is not None:
             found["pages"] += summary.again.pages  # a page that is visited again is scheduled, never done
+        if work.settings.shards > 1:
+            found["shards"] = work.settings.shards
+        if self._outage is not None:
+            found["cluster"] = self._outage.figures()
         if work.settings.outside:
             found["outside_patterns"] = outside.count(work.settings.outside)
         if self._settings.warc:
@@ -127,7 +139,8 @@ class Course:
     def _crawl(self, work: Processes, first: str | None, every: int, seeds: Seeds | None = None) -> float:
         """Put the first pages, start the processes, and watch until it is over; give the seconds it took.
 
-        If workers are to be killed, one is killed after each `every` pages.
+        If workers are to be killed, one is killed after each `every` pages; on a cluster, one primary is killed after
+        the first `every` pages.
         """
         (seeds or Seeds(work.settings, self._say)).plant(work.queue, first, self._options.sitemap)
         if not work.queue.stats().known:
@@ -136,8 +149,12 @@ class Course:
             work.start_worker()
         for _ in range(2):
             work.start_cleaner()
-        kill = killer(work, self._options.most_kills, self._options.kill, every)
-        return watch(work, kill, self._console, self._options.as_json)
+        outage = self._outage if self._options.kills_primary else None
+        kill = killer(work, self._options.most_kills, self._options.kill, every, outage)
+        seconds = watch(work, kill, self._console, self._options.as_json)
+        if outage is not None:
+            outage.end()
+        return seconds
 
     def _crawl_hosts(self, work: Processes, count: int) -> dict[str, Any]:
         """Crawl the generated hosts from the first of them, and judge by their log."""
@@ -239,17 +256,21 @@ def _screen(work: Processes, console: Console, quiet: bool) -> Generator[Callabl
         yield show
 
 
-def killer(work: Processes, kills: int, until_the_end: bool, every: int) -> Callable[[int], bool]:
+def killer(
+    work: Processes, kills: int, until_the_end: bool, every: int, outage: Outage | None
+) -> Callable[[int], bool]:
     """Give a function that kills a worker when it is time; call it often, with the number of pages that are done.
 
     It kills `kills` workers that hold leases, one after each `every` pages; with `until_the_end` it kills any worker,
-    every one to two seconds. It returns whether the caller should call again soon, because the next kill depends on the
-    number of pages.
+    every one to two seconds. The `outage` begins after the first `every` pages. It returns whether the caller should
+    call again soon, because the next kill depends on the number of pages.
     """
     at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # any time will do
 
     def kill(done: int) -> bool:
         nonlocal at
+        if outage is not None and done >= every:
+            outage.look()
         if until_the_end and time.monotonic() >= at:
             at = time.monotonic() + random.uniform(1, 2)  # noqa: S311  # any time will do
             return work.kill_any()
@@ -260,17 +281,17 @@ def killer(work: Processes, kills: int, until_the_end: bool, every: int) -> Call
     return kill
 
 
-def members(queue: Queue, state: State) -> set[str]:
+def members(queue: AnyQueue, state: State) -> set[str]:
     """Give the ids of all tasks in a state."""
     return {entry.task for entry in queue.each(state)}
 
 
-def of_site(queue: Queue, state: State, start: str) -> set[str]:
+def of_site(queue: AnyQueue, state: State, start: str) -> set[str]:
     """Read the tasks of one site in a state: a queue that is kept may hold other sites, too."""
     return {url for url in members(queue, state) if origin(url) == origin(start)}
 
 
-def not_begun(queue: Queue, first: str | None) -> dict[str, str] | None:
+def not_begun(queue: AnyQueue, first: str | None) -> dict[str, str] | None:
     """Give a page to begin with that failed, as `url` and `error`, if the crawl could not begin there.
 
     Without a first page, a crawl could not begin if all pages of its sitemaps failed.
@@ -285,7 +306,7 @@ def not_begun(queue: Queue, first: str | None) -> dict[str, str] | None:
     return None if failed is None else {"url": failed.task, "error": failed.error or "unknown"}
 
 
-def outcome(queue: Queue, done: int, failed: int, seconds: float, killed: int) -> dict[str, Any]:
+def outcome(queue: AnyQueue, done: int, failed: int, seconds: float, killed: int) -> dict[str, Any]:
     """Give the figures that are reported of every crawl."""
     stats, held_back = queue.stats(), polite.held_back(queue)
     counters = stats.counters
@@ -308,7 +329,7 @@ def outcome(queue: Queue, done: int, failed: int, seconds: float, killed: int) -
     }
 
 
-def judge(queue: Queue, start: str, seconds: float, killed: int) -> dict[str, Any]:
+def judge(queue: AnyQueue, start: str, seconds: float, killed: int) -> dict[str, Any]:
     """Compare what the queue holds with a plain traversal of the same links."""
     done, failed = of_site(queue, State.DONE, start), of_site(queue, State.FAILED, start)
     reachable, dead = traverse(start)

@@ -28,12 +28,13 @@ from demo.pauses import BUSY, growing
 from demo.results import Result, Results
 from demo.robots import Memory, Rules
 from demo.scope import Scope
-from demo.settings import Settings, SettingsError
+from demo.settings import DEADLINE, Settings, SettingsError
 from demo.trail import Seen, Trail, header_text, tasks
 from demo.warc import Archive, ArchiveError
-from timeoutq import Ack, AsyncQueue, GiveUp, Lease, Recrawl, Release, Retry
+from timeoutq import Ack, AsyncQueue, AsyncShardedQueue, GiveUp, Lease, Recrawl, Release, Retry
 from timeoutq.errors import InvalidInput
 from timeoutq.retry import retry_after
+from timeoutq.shards import AnyAsyncQueue
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Crawler:
         self._asked_to_wait: OrderedDict[str, int] = OrderedDict()
         self._results = Results(settings.results) if settings.results else None
         self._outside = Outside(settings.outside) if settings.outside else None
-        self._queue = AsyncQueue(settings.queue) if settings.queue else None
+        self._queue = _queue(settings)
         self.trouble: ArchiveError | None = None
         """Why nothing can be crawled any more."""
 
@@ -189,6 +190,14 @@ class Crawler:
             raise Retry(reason=reason)  # this page may be broken; nobody said that the host is
         await polite.leave_alone(self._queue, polite.host_of(url), seconds, reason)
         raise Retry(seconds, reason)
+
+
+def _queue(settings: Settings) -> AnyAsyncQueue | None:
+    if not settings.queue:
+        return None
+    if settings.shards == 1:
+        return AsyncQueue(settings.queue, deadline=DEADLINE)
+    return AsyncShardedQueue(settings.queue, shards=settings.shards, deadline=DEADLINE)
 
 
 def _archive(settings: Settings) -> Archive | None:

@@ -12,7 +12,8 @@ from demo.hosts import MOST
 from demo.links import canonical
 from demo.processes import RETRY_AT_ONCE
 from demo.settings import SITES, Settings, SettingsError
-from timeoutq.cli.reading import seconds
+from timeoutq.cli.reading import nodes, seconds
+from timeoutq.errors import InvalidInput
 
 OWN = Settings(site="origin", allow_private=True)
 """The demo's own site is on loopback, and nobody is disturbed by haste."""
@@ -109,6 +110,18 @@ Keep = Annotated[
     ),
 ]
 Redis = Annotated[str | None, typer.Option(help="Use this server instead of a private one.", rich_help_panel=WHERE)]
+Shards = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="Divide the queue into this many shards.", rich_help_panel=WHERE)
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N+M",
+        help="Start a private cluster instead of a private server: 3+3 is 3 primaries and 3 replicas. If workers are "
+        "killed, one primary is killed, too.",
+        rich_help_panel=WHERE,
+    ),
+]
 KeptIn = Annotated[
     Path | None,
     typer.Option(
@@ -151,6 +164,8 @@ class Options:
     queue: str | None = None
     keep: bool = False
     redis: str | None = None
+    shards: int | None = None
+    cluster: str | None = None
     state: Path | None = None
     warc: Path | None = None
     warc_bytes: int = Settings.warc_bytes
@@ -182,9 +197,19 @@ class Options:
         """How many workers are killed on the way."""
         return self.kills if self.kills is not None else 0 if self.guest else 2
 
+    @property
+    def nodes(self) -> tuple[int, int] | None:
+        """How many primaries and replicas the private cluster has; None without one. Raises `InvalidInput`."""
+        return None if self.cluster is None else nodes(self.cluster)
+
+    @property
+    def kills_primary(self) -> bool:
+        """Whether a primary of the private cluster is killed on the way."""
+        return self.cluster is not None and (self.kill or self.most_kills > 0)
+
     def check(self) -> None:
         """Raise `typer.BadParameter` for words that cannot be, or do not go together."""
-        for problem in (self._of_places(), self._of_scope(), self._of_recrawl()):
+        for problem in (self._of_places(), self._of_cluster(), self._of_scope(), self._of_recrawl()):
             if problem:
                 raise typer.BadParameter(problem)
 
@@ -199,6 +224,20 @@ class Options:
             return f"--results {self.results}: there is no folder {self.results.absolute().parent}"
         if self.redis is not None and self.state is not None:
             return "--state is for the private server, and --redis names another: give one of them"
+        return ""
+
+    def _of_cluster(self) -> str:
+        try:
+            primaries, replicas = self.nodes or (0, 0)
+        except InvalidInput as error:
+            return str(error)
+        if self.cluster is not None and self.redis is not None:
+            return "--cluster starts a private cluster, and --redis names another server: give one of them"
+        if self.kills_primary and not 3 <= primaries <= replicas:
+            return (
+                f"--cluster {self.cluster} has no replica that takes over from a primary that is killed, which needs 3 "
+                "primaries, and a replica for each: give --cluster 3+3, or --kills 0 and no --kill"
+            )
         return ""
 
     def _of_scope(self) -> str:

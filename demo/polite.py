@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from timeoutq import AsyncQueue, Politeness, Queue, Release
+from timeoutq import Politeness, Release
+from timeoutq.shards import AnyAsyncQueue, AnyQueue
 from timeoutq.standing import Standing, standing
 
 
@@ -17,23 +18,23 @@ def host_of(url: str) -> str:
     return urlsplit(url).netloc
 
 
-def set_up(queue: Queue, delay: float, per_host: int) -> None:
+def set_up(queue: AnyQueue, delay: float, per_host: int) -> None:
     """Tell the queue how far apart visits of a host are, in seconds, and how many there may be at once."""
     queue.configure(politeness=Politeness(delay=delay, per_host=per_host))
 
 
-def set_budget(queue: Queue, host: str, budget: int) -> None:
+def set_budget(queue: AnyQueue, host: str, budget: int) -> None:
     """Limit how often a host is visited."""
     queue.hosts.set(host, budget=budget)
 
 
-async def slow_down(queue: AsyncQueue | None, host: str, delay: float) -> None:
+async def slow_down(queue: AnyAsyncQueue | None, host: str, delay: float) -> None:
     """Keep visits of one host further apart, because its robots.txt asks for it."""
     if queue is not None:
         await queue.hosts.set(host, delay=delay)
 
 
-async def leave_alone(queue: AsyncQueue | None, host: str, seconds: float, reason: str) -> None:
+async def leave_alone(queue: AnyAsyncQueue | None, host: str, seconds: float, reason: str) -> None:
     """Block a host for a while, beside what becomes of the task that found out."""
     if queue is not None and seconds > 0:
         await queue.hosts.block(host, for_=seconds, reason=reason)
@@ -44,7 +45,7 @@ def give_back(seconds: float) -> Release:
     return Release(block_host=seconds)
 
 
-def over(queue: Queue) -> bool:
+def over(queue: AnyQueue) -> bool:
     """Say whether nothing is left that will be visited; what waits for a host whose budget is spent will not be."""
     return queue.drained()
 
@@ -63,7 +64,7 @@ class HeldBack:
         return ", ".join(words)
 
 
-def held_back(queue: Queue) -> HeldBack:
+def held_back(queue: AnyQueue) -> HeldBack:
     """Count the hosts that are blocked, and those whose budget is spent while pages wait for them."""
     stats = queue.stats()
     if stats.politeness is None:

@@ -21,7 +21,8 @@ from types import FrameType
 import httpx
 
 from demo.settings import Settings
-from timeoutq import Queue, State
+from timeoutq import State
+from timeoutq.shards import AnyQueue
 
 HERE = Path(__file__).resolve().parent.parent
 LEASE = 2.0
@@ -77,12 +78,14 @@ class Interrupts:
 class Processes:
     """The processes of one crawl, and what happened to them."""
 
-    queue: Queue
+    queue: AnyQueue
     url: str
     workers: int
     logs: Path
     settings: Settings = field(default_factory=Settings)
     retry: str = RETRY_AT_ONCE
+    lease: float = LEASE
+    """The length of a lease, seconds."""
     concurrency: int = 8
     running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict[int, "subprocess.Popen[bytes]"])
     helpers: list[subprocess.Popen[bytes]] = field(default_factory=list["subprocess.Popen[bytes]"])
@@ -127,10 +130,15 @@ class Processes:
         with self.interrupts.whole():
             process = self.spawn(
                 "timeoutq", "worker", self.queue.name, "demo.crawl:fetch", "--lifespan", "demo.crawl:crawler",
-                "--no-supervise", "--timeout", f"{LEASE}s", "--concurrency", str(self.concurrency),
-                "--retry", self.retry, name=f"worker-{number}",
+                "--no-supervise", "--timeout", f"{self.lease}s", "--concurrency", str(self.concurrency),
+                "--retry", self.retry, *self._shards(), name=f"worker-{number}",
             )  # fmt: skip
             self.running[process.pid] = process
+
+    def _shards(self) -> list[str]:
+        # a worker that starts while a replica takes over cannot ask how many there are
+        many = self.settings.shards
+        return ["--shards", str(many)] if many > 1 else []
 
     def start_cleaner(self) -> None:
         """Start one more cleaner process."""

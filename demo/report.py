@@ -30,7 +30,7 @@ def words_of_progress(stats: Stats, held_back: HeldBack, killed: int) -> str:
     return f"{line}; hosts: {held_back}" if str(held_back) else line
 
 
-def words_of_rules(settings: Settings, per_host: int) -> str:
+def words_of_rules(settings: Settings, per_host: int, durable: int | None = None) -> str:
     """Give the line that says under which rules a crawl runs."""
     again = f"again after {settings.shortest:g} s to {settings.longest:g} s" if settings.recrawl else ""
     return ", ".join(
@@ -41,6 +41,8 @@ def words_of_rules(settings: Settings, per_host: int) -> str:
             f"links to the same {settings.site}" if settings.site != "any" else "links to anywhere",
             *([f"depth up to {settings.depth}"] if settings.depth is not None else []),
             *([again] if again else []),
+            *([f"{settings.shards} shards"] if settings.shards > 1 else []),
+            *(["confirmed by a replica"] if durable else []),
             *([f"archived in {settings.warc}"] if settings.warc else []),
         ]
     )
@@ -70,6 +72,7 @@ def say_to_people(verdict: dict[str, Any], console: Console) -> None:
 
 def _rows(verdict: dict[str, Any]) -> list[tuple[str, str]]:
     manners, again, warc = verdict.get("manners"), verdict.get("recrawl"), verdict.get("warc")
+    cluster: dict[str, Any] = verdict.get("cluster") or {}
     rows = [
         ("pages visited" if again else "pages done", f"{verdict['pages']}"),
         ("given up" if verdict["lost"] is None or manners else "dead links failed", f"{verdict['failed']}"),
@@ -84,6 +87,8 @@ def _rows(verdict: dict[str, Any]) -> list[tuple[str, str]]:
             ("visits that found a change", f"{again['changed']}"),
             ("answered by 304 Not Modified", f"{again['unmodified']}"),
         ]
+    if cluster.get("killed"):
+        rows += [("a primary killed with -9", f"replaced after {cluster['replaced_after']} s")]
     if warc:
         rows += [("in the WARC folder", f"{warc['files']} files, {warc['bytes']:,} bytes")]
     if manners:

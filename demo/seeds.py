@@ -17,8 +17,8 @@ from demo.addresses import CheckedTransport, PrivateAddress
 from demo.scope import Scope
 from demo.settings import Settings
 from demo.trail import Trail, tasks
-from timeoutq import Queue
 from timeoutq.errors import BadUrl, InvalidInput
+from timeoutq.shards import AnyQueue
 from timeoutq.urls import sitemap
 
 BATCH = 500
@@ -38,7 +38,7 @@ class Seeds:
     refused: int = 0
     """How many URLs and sitemaps could not be used."""
 
-    def plant(self, queue: Queue, first: str | None, sitemaps: Iterable[str] = ()) -> None:
+    def plant(self, queue: AnyQueue, first: str | None, sitemaps: Iterable[str] = ()) -> None:
         """Put the first page, and all pages of the sitemaps; raises `BadSitemap` when one of these cannot be read."""
         if first is not None:
             self._put(queue, [first])
@@ -47,7 +47,7 @@ class Seeds:
             while batch := list(islice(pages, BATCH)):
                 self._put(queue, batch)
 
-    def _put(self, queue: Queue, urls: list[str]) -> None:
+    def _put(self, queue: AnyQueue, urls: list[str]) -> None:
         # never improved: whoever starts a kept crawl again does not want to begin again
         queue.put(tasks(urls, Trail(), ordered=self.settings.ordered, improve=False))
         self.put += len(urls)

@@ -20,6 +20,10 @@ SITES = ("origin", "host", "any")
 """How far links lead: same scheme, host and port; same host, with or without www.; anywhere."""
 
 
+DEADLINE = 30.0
+"""How long a call of the crawl to its queue may take, seconds: while a replica takes over, shards are silent."""
+
+
 class SettingsError(ValueError):
     """The settings cannot be used; the message says which, why, and what can be."""
 
@@ -30,6 +34,8 @@ class Settings:
 
     queue: str = ""
     """The queue that is crawled from: hosts are slowed down and blocked there. Without it Crawl-delay has no effect."""
+    shards: int = 1
+    """Of how many shards the queue consists; 1: it is a plain queue."""
     agent: str = "timeoutq-demo/1"
     site: str = "host"
     """One of `SITES`."""

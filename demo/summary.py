@@ -13,8 +13,9 @@ from typing import Any
 
 from demo import polite
 from demo.trail import Seen, Trail
-from timeoutq import Queue, State
+from timeoutq import State
 from timeoutq.model import Record, text
+from timeoutq.shards import AnyQueue
 from timeoutq.transfer import export
 
 MOST_HOSTS = 100
@@ -131,7 +132,7 @@ class Summary:
         return found if self.again is None else {**found, "recrawl": asdict(self.again)}
 
 
-def summarise(queue: Queue, *, recrawl: bool) -> Summary:
+def summarise(queue: AnyQueue, *, recrawl: bool) -> Summary:
     """Read a queue, each page once; memory grows with the number of hosts, not of pages."""
     found = Summary(again=Again() if recrawl else None)
     for records in export(queue):

@@ -257,11 +257,12 @@ class Heartbeat:
         while not self._stop.is_set():
             spoke = False
             try:
+                # first: the sign of life may have another node to wait for, and leases run out meanwhile
+                if pulse.is_to_extend():
+                    spoke = self._extend()
                 if pulse.is_to_beat():
                     self._beat(pulse.said)
                     spoke = True
-                if pulse.is_to_extend():
-                    spoke = self._extend() or spoke
             except Exception as error:
                 pulse.failed(error)
             else:

@@ -330,11 +330,11 @@ class AsyncKeeper(Held):
         while not stop.is_set():
             spoke = False
             try:
+                if pulse.is_to_extend():
+                    spoke = await self._extend()
                 if pulse.is_to_beat():
                     await self._beat(pulse.said)
                     spoke = True
-                if pulse.is_to_extend():
-                    spoke = await self._extend() or spoke
             except Exception as error:
                 pulse.failed(error)
             else:

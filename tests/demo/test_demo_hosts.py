@@ -335,6 +335,27 @@ def test_a_crawl_of_some_hosts_with_kills_is_polite_and_loses_nothing(tmp_path: 
     assert len({line["url"] for line in lines}) == verdict["pages"]
 
 
+@pytest.mark.breaking
+def test_a_crawl_over_shards_is_polite_and_loses_nothing_when_workers_and_a_primary_are_killed() -> None:
+    process = demo(
+        "--hosts", "7", "--workers", "3", "--delay", "0.05", "--kills", "2", "--shards", "6", "--cluster", "3+3",
+        "--json",
+    )  # fmt: skip
+    try:
+        said, complaint = process.communicate(timeout=110)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said + complaint
+    verdict = json.loads(said)
+    assert (verdict["ok"], verdict["findings"], verdict["lost"], verdict["unexpected"]) == (True, [], 0, 0)
+    assert (verdict["killed"], verdict["shards"]) == (2, 6)
+    assert verdict["cluster"]["killed"].startswith("127.0.0.1:")
+    assert verdict["cluster"]["replaced_after"] > 0
+    assert verdict["manners"]["hosts"] == 7
+    assert verdict["manners"]["most_at_once"] == 1
+    assert verdict["manners"]["nearest"] >= 0.04
+
+
 def test_a_foreign_site_is_crawled_as_far_as_it_is_said(tmp_path: Path) -> None:
 
     port = free_port()
@@ -376,6 +397,9 @@ def test_a_foreign_site_is_crawled_as_far_as_it_is_said(tmp_path: Path) -> None:
         (("--results", "/nowhere/r.jsonl"), "there is no folder"),
         (("--delay", "3"), "give one of these too"),
         (("--hosts", "5", "--depth", "3"), "for --url"),
+        (("--cluster", "3-3"), "write 3+3 for 3 primaries and 3 replicas"),
+        (("--cluster", "3+3", "--redis", "redis://h.example"), "--redis names another server"),
+        (("--hosts", "5", "--kill", "--cluster", "3+2"), "has no replica that takes over"),
     ],
 )
 def test_words_that_do_not_fit_are_told(words: tuple[str, ...], complaint: str) -> None:

@@ -14,7 +14,17 @@ import pytest
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, InvalidInput, LeaseLost, Politeness, Queue, SchemaMismatch, ShardsUnavailable, Task
+from timeoutq import (
+    AsyncQueue,
+    InvalidInput,
+    LeaseLost,
+    NotReplicated,
+    Politeness,
+    Queue,
+    SchemaMismatch,
+    ShardsUnavailable,
+    Task,
+)
 from timeoutq.link import Link
 from timeoutq.model import Answer
 from timeoutq.scripts import script
@@ -261,6 +271,20 @@ def test_a_keeper_keeps_leases_of_all_shards_alive(url: str, name: str) -> None:
             assert mine.ack(keeper.held).ok == SHARDS - 1
             assert keeper.held == []
         mine.purge()
+
+
+def test_what_a_heartbeat_extends_waits_for_no_replica(url: str, name: str, raw: Any) -> None:
+    with ShardedQueue(name, url, shards=SHARDS, deadline=1.0) as queue:
+        queue.put(one_of_each())
+        leases = queue.claim(SHARDS)
+        for talk in queue.shards.talks:
+            # configure() refuses this: the server has no replica, as a primary after a failover
+            raw.hset(talk.operations.key("meta"), mapping={"uses": "durable", "durable": 1})
+            talk.durable.until = 0.0
+        with pytest.raises(NotReplicated):
+            queue.extend(leases)
+        assert queue.run(queue.extension(leases)).ok == len(leases) > 0
+        queue.purge()
 
 
 def test_a_keeper_in_an_event_loop_keeps_leases_of_all_shards_alive(url: str, name: str) -> None:

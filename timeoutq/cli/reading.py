@@ -31,6 +31,14 @@ def seconds(text: str) -> float:
     return float(found[1]) * {"ms": 0.001, None: 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
+def nodes(text: str) -> tuple[int, int]:
+    """Read the size of a cluster: 3+3 is 3 primaries and 3 replicas, 3 is 3 primaries without replicas."""
+    found = re.fullmatch(r"([0-9]{1,4})(?:\+([0-9]{1,4}))?", text)
+    if not found:
+        raise InvalidInput(f"--cluster {text!r}: write 3+3 for 3 primaries and 3 replicas, or 3 for 3 primaries alone")
+    return int(found[1]), int(found[2] or 0)
+
+
 def moment(text: str) -> float:
     """Read a time: Unix seconds, or ISO 8601 with a zone, so that the text means the same time on every machine."""
     with suppress(ValueError):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ import typer
 
 from timeoutq import exit_codes
 from timeoutq.cli.app import SERVER, Name, Shards, Url, UrlFile, app, new_words, say, server_address, stop
-from timeoutq.cli.reading import seconds
+from timeoutq.cli.reading import nodes, seconds
 from timeoutq.errors import InvalidInput, MissingExtra, TimeoutqError
 
 if TYPE_CHECKING:
@@ -322,7 +321,7 @@ def server(
     if cluster is None:
         made = EmbeddedServer(directory, port)
     elif port is None:
-        made = EmbeddedCluster(*_primaries_and_replicas(cluster), directory)
+        made = EmbeddedCluster(*nodes(cluster), directory)
     else:
         raise InvalidInput(
             "--port is for a single server: the nodes of a --cluster take free ports, and keep them in --dir"
@@ -349,13 +348,6 @@ def server(
                 stop(SERVER, f"the server ended with status {status}; its log is in {made.directory}")
     finally:
         made.stop()
-
-
-def _primaries_and_replicas(word: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([0-9]{1,4})(?:\+([0-9]{1,4}))?", word)
-    if not found:
-        raise InvalidInput(f"--cluster {word!r}: write 3+3 for 3 primaries and 3 replicas, or 3 for 3 primaries alone")
-    return int(found[1]), int(found[2] or 0)
 
 
 def _tell_cluster(cluster: EmbeddedCluster, kept: str) -> None:

@@ -28,15 +28,22 @@ def extend(shards: Shards, lease: Lease | Iterable[Lease], timeout: float | None
 
 
 def extension(shards: Shards, leases: Sequence[Lease]) -> Flow[Outcome]:
-    """Extend leases by the usual timeout; leases of a silent shard are `UNANSWERED`. Raises if all are silent."""
-    return _extend_many(shards, leases, shards.root.terms.timeout_ms, strict=False)
+    """Extend leases by the usual timeout; leases of a silent shard are `UNANSWERED`. Raises if all are silent.
+
+    No replica is waited for, and a silent shard is asked for a third of the timeout, or for a second if this is longer:
+    meanwhile, the other leases run.
+    """
+    timeout_ms = shards.root.terms.timeout_ms
+    return _extend_many(shards, leases, timeout_ms, strict=False, within=max(timeout_ms / 3000, 1.0))
 
 
-def _extend_many(shards: Shards, leases: Sequence[Lease], timeout_ms: int, *, strict: bool) -> Flow[Outcome]:
+def _extend_many(
+    shards: Shards, leases: Sequence[Lease], timeout_ms: int, *, strict: bool, within: float | None = None
+) -> Flow[Outcome]:
     def build(talk: Talk, part: Sequence[Lease], _: Sequence[int]) -> list[Call[Any]]:
         return talk.operations.extend(part, timeout_ms)
 
-    ids, places, results = yield from _send(shards, leases, build)
+    ids, places, results = yield from _send(shards, leases, build, within)
     found: dict[int, Any] = {
         shard: result if isinstance(result, TimeoutqError) else [one[1] for one in result]
         for shard, result in results.items()
@@ -124,12 +131,14 @@ def _end_many(shards: Shards, leases: Sequence[Lease], build: Build) -> Flow[Out
     return gathering.outcome_of(shards, ids, places, results)
 
 
-def _send(shards: Shards, leases: Sequence[Lease], build: Build) -> Flow[tuple[list[bytes], Any, Any]]:
+def _send(
+    shards: Shards, leases: Sequence[Lease], build: Build, within: float | None = None
+) -> Flow[tuple[list[bytes], Any, Any]]:
     places = gathering.places_of(map(shards.of_lease, leases))
     calls = {
         shard: build(shards.talks[shard], [leases[at] for at in chosen], chosen) for shard, chosen in places.items()
     }
-    results = yield from gathering.gather(shards, calls)
+    results = yield from gathering.gather(shards, calls, within=within)
     return [raw(lease.task) for lease in leases], places, results
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, TypeVar
 
 from timeoutq.calls import BATCH, FLUSH, Call
+from timeoutq.confirming import UNCONFIRMED
 from timeoutq.errors import ShardsUnavailable, TimeoutqError, Unavailable
 from timeoutq.model import Outcome
 from timeoutq.sending import CALLS, Flow, Talk, settle
@@ -61,16 +63,22 @@ def failure(
 
 
 def gather(
-    shards: Shards, calls: Mapping[int, Sequence[Call[Any]]], replicas: int = 0
+    shards: Shards, calls: Mapping[int, Sequence[Call[Any]]], replicas: int = 0, within: float | None = None
 ) -> Flow[dict[int, list[Any] | TimeoutqError]]:
     """Send each shard its calls; give the answers of each shard, or the first error that a shard met.
 
-    A shard that met an error is sent nothing more.
+    A shard that met an error is sent nothing more. With `within`, a deadline in seconds for calls about leases that are
+    held, no replica is waited for.
     """
+    talks: Sequence[Talk] = shards.talks
+    if within is not None:
+        # who holds leases has been given them by the scripts, so there is nothing to prove
+        talks = [replace(talk, deadline=min(talk.deadline, within), proved=True) for talk in talks]
+        replicas = UNCONFIRMED
     found: dict[int, list[Any] | TimeoutqError] = {shard: [] for shard in calls}
     for flush in _flushes(calls):
         sent = [shard for shard in flush if isinstance(found[shard], list)]
-        ended = yield from together([settle(shards.talks[shard], flush[shard], replicas) for shard in sent])
+        ended = yield from together([settle(talks[shard], flush[shard], replicas) for shard in sent])
         for shard, results in zip(sent, ended, strict=True):
             before = found[shard]
             if isinstance(results, TimeoutqError):
