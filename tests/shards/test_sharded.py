@@ -29,7 +29,6 @@ from timeoutq.link import Link
 from timeoutq.model import Answer
 from timeoutq.scripts import script
 from timeoutq.shards import AsyncShardedQueue, ShardedQueue, open_async_queue, open_queue, quiet
-from timeoutq.shards.hosts import AsyncShardedHosts, ShardedHosts
 from timeoutq.shards.names import stem, tags
 from timeoutq.shards.route import key_of, route
 
@@ -677,12 +676,6 @@ def test_the_twins_have_the_same_words_as_each_other_and_those_of_a_plain_queue(
     for name, method in public(ShardedQueue).items():
         assert inspect.getdoc(method) == inspect.getdoc(vars(AsyncShardedQueue)[name]), name
     assert (ShardedQueue.__doc__ or "").partition("\n\n")[2] == (Queue.__doc__ or "").partition("\n\n")[2]
-    for name, method in public(ShardedHosts).items():
-        assert inspect.getdoc(method) == inspect.getdoc(vars(AsyncShardedHosts)[name]), name
-    assert {ShardedQueue("q").hosts.__class__, AsyncShardedQueue("q").hosts.__class__} == {
-        ShardedHosts,
-        AsyncShardedHosts,
-    }
 
 
 def test_the_error_of_some_shards_survives_a_pickle() -> None:

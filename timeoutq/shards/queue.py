@@ -12,6 +12,7 @@ from typing import Any, Literal, overload
 from timeoutq import reads
 from timeoutq.arguments import How
 from timeoutq.client.driving import Driver
+from timeoutq.hosts import Hosts
 from timeoutq.keeper import Keeper, OnLost
 from timeoutq.model import (
     Answer,
@@ -32,8 +33,6 @@ from timeoutq.model import (
     Tasks,
     WorkerInfo,
 )
-from timeoutq.shards import claims, ends, flows, looking, quiet
-from timeoutq.shards.hosts import ShardedHosts
 from timeoutq.shards.shared import ShardedFace
 from timeoutq.why import Reason
 
@@ -82,7 +81,7 @@ class ShardedQueue(ShardedFace, Driver):
         one of them does not lose the tasks.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
-        return self.run(flows.put(self.shards, tasks, How(again, group, priority, improve), durable))
+        return self.run(self.flows.put(tasks, How(again, group, priority, improve), durable))
 
     def schedule(
         self,
@@ -101,7 +100,7 @@ class ShardedQueue(ShardedFace, Driver):
         by the server's clock. `group`, `priority`, `improve` and `durable` are as for `put`. Raises `InvalidInput`,
         `ServerFull`, `Unavailable`, `NotReplicated`.
         """
-        return self.run(flows.later(self.shards, tasks, at, after, How(again, group, priority, improve), durable))
+        return self.run(self.flows.schedule(tasks, at, after, How(again, group, priority, improve), durable))
 
     # ---- leases
 
@@ -114,7 +113,7 @@ class ShardedQueue(ShardedFace, Driver):
         Raises `InvalidInput`, `Unavailable`, and `NotReplicated` on a durable queue whose replicas do not confirm the
         leases in time: then the tasks have been given back.
         """
-        return self._claim(claims.Claim(self.shards, n, timeout, max_runtime, wait))
+        return self._claim(self.flows.claim(n, timeout, max_runtime, wait))
 
     @overload
     def extend(self, lease: Lease, timeout: float | None = None) -> Lease: ...
@@ -126,7 +125,7 @@ class ShardedQueue(ShardedFace, Driver):
         For one lease: gives the lease with its new deadline, or raises `LeaseLost`. For many: gives an answer for each,
         `OK`, `LOST`, or `MAX_RUNTIME` if the lease may not be extended any more.
         """
-        return self.run(ends.extend(self.shards, lease, timeout))
+        return self.run(self.flows.extend(lease, timeout))
 
     def keeper(self, on_lost: OnLost | None = None, *, concurrency: int = 1) -> Keeper:
         """Make a keeper, which extends all leases that it holds, each third of `timeout`, until they are removed.
@@ -168,7 +167,7 @@ class ShardedQueue(ShardedFace, Driver):
         `ALREADY` when this very ack was carried out before, and raises `LeaseLost` when the lease is lost. For many:
         gives an answer for each.
         """
-        return self._end(lease, lambda ended: ends.ack(self.shards, ended, put, again_in, payload))
+        return self._end(lease, lambda ended: self.flows.ack(ended, put, again_in, payload))
 
     @overload
     def release(self, lease: Lease, delay: float = 0.0, *, block_host: float = 0.0) -> Answer: ...
@@ -182,7 +181,7 @@ class ShardedQueue(ShardedFace, Driver):
         A release does not count as an attempt. On a polite queue, `block_host` also keeps all workers from the hosts of
         these tasks for that many seconds, in the same step.
         """
-        return self._end(lease, lambda ended: ends.release(self.shards, ended, delay, block_host))
+        return self._end(lease, lambda ended: self.flows.release(ended, delay, block_host))
 
     @overload
     def fail(
@@ -209,7 +208,7 @@ class ShardedQueue(ShardedFace, Driver):
 
         `error` is kept with the task, at most 4 KiB of it. Answers as `ack` does.
         """
-        return self._end(lease, lambda ended: ends.fail(self.shards, ended, error, retry_in, give_up))
+        return self._end(lease, lambda ended: self.flows.fail(ended, error, retry_in, give_up))
 
     def pull(self, n: int = 1) -> list[Task]:
         """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
@@ -219,21 +218,21 @@ class ShardedQueue(ShardedFace, Driver):
 
         Raises `Unavailable` when the reply was lost; its tasks are not given again.
         """
-        return self.run(claims.pull(self.shards, n))
+        return self.run(self.flows.pull(n))
 
     # ---- the cleaner's
 
     def requeue_expired(self, n: int = 200) -> int:
         """Take back, in each shard, up to `n` tasks whose lease ran out; give their number. Any process may do this."""
-        return self.run(flows.requeue_expired(self.shards, n))
+        return self.run(self.flows.requeue_expired(n))
 
     def promote_due(self, n: int = 500) -> int:
         """Make ready, in each shard, up to `n` scheduled tasks whose time has come; give their number."""
-        return self.run(flows.promote_due(self.shards, n))
+        return self.run(self.flows.promote_due(n))
 
     def prune(self, n: int = 500) -> int:
         """Drop, in each shard, up to `n` done tasks that `keep_done` does not keep; give their number."""
-        return self.run(flows.prune(self.shards, n))
+        return self.run(self.flows.prune(n))
 
     # ---- the operator's
 
@@ -242,15 +241,15 @@ class ShardedQueue(ShardedFace, Driver):
 
         Raises `InvalidInput` when no tasks are named and `all` is not given, and when both are.
         """
-        return self.run(flows.retry_failed(self.shards, tasks, all))
+        return self.run(self.flows.retry_failed(tasks, all))
 
     def forget(self, *tasks: Tasks) -> Outcome:
         """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""
-        return self.run(flows.forget(self.shards, tasks))
+        return self.run(self.flows.forget(tasks))
 
     def inspect(self, task: TaskId | Task) -> TaskInfo:
         """Tell all that is known of one task; `state` is None when no state holds the task."""
-        return self.run(looking.inspect(self.shards, task))
+        return self.run(self.flows.inspect(task))
 
     def states(self, *tasks: Tasks) -> Outcome:
         """Give the state of each task, any number of them; `UNKNOWN` for a task in no state.
@@ -258,11 +257,11 @@ class ShardedQueue(ShardedFace, Driver):
         `outcome["https://example.com/"]` is the state of one task, `outcome.items()` gives pairs of id and state, and
         `outcome.counts()` the number of tasks in each state.
         """
-        return self.run(flows.states(self.shards, tasks))
+        return self.run(self.flows.states(tasks))
 
     def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
         """Read a page of a state, about `n` entries, shard by shard; within a shard, leases and scheduled by time."""
-        return self.run(looking.page(self.shards, state, cursor, n))
+        return self.run(self.flows.page(state, cursor, n))
 
     def each(self, state: State | str) -> Iterator[Entry]:
         """Go through all entries of a state, in no order, some hundred at a time.
@@ -272,32 +271,32 @@ class ShardedQueue(ShardedFace, Driver):
         """
         cursor = reads.START
         while cursor is not None:
-            found, cursor = self.run(looking.entries(self.shards, state, cursor))
+            found, cursor = self.run(self.flows.entries(state, cursor))
             yield from found
 
     def stats(self) -> Stats:
         """Count all states, read counters and settings; `shards` has the same of each shard at a moment of its own."""
-        return self.run(looking.stats(self.shards))
+        return self.run(self.flows.stats())
 
     def workers(self) -> Found[WorkerInfo]:
         """Tell which workers there are: the 500 whose signs of life are the newest."""
-        return self.run(reads.workers(self.shards.root))
+        return self.run(self.flows.workers())
 
     def history(self) -> Found[Sample]:
         """Give the counters of the last twenty minutes: about one sample per ten seconds, the oldest first."""
-        return self.run(looking.history(self.shards))
+        return self.run(self.flows.history())
 
     def errors(self, n: int = 10) -> Found[Failure]:
         """Give the last errors, newest first, 50 at most."""
-        return self.run(looking.errors(self.shards, n))
+        return self.run(self.flows.errors(n))
 
     def pause(self) -> None:
         """Stop giving out tasks; tasks that have a lease are finished."""
-        self.run(flows.pause(self.shards))
+        self.run(self.flows.pause())
 
     def resume(self) -> None:
         """Give out tasks again."""
-        self.run(flows.resume(self.shards))
+        self.run(self.flows.resume())
 
     def configure(
         self,
@@ -317,14 +316,14 @@ class ShardedQueue(ShardedFace, Driver):
         `keep_done="compact"` keeps done tasks as fingerprints. Raises `InvalidInput` if it is to begin and the queue
         has tasks, and if it is to end and the queue has done tasks.
         """
-        self.run(flows.configure(self.shards, keep_done, max_crashes, politeness, durable))
+        self.run(self.flows.configure(keep_done, max_crashes, politeness, durable))
 
     def exists(self) -> bool:
         """Say whether anything was put to the queue, or set for it, since the queue was last purged.
 
         A queue does not exist only because a worker or a cleaner waits there.
         """
-        return self.run(looking.exists(self.shards))
+        return self.run(self.flows.exists())
 
     def drained(self, before: float | datetime | None = None) -> bool:
         """Say whether nothing is ready, held, scheduled (before a time, if one is given), or waiting for a host's turn.
@@ -333,30 +332,30 @@ class ShardedQueue(ShardedFace, Driver):
         up does not count. A queue to which nothing was put is drained, too: `exists` tells a mistyped name from a queue
         that is done.
         """
-        return self.run(quiet.drained(self.shards, before))
+        return self.run(self.flows.drained(before))
 
     def wait_drained(self, timeout: float | None = None, before: float | datetime | None = None) -> bool:
         """Wait until the queue is drained (see `drained`), for `timeout` seconds at most; say whether it is."""
-        return self.run(quiet.wait_drained(self.shards, timeout, before))
+        return self.run(self.flows.wait_drained(timeout, before))
 
     def why(self, task: TaskId | Task) -> Reason:
         """Say why a task is not being worked on now, or who works on it."""
-        return self.run(looking.explain(self.shards, task))
+        return self.run(self.flows.why(task))
 
     def purge(self) -> None:
         """Remove the queue with all its keys. Workers that hold leases lose them."""
-        self.run(flows.purge(self.shards))
+        self.run(self.flows.purge())
 
     def server(self) -> dict[str, Any]:
         """Give what the command INFO says about the server."""
-        return self.run(reads.server(self.shards.root))
+        return self.run(self.flows.server())
 
     # ---- rooms
 
     @property
-    def hosts(self) -> ShardedHosts:
+    def hosts(self) -> Hosts:
         """The hosts of a polite queue: `list`, `each` and `inspect` look; `set`, `block`, `unblock` and `ban` change.
 
         For example `queue.hosts.block("a.example", for_=60)`.
         """
-        return ShardedHosts(self)
+        return Hosts(self, self.flows.hosts)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from timeoutq import arguments
 from timeoutq.client.face import Face
-from timeoutq.errors import LeaseLost
-from timeoutq.model import Lease, Outcome, Politeness, TaskId
+from timeoutq.model import Politeness
 from timeoutq.retry import Retries
-from timeoutq.sending import Flow
-from timeoutq.shards import ends, flows, root
+from timeoutq.shards import root
+from timeoutq.shards.methods import ShardedFlows
 from timeoutq.shards.root import Shards
 from timeoutq.shards.route import By
 from timeoutq.shards.working import ShardedDivision
@@ -67,26 +64,12 @@ class ShardedFace(Face):
         # what is said of the whole queue, such as the signs of life of a keeper, goes to the root
         self.talk = self.shards.root
         self.operations = self.talk.operations
+        self.flows = ShardedFlows(self.shards)
         self.division = ShardedDivision(self.shards)
 
     def settings(self) -> dict[str, Any]:
         """Give the arguments that make another client of this queue, but for its name, and the queue's settings."""
         return {**super().settings(), "shards": self.shards.wanted, "by": self.shards.by}
-
-    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
-        """Give the flow that extends leases by the usual timeout; a keeper and a heartbeat carry it out."""
-        return ends.extension(self.shards, leases)
-
-    def loss(self, lease: Lease) -> Flow[LeaseLost]:
-        """Give the flow that finds out who has the task of a lost lease, and gives the error that says so."""
-        return ends.lost(self.shards, lease)
-
-    def retrial(self, tasks: Sequence[TaskId]) -> Flow[Outcome]:
-        """Give the flow that makes failed tasks ready again, and answers for each of them."""
-        return flows.retrial(self.shards, arguments.ids((tasks,)))
-
-    def _opening(self) -> Flow[None]:
-        return flows.opening(self.shards, self._settings, self.allow_eviction)
 
     def _is_open(self) -> bool:
         return self.shards.made  # until then, each flow looks whether somebody has made the queue
