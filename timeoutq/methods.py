@@ -34,7 +34,7 @@ from timeoutq.model import (
     Tasks,
     WorkerInfo,
 )
-from timeoutq.sending import BELL_WAIT, Flow, Talk
+from timeoutq.sending import BELL_WAIT, Flow, Talk, Terms
 from timeoutq.why import Reason
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ class QueueFlows:
     ) -> Flow[Answer | Outcome]:
         """Fail one lease, or many."""
         leases = arguments.leases(lease)
-        waits = _retries(self.talk, leases, error, retry_in, give_up)
+        waits = _retries(self.talk.terms, leases, error, retry_in, give_up)
         text, trace = arguments.error_text(error), tracebacks.trace(error)
 
         def build(talk: Talk, part: Sequence[Lease], places: Sequence[int]) -> list[Call[Outcome]]:
@@ -315,7 +315,7 @@ class QueueFlows:
 
 
 def _retries(
-    talk: Talk, leases: Sequence[Lease], error: BaseException | str, retry_in: float | None, give_up: bool
+    terms: Terms, leases: Sequence[Lease], error: BaseException | str, retry_in: float | None, give_up: bool
 ) -> list[int]:
     """Give for each lease the ms until the next attempt; -1 if there is to be none."""
     give_up = bool(arguments.flag(give_up, "give_up"))
@@ -325,7 +325,7 @@ def _retries(
         return [arguments.delay_ms(retry_in, "retry_in")] * len(leases)
     if give_up:
         return [-1] * len(leases)
-    waits = [talk.terms.retry.decide(lease.attempt, error) for lease in leases]
+    waits = [terms.retry.decide(lease.attempt, error) for lease in leases]
     return [-1 if wait is None else arguments.delay_ms(wait, "retry") for wait in waits]
 
 

@@ -1,6 +1,6 @@
 """Carries out the steps of flows: for code that blocks, and for asyncio. Only the drivers call the links.
 
-`Queue` is a `Driver` with methods, `AsyncQueue` an `AsyncDriver` with the same methods.
+`Verbs` is a `Driver` with methods, `AsyncVerbs` an `AsyncDriver` with the same methods.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`Queue`: the face of a queue for code that blocks, one line per method. `AsyncQueue` is its twin.
 
 `methods.py` says what a method does; the driver carries it out. The twins have the same names, signatures and
-docstrings, which a test holds equal.
+docstrings, which a test holds equal. The methods stand in `Verbs`, because sharded queues have them, too.
 """
 
 from __future__ import annotations
@@ -40,19 +40,8 @@ Found = list
 """`list` is a method of the queue: below it, the type goes by this name."""
 
 
-class Queue(Driver):
-    """A queue, for code that blocks. Safe to share between threads; in a forked process it becomes a new client.
-
-    put, schedule                                        tasks in
-    claim, extend, keeper, ack, release, fail, pull      leases, and tasks without one
-    requeue_expired, promote_due, prune                  what cleaners do
-    states, inspect, why, list, each                     look at tasks
-    stats, workers, history, errors, server              look at the queue
-    exists, drained, wait_drained                        ask the queue
-    pause, resume, configure                             change the queue
-    retry_failed, forget, purge                          move or remove tasks
-    hosts                                                the room of the hosts of a polite queue
-    """
+class Verbs(Driver):
+    """The verbs of a queue, for code that blocks: `Queue` has them, and `ShardedQueue`."""
 
     # ---- tasks in
 
@@ -68,8 +57,9 @@ class Queue(Driver):
         """Put tasks: ids, `Task`s, mappings of ids to payloads, or iterables of ids and `Task`s, any number.
 
         Gives for each id, in order, `ADDED` or the state that holds the id already; `again=True` puts done and failed
-        tasks back with a clean record. Each 500 ids (or each MiB of payloads) are one atomic step. If one of the ids is
-        bad, nothing is put.
+        tasks back with a clean record. Each 500 ids (or each MiB of payloads) are one atomic step, in a sharded queue
+        those of one shard. If one of the ids is bad, nothing is put. If some shards do not answer, `ShardsUnavailable`
+        has the answers of the others.
         On a polite queue, `group` is the host that the tasks count for, instead of the host of their URL; it may be a
         function that gives the host for each id, and a `Task` may have a group of its own. A queue that is not polite
         keeps groups for later. Also on a polite queue, `priority` (-1000 to 1000, 0 if omitted) says which of the tasks
@@ -157,7 +147,8 @@ class Queue(Driver):
     ) -> Answer | Outcome:
         """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
 
-        The step takes up to 499 tasks and 1 MiB of their payloads; further tasks are put before the ack, never after.
+        The step takes up to 499 tasks and 1 MiB of their payloads, in a sharded queue those of the lease's own shard;
+        further tasks are put before the ack, never after.
 
         With `again_in`, the tasks are not done, but scheduled again in that many seconds, with a clean record; a single
         lease may also give its task a new `payload`.
@@ -214,7 +205,8 @@ class Queue(Driver):
         """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
 
         This is at most once: if you die, the tasks are lost. One call brings about 4 MiB of payloads, so fewer tasks
-        when their payloads are large; no task comes only when no task is ready.
+        when their payloads are large, and in a sharded queue the tasks of one shard; no task comes only when no task is
+        ready.
 
         Raises `Unavailable` when the reply was lost; its tasks are not given again. Raises `InvalidInput` on a durable
         queue, because a failover may bring tasks back that have no lease.
@@ -224,15 +216,18 @@ class Queue(Driver):
     # ---- the cleaner's
 
     def requeue_expired(self, n: int = 200) -> int:
-        """Take back up to `n` tasks whose lease ran out; give their number. Any number of processes may do this."""
+        """Take back up to `n` tasks (or `n` of each shard) whose lease ran out; give their number.
+
+        Any number of processes may do this.
+        """
         return self.run(self.flows.requeue_expired(n))
 
     def promote_due(self, n: int = 500) -> int:
-        """Make up to `n` scheduled tasks ready whose time has come; give their number."""
+        """Make up to `n` scheduled tasks (or `n` of each shard) ready whose time has come; give their number."""
         return self.run(self.flows.promote_due(n))
 
     def prune(self, n: int = 500) -> int:
-        """Drop up to `n` done tasks that `keep_done` does not keep; give their number."""
+        """Drop up to `n` done tasks (or `n` of each shard) that `keep_done` does not keep; give their number."""
         return self.run(self.flows.prune(n))
 
     # ---- the operator's
@@ -253,8 +248,9 @@ class Queue(Driver):
         return self.run(self.flows.inspect(task))
 
     def states(self, *tasks: Tasks) -> Outcome:
-        """Give the state of each task, any number of them, 500 at one moment; `UNKNOWN` for a task in no state.
+        """Give the state of each task, any number of them; `UNKNOWN` for a task in no state.
 
+        Each 500 of them, in a sharded queue those of one shard, are looked at in one moment.
         `outcome["https://example.com/"]` is the state of one task, `outcome.items()` gives pairs of id and state, and
         `outcome.counts()` the number of tasks in each state.
         """
@@ -263,6 +259,7 @@ class Queue(Driver):
     def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
         """Read a page of a state, about `n` entries: leases by deadline, scheduled by due time, sets in no order.
 
+        A sharded queue is read shard by shard.
         Raises `InvalidInput` for done tasks if the queue has keep_done="compact": it keeps no ids of them.
         """
         return self.run(self.flows.page(state, cursor, n))
@@ -279,7 +276,10 @@ class Queue(Driver):
             yield from found
 
     def stats(self) -> Stats:
-        """Count all states, read counters and settings, at one moment."""
+        """Count all states, read counters and settings, at one moment; of a sharded queue, each shard at its own.
+
+        `shards` has the same of each shard.
+        """
         return self.run(self.flows.stats())
 
     def workers(self) -> Found[WorkerInfo]:
@@ -315,6 +315,7 @@ class Queue(Driver):
         When politeness begins or ends (`"off"`), the tasks that are in the queue are adapted too, 500 in each step;
         handlers that run are not disturbed. When politeness ends, the hosts and their rules are forgotten.
         Raises `NotReplicated`, and writes nothing, if `durable` asks for more replicas than the server has.
+        In a sharded queue, every shard gets the settings; after an error that names shards, call again.
 
         `keep_done="compact"` keeps done tasks as fingerprints. Raises `InvalidInput` if it is to begin and the queue
         has tasks, and if it is to end and the queue has done tasks.
@@ -331,8 +332,9 @@ class Queue(Driver):
     def drained(self, before: float | datetime | None = None) -> bool:
         """Say whether nothing is ready, held, scheduled (before a time, if one is given), or waiting for a host's turn.
 
-        This is one atomic answer. A task that waits because its host's budget is used up does not count. A queue to
-        which nothing was put is drained, too: `exists` tells a mistyped name from a queue that is done.
+        This is one atomic answer; for a sharded queue it is as exact, though the shards are asked one by one. A task
+        that waits because its host's budget is used up does not count. A queue to which nothing was put is drained,
+        too: `exists` tells a mistyped name from a queue that is done.
         """
         return self.run(self.flows.drained(before))
 
@@ -361,3 +363,18 @@ class Queue(Driver):
         For example `queue.hosts.block("a.example", for_=60)`.
         """
         return Hosts(self, self.flows.hosts)
+
+
+class Queue(Verbs):
+    """A queue, for code that blocks. Safe to share between threads; in a forked process it becomes a new client.
+
+    put, schedule                                        tasks in
+    claim, extend, keeper, ack, release, fail, pull      leases, and tasks without one
+    requeue_expired, promote_due, prune                  what cleaners do
+    states, inspect, why, list, each                     look at tasks
+    stats, workers, history, errors, server              look at the queue
+    exists, drained, wait_drained                        ask the queue
+    pause, resume, configure                             change the queue
+    retry_failed, forget, purge                          move or remove tasks
+    hosts                                                the room of the hosts of a polite queue
+    """

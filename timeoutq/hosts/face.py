@@ -19,7 +19,10 @@ class Hosts(Room[HostFlows]):
     """The hosts of a polite queue. Every method raises `InvalidInput` on a queue that is not polite."""
 
     def list(self, cursor: str | None = None, n: int = 100) -> HostPage:
-        """Read a page of the hosts that the queue has met; the host whose turn is next comes first."""
+        """Read a page of the hosts that the queue has met; the host whose turn is next comes first.
+
+        A sharded queue is read shard by shard.
+        """
         return self._queue.run(self._flows.page(cursor, n))
 
     def each(self) -> Iterator[HostInfo]:
@@ -77,7 +80,10 @@ class AsyncHosts(AsyncRoom[HostFlows]):
     """The hosts of a polite queue, for asyncio. Every method raises `InvalidInput` on a queue that is not polite."""
 
     async def list(self, cursor: str | None = None, n: int = 100) -> HostPage:
-        """Read a page of the hosts that the queue has met; the host whose turn is next comes first."""
+        """Read a page of the hosts that the queue has met; the host whose turn is next comes first.
+
+        A sharded queue is read shard by shard.
+        """
         return await self._queue.run(self._flows.page(cursor, n))
 
     async def each(self) -> AsyncIterator[HostInfo]:
