@@ -288,12 +288,8 @@ class QueueFlows:
 
     def _end(self, given: object, leases: Sequence[Lease], build: Build) -> Flow[Answer | Outcome]:
         # a `Lease` gets one answer, or raises `LeaseLost`; an iterable of leases gets one answer for each lease
-        if isinstance(given, Lease):
-            return self._of(given, lambda talk: flows.end_one(talk, given, build(talk, leases, (0,))))
-        return self._end_many(leases, build)
-
-    def _end_many(self, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
-        return sending.answers(self.talk, build(self.talk, leases, range(len(leases))))
+        calls = build(self.talk, leases, range(len(leases)))
+        return flows.end_one(self.talk, given, calls) if isinstance(given, Lease) else sending.answers(self.talk, calls)
 
     def _ack_put(self, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> Flow[Answer]:
         return flows.ack_put(self.talk, lease, found, again_ms, payload)

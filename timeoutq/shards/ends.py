@@ -74,8 +74,14 @@ def in_its_shard(shards: Shards, lease: Lease, flow: Callable[[Talk], Flow[T]]) 
     return (yield from flow(shards.talks[shards.of_lease(lease)]))
 
 
-def end(shards: Shards, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
-    """End leases; give the answers."""
+def end(shards: Shards, given: object, leases: Sequence[Lease], build: Build) -> Flow[Answer | Outcome]:
+    """End leases: if one was given, give its answer or raise `LeaseLost`; if many were given, give all answers."""
+    if isinstance(given, Lease):
+        return in_its_shard(shards, given, lambda talk: flows.end_one(talk, given, build(talk, leases, (0,))))
+    return _end_many(shards, leases, build)
+
+
+def _end_many(shards: Shards, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
     ids, places, results = yield from _send(shards, leases, build)
     return gathering.outcome_of(shards, ids, places, results)
 

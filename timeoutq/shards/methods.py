@@ -122,8 +122,8 @@ class ShardedFlows(QueueFlows):
     def _extend(self, leases: Sequence[Lease], timeout_ms: int) -> Flow[Outcome]:
         return ends.extend(self._shards, leases, timeout_ms)
 
-    def _end_many(self, leases: Sequence[Lease], build: Build) -> Flow[Outcome]:
-        return ends.end(self._shards, leases, build)
+    def _end(self, given: object, leases: Sequence[Lease], build: Build) -> Flow[Answer | Outcome]:
+        return ends.end(self._shards, given, leases, build)
 
     def _ack_put(self, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> Flow[Answer]:
         return ends.ack_put(self._shards, lease, found, again_ms, payload)
