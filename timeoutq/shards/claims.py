@@ -191,7 +191,8 @@ def pull(shards: Shards, n: int) -> Flow[list[Task]]:
     deep = [(found.ready, shard) for shard, found in zip(every, depths, strict=True) if isinstance(found, Depth)]
     for ready, shard in sorted(deep, reverse=True):
         if ready:
-            tasks = yield from answer(talk := shards.talks[shard], talk.operations.pull(n))
+            talk = shards.talks[shard]
+            tasks = yield from answer(talk, talk.operations.pull(n))
             if tasks:
                 return tasks
     if errors:
