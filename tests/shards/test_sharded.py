@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.waiting import wait_until
 from timeoutq import (
-    AsyncQueue,
     InvalidInput,
     LeaseLost,
     NotReplicated,
@@ -29,7 +27,6 @@ from timeoutq.link import Link
 from timeoutq.model import Answer
 from timeoutq.scripts import script
 from timeoutq.shards import AsyncShardedQueue, ShardedQueue, open_async_queue, open_queue, quiet
-from timeoutq.shards.hosts import AsyncShardedHosts, ShardedHosts
 from timeoutq.shards.names import stem, tags
 from timeoutq.shards.route import key_of, route
 
@@ -655,34 +652,6 @@ def test_a_shard_that_fails_is_named_and_the_others_are_done(queue: Any, raw: An
     queue.pause()
     assert queue.stats().paused
     queue.resume()
-
-
-def test_the_twins_have_the_same_words_as_each_other_and_those_of_a_plain_queue() -> None:
-    def public(kind: type) -> dict[str, Any]:
-        return {
-            name: value for name, value in vars(kind).items() if not name.startswith("_") and inspect.isfunction(value)
-        }
-
-    other_words = {
-        "put", "ack", "pull", "requeue_expired", "promote_due", "prune", "list", "stats", "states", "configure",
-        "drained",
-    }  # fmt: skip
-    for plain, sharded in ((Queue, ShardedQueue), (AsyncQueue, AsyncShardedQueue)):
-        assert list(public(plain)) == list(public(sharded))
-        for name, method in public(plain).items():
-            ours = vars(sharded)[name]
-            assert inspect.signature(method) == inspect.signature(ours), name
-            assert inspect.iscoroutinefunction(method) == inspect.iscoroutinefunction(ours)
-            assert (inspect.getdoc(method) == inspect.getdoc(ours)) == (name not in other_words), name
-    for name, method in public(ShardedQueue).items():
-        assert inspect.getdoc(method) == inspect.getdoc(vars(AsyncShardedQueue)[name]), name
-    assert (ShardedQueue.__doc__ or "").partition("\n\n")[2] == (Queue.__doc__ or "").partition("\n\n")[2]
-    for name, method in public(ShardedHosts).items():
-        assert inspect.getdoc(method) == inspect.getdoc(vars(AsyncShardedHosts)[name]), name
-    assert {ShardedQueue("q").hosts.__class__, AsyncShardedQueue("q").hosts.__class__} == {
-        ShardedHosts,
-        AsyncShardedHosts,
-    }
 
 
 def test_the_error_of_some_shards_survives_a_pickle() -> None:

@@ -31,6 +31,11 @@ def each(shards: Shards, flow: Callable[[Talk], Flow[T]]) -> Flow[list[T]]:
     return whole(shards, dict(enumerate(results)))
 
 
+def total(shards: Shards, flow: Callable[[Talk], Flow[int]]) -> Flow[int]:
+    """Carry out a flow in every shard; give the sum of the results."""
+    return sum((yield from each(shards, flow)))
+
+
 def whole(shards: Shards, results: Mapping[int, T | TimeoutqError], outcome: Outcome | None = None) -> list[T]:
     """Give the results of shards; raise an error that names those that failed, if any did."""
     errors = {shard: result for shard, result in results.items() if isinstance(result, TimeoutqError)}

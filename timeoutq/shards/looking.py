@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from timeoutq import arguments, reads, why
 from timeoutq.calls import Call
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.hosts import flows as hosts
+from timeoutq.hosts.operations import Rule
 from timeoutq.model import Entry, Failure, HostInfo, HostPage, Page, Sample, State, Stats, Task, TaskId, TaskInfo
 from timeoutq.replies import Why
 from timeoutq.sending import Flow, Talk, answer, ask
@@ -249,11 +250,11 @@ def some_hosts(shards: Shards, cursor: str) -> Flow[tuple[list[HostInfo], str | 
     return found, after(shard, following, many)
 
 
-def one_host(shards: Shards, host: object, flow: Callable[[Talk], Flow[HostInfo]]) -> Flow[HostInfo]:
-    """Carry out a flow about a host in the shard of the host."""
-    flow(shards.root)  # this only checks what the caller passed
-    return _one_host(shards, host, flow)
+def one_host(shards: Shards, host: str, rules: Sequence[Rule]) -> Flow[HostInfo]:
+    """Set the rules of a host, if there are any, and tell all about the host, in the shard of the host."""
+    hosts.one(shards.root, host, rules)  # this only checks what the caller passed
+    return _one_host(shards, host, rules)
 
 
-def _one_host(shards: Shards, host: object, flow: Callable[[Talk], Flow[HostInfo]]) -> Flow[HostInfo]:
-    return (yield from flow(shards.of_host(host)))
+def _one_host(shards: Shards, host: str, rules: Sequence[Rule]) -> Flow[HostInfo]:
+    return (yield from hosts.one(shards.of_host(host), host, rules))
