@@ -312,6 +312,7 @@ def test_a_user_who_may_not_ask_for_the_map_is_told_so_at_once(cluster: Cluster,
             queue.put("a")
         assert time.monotonic() - began < 1
         assert "pw" not in str(told.value).replace("***", "")
+        assert "let an operator run: ACL SETUSER blind +cluster|slots" in str(told.value)
 
 
 def test_a_wrong_password_is_told_at_once(cluster: Cluster, name: str) -> None:
