@@ -278,8 +278,8 @@ def test_a_claim_with_a_short_lease_is_given_back_before_the_lease_runs_out(queu
     queue.clock.replicas = 0
     began = time.monotonic()
     with pytest.raises(NotReplicated):
-        queue.claim(timeout=0.6)
-    assert time.monotonic() - began < 0.6
+        queue.claim(timeout=2)
+    assert time.monotonic() - began < 2
     assert queue.stats().counters["released"] == 1
 
 
