@@ -138,13 +138,7 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         )
         or "unauthenticated" in said
     ):  # so is a large command refused before a password came
-        lacks = _LACKS.search(said)
-        cure = (
-            f"let an operator run: ACL SETUSER {lacks[1] or 'USER'} +{lacks[2]}"
-            if lacks
-            else "check user, password and ACL"
-        )
-        return AccessDenied(f"{url} refuses access: {said[:300]}; {cure}")
+        return AccessDenied(f"{url} refuses access: {said[:300]}; {_right(said)}")
     if isinstance(error, ReadOnlyError) or said.startswith("READONLY"):
         return ReadOnly(f"{url} is a read-only replica: connect to the primary")
     if type(error).__name__ == "OutOfMemoryError" or "OOM" in said[:80] or "maxmemory" in said:
@@ -182,6 +176,16 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
 
 _LACKS = re.compile(r"(?:[Uu]ser (\S+)|[Tt]his user) has no permissions to run the '([^']+)' command")
 """What a server says of a command that the user may not run; Redis before 7 does not name the user."""
+
+
+def _right(said: str) -> str:
+    lacks = _LACKS.search(said)
+    return (
+        f"let an operator run: ACL SETUSER {lacks[1] or 'USER'} +{lacks[2]}"
+        if lacks
+        else "check user, password and ACL"
+    )
+
 
 IS_SHARDED = (
     "the queue is sharded: open it with timeoutq.open_queue(name), or as ShardedQueue or AsyncShardedQueue; a plain "
