@@ -315,13 +315,13 @@ async def test_a_lease_that_max_runtime_has_ended_does_not_blame_the_timeout(
 async def test_a_reply_that_a_blocked_loop_has_not_read_is_not_blamed_on_the_server(
     url: str, queue: Queue, raw: redis.Redis
 ) -> None:
-    async with AsyncQueue(queue.name, url, deadline=0.5) as mine:
+    async with AsyncQueue(queue.name, url, deadline=2.5) as mine:
         await mine.stats()
-        asking = asyncio.create_task(mine._link().send([("BLPOP", f"{queue.name}-nothing", 1)]))
+        asking = asyncio.create_task(mine._link().send([("BLPOP", f"{queue.name}-nothing", 5)]))
         client: Any = raw
         while client.info("clients")["blocked_clients"] == 0:
             await asyncio.sleep(0.001)
-        time.sleep(1.0)  # noqa: ASYNC251  # longer than the reply may take
+        time.sleep(1.5)  # noqa: ASYNC251  # longer than the reply may take
         with pytest.raises(redis.TimeoutError) as caught:
             await asking
     said = str(troubles.explain(caught.value, "redis://h"))
