@@ -47,6 +47,8 @@ class Durable:
     """How many replicas must confirm; 0 where the queue is not durable."""
     until: float = 0.0
     """When the client is to look again, by the monotonic clock."""
+    proved: bool = False
+    """Whether the user may run WAIT; this is tried before the first call that replicas must confirm."""
 
     def learn(self, replicas: int, now: float) -> None:
         """Take the setting as it is now."""

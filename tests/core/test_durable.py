@@ -11,17 +11,21 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.exceptions import ReadOnlyError, ResponseError
 
 import timeoutq
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, InvalidInput, NotReplicated, Queue, State, Worker, confirming, scripts
+from timeoutq.confirming import Durable
 from timeoutq.link import Link
 from timeoutq.model import Outcome, Record
+from timeoutq.sending import Sleep, settle
 from timeoutq.testing import Clock, FakeQueue, fake_async_queue, fake_queue
 from timeoutq.transfer import restore
 
@@ -154,6 +158,35 @@ def test_the_higher_of_both_numbers_counts(queue: FakeQueue, flushes: list[list[
 def test_calls_that_travel_together_wait_once(queue: FakeQueue, flushes: list[list[str]]) -> None:
     queue.put([f"t{i}" for i in range(1200)])
     assert flushes == [["put", "put", "put", "WAIT 1"]]
+
+
+def test_a_client_tries_once_whether_it_may_wait_before_the_first_call_that_waits(
+    queue: FakeQueue, flushes: list[list[str]]
+) -> None:
+    with fake_queue(clock=queue.clock) as other:
+        other.stats()
+        other.put("a")
+        other.put("b")
+    assert flushes[-5:] == [["stats"], ["probe"], ["WAIT 0"], ["put", "WAIT 1"], ["put", "WAIT 1"]]
+    flushes.clear()
+    queue.configure(durable=0)
+    with fake_queue(clock=queue.clock) as other:
+        other.put("c")
+        other.put("d")
+        assert flushes[-3:] == [["probe"], ["put"], ["put"]]
+        other.put("e", durable=1)
+        other.put("f", durable=1)
+        assert flushes[-3:] == [["WAIT 0"], ["put", "WAIT 1"], ["put", "WAIT 1"]]
+
+
+def test_a_server_that_became_a_replica_refuses_wait_and_the_call_looks_for_the_new_primary(queue: FakeQueue) -> None:
+    talk = replace(queue.talk, durable=Durable(1, math.inf))
+    flow: Any = settle(talk, talk.operations.put(("a",), talk.nonce))
+    assert next(flow).commands == [("WAIT", 0, 1)]
+    refused = ResponseError("WAIT cannot be used with replica instances.")
+    sent = flow.send([refused]).commands
+    assert [sent[0][0], sent[1][0]] == [b"EVALSHA", "WAIT"]
+    assert isinstance(flow.send([ReadOnlyError("READONLY"), refused]), Sleep)
 
 
 # ---- how clients learn

@@ -444,17 +444,15 @@ def test_a_keeper_moves_to_the_event_loop_that_uses_it_and_can_be_closed_in_any(
         await mine.forget("a", "b")
         await until(lambda: _true(keeper.held == []))
 
-    async def tasks() -> list[str]:
-        return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("keeper-")]
+    async def none() -> bool:
+        return not any(task.get_name().startswith("keeper-") for task in asyncio.all_tasks())
 
     with asyncio.Runner() as first, asyncio.Runner() as second:
         first.run(take())
         second.run(keep())
-        first.run(asyncio.sleep(0.05))
-        assert first.run(tasks()) == [], "one event loop is enough"
+        first.run(until(none))  # one event loop is enough
         first.run(mine.close())
-        second.run(asyncio.sleep(0.05))
-        assert second.run(tasks()) == []
+        second.run(until(none))
         second.run(mine.close())
 
 

@@ -123,9 +123,33 @@ def test_when_all_nodes_know_of_no_slots_the_error_says_so() -> None:
     assert is_transient(told.value)
 
 
+@pytest.mark.parametrize("host", [None, b""])
+def test_a_node_without_a_host_is_reached_at_the_host_that_was_asked(host: bytes | None) -> None:
+    nodes = Cluster((A, [[[0, SLOTS - 1, [host, 2, b"id", [b"ip", b"10.0.0.2"]]]]]), (("a", 2), [1]))
+    assert nodes.send("x") == [1]
+
+
+@pytest.mark.parametrize(
+    ("more", "host"), [([b"hostname", b"h", b"ip", b"10.0.0.2"], "10.0.0.2"), ([b"ip", b""], "a"), ([], "a")]
+)
+def test_a_node_that_lacks_its_hostname_is_reached_at_its_address(more: list[bytes], host: str) -> None:
+    nodes = Cluster((A, [[[0, SLOTS - 1, [b"?", 2, b"id", more]]]]), ((host, 2), [1]))
+    assert nodes.send("x") == [1]
+
+
+def test_a_slot_that_moved_to_a_node_without_its_hostname_is_found_by_the_map(
+    clock: Callable[[float], None],
+) -> None:
+    there = [[[0, SLOTS - 1, [b"?", 2, b"id", [b"ip", b"b"]]]]]
+    nodes = Cluster((A, [ALL_AT_A]), (A, [moved(("?", 2))]), (A, there), (B, [1]))
+    nodes.tick = lambda: clock(0.2)
+    assert nodes.send("x") == [1]
+    assert nodes.moves == 1
+
+
 GARBLED = [
     b"OK", 5, None, [[0, SLOTS - 1]], [[0, SLOTS - 1, []]], [[0, SLOTS - 1, [b"\xff", 1]]],
-    [[0, SLOTS - 1, [b"a", b"x"]]], [[b"0", b"1", [b"a", 1]]],
+    [[0, SLOTS - 1, [b"a", b"x"]]], [[b"0", b"1", [b"a", 1]]], [[0, SLOTS - 1, [b"?", 1, b"id"]]],
 ]  # fmt: skip
 
 
