@@ -67,7 +67,7 @@ ROOMS = {
         "opening",
         "__init__",
     ],
-    "watch": ["__init__", "metrics", "snapshot", "doctor", "limits", "nodes", "draw", "live"],
+    "watch": ["__init__", "metrics", "snapshot", "doctor", "limits", "nodes", "divided", "draw", "live"],
     "urls": ["normal", "domains", "bodies", "entries", "fetching", "sitemaps", "__init__"],
     "testing": ["fake", "running", "__init__", "fixtures"],
     "scrapy": [

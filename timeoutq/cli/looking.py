@@ -343,9 +343,9 @@ def doctor(
     With --workers, --max-failed or --max-age the command is a health check of a
     queue, for containers and monitors.
     """
-    from timeoutq.shards import talks_of
+    from timeoutq.shards import ShardedQueue
+    from timeoutq.watch import divided, limits, nodes
     from timeoutq.watch import doctor as examine
-    from timeoutq.watch import limits, nodes
 
     wanted = limits.Limits(workers, max_failed, max_age, here)
     if here and workers is None:
@@ -357,10 +357,12 @@ def doctor(
 
     with open_queue(queue or "doctor", url, url_file, allow_eviction=True) as opened:
         mended = [examine.repair(opened)] if repair else []
-        is_whole = queue is not None and len(talks_of(opened)) == 1  # of shards, only their server and limits are seen
         findings = mended + nodes.examine(opened)
         try:
-            findings += examine.examine(opened, named=is_whole)
+            if isinstance(opened, ShardedQueue):
+                findings += divided.examine(opened)
+            else:
+                findings += examine.examine(opened, named=queue is not None)
             if queue is not None and not _met(opened):
                 findings.append(examine.Finding("queue", "red", unknown_words(opened)))
         except Unavailable as error:
