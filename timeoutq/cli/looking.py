@@ -124,6 +124,9 @@ def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJs
     - handlers ran, RUNS, P50, P95, MAX: how long handlers ran, in seconds
     - worker, NAME, alive or gone, CONCURRENCY, LEASES HELD, ACKED, FAILED,
       LAST SIGN OF LIFE, and WHY if it lives and does not claim
+    - shard, NUMBER, TASKS READY OR WAITING, SCHEDULED, IN PROGRESS, DONE, FAILED
+    - silent, what does not answer (shards 4, 5), WHY; it is not counted
+    - tends, NAME of a worker, the NUMBER of each shard that it tends
     - host, NAME, TASKS WAITING, TASKS IN FLIGHT, NEXT TURN, VISITS, FAILED VISITS
     - lease, TASK, HOLDER, DEADLINE
     - due, TASK, TIME
