@@ -19,7 +19,7 @@ from timeoutq.cluster import slot_of
 from timeoutq.errors import InvalidInput, SchemaMismatch
 from timeoutq.model import Lease, State
 from timeoutq.operations import Operations
-from timeoutq.sending import Flow, ServerClock, Talk, ask
+from timeoutq.sending import Flow, Talk, ask
 from timeoutq.shards.names import MOST, USUAL, stem, tags
 from timeoutq.shards.route import By, key_of, route
 
@@ -110,7 +110,11 @@ class Shards:
         for shard, tag in enumerate(tags(self.name, record.shards)):
             operations = Operations(self.name, stem(tag))
             made = replace(
-                self.root, operations=operations, clock=ServerClock(), nonce=self._named(shard), at=slot_of(tag)
+                self.root,
+                operations=operations,
+                clock=self.root.clock.another(),
+                nonce=self._named(shard),
+                at=slot_of(tag),
             )
             talks.append(made)
         self.talks = tuple(talks)
