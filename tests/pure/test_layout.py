@@ -68,7 +68,7 @@ ROOMS = {
         "__init__",
     ],
     "watch": ["__init__", "metrics", "snapshot", "doctor", "limits", "nodes", "divided", "draw", "live"],
-    "urls": ["normal", "domains", "bodies", "entries", "fetching", "sitemaps", "__init__"],
+    "urls": ["normal", "domains", "pinned", "bodies", "entries", "fetching", "sitemaps", "__init__"],
     "testing": ["fake", "running", "__init__", "fixtures"],
     "scrapy": [
         "plan",

@@ -211,6 +211,15 @@ class Shards:
             yield from self.look()
         return self.record.grouped
 
+    def keep(self, field: str, value: bytes) -> Flow[bytes]:
+        """Write a field of the record, which is made if there is none, unless somebody has; give what it is then."""
+        key = self._plain.operations.key("meta")
+        yield from self.make()
+        (kept,) = yield from ask(self._plain, [("HGET", key, field)])
+        if kept is None:
+            _, kept = yield from ask(self._plain, [("HSETNX", key, field, value), ("HGET", key, field)])
+        return bytes(kept)
+
     def unmake(self) -> Flow[None]:
         """Remove the record."""
         yield from ask(self._plain, [("UNLINK", self._plain.operations.key("meta"))])

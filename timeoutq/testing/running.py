@@ -124,9 +124,7 @@ def run(
             )
         return _run(handler, queue, settings, limits)
     if not isinstance(queue, AnyFake):
-        raise InvalidInput(
-            f"run() takes a queue of fake_queue(), fake_sharded_queue() or their twins, not {type(queue).__name__}"
-        )
+        raise InvalidInput(f"run() takes a queue of fake_queue() or fake_async_queue(), not {type(queue).__name__}")
     if _in_loop():
         raise InvalidInput("a FakeQueue cannot be run inside of asyncio: use fake_async_queue(), and await run(…)")
     return asyncio.run(_run(handler, queue, settings, limits))
