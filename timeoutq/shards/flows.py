@@ -102,8 +102,8 @@ def check_group(shards: Shards, group: object) -> None:
     if name == ("timeoutq.urls.domains", "domain") and shards.by != "id":
         raise InvalidInput(
             f"group=domain would bring tasks of queue {shards.name} into the wrong shards on a machine that has "
-            "another version of the public suffix list: write group=domains_of(queue), or group=await async_domains_of(queue) "
-            "for asyncio, both of timeoutq.urls; they use the list that the queue keeps"
+            "another version of the public suffix list: write group=domains_of(queue), or for asyncio "
+            "group=await async_domains_of(queue), both of timeoutq.urls; they use the list that the queue keeps"
         )
 
 

@@ -16,6 +16,7 @@ from typing import Any, cast, get_args
 from timeoutq import arguments
 from timeoutq.calls import Command
 from timeoutq.cluster import slot_of
+from timeoutq.confirming import Durable
 from timeoutq.errors import InvalidInput, SchemaMismatch
 from timeoutq.model import Lease, State
 from timeoutq.operations import Operations
@@ -90,7 +91,9 @@ class Shards:
         """Prepare; `plain` is the talk with a plain queue of this name, `wanted` and `by` are what the caller said."""
         self.name = plain.operations.name
         slot = slot_of(self.name)
-        self.root = replace(plain, operations=Operations(self.name, f"timeoutq:{{{self.name}}}:shards:"), at=slot)
+        operations = Operations(self.name, f"timeoutq:{{{self.name}}}:shards:")
+        # whether the queue is durable is told by each shard; the root has no such setting
+        self.root = replace(plain, operations=operations, at=slot, durable=Durable())
         # nothing but the record is read or written by the plain names
         self._plain = replace(plain, at=slot)
         self.wanted, self.by = wanted, by
@@ -112,6 +115,7 @@ class Shards:
             made = replace(
                 self.root,
                 operations=operations,
+                durable=Durable(),
                 clock=self.root.clock.another(),
                 nonce=self._named(shard),
                 at=slot_of(tag),
