@@ -21,6 +21,8 @@ from timeoutq.shards.working import ShardedDivision
 class ShardedFace(Face):
     """What `ShardedQueue` and `AsyncShardedQueue` have in common."""
 
+    beats_apart = True
+
     def __init__(
         self,
         name: str,
