@@ -160,7 +160,14 @@ def dashboard(
     with open_queue(queue, url, url_file) as opened:
         seen = snapshot.snapshot(opened) if not sys.stdout.isatty() else None
         if seen is None:
-            live.run(opened, interval, unknown=lambda: unknown_words(opened))
+            try:
+                live.run(opened, interval, unknown=lambda: unknown_words(opened))
+            except InvalidInput:
+                # the server was away when it was to say what the queue is
+                with open_queue(queue, url, url_file) as again:
+                    if type(again) is type(opened):
+                        raise
+                    live.run(again, interval)
         elif seen.exists:
             _show(seen)
         else:
