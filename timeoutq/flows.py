@@ -91,6 +91,10 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
     wanted = int(settings.get("durable", 0))
     if wanted:
         yield from _find_replicas(talk, wanted)
+    elif "politeness" in settings and "durable" not in settings:
+        # hosts must not be visited more often after a failover than the caller was told
+        talk.durable.read((yield from ask(talk, [confirming.look(talk.operations)]))[0], time.monotonic())
+        wanted = talk.durable.replicas
     changed = yield from answer(talk, talk.operations.configure(settings), wanted)
     if "durable" in settings:
         talk.durable.learn(wanted, time.monotonic())

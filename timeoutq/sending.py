@@ -116,6 +116,10 @@ class ServerClock:
         # if the server's clock has run evenly, it is ahead of ours by `_least_ms` to `_most_ms`
         self._least_ms = self._most_ms = self._seen_ms = self._trip_ms = 0
 
+    def another(self) -> ServerClock:
+        """Make the clock of another part of the queue, which may be on another server."""
+        return type(self)()
+
     def seen(self, now_ms: int, asked: float) -> None:
         """Take the time in a reply that has just come; `asked` is when the request went, by the monotonic clock."""
         here_ms = int(time.monotonic() * 1000)

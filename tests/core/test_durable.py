@@ -21,13 +21,13 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 import timeoutq
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, InvalidInput, NotReplicated, Queue, State, Worker, confirming, scripts
+from timeoutq import Answer, InvalidInput, NotReplicated, Politeness, Queue, State, Worker, confirming, scripts
 from timeoutq.confirming import Durable
 from timeoutq.link import Link
-from timeoutq.model import Outcome, Record
+from timeoutq.model import HostRecord, Outcome, Record
 from timeoutq.sending import Sleep, settle
-from timeoutq.testing import Clock, FakeQueue, fake_async_queue, fake_queue
-from timeoutq.transfer import restore
+from timeoutq.testing import Clock, FakeQueue, fake_async_queue, fake_queue, fake_sharded_queue
+from timeoutq.transfer import restore, restore_hosts
 
 QUICK = 0.3
 """The deadline of a call that is not going to be confirmed, seconds."""
@@ -116,6 +116,55 @@ def test_what_callers_are_told_waits_for_replicas_and_what_cleaners_do_does_not(
     queue.stats()
     queue.drained()
     assert all("WAIT 1" not in flush for flush in flushes)
+
+
+def test_rules_of_hosts_wait_for_replicas_and_looks_at_hosts_do_not(queue: FakeQueue, flushes: list[list[str]]) -> None:
+    queue.configure(politeness=Politeness(1, 1))
+    restore_hosts(queue, [HostRecord(b"b.example", banned="no")])
+    flushes.clear()
+    rules: list[Callable[[], object]] = [
+        lambda: queue.hosts.set("a.example", delay=5),
+        lambda: queue.hosts.set("a.example", per_host=2, budget=7),
+        lambda: queue.hosts.block("a.example", for_=60),
+        lambda: queue.hosts.unblock("a.example"),
+        lambda: queue.hosts.ban("a.example"),
+    ]
+    for act in rules:
+        act()
+    assert once(flushes) == [["host", "WAIT 1"]] * len(rules)
+    for act in (*rules, lambda: restore_hosts(queue, [HostRecord(b"c.example", banned="no")])):
+        assert "a failover now may undo it" in unconfirmed(queue, act)
+    queue.clock.replicas = 0
+    assert queue.hosts.inspect("a.example").banned == "banned"
+    assert {host.host for host in queue.hosts.each()} >= {"a.example"}
+    with fake_queue("impolite", clock=Clock(replicas=1), durable=1) as other:
+        other.put("a")
+        other.clock.replicas = 0
+        with pytest.raises(InvalidInput, match="is not polite"):
+            other.hosts.ban("a.example")
+
+
+def test_a_change_of_the_politeness_waits_for_replicas_and_a_pause_does_not(
+    queue: FakeQueue, flushes: list[list[str]]
+) -> None:
+    queue.configure(politeness=Politeness(1, 1))
+    assert ["configure", "WAIT 1"] in flushes
+    with fake_queue(clock=queue.clock) as other:
+        said = unconfirmed(other, lambda: other.configure(politeness=Politeness(5, 1)))
+        assert "configure is done" in said
+    queue.clock.replicas = 0
+    queue.pause()
+    queue.configure(politeness=Politeness(9, 1), durable=0)
+    assert queue.stats().politeness == Politeness(9, 1)
+
+
+def test_a_client_of_a_sharded_queue_heeds_the_setting_from_its_first_call_on(clock: Clock) -> None:
+    with fake_sharded_queue(clock=clock, shards=3, durable=1) as queue:
+        queue.put("a")
+        with fake_sharded_queue(clock=clock, deadline=QUICK) as other:
+            clock.replicas = 0
+            with pytest.raises(NotReplicated):
+                other.put("b")
 
 
 def test_the_heartbeat_does_not_wait_for_replicas(queue: FakeQueue, flushes: list[list[str]]) -> None:

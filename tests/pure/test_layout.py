@@ -65,8 +65,8 @@ ROOMS = {
         "opening",
         "__init__",
     ],
-    "watch": ["__init__", "metrics", "snapshot", "doctor", "limits", "nodes", "draw", "live"],
-    "urls": ["normal", "domains", "bodies", "entries", "fetching", "sitemaps", "__init__"],
+    "watch": ["__init__", "metrics", "snapshot", "doctor", "limits", "nodes", "divided", "draw", "live"],
+    "urls": ["normal", "domains", "pinned", "bodies", "entries", "fetching", "sitemaps", "__init__"],
     "testing": ["fake", "running", "__init__", "fixtures"],
     "scrapy": [
         "plan",

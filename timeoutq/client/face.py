@@ -28,6 +28,9 @@ from timeoutq.sending import Flow, ServerClock, Talk, Terms
 class Face:
     """What `Queue` and `AsyncQueue` have in common."""
 
+    beats_apart = False
+    """Whether signs of life go to another node than leases may lie on."""
+
     def __init__(
         self,
         name: str,

@@ -12,6 +12,7 @@ from typing import Literal
 
 from timeoutq import arguments, reads
 from timeoutq.calls import Argument, Call
+from timeoutq.confirming import UNCONFIRMED
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.hosts import operations
 from timeoutq.hosts.operations import Rule
@@ -39,7 +40,9 @@ def some(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
     names = [name for name, _ in reads.pairs_of(found)]
     for at in range(0, len(names), CALLS):
         for row in (
-            yield from settle(talk, [operations.host(talk.operations, name) for name in names[at : at + CALLS]])
+            yield from settle(
+                talk, [operations.host(talk.operations, name) for name in names[at : at + CALLS]], UNCONFIRMED
+            )
         ):
             if isinstance(row, TimeoutqError):
                 raise row
@@ -56,7 +59,8 @@ def one(talk: Talk, host: str, rules: Sequence[Rule]) -> Flow[HostInfo]:
 
 
 def _told(talk: Talk, call: Call[HostInfo | None], recall: Call[HostInfo | None] | None) -> Flow[HostInfo]:
-    found = yield from answer(talk, call)
+    # who only looks waits for no replica
+    found = yield from answer(talk, call, UNCONFIRMED if recall is None else 0)
     while found is not None and found.recalling and recall is not None:
         # if the host has many ready tasks, one step takes back only a part of them
         found = yield from answer(talk, recall)

@@ -51,6 +51,7 @@ def opening(shards: Shards, settings: Mapping[str, bytes], allow_eviction: bool)
 
 def put(shards: Shards, tasks: tuple[Tasks, ...], how: How, durable: int) -> Flow[Outcome]:
     """Put tasks."""
+    check_group(shards, how.group)
     found = arguments.tasks(tasks)
     words = how_words(found, how)
 
@@ -70,6 +71,7 @@ def later(
     durable: int,
 ) -> Flow[Outcome]:
     """Schedule tasks."""
+    check_group(shards, how.group)
     due, found = arguments.due(at, after), arguments.tasks(tasks)
     words = how_words(found, how)
 
@@ -93,6 +95,17 @@ def check_priorities(found: TaskList, *, everything: bool = False, grouped: bool
                 f"task {arguments.shown(found.ids[at])} belongs to no host, so it does not wait for a turn, and a "
                 "priority would mean nothing: put it with group=, or without a priority"
             )
+
+
+def check_group(shards: Shards, group: object) -> None:
+    """Refuse the function `domain` of the installed package: another machine may find other domains."""
+    name = getattr(group, "__module__", ""), getattr(group, "__qualname__", "")
+    if name == ("timeoutq.urls.domains", "domain") and shards.by != "id":
+        raise InvalidInput(
+            f"group=domain would bring tasks of queue {shards.name} into the wrong shards on a machine that has "
+            "another version of the public suffix list: write group=domains_of(queue), or for asyncio "
+            "group=await async_domains_of(queue), both of timeoutq.urls; they use the list that the queue keeps"
+        )
 
 
 def _group(how: How) -> bytes | None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from timeoutq.calls import BATCH, FLUSH, Call
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.errors import ShardsUnavailable, TimeoutqError, Unavailable
-from timeoutq.model import Outcome
+from timeoutq.model import Outcome, Stats
 from timeoutq.sending import CALLS, Flow, Talk, settle
 from timeoutq.shards.root import Shards
 from timeoutq.shards.together import together
@@ -50,7 +50,7 @@ def known(results: Mapping[int, T | TimeoutqError]) -> list[T]:
 
 
 def failure(
-    shards: Shards, errors: Mapping[int, TimeoutqError], asked: int, outcome: Outcome | None = None
+    shards: Shards, errors: Mapping[int, TimeoutqError], asked: int, outcome: Outcome | Stats | None = None
 ) -> TimeoutqError:
     """Make the error that says which of the `asked` shards failed, and why; if all failed alike, it names no shard."""
     error = next((one for one in errors.values() if not isinstance(one, Unavailable)), next(iter(errors.values())))

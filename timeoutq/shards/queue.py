@@ -23,6 +23,8 @@ from timeoutq.shards.working import ShardedDivision
 class ShardedFace(Face):
     """What both faces of a sharded queue hold: the settings of a client, and the talks with the shards."""
 
+    beats_apart = True
+
     def __init__(
         self,
         name: str,
