@@ -252,6 +252,39 @@ def test_a_claim_that_ctrl_c_interrupts_gives_back_what_it_took_in_all_shards(
         assert 3 <= stats.counters["released"] <= 4
 
 
+def test_a_claim_that_ctrl_c_interrupts_gives_back_what_both_calls_to_one_shard_took(
+    url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = [task for task in (f"t{i}" for i in range(200)) if shard_of(task) == 0][:10]
+    other = one_of_each()[1]
+    send: Any = Link.send
+    claim = script("claim").sha.encode()
+    asked: list[list[int]] = []
+
+    def interrupted(self: Any, commands: Any) -> Any:
+        replies = send(self, commands)
+        counts = [command[-3] for command in commands if claim in command[1:2]]
+        asked.extend([counts] * bool(counts))
+        if len(asked) == 2:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return replies
+
+    with ShardedQueue(name, url, shards=SHARDS) as queue:
+        queue.put(other)
+        queue.ack(queue.claim())
+        queue.put(deep, other, again=True)
+        assert queue.promote_due() == 0
+        monkeypatch.setattr("timeoutq.shards.claims.random.sample", lambda shards, many: [0, 1])
+        monkeypatch.setattr(Link, "send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            queue.claim(8)
+        assert asked == [[4, 4], [3]]
+        stats = queue.stats()
+        assert (stats.todos, stats.in_progress, stats.counters["released"]) == (11, 0, 8)
+        queue.purge()
+
+
 def test_a_keeper_keeps_leases_of_all_shards_alive(url: str, name: str) -> None:
     tasks = one_of_each()
     with ShardedQueue(name, url, shards=SHARDS, timeout=0.3) as mine:
