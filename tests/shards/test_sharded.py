@@ -7,28 +7,37 @@ import inspect
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from tenacity import stop_after_attempt, wait_fixed
 
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check
+from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import (
     AsyncQueue,
     InvalidInput,
+    Lease,
     LeaseLost,
     NotReplicated,
     Politeness,
     Queue,
+    RetryPolicy,
     SchemaMismatch,
     ShardsUnavailable,
     Task,
+    Unavailable,
 )
+from timeoutq.confirming import UNCONFIRMED
 from timeoutq.link import Link
-from timeoutq.model import Answer
+from timeoutq.model import Answer, Outcome
 from timeoutq.scripts import script
-from timeoutq.shards import AsyncShardedQueue, ShardedQueue, open_async_queue, open_queue, quiet
+from timeoutq.sending import answers
+from timeoutq.shards import AsyncShardedQueue, ShardedQueue, gathering, open_async_queue, open_queue, quiet
+from timeoutq.shards import flows as sharded_flows
 from timeoutq.shards.hosts import AsyncShardedHosts, ShardedHosts
 from timeoutq.shards.names import stem, tags
 from timeoutq.shards.route import key_of, route
@@ -207,6 +216,59 @@ def test_a_lease_of_another_queue_is_refused(queue: Any, url: str) -> None:
         plain.purge()
 
 
+def test_a_lease_of_a_queue_of_more_shards_is_refused(queue: Any) -> None:
+    queue.put("a")
+    (lease,) = queue.claim()
+    owner = lease.token.rpartition("@")[0]
+    for shard in (SHARDS, SHARDS + 1, 999):
+        with pytest.raises(InvalidInput, match="tokens end with @ and a shard"):
+            queue.ack(replace(lease, token=f"{owner}@{shard}"))
+
+
+def test_leases_that_fail_together_are_each_tried_again_by_their_own_failures(url: str, name: str) -> None:
+    tasks = one_of_each()
+    with ShardedQueue(name, url, shards=SHARDS, retry=RetryPolicy(wait_fixed(60), stop_after_attempt(2))) as queue:
+        queue.put(tasks[3:])
+        queue.fail(queue.claim(10), "no", retry_in=0)
+        wait_until(lambda: queue.promote_due() == 2)
+        queue.put(tasks[:3])
+        leases = sorted((lease for _ in range(SHARDS) for lease in queue.claim(10)), key=lambda lease: lease.attempt)
+        assert [lease.attempt for lease in leases] == [1, 1, 1, 2, 2]
+        queue.fail(leases, "no")
+        assert [str(answer) for answer in queue.states(tasks)] == ["scheduled"] * 3 + ["failed"] * 2
+        queue.purge()
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(30.0, 5.0), (12.0, 4.0), (0.5, 1.0)])
+def test_a_heartbeat_asks_a_shard_for_a_third_of_the_timeout_and_says_when_none_answers(
+    name: str, monkeypatch: pytest.MonkeyPatch, timeout: float, seconds: float
+) -> None:
+    asked: list[tuple[float, bool, int]] = []
+
+    def settle(talk: Any, calls: Any, replicas: int) -> Any:
+        yield from ()
+        asked.append((talk.deadline, talk.proved, replicas))
+        return [Unavailable("away") for _ in calls]
+
+    monkeypatch.setattr(gathering, "settle", settle)
+    leases = [Lease(f"t{shard}", f"w:1:2#1@{shard}", 0.0, fence=7) for shard in range(SHARDS)]
+    with ShardedQueue(name, "redis://127.0.0.1:1", shards=SHARDS, timeout=timeout) as queue:
+        with pytest.raises(Unavailable):
+            next(queue.extension(leases))
+        assert asked == [(seconds, True, UNCONFIRMED)] * SHARDS
+
+
+def test_a_claim_does_not_say_that_nothing_is_ready_if_no_shard_answers(url: str, name: str) -> None:
+    with Proxy(url) as proxy, ShardedQueue(name, proxy.url, shards=SHARDS, deadline=3.0) as queue:
+        queue.put(one_of_each())
+        queue.release(queue.claim(SHARDS))
+        proxy.arm(Fault.RESET_BEFORE, b"", times=None)
+        with pytest.raises(Unavailable):
+            queue.claim()
+    with ShardedQueue(name, url) as queue:
+        queue.purge()
+
+
 def test_an_ack_puts_what_it_found_into_all_shards_and_its_own_shard_last(queue: Any, raw: Any) -> None:
     links = one_of_each("http://{}.example/")
     queue.put("seed")
@@ -352,6 +414,45 @@ def test_an_id_that_was_put_with_a_group_is_found_wherever_it_is(queue: Any) -> 
     assert queue.stats().known == 0
 
 
+def test_forget_forgets_an_id_in_each_shard_in_which_it_has_a_group(queue: Any) -> None:
+    groups = one_of_each("g{}.example")
+    for group in groups[:3]:
+        queue.put(Task("same", group=group))
+    queue.ack(queue.claim())
+    assert queue.stats().known == 3
+    assert queue.forget("same").counts() != {"unknown": 1}
+    assert queue.stats().known == 0
+
+
+def test_a_state_that_one_shard_tells_goes_before_the_silence_of_another(
+    queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gather(*_: object) -> Any:
+        yield from ()
+        return {0: Unavailable("away"), 1: [Outcome([b"a", b"b"], b"tu")]}
+
+    monkeypatch.setattr(gathering, "gather", gather)
+    flow: Any = sharded_flows._asked(queue.shards, [b"a", b"b"], {0: [0, 1], 1: [0, 1]}, lambda *_: [])
+    with pytest.raises(ShardsUnavailable) as told:
+        next(flow)
+    assert [str(answer) for answer in told.value.outcome or ()] == ["todos", "unanswered"]
+
+
+def test_a_queue_that_was_made_anew_without_groups_learns_of_a_group_that_is_put(
+    queue: Any, url: str, raw: Any
+) -> None:
+    meta = f"timeoutq:{{{queue.name}}}:meta"
+    queue.put("a", group="g.example")
+    assert queue.states("a").counts() == {"todos": 1}
+    with ShardedQueue(queue.name, url) as other:
+        other.purge()
+        with ShardedQueue(queue.name, url, shards=SHARDS) as third:
+            third.put("b")
+        assert raw.hget(meta, "groups") is None
+        queue.put("a", group="h.example")
+        assert raw.hget(meta, "groups") == "1"
+
+
 def test_a_group_of_a_link_in_the_own_shard_is_noted_too(queue: Any) -> None:
     links = one_of_each("l{}")
     queue.put("seed")
@@ -450,6 +551,19 @@ def test_pages_and_walks_go_from_shard_to_shard(queue: Any) -> None:
             queue.list("todos", bad)
 
 
+def test_a_page_over_several_shards_is_no_longer_than_was_asked(queue: Any) -> None:
+    queue.schedule([f"t{i}" for i in range(40)], after=600)
+    met, cursor = list[str](), None
+    while True:
+        page = queue.list("scheduled", cursor, 7)
+        assert len(page.entries) == (5 if page.cursor is None else 7)
+        met += [entry.task for entry in page.entries]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert sorted(met) == sorted(f"t{i}" for i in range(40))
+
+
 def test_pause_configure_and_the_cleaner_reach_all_shards(queue: Any) -> None:
     queue.put(one_of_each())
     queue.pause()
@@ -476,6 +590,10 @@ def test_no_shard_begins_to_keep_fingerprints_while_another_has_tasks(queue: Any
         queue.configure(keep_done="compact")
     with ShardedQueue(queue.name, url, keep_done="compact") as other, pytest.raises(InvalidInput, match="no tasks"):
         other.put("b")
+    assert {shard.settings.get("keep_done") for shard in queue.stats().shards} == {None}
+    with pytest.raises(InvalidInput, match="only while a queue has no tasks"):
+        # written only where there is no such setting yet
+        queue.run(sharded_flows._configure(queue.shards, {"keep_done?": b"compact"}))
     assert {shard.settings.get("keep_done") for shard in queue.stats().shards} == {None}
     queue.forget("a")
     queue.configure(keep_done="compact")
@@ -523,6 +641,22 @@ def test_a_task_that_moves_behind_the_observer_is_seen_by_the_second_look(url: s
         assert end.value.value is False
         assert looks == 2
         queue.purge()
+
+
+def test_a_look_of_several_calls_counts_from_its_first_call_to_its_last(
+    queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies = [(True, b"7", [b"put", b"1"]), (True, b"8", [b"put", b"2"]), (True, b"0", [b"put", b"3"])]
+
+    def answer(*_: object) -> Any:
+        yield from ()
+        return replies.pop(0)
+
+    monkeypatch.setattr(quiet, "answer", answer)
+    flow: Any = quiet._look(queue.shards.talks[0], None)
+    with pytest.raises(StopIteration) as end:
+        next(flow)
+    assert end.value.value == quiet.Look(True, [b"put", b"1"], [b"put", b"3"])
 
 
 # ---- what it is in Redis, and who may open it
@@ -598,6 +732,30 @@ def test_of_two_that_make_a_queue_at_once_the_second_is_refused(url: str, name: 
         one.purge()
 
 
+def test_the_record_of_who_wrote_it_first_stays_though_another_was_about_to_write_it(
+    url: str, name: str, raw: Any
+) -> None:
+    with ShardedQueue(name, url, shards=3) as one, ShardedQueue(name, url, shards=4) as other:
+        assert one.claim() == other.claim() == []
+        send: Any = Link.send
+
+        def late(self: Any, commands: Any) -> Any:
+            if commands[0][0] == "HSETNX" and Link.send is late:
+                Link.send = send  # type: ignore[method-assign]  # as it was
+                one.put("a")
+            return send(self, commands)
+
+        Link.send = late  # type: ignore[method-assign]  # to be slower than the other client
+        try:
+            with pytest.raises(InvalidInput, match="has 3 shards"):
+                other.put("b")
+        finally:
+            Link.send = send  # type: ignore[method-assign]  # as it was
+        assert raw.hget(f"timeoutq:{{{name}}}:meta", "shards") == "3 host v1"
+        assert one.stats().known == 1
+        one.purge()
+
+
 def test_a_queue_has_twelve_shards_unless_somebody_says_otherwise(url: str, name: str, raw: Any) -> None:
     with ShardedQueue(name, url) as queue:
         queue.put("a")
@@ -657,6 +815,27 @@ def test_a_purge_removes_the_record_last_and_may_be_repeated(queue: Any, raw: An
     assert not queue.exists()
     queue.put("a")
     assert queue.exists()
+
+
+def test_a_purge_makes_the_record_again_if_somebody_puts_meanwhile(url: str, name: str) -> None:
+    with ShardedQueue(name, url, shards=SHARDS) as queue, ShardedQueue(name, url) as late:
+        queue.put("a", group="g.example")
+        late.states("a")
+        unmake = queue.shards.unmake
+
+        def meanwhile() -> Any:
+            talk = late.shards.talks[3]
+            late.run(answers(talk, talk.operations.put(("late",), talk.nonce)))
+            yield from unmake()
+
+        queue.shards.unmake = meanwhile  # type: ignore[method-assign]  # the last step of a purge
+        queue.purge()
+        queue.shards.unmake = unmake  # type: ignore[method-assign]  # as it was
+        with ShardedQueue(name, url) as other:
+            assert other.exists()
+            assert (other.stats().todos, other.shards.record.grouped) == (1, True)
+            other.purge()
+            assert not other.exists()
 
 
 def test_a_client_that_puts_into_a_purged_queue_makes_it_again(url: str, name: str, raw: Any) -> None:
