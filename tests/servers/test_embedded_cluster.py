@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,6 +119,18 @@ def test_it_is_whole_only_when_nothing_is_lacking_at_any_node(monkeypatch: pytes
         assert found.lacks() == f"127.0.0.1:{lack}"
     said.update({port: text.replace("0-16383", "0-16382") for port, text in whole.items()})
     assert found.lacks() == "127.0.0.1:10001 knows no node for some slots"
+
+
+def test_all_nodes_are_asked_to_end_before_the_first_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, int | None]] = []
+    found = EmbeddedCluster(1, 2)
+    for node, port in zip(found.nodes, (10001, 10002, 10003), strict=True):
+        node.port = port
+    monkeypatch.setattr(ClusterNode, "pid", property(lambda node: None if node.port == 10002 else node.port))
+    monkeypatch.setattr(ClusterNode, "stop", lambda node: said.append(("stop", node.port)))
+    monkeypatch.setattr(embedded_cluster, "os", SimpleNamespace(kill=lambda pid, _: said.append(("kill", pid))))
+    found.stop()
+    assert said == [("kill", 10001), ("kill", 10003), ("stop", 10001), ("stop", 10002), ("stop", 10003)]
 
 
 def test_a_client_of_redis_finds_its_way(cluster: Cluster) -> None:
