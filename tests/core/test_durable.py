@@ -21,7 +21,18 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 import timeoutq
 from tests.rig.waiting import wait_until
-from timeoutq import Answer, InvalidInput, NotReplicated, Politeness, Queue, State, Worker, confirming, scripts
+from timeoutq import (
+    Answer,
+    InvalidInput,
+    NotReplicated,
+    Politeness,
+    Queue,
+    State,
+    Worker,
+    confirming,
+    scripts,
+    sending,
+)
 from timeoutq.confirming import Durable
 from timeoutq.link import Link
 from timeoutq.model import HostRecord, Outcome, Record
@@ -384,6 +395,19 @@ def test_a_keeper_lets_go_of_a_lease_whose_ack_is_done_but_not_confirmed(queue: 
         keeper.add(*leases)
         unconfirmed(queue, lambda: queue.ack(leases[0]))
         assert keeper.held == []
+
+
+def test_of_more_leases_than_one_call_ends_a_keeper_keeps_those_alive_that_were_not_sent(
+    queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "CALLS", 1)  # so that the second call is sent when the first is confirmed
+    queue.put(f"t{i}" for i in range(600))
+    leases = [*queue.claim(500), *queue.claim(500)]
+    with queue.keeper() as keeper:
+        keeper.add(*leases)
+        unconfirmed(queue, lambda: queue.ack(leases))
+        assert queue.stats().in_progress == len(leases) - 500 > 0
+        assert len(keeper.held) == len(leases)
 
 
 def test_what_an_ack_cannot_put_yet_keeps_its_lease_alive(queue: FakeQueue) -> None:

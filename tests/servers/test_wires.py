@@ -114,6 +114,15 @@ async def test_whoever_reads_between_two_exchanges_is_under_no_alarm(link: Async
     assert await link.send([("ECHO", "next")]) == [b"next"]
 
 
+async def test_a_connection_on_which_words_have_come_already_gets_no_wire(link: AsyncLink) -> None:
+    connection = link._free[-1][0]
+    reader = connection._parser._reader
+    reader.feed(b"+unasked\r\n")
+    assert Wire.over(connection, 6.0) is None
+    assert reader.gets() == b"unasked", "redis-py reads on from there"
+    assert Wire.over(connection, 6.0) is not None
+
+
 MISSING: dict[str, tuple[str, object]] = {
     "the writer": ("_writer", None),
     "the transport": ("_writer.transport", None),

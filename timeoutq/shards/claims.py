@@ -61,7 +61,8 @@ class Claim(methods.Claim):
         """Check what the caller passed."""
         super().__init__(shards.root, n, timeout, max_runtime, wait)
         self._shards = shards
-        self._tokens: dict[int, bytes] = {}
+        self._tokens: list[tuple[int, bytes]] = []
+        """What the calls of this round were sent with, and to which shards: a shard may get two calls in a round."""
         self._away: dict[int, float] = {}
         self._errors: dict[int, TimeoutqError] = {}
 
@@ -74,7 +75,7 @@ class Claim(methods.Claim):
         """Claim."""
         shards, until = self._shards, time.monotonic() + self.wait
         while True:
-            self._tokens, self._errors = {}, {}
+            self._tokens, self._errors = [], {}
             leases, pause = yield from self._round(self.n)
             if leases:
                 return (yield from self._without_company(leases))
@@ -137,7 +138,8 @@ class Claim(methods.Claim):
 
     def _noting(self, shard: int, talk: Talk) -> Callable[[], bytes]:
         def nonce() -> bytes:
-            self._tokens[shard] = token = talk.nonce()
+            token = talk.nonce()
+            self._tokens.append((shard, token))
             return token
 
         return nonce
@@ -179,7 +181,7 @@ class Claim(methods.Claim):
             with suppress(TimeoutqError):
                 yield from flows.give_back(talk, call, int(talk.deadline * 1000))
 
-        yield from together([back(shard, token) for shard, token in self._tokens.items()])
+        yield from together([back(shard, token) for shard, token in self._tokens])
 
 
 def pull(shards: Shards, n: int) -> Flow[list[Task]]:
