@@ -6,7 +6,7 @@ not right names the shards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -132,7 +132,8 @@ def _strays(shards: Shards, talk: Talk) -> Flow[Strays]:
     times = [("ZRANGE", key(name), 0, SAMPLE - 1) for name in ("scheduled", "leases")]
     try:
         *scans, due, held = yield from ask(talk, [*sets, *times])
-        ids = list(dict.fromkeys(chain(*(found[:SAMPLE] for _, found in scans), due, held)))[:BATCH]
+        found: list[Any] = [*due, *held, *chain.from_iterable(some[:SAMPLE] for _, some in scans)]
+        ids: list[bytes] = list(dict.fromkeys(found))[:BATCH]
         _, records = yield from answer(talk, talk.operations.describe(ids))
     except Unavailable:
         raise
@@ -184,7 +185,9 @@ def _nodes(shards: Shards, nodes: Mapping[str, Facts], parts: Mapping[int, Shard
     is_cluster = bool(shards.root.server.nodes)
     durable = max((part.facts.queue.get("durable", 0) for part in parts.values()), default=0)
     compact = any(part.facts.compact for part in parts.values())
-    said = {"eviction"} | (set() if durable else {"replicas"}) if is_cluster else set[str]()
+    said: Collection[str] = ()
+    if is_cluster:
+        said = ("eviction",) if durable else ("eviction", "replicas")
     found = {
         home: [
             one
@@ -227,7 +230,8 @@ def _sum(parts: Sequence[Facts]) -> Facts:
     for name in ("next_deadline", "next_due"):  # each node has a clock of its own
         left = [queue[name] - queue["now"] for queue in queues if queue[name]]
         whole[name] = now + min(left) if left else None
-    whole["settings"] = next((queue["settings"] for queue in queues if "schema" in queue["settings"]), {})
+    settings: list[Mapping[str, str]] = [queue["settings"] for queue in queues]
+    whole["settings"] = next((one for one in settings if "schema" in one), dict[str, str]())
     whole["workers"] = max((queue["workers"] for queue in queues), default=0)
     large = sum(part.large[0] for part in parts), sum(part.large[1] for part in parts)
     return replace(parts[0], queue=whole, script_error="", foreign={}, crooked={}, large=large)
