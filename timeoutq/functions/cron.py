@@ -69,6 +69,11 @@ _MORE = {
     "day of the week": re.compile(f"[0-7]L|{_VALUE}#[1-5]"),
 }
 _STEP = re.compile(r"([0-9]+)/([0-9]+)")
+_RANGE = re.compile(r"([0-9A-Z]+)-([0-9A-Z]+)/[0-9]+")
+_NUMBERS = {
+    **dict(zip("SUN MON TUE WED THU FRI SAT".split(), range(7), strict=True)),
+    **dict(zip("JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC".split(), range(1, 13), strict=True)),
+}
 
 _DAY = timedelta(days=1)
 _SECONDS = 86_400
@@ -105,7 +110,8 @@ def _line(value: str) -> str:
         )
     for place, (name, field) in enumerate(zip(_FIELDS, fields, strict=True)):
         _check(shown(value), place, name, field)
-    found = " ".join(fields)
+    # cronsim reads a step from 5 to 5 as a step from 5 to the end
+    found = " ".join(_RANGE.sub(_without_step, field) for field in fields)
     if not _fires(found):
         raise BadTiming(
             f"cron={shown(value)} never ticks: no month that it names has such a day; mend its day of the month, "
@@ -132,6 +138,12 @@ def _check(whole: str, place: int, name: str, field: str) -> None:
             f"cron={whole}: its {name} {field!r} is out of range: it takes {takes}; a range runs upwards, and a step "
             "is at least 1"
         ) from None
+
+
+def _without_step(found: re.Match[str]) -> str:
+    """Give a range with its step, or the one number that it holds."""
+    first, last = (_NUMBERS[word] if word in _NUMBERS else int(word) for word in found.groups())
+    return found[1] if first == last else found[0]
 
 
 def _fires(text: str) -> bool:
