@@ -276,7 +276,9 @@ def test_the_zones_data_has_the_change_that_the_table_tells_of(change: Change) -
     offsets = [int(one[-5:-2]) * 60 + int(one[-5] + one[-2:]) for one in shown]
     assert offsets[0] != offsets[1]
     told = [word for word in change.clock.replace(",", "").split() if word[0] in "+-"]
-    assert [f"{offset // 60:+d}" if not offset % 60 else f"{offset // 60:+d}:{offset % 60}" for offset in offsets] == told
+    assert [
+        f"{offset // 60:+d}" if not offset % 60 else f"{offset // 60:+d}:{offset % 60}" for offset in offsets
+    ] == told
     assert shown[1].split()[2][:5] == change.clock.rpartition(" at ")[0][-5:]
 
 

@@ -70,10 +70,9 @@ _MORE = {
 }
 _STEP = re.compile(r"([0-9]+)/([0-9]+)")
 _RANGE = re.compile(r"([0-9A-Z]+)-([0-9A-Z]+)/[0-9]+")
-_NUMBERS = {
-    **dict(zip("SUN MON TUE WED THU FRI SAT".split(), range(7), strict=True)),
-    **dict(zip("JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC".split(), range(1, 13), strict=True)),
-}
+_DAYS = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]
+_MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
+_NUMBERS = {name: number for names, first in ((_DAYS, 0), (_MONTHS, 1)) for number, name in enumerate(names, first)}
 
 _DAY = timedelta(days=1)
 _SECONDS = 86_400
@@ -127,7 +126,9 @@ def _check(whole: str, place: int, name: str, field: str) -> None:
         if _TERM.fullmatch(term) or (name in _MORE and _MORE[name].fullmatch(term)):
             continue
         step = _STEP.fullmatch(term)
-        cure = f"write {step[1]}-{most}/{step[2]}" if step else f"it takes {takes}; *, 1-5, */2, 1-5/2, and lists of these"
+        cure = (
+            f"write {step[1]}-{most}/{step[2]}" if step else f"it takes {takes}; *, 1-5, */2, 1-5/2, and lists of these"
+        )
         raise BadTiming(f"cron={whole}: its {name} {field!r} cannot be read at {term!r}: {cure}")
     stars = ["*"] * len(_FIELDS)
     stars[place] = field
@@ -182,7 +183,7 @@ def _near(name: str) -> list[str]:
     cities = {one.rpartition("/")[2]: full for one, full in names.items()}
     if asked in names:
         return [names[asked]]
-    alike = get_close_matches(asked, names, 2, 0.75) or []
+    alike = get_close_matches(asked, names, 2, 0.75)
     city = get_close_matches(asked.rpartition("/")[2], cities, 1, 0.8)
     return list(dict.fromkeys([*(cities[one] for one in city), *(names[one] for one in alike)]))[:2]
 
@@ -223,7 +224,7 @@ class Cron:
 
     def count(self, after: int, until: int) -> int:
         """Count the ticks after one moment and not after another one, on the first `COUNTED` days of the line."""
-        total, latest = 0, None
+        total, latest = 0, after
         days = _days(self._read, self._date(after) - _DAY, min(_LAST, self._date(until) + _DAY), 1)
         for day in islice(days, COUNTED):
             base, ticks = self._ticks(day)

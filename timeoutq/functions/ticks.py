@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Literal, cast
+from typing import Literal
 
 from timeoutq import arguments
 from timeoutq.arguments import shown
@@ -27,7 +26,7 @@ ON_TIME_MS = 60_000
 MAX_NAME = 200
 """The most bytes of a schedule's name."""
 
-_MISSED = ("last", "all", "none")
+_MISSED: dict[str, Missed] = {"last": "last", "all": "all", "none": "none"}
 _TICK = re.compile(r"@[0-9]+\Z")
 
 
@@ -49,11 +48,12 @@ def lateness(missed: object, grace: object = None) -> tuple[Missed, int | None]:
     `"last"` puts the newest, `"all"` puts all, both however late unless `grace` says. `"none"` puts a tick only within
     a minute. Raises `BadTiming`.
     """
-    if not isinstance(missed, str) or missed not in _MISSED:
+    which = _MISSED.get(missed) if isinstance(missed, str) else None
+    if which is None:
         raise BadTiming(f"missed={shown(missed)} is unknown: use 'last', 'all' or 'none'")
     if grace is None:
-        return cast("Missed", missed), ON_TIME_MS if missed == "none" else None
-    if missed == "none":
+        return which, ON_TIME_MS if which == "none" else None
+    if which == "none":
         raise BadTiming("missed='none' puts a tick within a minute or never: leave grace= out, or use missed='last'")
     try:
         found = arguments.delay_ms(grace, "grace")
@@ -61,7 +61,7 @@ def lateness(missed: object, grace: object = None) -> tuple[Missed, int | None]:
         raise BadTiming(str(error)) from None
     if found < 1_000:
         raise BadTiming(f"grace={shown(grace)} is less than a second, and every tick is a little late: use 'none'")
-    return cast("Missed", missed), found
+    return which, found
 
 
 def next_after(timing: Timing, moment_ms: int) -> int | None:
@@ -89,10 +89,10 @@ def due(
 ) -> Due:
     """Say which ticks to put now.
 
-    `last_ms` is the last tick that was looked at, whether it was put or not; of a new schedule, it is None, and nothing
-    is due, because a declaration does not put the past. `missed` and `grace_ms` are those of `lateness`, and `put` is
-    how many ticks have been put, for `times`. If the clock has gone back to before `last_ms`, nothing is due until it
-    has come past `last_ms` again.
+    All ticks up to `last_ms` have been looked at, whether they were put or not; so it may be 1 ms before the stored
+    next tick. Of a new schedule it is None, and nothing is due, because a declaration does not put the past. `missed`
+    and `grace_ms` are those of `lateness`, and `put` is how many ticks have been put, for `times`. If the clock has
+    gone back to before `last_ms`, nothing is due until it has come past `last_ms` again.
     """
     left = MOST if timing.times is None else max(0, timing.times - put)
     if not left:
