@@ -187,10 +187,15 @@ def at_hour(spec: Spec, hour: int) -> Spec:
     return Spec(" ".join(texts), tuple(fields), tuple(stars))
 
 
+ALWAYS = [frozenset(range(low, high + 1)) for low, high in BOUNDS]
+
+
 def daily(minute: int, hour: int) -> Spec:
-    fields = [frozenset(range(low, high + 1)) for low, high in BOUNDS]
-    fields[:2] = frozenset({minute}), frozenset({hour})
-    return Spec(f"{minute} {hour} * * *", tuple(fields), (False, False, True, True, True))
+    fields = (frozenset({minute}), frozenset({hour}), *ALWAYS[2:])
+    return Spec(f"{minute} {hour} * * *", fields, (False, False, True, True, True))
+
+
+QUARTERS = Spec("*/15 * * * *", (frozenset({0, 15, 30, 45}), *ALWAYS[1:]), (True,) * 5)
 
 
 @settings(max_examples=40)
@@ -199,7 +204,7 @@ def daily(minute: int, hour: int) -> Spec:
 @example(daily(0, 23), "Antarctica/Casey", 2010, 0)  # back by three hours
 @example(daily(0, 3), "Antarctica/Casey", 2011, 0)  # forward by three hours
 @example(daily(30, 2), "Antarctica/Troll", 2026, 0)  # forward by two hours
-@example(daily(15, 0), "America/Goose_Bay", 2007, 1)  # back at a minute past midnight
+@example(QUARTERS, "America/Goose_Bay", 2007, 1)  # back at a minute past midnight, so a day begins before another ends
 def test_a_random_line_ticks_around_a_change_of_the_clock_as_debians_cron_runs_it(
     spec: Spec, name: str, year: int, which: int
 ) -> None:
@@ -216,6 +221,11 @@ def test_a_random_line_ticks_around_a_change_of_the_clock_as_debians_cron_runs_i
             assert ticks_of(ticks, since, until) == wanted
             assert back_from(ticks, until, since) == wanted
             assert ticks.count(since, until) == len(wanted)
+            for moment in range(at - 3 * 3600, at + 3 * 3600, 1021):  # also from between two ticks
+                later = [tick for tick in wanted if tick > moment]
+                earlier = wanted[: len(wanted) - len(later)]
+                assert not later or ticks.after(moment) == later[0]
+                assert not earlier or ticks.before(moment) == earlier[-1]
 
 
 def instants(ticks: Cron, since: str, count: int) -> list[str]:

@@ -59,6 +59,18 @@ def test_start_and_until_are_both_included() -> None:
     assert next_after(short, START_MS + MINUTE) is None
 
 
+def test_before_its_start_a_schedule_has_no_tick_to_put_or_to_skip() -> None:
+    line = Timing.of(cron="0 * * * *", start=START + timedelta(minutes=90))
+    assert due(line, START_MS, START_MS + 100 * MINUTE) == Due((), START_MS + 2 * HOUR, 0)
+    assert due(line, START_MS, START_MS + 3 * HOUR) == Due((START_MS + 3 * HOUR,), START_MS + 4 * HOUR, 1)
+    assert due(line, START_MS, START_MS + 80 * MINUTE, missed="all") == Due((), START_MS + 2 * HOUR, 0)
+    timing = Timing.of(every=60, start=START + timedelta(minutes=10))
+    ten = START_MS + 10 * MINUTE
+    assert due(timing, START_MS, ten - 1) == Due((), ten, 0)
+    assert due(timing, START_MS, ten + 2 * MINUTE) == Due((ten + 2 * MINUTE,), ten + 3 * MINUTE, 2)
+    assert due(timing, START_MS, ten + MINUTE, missed="all") == Due((ten, ten + MINUTE), ten + 2 * MINUTE, 0)
+
+
 def test_a_first_declaration_puts_nothing_of_the_past() -> None:
     assert due(HOURLY, None, START_MS + 5) == Due((), START_MS + HOUR, 0)
     old = Timing.of(every=60, start=START - timedelta(days=300))
@@ -69,7 +81,8 @@ def test_a_first_declaration_puts_nothing_of_the_past() -> None:
 
 def test_a_tick_is_put_when_its_time_has_come_and_not_before() -> None:
     assert due(HOURLY, START_MS, START_MS + HOUR - 1) == Due((), START_MS + HOUR, 0)
-    assert due(HOURLY, START_MS, START_MS + HOUR) == Due((START_MS + HOUR,), START_MS + 2 * HOUR, 0)
+    for last in (START_MS, START_MS + HOUR - 1):
+        assert due(HOURLY, last, START_MS + HOUR) == Due((START_MS + HOUR,), START_MS + 2 * HOUR, 0)
 
 
 @pytest.mark.parametrize("missed", ["last", "all", "none"])
@@ -106,6 +119,12 @@ def test_what_is_later_than_grace_is_skipped() -> None:
     assert too_late == Due((), nine + DAY, 1)
     found = due(HOURLY, START_MS, START_MS + 10 * HOUR, missed="all", grace_ms=2 * HOUR)
     assert found == Due((START_MS + 8 * HOUR, START_MS + 9 * HOUR, START_MS + 10 * HOUR), START_MS + 11 * HOUR, 7)
+
+
+@pytest.mark.parametrize("missed", ["last", "all", "none"])
+def test_a_tick_that_was_put_is_not_put_again_within_its_grace(missed: Missed) -> None:
+    tick = START_MS + HOUR
+    assert due(HOURLY, tick, tick + 5_000, missed=missed, grace_ms=6 * HOUR) == Due((), tick + HOUR, 0)
 
 
 def test_all_puts_a_thousand_at_a_time_and_the_next_one_is_due_at_once() -> None:

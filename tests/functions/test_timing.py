@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zoneinfo
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -18,6 +18,16 @@ from timeoutq.functions.timing import Timing
 START = datetime(2026, 1, 1, tzinfo=UTC)
 START_MS = 1_767_225_600_000
 NAIVE = START.replace(tzinfo=None)
+
+
+class Nowhere(tzinfo):
+    """A zone that does not say how far its clock is ahead."""
+
+    def utcoffset(self, dt: datetime | None, /) -> None: ...
+
+    def dst(self, dt: datetime | None, /) -> None: ...
+
+    def tzname(self, dt: datetime | None, /) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -67,6 +77,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"every": 60, "times": True}, "times must be a whole number"),
     ({"every": 60, "start": NAIVE}, "start=.* has no time zone: use datetime\\(…, tzinfo="),
     ({"every": 60, "until": NAIVE}, "until=.* has no time zone"),
+    ({"every": 60, "until": START.replace(tzinfo=Nowhere())}, "until=.* has no time zone"),
     ({"every": 60, "start": 1_767_225_600}, "start=1767225600 is no datetime"),
     ({"every": 60, "start": datetime(1969, 1, 1, tzinfo=UTC)}, "start=.* is not between the years 1970 and 9999"),
     ({"every": 60, "start": START, "until": START - timedelta(seconds=1)}, "no tick is between start= and until="),

@@ -9,8 +9,9 @@ daylight saving time in cron(8) for the days on which a zone changes its clock. 
     wildcard   one of them begins with *      has no tick in this hour          ticks in both hours
 
 The package cronsim reads the fields of a line, and says which days they mean. How a time of a day becomes an instant is
-decided here, because cronsim itself leaves out some ticks of wildcard lines, and invents one, on days on which a zone
-changes its clock by half an hour or at midnight.
+decided here, because cronsim itself differs from cron(8) on some days on which a zone changes its clock: from within a
+repeated hour, the next tick that it gives may be an earlier one; and where the clock changes by half an hour or at
+midnight, it leaves out ticks of wildcard lines, or adds one.
 """
 
 from __future__ import annotations

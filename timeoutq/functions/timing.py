@@ -177,7 +177,7 @@ def _every(ms: int) -> int:
 
 def _moment(value: object, name: str) -> timedelta:
     """Give the time since 1970 of an aware datetime."""
-    if not isinstance(value, datetime) or value.tzinfo is None or value.utcoffset() is None:
+    if not isinstance(value, datetime) or value.utcoffset() is None:
         what = "has no time zone" if isinstance(value, datetime) else "is no datetime"
         raise BadTiming(f"{name}={shown(value)} {what}: use datetime(…, tzinfo=ZoneInfo('Europe/Berlin')), or UTC")
     found = value - _EPOCH
