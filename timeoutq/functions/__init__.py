@@ -1,0 +1,1 @@
+"""Functions: a call is a task."""
