@@ -20,7 +20,7 @@ ORDER = [
     "reads", "division", "methods", "repairs", "why", "rooms", "hosts", "heartbeat", "keeper", "client", "machine",
     "handlers", "found", "lifespan", "signals", "unending", "forks", "loopwatch", "cleaner", "refusals", "worker",
     "endings", "roster", "ledger", "process", "supervisor", "shards", "directory", "watch", "testing", "transfer",
-    "urls", "scrapy", "bench", "logs", "cli", "__main__",
+    "urls", "scrapy", "functions", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],
@@ -85,6 +85,20 @@ ROOMS = {
         "scheduler",
         "middlewares",
         "addon",
+        "__init__",
+    ],
+    "functions": [
+        "errors",
+        "context",
+        "kinds",
+        "signature",
+        "ids",
+        "envelope",
+        "options",
+        "sender",
+        "calls",
+        "task",
+        "app",
         "__init__",
     ],
     "bench": [

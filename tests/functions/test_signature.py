@@ -1,0 +1,1 @@
+"""Signatures: which arguments a function takes, as JSON and back."""
