@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-SAMPLE = '''
+SAMPLE = """
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -139,7 +139,7 @@ text: str = send.delay("a").wait()  # refused
 other: TaskFunction[[int], Page] = fetch  # refused
 page: Call[int] = fetch.call("u")  # refused
 app.sender = app  # refused
-'''
+"""
 REFUSED = {number for number, line in enumerate(SAMPLE.splitlines(), 1) if line.endswith("# refused")}
 
 

@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import Parameter
 from string import Formatter
 
 import msgspec
@@ -64,6 +65,20 @@ def following(parent: bytes, function: str) -> bytes:
 def whole_call(function: str, values: Mapping[str, object]) -> str:
     """Give the id that stands for a function and all its arguments, defaults too (`key=True`)."""
     return shortened(f"{function}:{CANONICAL.encode(dict(values)).decode()}")
+
+
+def check_whole(signature: Signature) -> None:
+    """Raise `BadFunction` for a default that `whole_call` could not write."""
+    for one in signature.slots.values():
+        if one.parameter.default is not Parameter.empty:
+            _default(signature.name, one.name, one.parameter.default)
+
+
+def _default(function: str, name: str, value: object) -> str:
+    try:
+        return _said(value)
+    except Exception as error:  # a default may be anything
+        raise BadFunction(f"{function}(): the default of {name!r} is no JSON, so no key can name it") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +142,7 @@ class Template:
         """Give the text for these arguments, in full length. Raises `BadFunction` for a default that is no JSON."""
         found: list[str] = []
         for literal, name in zip(self._literals, self.names, strict=False):
-            try:
-                said = _said(values.get(name, ()))
-            except Exception as error:  # a default may be anything
-                raise BadFunction(f"{function}(): the default of {name!r} is no JSON, so no key can name it") from error
+            said = _default(function, name, values.get(name, ()))
             found += literal, said.translate(self._quoted) if self._quoted else said
         return "".join([*found, self._literals[-1]])
 

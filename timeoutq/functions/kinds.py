@@ -51,6 +51,10 @@ def _foreign(kind: kinds.Type, seen: set[type]) -> str | None:
             if inside is not None:
                 return f"{kind.cls.__qualname__}.{one.name}: {inside}"
         return None
+    if isinstance(kind, kinds.DictType) and isinstance(kind.key_type, kinds.UnionType):
+        return (
+            "the keys of a dict are texts in JSON, and several types cannot be told apart: let its keys be of one type"
+        )
     return next((found for one in _inner(kind) if (found := _foreign(one, seen)) is not None), None)
 
 
@@ -84,21 +88,19 @@ def check_of(kind: kinds.Type) -> Check | None:
     if isinstance(kind, kinds.TupleType):
         return lambda value: _first(zip(checks, cast("tuple[object, ...]", value), strict=False))
     if isinstance(kind, kinds.DictType):
+        keys, values = _names if checks[0] is plain else checks[0], checks[1]
         return lambda value: _first(
-            pair
-            for key, one in cast("Mapping[object, object]", value).items()
-            for pair in ((checks[0], key), (checks[1], one))
+            pair for key, one in cast("Mapping[object, object]", value).items() for pair in ((keys, key), (values, one))
         )
     if isinstance(kind, kinds.UnionType):
-        # a union with Any says nothing; in any other union, at most one member holds values
-        return plain if plain in checks else _unless_alone(kind, next(filter(None, checks)))
+        if plain in checks:  # a union with Any says nothing
+            return plain
+        held = [(_HOLDERS.get(type(one), (list, tuple, set, frozenset)), check_of(one)) for one in kind.types]
+        return lambda value: _first((check, value) for classes, check in held if isinstance(value, classes))
     return lambda value: _first((checks[0], one) for one in cast("list[object]", value))
 
 
-def _unless_alone(kind: kinds.UnionType, check: Check) -> Check:
-    holder = next(one for one in kind.types if check_of(one) is not None)
-    wanted: Any = Mapping if isinstance(holder, kinds.DictType) else (list, tuple, set, frozenset)
-    return lambda value: check(value) if isinstance(value, wanted) else None
+_HOLDERS: Mapping[type[kinds.Type], Any] = {kinds.DictType: Mapping}
 
 
 def _first(pairs: Iterator[tuple[Check | None, object]]) -> str | None:
@@ -114,13 +116,14 @@ def plain(value: object) -> str | None:
         return next(filter(None, map(plain, cast("list[object]", value))), None)
     if kind is dict:
         items = cast("dict[object, object]", value)
-        odd = next((key for key in items if type(key) is not str), None)
-        if odd is not None:
-            return f"the key {shown(odd)} would arrive as a text"
-        return next(filter(None, map(plain, items.values())), None)
+        return next(filter(None, (*map(_names, items), *map(plain, items.values()))), None)
     if kind is tuple:
         return f"the tuple {shown(value)} would arrive as a list"
     return f"{shown(value)} is a {kind.__qualname__}, which JSON does not know"
+
+
+def _names(key: object) -> str | None:
+    return None if type(key) is str else f"the key {shown(key)} would arrive as a text"
 
 
 def is_endless(value: object) -> bool:

@@ -58,7 +58,7 @@ class Definition:
         if self.settings.limit is None:
             return None
         name = self.signature.name
-        return name if self.group is None else self.group.fill(name, values)
+        return name if self.group is None else ids.shortened(self.group.fill(name, values))
 
     def key_of(self, values: Mapping[str, object]) -> str | None:
         """Give the id that the key makes of arguments."""
@@ -82,6 +82,8 @@ def define(
             "a default, or make a schedule of a call, with app.schedules.set"
         )
     template = ids.Template.of(key, signature) if key is not None and key is not True and key is not False else None
+    if key is True:
+        ids.check_whole(signature)
     limit = settings.limit
     per = None if limit is None or limit.per is None else ids.Template.of(limit.per, signature, "per")
     if template is None and key is not True and settings.unique != "active":
