@@ -103,6 +103,7 @@ def test_a_default_does_not_travel_but_is_among_the_values() -> None:
     found = sign(send).encode(("a",), {})
     assert found.arguments == (b"[]", b'{"to":"a"}')
     assert found.values == {"to": "a", "subject": "Hi"}
+    assert sign(mixed).encode((1,), {}).values == {"x": 1, "y": 2, "rest": [], "z": None, "more": {}}
 
 
 def test_what_has_no_name_for_callers_travels_by_its_place() -> None:
@@ -175,7 +176,8 @@ def test_arguments_of_many_types_arrive_as_they_were() -> None:
 
     values = [
         User("ann", [User("bob", [])]), Pair(1), Place(1, 2), {"title": "t"}, Colour.RED, uuid.uuid4(),
-        datetime.now(UTC), timedelta(days=1, microseconds=5), Decimal("1.10"), b"\0\xff", {1, 2}, (1, "é"), "x", 5, None,
+        datetime.now(UTC), timedelta(days=1, microseconds=5), Decimal("1.10"), b"\0\xff", {1, 2}, (1, "é"), "x", 5,
+        None,
     ]  # fmt: skip
     signature = sign(takes)
     args, kwargs = signature.decode(signature.encode(values, {}).arguments)
@@ -221,7 +223,7 @@ def test_arguments_that_python_would_refuse_are_refused_with_the_same_reason() -
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), [1, -float("inf")], {"a": (float("nan"),)}])
 def test_nan_and_infinity_are_refused_and_do_not_become_null(value: object) -> None:
-    def takes(x: Any = None, y: float | None | list[Any] | dict[str, Any] = None, z: float = 0) -> None: ...
+    def takes(x: Any = None, y: float | list[Any] | dict[str, Any] | None = None, z: float = 0) -> None: ...
 
     if not isinstance(value, dict):
         assert "for 'y': JSON has no NaN and no infinity" in refused(takes, y=value)

@@ -292,8 +292,8 @@ class App:
         found = function.signature.with_first(result, step.arguments)
         function.signature.decode(found)
         own, target = ids.following(id, step.f), function.settings.queue
-        payload = seal(Letter(step.f, found, step.o, rest), target, own, self.secrets)
-        keep = function.settings.keep_result if step.o.keep_result is None else step.o.keep_result
+        payload = seal(Letter(step.f, found, step.options, rest), target, own, self.secrets)
+        keep = function.settings.keep_result if step.options.keep_result is None else step.options.keep_result
         answers = Answers(target, own, keep, function.returns)
         return Posted(target, own, payload, None, None, None, "active", None, answers)
 

@@ -123,7 +123,8 @@ class Call(Generic[R_co]):
             )
         encoded = function.signature.without_first().encode(args, kwargs)
         a, k = map(msgspec.Raw, encoded.arguments)
-        step = Step(function.signature.name, a, k, travelling(function.chosen))
+        chosen = travelling(function.chosen)
+        step = Step(function.signature.name, a, k, None if chosen == Options() else chosen)
         following = (*self.following, Next(step, function.settings, function.returns))
         return replace(self, following=following)
 
@@ -179,5 +180,5 @@ def _answers(call: Call[Any], queue: str, id: bytes) -> Answers:
     for one in call.following:
         id = ids.following(id, one.step.f)
     last = call.following[-1]
-    kept = last.settings.keep_result if last.step.o.keep_result is None else last.step.o.keep_result
+    kept = last.settings.keep_result if last.step.options.keep_result is None else last.step.options.keep_result
     return Answers(last.settings.queue, id, kept, last.returns)

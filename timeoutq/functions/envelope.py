@@ -47,13 +47,21 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     keep_result: float | None = None
 
 
+NO_OPTIONS = Options()
+
+
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """A call that follows another call and takes its result as its first argument."""
 
     f: str
     a: msgspec.Raw = _EMPTY_LIST
     k: msgspec.Raw = _EMPTY_DICT
-    o: Options = Options()
+    o: Options | None = None
+
+    @property
+    def options(self) -> Options:
+        """What was chosen for this call."""
+        return self.o or NO_OPTIONS
 
     @property
     def arguments(self) -> Arguments:
@@ -82,9 +90,6 @@ _STEPS = msgspec.json.Decoder(tuple[Step, ...])
 _ENCODER = msgspec.json.Encoder()
 
 
-NO_OPTIONS = Options()
-
-
 @dataclass(frozen=True, slots=True)
 class Letter:
     """What a payload says."""
@@ -105,6 +110,8 @@ class Secrets:
 
     def __init__(self, given: str | bytes | Sequence[str | bytes] | None = None) -> None:
         """Check secrets. Raises `InvalidInput`, whose message does not hold them."""
+        if given is not None and not isinstance(given, str | bytes | Sequence):
+            raise InvalidInput(f"secret= takes str or bytes, or a list of them, not {type(given).__name__}")
         many = () if given is None else (given,) if isinstance(given, str | bytes) else tuple(given)
         if given is not None and not 1 <= len(many) <= MOST_SECRETS:
             raise InvalidInput(f"secret= takes one secret, or a list of 1 to {MOST_SECRETS}, not {len(many)}")

@@ -11,7 +11,6 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import Parameter
 from string import Formatter
 
 import msgspec
@@ -70,8 +69,8 @@ def whole_call(function: str, values: Mapping[str, object]) -> str:
 def check_whole(signature: Signature) -> None:
     """Raise `BadFunction` for a default that `whole_call` could not write."""
     for one in signature.slots.values():
-        if one.parameter.default is not Parameter.empty:
-            _default(signature.name, one.name, one.parameter.default)
+        if not one.is_needed:
+            _default(signature.name, one.name, one.otherwise)
 
 
 def _default(function: str, name: str, value: object) -> str:
@@ -127,10 +126,9 @@ class Template:
                 raise BadFunction(f"{where}: put a sign such as : between {{{before}}} and {{{after}}}")
         quoted = {ord(sign): _percent(sign) for sign in {"%", *(one[0] for one in literals[1:-1])}}
         template = cls(str.__str__(text), tuple(names), tuple(literals), quoted if len(names) > 1 else {})
-        defaults = {name: signature.slots[name].parameter.default for name in names}
-        template.fill(
-            signature.name, {name: None if signature.slots[name].is_needed else defaults[name] for name in names}
-        )
+        slots = {name: signature.slots[name] for name in names}
+        # which says now, and not at the first call, if a default cannot be written
+        template.fill(signature.name, {name: None if one.is_needed else one.otherwise for name, one in slots.items()})
         return template
 
     @property
@@ -142,7 +140,7 @@ class Template:
         """Give the text for these arguments, in full length. Raises `BadFunction` for a default that is no JSON."""
         found: list[str] = []
         for literal, name in zip(self._literals, self.names, strict=False):
-            said = _default(function, name, values.get(name, ()))
+            said = _default(function, name, values[name])
             found += literal, said.translate(self._quoted) if self._quoted else said
         return "".join([*found, self._literals[-1]])
 

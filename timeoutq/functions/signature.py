@@ -70,6 +70,13 @@ class _Slot:
         variable = self.parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
         return not variable and self.parameter.default is Parameter.empty
 
+    @property
+    def otherwise(self) -> Any:
+        """What the function has if nothing is passed."""
+        if self.parameter.kind is Parameter.VAR_POSITIONAL:
+            return []
+        return {} if self.parameter.kind is Parameter.VAR_KEYWORD else self.parameter.default
+
 
 class Signature:
     """The parameters of a function that callers pass."""
@@ -148,9 +155,8 @@ class Signature:
         self._keep(bound, struct, data, arrived)
         sent = {name: getattr(struct, self._fields[name]) for name in bound}
         values = {
-            one.name: sent.get(one.name, one.parameter.default)
+            one.name: sent[one.name] if one.is_needed else sent.get(one.name, one.otherwise)
             for one in self.slots.values()
-            if one.name in sent or one.parameter.default is not Parameter.empty
         }
         return Encoded(self._split(data, bound), values)
 

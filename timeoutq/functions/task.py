@@ -102,8 +102,8 @@ def define(
 
 def _named(function: Callable[..., Any], name: str | None) -> str:
     if not inspect.isfunction(function):
-        kind = "a class" if inspect.isclass(function) else f"a {type(function).__name__}"
-        raise BadFunction(f"{shown(function)} is {kind}: decorate a function, made with def or async def")
+        kind = "a class" if inspect.isclass(function) else type(function).__name__
+        raise BadFunction(f"{shown(function)} is no function ({kind}): decorate what def or async def makes")
     outer, _, own = function.__qualname__.rpartition(".")
     if outer and not outer.endswith("<locals>"):
         raise BadFunction(
