@@ -320,7 +320,7 @@ def test_functions_say_their_queue_where_no_queue_is_the_usual_one() -> None:
 )  # fmt: skip
 def test_an_app_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
-        App(**{"name": "mail", **options})
+        App(options.pop("name", "mail"), **options)
 
 
 def test_an_app_shows_no_secret() -> None:

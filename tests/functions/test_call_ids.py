@@ -133,6 +133,15 @@ def test_key_true_stands_for_all_arguments_however_they_were_passed() -> None:
     assert whole("a", 64, 1) != whole("a", 64, 2)
 
 
+def test_equal_sets_and_dicts_make_one_key_in_whatever_order_they_were_made() -> None:
+    def takes(x: set[int], y: dict[int, int]) -> None: ...
+
+    signature = Signature.of(takes, "takes")
+    one, other = ({8, 0, 16}, {1: 2, 10: 3}), ({16, 8, 0}, {10: 3, 1: 2})
+    found = {ids.whole_call("takes", signature.encode(args, {}).values) for args in (one, other)}
+    assert found == {'takes:{"x":[0,8,16],"y":{"1":2,"10":3}}'}
+
+
 def test_an_id_of_more_than_120_bytes_keeps_its_beginning_and_a_digest_of_all_of_it() -> None:
     longest, longer = "é" * 60, "é" * 60 + "!"
     assert ids.shortened(longest) == longest

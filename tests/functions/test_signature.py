@@ -447,10 +447,10 @@ def test_a_wrapper_takes_what_the_function_takes_that_it_wraps() -> None:
 
 
 def test_parameters_may_have_any_names() -> None:
-    def odd(self: int, _: int, __x: int, v: int, f: int, é: int, p0: int, class_: int) -> None: ...
+    def odd(self: int, _: int, _x: int, v: int, f: int, é: int, p0: int, class_: int) -> None: ...
 
     assert came(odd, "[]", sent(odd, 1, 2, 3, 4, 5, 6, 7, 8)[1])[1] == {
-        "self": 1, "_": 2, "__x": 3, "v": 4, "f": 5, "é": 6, "p0": 7, "class_": 8,
+        "self": 1, "_": 2, "_x": 3, "v": 4, "f": 5, "é": 6, "p0": 7, "class_": 8,
     }  # fmt: skip
     assert refused(odd, 1, 2, 3, 4, 5, "x", 7, 8) == "odd() got 'x' for 'é': expected int"
 
@@ -463,12 +463,13 @@ def test_a_result_becomes_the_first_argument() -> None:
 
     def any_number(*pages: str) -> None: ...
 
-    for function, args, first in [
+    cases: list[tuple[Function, tuple[object, ...], str]] = [
         (named, (), '"p"'),
         (named, (3,), '"p"'),
         (mixed, (3, 4), "5"),
         (any_number, ("q",), '"p"'),
-    ]:
+    ]
+    for function, args, first in cases:
         signature = sign(function)
         rest = signature.without_first().encode(args, {}).arguments
         found = signature.decode(signature.with_first(first.encode(), rest))

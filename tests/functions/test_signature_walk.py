@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from inspect import Parameter
 from inspect import Signature as PythonSignature
+from types import GenericAlias
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,7 +25,7 @@ from timeoutq.functions.signature import Arguments, Signature
 
 class Colour(enum.Enum):
     RED = "red"
-    BLUE = 2
+    BLUE = "blue"
 
 
 class Place(NamedTuple):
@@ -64,6 +65,7 @@ floats = st.floats(allow_nan=False, allow_infinity=False)
 ints = st.integers(-(2**70), 2**70)
 zones = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 moments = st.datetimes(datetime(1000, 1, 1), datetime(9999, 1, 1), timezones=zones | st.just(UTC))  # noqa: DTZ001  # bounds
+decimals = st.decimals(allow_nan=False, allow_infinity=False)
 users = st.builds(User, texts, st.dates() | st.none())
 boxes: st.SearchStrategy[Any] = st.recursive(
     st.builds(Ball, st.integers(0, 9)) | st.none(), lambda inner: st.builds(Box, inner), max_leaves=4
@@ -75,21 +77,35 @@ anything: st.SearchStrategy[Any] = st.recursive(
 )
 
 SIMPLE = [
-    Kind(str, texts), Kind(int, ints), Kind(bool, st.booleans()), Kind(float, floats), Kind(bytes, st.binary(max_size=8)),
-    Kind(type(None), st.none()), Kind(Any, anything), Kind(Parameter.empty, anything), Kind(Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
-    Kind(uuid.UUID, st.uuids()), Kind(date, st.dates()), Kind(datetime, moments), Kind(time, st.times()),
-    Kind(timedelta, st.timedeltas(timedelta(days=-9_000), timedelta(days=9_000))), Kind(Colour, st.sampled_from(Colour)),
-    Kind(User, users), Kind(Order, st.builds(Order, st.lists(users, max_size=2), st.decimals(allow_nan=False, allow_infinity=False))),
-    Kind(Place, st.builds(Place, ints, floats)), Kind(Box, boxes.filter(lambda one: isinstance(one, Box))),
-    Kind(int | str | None, ints | texts | st.none()), Kind(User | None, users | st.none()),
-]  # fmt: skip
+    Kind(str, texts),
+    Kind(int, ints),
+    Kind(bool, st.booleans()),
+    Kind(float, floats),
+    Kind(bytes, st.binary(max_size=8)),
+    Kind(type(None), st.none()),
+    Kind(Any, anything),
+    Kind(Parameter.empty, anything),
+    Kind(Decimal, decimals),
+    Kind(uuid.UUID, st.uuids()),
+    Kind(date, st.dates()),
+    Kind(datetime, moments),
+    Kind(time, st.times()),
+    Kind(timedelta, st.timedeltas(timedelta(days=-9_000), timedelta(days=9_000))),
+    Kind(Colour, st.sampled_from(Colour)),
+    Kind(User, users),
+    Kind(Order, st.builds(Order, st.lists(users, max_size=2), decimals)),
+    Kind(Place, st.builds(Place, ints, floats)),
+    Kind(Box, st.builds(Box, boxes)),
+    Kind(int | str | None, ints | texts | st.none()),
+    Kind(User | None, users | st.none()),
+]
 NESTED: list[Callable[[Kind], Kind]] = [
-    lambda kind: Kind(list[kind.annotation], st.lists(kind.values, max_size=3)),
-    lambda kind: Kind(tuple[kind.annotation, ...], st.lists(kind.values, max_size=3).map(tuple)),
-    lambda kind: Kind(tuple[int, kind.annotation], st.tuples(ints, kind.values)),
-    lambda kind: Kind(dict[str, kind.annotation], st.dictionaries(texts, kind.values, max_size=3)),
-    lambda kind: Kind(dict[int, kind.annotation], st.dictionaries(ints, kind.values, max_size=3)),
-    lambda kind: Kind(Sequence[kind.annotation], st.lists(kind.values, max_size=3)),
+    lambda kind: Kind(GenericAlias(list, kind.annotation), st.lists(kind.values, max_size=3)),
+    lambda kind: Kind(GenericAlias(tuple, (kind.annotation, ...)), st.lists(kind.values, max_size=3).map(tuple)),
+    lambda kind: Kind(GenericAlias(tuple, (int, kind.annotation)), st.tuples(ints, kind.values)),
+    lambda kind: Kind(GenericAlias(dict, (str, kind.annotation)), st.dictionaries(texts, kind.values, max_size=3)),
+    lambda kind: Kind(GenericAlias(dict, (int, kind.annotation)), st.dictionaries(ints, kind.values, max_size=3)),
+    lambda kind: Kind(GenericAlias(Sequence, kind.annotation), st.lists(kind.values, max_size=3)),
 ]
 
 

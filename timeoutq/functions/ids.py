@@ -17,7 +17,7 @@ import msgspec
 
 from timeoutq.arguments import MAX_ID, shown
 from timeoutq.functions.errors import BadFunction
-from timeoutq.functions.signature import CANONICAL, Signature
+from timeoutq.functions.signature import Signature, canonical
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 """32 signs that nobody takes for each other when reading aloud: Crockford's base 32, in small letters."""
@@ -63,7 +63,7 @@ def following(parent: bytes, function: str) -> bytes:
 
 def whole_call(function: str, values: Mapping[str, object]) -> str:
     """Give the id that stands for a function and all its arguments, defaults too (`key=True`)."""
-    return shortened(f"{function}:{CANONICAL.encode(dict(values)).decode()}")
+    return shortened(f"{function}:{canonical(dict(values)).decode()}")
 
 
 def check_whole(signature: Signature) -> None:
@@ -147,7 +147,7 @@ class Template:
 
 def _said(value: object) -> str:
     built = msgspec.to_builtins(value, str_keys=True)
-    return built if isinstance(built, str) else CANONICAL.encode(built).decode()
+    return built if isinstance(built, str) else canonical(built).decode()
 
 
 def _percent(sign: str) -> str:

@@ -29,8 +29,6 @@ from timeoutq.functions.errors import BadArguments, BadFunction
 T = TypeVar("T")
 
 _ENCODER = msgspec.json.Encoder()
-CANONICAL = msgspec.json.Encoder(order="deterministic")
-"""Writes equal values as equal bytes: dicts and sets in order."""
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _AT = re.compile(r"(?s)(?P<what>.*?)(?: - at (?P<place>.*))?")
@@ -208,9 +206,9 @@ class Signature:
             for name in bound:
                 if kinds.is_endless(getattr(struct, self._fields[name])):
                     self._raise(name, f"{self.name}() got {_value(bound[name])} for {name!r}: {kinds.NO_NUMBER}")
-        if _ENCODER.encode(arrived) != data and CANONICAL.encode(arrived) != CANONICAL.encode(struct):
+        if _ENCODER.encode(arrived) != data and canonical(arrived) != canonical(struct):
             for name in bound:
-                sent, came = (CANONICAL.encode(getattr(one, self._fields[name])) for one in (struct, arrived))
+                sent, came = (canonical(getattr(one, self._fields[name])) for one in (struct, arrived))
                 if sent != came:
                     what = f"{_value(bound[name])} for {name!r}, but would get {came[:80].decode('utf-8', 'replace')}"
                     self._raise(name, f"{self.name}() was passed {what}: pass what the annotation says")
@@ -424,6 +422,12 @@ def _struct(name: str, slots: Sequence[_Slot]) -> type[msgspec.Struct]:
 
 
 # ---- words and bytes
+
+
+def canonical(value: object) -> bytes:
+    """Write equal values as equal bytes of JSON: dicts and sets in order."""
+    # in two steps, because an ordered dict must have texts as its keys before it is written
+    return _ENCODER.encode(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
 
 
 def _value(value: object) -> str:
