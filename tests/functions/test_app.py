@@ -238,7 +238,7 @@ def test_equal_keys_on_other_queues_are_other_ids() -> None:
         ({"name": ""}, "'' is no name for a function"),
         ({"cron": "* * * * *"}, "send() is called by its schedule without arguments, but needs 'to'"),
         ({"cron": "* * * * *", "every": 5}, "cron= and every= both say when"),
-        ({"tz": "UTC"}, "tz= is for schedules: add cron=, every= or times="),
+        ({"tz": "UTC"}, "tz= is for schedules: add cron= or every="),
         ({"overlap": False}, "overlap= is for schedules"),
     ],
 )

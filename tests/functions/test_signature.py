@@ -7,12 +7,12 @@ import functools
 import json
 import pickle
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn, TypedDict
 
 import msgspec
 import pytest
@@ -171,7 +171,8 @@ def test_keys_of_a_dict_that_are_no_texts_are_refused_unless_the_annotation_says
 def test_arguments_of_many_types_arrive_as_they_were() -> None:
     def takes(
         a: User, b: Pair, c: Place, d: Head, e: Colour, f: uuid.UUID, g: datetime, h: timedelta, i: Decimal, j: bytes,
-        k: set[int], m: tuple[int, str], n: Literal["x", 1], o: Annotated[int, msgspec.Meta(gt=0)], p: int | str | None,
+        k: set[int], m: tuple[int, str], n: Literal["x", "y"], o: Annotated[int, msgspec.Meta(gt=0)],
+        p: int | str | None,
     ) -> None: ...  # fmt: skip
 
     values = [
@@ -439,6 +440,31 @@ def test_a_result_that_json_cannot_hold_is_refused() -> None:
     assert returned(send, "send") is type(None)
 
 
+def test_a_result_of_a_coroutine_is_what_it_gives_and_a_function_may_never_return() -> None:
+    def gives() -> Coroutine[Any, Any, int]: ...  # type: ignore[empty-body]  # never called
+
+    def never() -> NoReturn:
+        raise SystemExit
+
+    assert returned(gives, "gives") is int
+    assert returned(never, "never") is None
+
+
+def test_a_function_may_call_itself_and_use_classes_of_the_function_around_it() -> None:
+    def make() -> Signature:
+        @dataclass
+        class Local:
+            n: int
+
+        def inner(to: Local) -> None:
+            inner(Local(1))
+
+        return sign(inner)
+
+    args, kwargs = make().decode(Arguments(b"[]", b'{"to":{"n":5}}'))
+    assert (args, str(kwargs["to"]).rpartition(".")[2]) == ([], "Local(n=5)")
+
+
 def test_a_wrapper_takes_what_the_function_takes_that_it_wraps() -> None:
     @functools.wraps(send)
     def wrapper(*args: Any, **kwargs: Any) -> None: ...
@@ -475,6 +501,19 @@ def test_a_result_becomes_the_first_argument() -> None:
         found = signature.decode(signature.with_first(first.encode(), rest))
         wanted = signature.decode(signature.encode((json.loads(first), *args), {}).arguments)
         assert found == wanted
+
+
+def test_a_result_is_put_to_arguments_that_another_language_wrote() -> None:
+    def named(page: str, depth: int = 0) -> None: ...
+
+    signature = sign(named)
+    for a, k in [("[ ]", ' { "depth" : 3 } '), ("[ 3 ]", "{ }")]:
+        found = signature.with_first(b'"p"', Arguments(a.encode(), k.encode()))
+        args, kwargs = signature.decode(found)
+        assert (args, kwargs) == ([], {"page": "p", "depth": 3})
+    for a, k in [("5", "{}"), ("[]", '{"page":"q"}'), ("[]", "[]"), ('"x"', "{}")]:
+        with pytest.raises(BadArguments):
+            signature.with_first(b'"p"', Arguments(a.encode(), k.encode()))
 
 
 def test_a_function_that_takes_nothing_by_place_takes_no_result() -> None:

@@ -29,7 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 
-_TIMED = ("cron", "every", "times", "tz", "missed", "grace", "overlap")
+_TIMED = ("cron", "tz", "every", "times", "missed", "grace", "overlap")
 _OPTIONS = ("name", "queue", "retry", "max_runtime", "keep_result", "key", "unique", "limit", *_TIMED)
 """What the decorator takes."""
 
@@ -155,9 +155,9 @@ class App:
         unique: Unique | None = None,
         limit: Limit | None = None,
         cron: str | None = None,
-        every: Delay | None = None,
-        times: Sequence[object] | None = None,
         tz: str | None = None,
+        every: Delay | None = None,
+        times: int | None = None,
         missed: Missed | None = None,
         grace: Delay | None = None,
         overlap: bool | None = None,
@@ -168,8 +168,8 @@ class App:
         `name` is what calls carry (the function's own name if left out), `queue` the queue that they go to. `retry`,
         `max_runtime` and `keep_result` are as for the app. `key` makes ids of arguments, so that two callers make one
         call: a template such as "thumb:{path}", or True for all arguments; `unique` says how long such an id keeps
-        others away ("active" if left out). `limit` says how many calls run at once. `cron`, `every` or `times` call the
-        function by itself, without arguments; `tz`, `missed`, `grace` and `overlap` belong to these.
+        others away ("active" if left out). `limit` says how many calls run at once. `cron` (with `tz`) or `every` calls
+        the function by itself, without arguments; `times`, `missed`, `grace` and `overlap` belong to these.
         Raises `BadFunction` for a function that cannot be a task, `InvalidInput` for options.
         """
         strange = next((name for name in given if name not in _OPTIONS), None)

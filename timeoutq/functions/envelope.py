@@ -24,6 +24,7 @@ import msgspec
 
 from timeoutq.arguments import error_words, shown
 from timeoutq.errors import InvalidInput
+from timeoutq.functions import options
 from timeoutq.functions.errors import CallTooLarge, Forged, NewerCall, NotACall, UnknownSecret
 from timeoutq.functions.signature import Arguments
 
@@ -45,6 +46,15 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds to wait before each further attempt."""
     max_runtime: float | None = None
     keep_result: float | None = None
+
+    def check(self) -> None:
+        """Raise `InvalidInput` for what no caller of this package would have written."""
+        if self.retry is not None:
+            options.waits(self.retry)
+        if self.max_runtime is not None:
+            options.runtime(self.max_runtime)
+        if self.keep_result is not None:
+            options.kept(self.keep_result)
 
 
 NO_OPTIONS = Options()
@@ -202,10 +212,12 @@ def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:
         raise NotACall(f"the payload of task {_task(id)} has the version {shown(found.v)}; there was none before 1")
     secrets.check(queue, id, found)
     try:
-        options, then = _OPTIONS.decode(found.o), _STEPS.decode(found.t)
+        chosen, then = _OPTIONS.decode(found.o), _STEPS.decode(found.t)
+        for one in (chosen, *(step.options for step in then)):
+            one.check()
     except Exception as error:
         raise NotACall(f"the call of task {_task(id)} has odd options: {error_words(error)}") from error
-    return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)), options, then)
+    return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)), chosen, then)
 
 
 def _refuse_newer(payload: bytes, id: bytes) -> None:

@@ -95,9 +95,10 @@ class Timed:
     """When a function is called by itself, as its decorator says; the schedules of the app read it."""
 
     cron: str | None = None
-    every: Delay | None = None
-    times: Sequence[object] | None = None
     tz: str | None = None
+    every: Delay | None = None
+    times: int | None = None
+    """The schedule ends after so many calls."""
     missed: Missed = "last"
     grace: Delay | None = None
     overlap: bool = False
@@ -106,14 +107,11 @@ class Timed:
     def of(cls, given: Mapping[str, Any]) -> Timed | None:
         """Check that one thing says when; None if nothing does, and nothing is said about schedules at all."""
         chosen = {name: value for name, value in given.items() if value is not None}
-        when = [f"{name}=" for name in ("cron", "every", "times") if name in chosen]
-        if len(when) == 1:
-            return cls(**chosen)
-        if when:
-            raise InvalidInput(f"{' and '.join(when)} both say when: leave one of them out")
-        if chosen:
-            raise InvalidInput(f"{next(iter(chosen))}= is for schedules: add cron=, every= or times=")
-        return None
+        if "cron" in chosen and "every" in chosen:
+            raise InvalidInput("cron= and every= both say when: leave one of them out")
+        if chosen and "cron" not in chosen and "every" not in chosen:
+            raise InvalidInput(f"{next(iter(chosen))}= is for schedules: add cron= or every=")
+        return cls(**chosen) if chosen else None
 
 
 @dataclass(frozen=True, slots=True)

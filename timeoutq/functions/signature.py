@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import Parameter
 from types import GenericAlias
-from typing import Any, NamedTuple, NoReturn, TypeVar, cast, get_origin, get_type_hints
+from typing import Any, NamedTuple, Never, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -52,7 +53,7 @@ class Encoded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
+class Slot:
     """A parameter as callers see it."""
 
     parameter: Parameter
@@ -61,10 +62,12 @@ class _Slot:
 
     @property
     def name(self) -> str:
+        """Its name."""
         return self.parameter.name
 
     @property
     def is_needed(self) -> bool:
+        """Whether each call passes something for it."""
         variable = self.parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
         return not variable and self.parameter.default is Parameter.empty
 
@@ -79,7 +82,7 @@ class _Slot:
 class Signature:
     """The parameters of a function that callers pass."""
 
-    def __init__(self, name: str, slots: Sequence[_Slot], context: str | None = None) -> None:
+    def __init__(self, name: str, slots: Sequence[Slot], context: str | None = None) -> None:
         """Prepare; `of` is what others call."""
         self.name = name
         self.context = context
@@ -101,14 +104,15 @@ class Signature:
         self._decoder = msgspec.json.Decoder(self._struct)
         self._fields = dict(zip(self._struct.__struct_encode_fields__, self._struct.__struct_fields__, strict=True))
         self._checks = [(one.name, one.check) for one in slots if one.check is not None]
+        self._after_first: Signature | None = None
 
     @classmethod
     def of(cls, function: Callable[..., Any], name: str) -> Signature:
         """Read the signature of a function. Raises `BadFunction`, which names the parameter that cannot be used."""
-        parameters, defined = _parameters(function, name)
-        slots: list[_Slot] = []
+        read, defined = _read(function, name)
+        slots: list[Slot] = []
         context: str | None = None
-        for place, one in enumerate(parameters):
+        for place, one in enumerate(read.parameters.values()):
             annotation = _resolved(defined, name, one.name, one.annotation)
             if _is_context(annotation):
                 if place or one.kind not in _POSITIONAL:
@@ -129,15 +133,27 @@ class Signature:
         """
         if not self._places and self._rest is None:
             raise BadArguments(f"{self.name}() takes no positional argument, so no result", function=self.name)
-        first = self._places[0].name if self._places else None
-        return Signature(self.name, [one for one in self.slots.values() if one.name != first], self.context)
+        if self._after_first is None:
+            first = self._places[0].name if self._places else None
+            left = [one for one in self.slots.values() if one.name != first]
+            self._after_first = Signature(self.name, left, self.context)
+        return self._after_first
 
     def with_first(self, value: bytes, arguments: Arguments) -> Arguments:
-        """Put the JSON of a first argument to the arguments that `without_first` has encoded."""
+        """Put the JSON of a first argument to the arguments that `without_first` has encoded.
+
+        Raises `BadArguments` for what is no JSON of arguments.
+        """
+        by_place, by_name = self._apart(arguments)
         first = self._places[0].name if self._places else None
-        if first is None or first in self._by_place:
-            return Arguments(_joined(b"[", [value, arguments.a[1:-1]], b"]"), arguments.k)
-        return Arguments(arguments.a, _joined(b"{", [_pair(first, value), arguments.k[1:-1]], b"}"))
+        if by_place or first is None or first in self._by_place:
+            by_place.insert(0, value)
+        elif first in by_name:
+            self._raise(first, f"{self.name}() got {first!r} twice")
+        else:
+            by_name = {first: value, **by_name}
+        pairs = [_pair(*item) for item in by_name.items()]
+        return Arguments(_joined(b"[", by_place, b"]"), _joined(b"{", pairs, b"}"))
 
     # ---- from a call to JSON
 
@@ -275,13 +291,17 @@ class Signature:
         more = cast("dict[str, object]", came.pop(self._more, {})) if self._more is not None else {}
         return args, {**came, **more}
 
-    def _together(self, arguments: Arguments) -> bytes:
+    def _apart(self, arguments: Arguments) -> tuple[list[bytes], dict[str, bytes]]:
         try:
             by_place = msgspec.json.decode(arguments.a, type=list[msgspec.Raw])
             by_name = msgspec.json.decode(arguments.k, type=dict[str, msgspec.Raw])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadArguments(f"{self.name}(): {error_words(error)}", function=self.name) from error
-        bound = self.bind([bytes(one) for one in by_place], {name: bytes(one) for name, one in by_name.items()})
+        return [bytes(one) for one in by_place], {name: bytes(one) for name, one in by_name.items()}
+
+    def _together(self, arguments: Arguments) -> bytes:
+        """Give one JSON object of all arguments, by the names of parameters."""
+        bound = self.bind(*self._apart(arguments))
         pairs: list[bytes] = []
         for name, found in bound.items():
             if isinstance(found, list):
@@ -321,18 +341,18 @@ class Signature:
 # ---- reading a function
 
 
-def _parameters(function: Callable[..., Any], name: str) -> tuple[list[Parameter], Callable[..., Any]]:
-    """Give the parameters of a call, and the function whose module the annotations belong to."""
+def _read(function: Callable[..., Any], name: str) -> tuple[inspect.Signature, Callable[..., Any]]:
+    """Give what Python knows of a call, and the function to whose module the annotations belong."""
     found: Any = function
     while True:
         try:
-            parameters = list(inspect.signature(found, follow_wrapped=False).parameters.values())
+            read = inspect.signature(found, follow_wrapped=False)
         except Exception as error:  # from Python 3.14 on, this evaluates annotations
             raise BadFunction(f"{name}(): its parameters cannot be read: {error_words(error)}") from error
         wrapped = getattr(found, "__wrapped__", None)
         # a wrapper with *args takes what the function takes that it wraps
-        if wrapped is None or not any(one.kind is Parameter.VAR_POSITIONAL for one in parameters):
-            return parameters, found
+        if wrapped is None or not any(one.kind is Parameter.VAR_POSITIONAL for one in read.parameters.values()):
+            return read, found
         found = wrapped
 
 
@@ -344,10 +364,8 @@ def _resolved(function: Callable[..., Any], name: str, parameter: str, annotatio
     def bare() -> None: ...
 
     bare.__annotations__ = {"it": annotation}
-    names = getattr(function, "__globals__", {})
-    closed: Mapping[str, Any] = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
     try:
-        return get_type_hints(bare, {**names, **closed}, include_extras=True)["it"]
+        return get_type_hints(bare, _names(function), include_extras=True)["it"]
     except Exception as error:  # an annotation is an expression, which may raise anything
         text = annotation if isinstance(annotation, str) else shown(annotation)
         raise BadFunction(
@@ -356,19 +374,29 @@ def _resolved(function: Callable[..., Any], name: str, parameter: str, annotatio
         ) from error
 
 
+def _names(function: Callable[..., Any]) -> dict[str, Any]:
+    """Give what the text of an annotation may name: what is in the module, and what the function uses from outside."""
+    found = dict(getattr(function, "__globals__", {}))
+    cells = getattr(function, "__closure__", None) or ()
+    for name, cell in zip(getattr(getattr(function, "__code__", None), "co_freevars", ()), cells, strict=False):
+        with suppress(ValueError):  # a function that calls itself is not there yet
+            found[name] = cell.cell_contents
+    return found
+
+
 def _is_context(annotation: Any) -> bool:
     found = get_origin(annotation) or annotation
     return isinstance(found, type) and issubclass(found, Context)
 
 
-def _slot(parameter: Parameter, annotation: Any, name: str) -> _Slot:
+def _slot(parameter: Parameter, annotation: Any, name: str) -> Slot:
     kept: Any = Any if annotation is Parameter.empty else annotation
     try:
         kind = kinds.kind_of(kept)
         msgspec.json.Decoder(kept)
     except TypeError as error:
         raise BadFunction(f"{name}(): {parameter.name!r} cannot be passed: {error}") from error
-    return _Slot(parameter, kept, _check(parameter, kinds.check_of(kind)))
+    return Slot(parameter, kept, _check(parameter, kinds.check_of(kind)))
 
 
 def _check(parameter: Parameter, check: kinds.Check | None) -> kinds.Check | None:
@@ -384,9 +412,14 @@ def _check(parameter: Parameter, check: kinds.Check | None) -> kinds.Check | Non
 
 def returned(function: Callable[..., Any], name: str) -> Any:
     """Give the type that a function returns; Any if it does not say. Raises `BadFunction` if JSON cannot hold it."""
-    _, defined = _parameters(function, name)
-    annotation = getattr(defined, "__annotations__", {}).get("return", Any)
-    found = _resolved(defined, name, "return", annotation)
+    read, defined = _read(function, name)
+    found = _resolved(defined, name, "return", read.return_annotation)
+    if get_origin(found) in (Awaitable, Coroutine):
+        found = get_args(found)[-1]  # a `def` that gives what an `async def` has made
+    if found is Parameter.empty:
+        return Any
+    if found in (Never, NoReturn):
+        return None
     try:
         kinds.kind_of(found)
         msgspec.json.Decoder(found)
@@ -396,14 +429,14 @@ def returned(function: Callable[..., Any], name: str) -> Any:
     return found
 
 
-def _travelling(slot: _Slot) -> Any:
+def _travelling(slot: Slot) -> Any:
     kind = slot.annotation
     if slot.parameter.kind is Parameter.VAR_POSITIONAL:
         return GenericAlias(list, kind)
     return GenericAlias(dict, (str, kind)) if slot.parameter.kind is Parameter.VAR_KEYWORD else kind
 
 
-def _struct(name: str, slots: Sequence[_Slot]) -> type[msgspec.Struct]:
+def _struct(name: str, slots: Sequence[Slot]) -> type[msgspec.Struct]:
     """Make a Struct of parameters. Its own fields have names that clash with nothing."""
     fields: list[Any] = []
     for place, one in enumerate(slots):
