@@ -202,11 +202,25 @@ def test_functions_whose_keys_could_make_the_same_id_are_refused(app: App) -> No
     def resize(path: str) -> None: ...
 
     app.task(key="thumb:{path}")(thumb)
-    for key in ("thumb:{path}", "thumb:{path}:big", "{path}", "thu{path}"):
+    for key in ("thumb:{path}", "thumb:{path}:big", "thumb:big:{path}", "{path}", "thu{path}"):
         assert bad(app, resize, key=key).startswith("the keys of resize() and thumb() may make the same id")
     app.task(key="resize:{path}")(resize)
     app.task(key=True, name="send")(resize)
     assert "may make the same id" in bad(app, resize, key="send:{path}", name="other")
+
+
+def test_a_function_whose_results_nobody_keeps_may_return_anything(app: App) -> None:
+    def opened() -> Shop: ...  # type: ignore[empty-body]  # never called
+
+    assert "what it returns cannot be kept: Shop is no type of JSON" in bad(app, opened)
+    assert app.task(keep_result=0)(opened).settings.keep_result == 0
+
+
+def test_a_key_of_all_arguments_needs_defaults_that_are_json(app: App) -> None:
+    def thumb(path: str, cache: Any = Shop()) -> None: ...  # noqa: B008  # this is what is refused
+
+    assert bad(app, thumb, key=True) == "thumb(): the default of 'cache' is no JSON, so no key can name it"
+    assert app.task(key="thumb:{path}")(thumb).call("a").key == "thumb:a"
 
 
 def test_equal_keys_on_other_queues_are_other_ids() -> None:
@@ -491,19 +505,22 @@ def test_a_result_that_does_not_fit_what_follows_is_told_before_anything_is_put(
 
 def test_what_follows_is_signed_for_its_own_queue_and_id() -> None:
     outbox = Outbox()
-    app = App("mail", secret="a secret of 21 bytes.", sender=outbox)
+    app = App("mail", queues=["mail", "parsing"], secret="a secret of 21 bytes.", sender=outbox)
 
     @app.task
     def fetch(url: str) -> int: ...  # type: ignore[empty-body]  # never called
 
-    @app.task
+    @app.task(queue="parsing")
     def parse(size: int) -> None: ...
 
     fetch.call("abc").then(parse).delay()
     (first,) = outbox.puts[0]
     second = app.follow(app.open(first.payload, first.queue, first.id), first.queue, first.id, b"3")
     assert second is not None
+    assert (second.queue, second.id) == ("parsing", first.id + b">parse") == (first.answers.queue, first.answers.id)
     app.open(second.payload, second.queue, second.id)
+    with pytest.raises(Forged):
+        app.open(second.payload, first.queue, second.id)
     with pytest.raises(Forged):
         app.open(second.payload, second.queue, first.id)
 

@@ -343,6 +343,10 @@ def test_the_context_is_hidden_from_callers() -> None:
     assert refused(with_context, "a", ctx=1) == "with_context() gets 'ctx' from the worker: leave it out"
     assert "ctx" not in json.dumps(sign(with_context).schema())
 
+    def any_names(ctx: Context[Any], **more: int) -> None: ...
+
+    assert refused(any_names, ctx=1) == "any_names() gets 'ctx' from the worker: leave it out"
+
 
 def test_any_name_is_that_of_the_context_if_the_annotation_says_so() -> None:
     def job(run: Context[Any], *names: str) -> None: ...
@@ -456,10 +460,17 @@ def test_a_function_may_call_itself_and_use_classes_of_the_function_around_it() 
         class Local:
             n: int
 
+        found: list[Signature] = []
+
+        def decorated(function: Function) -> Function:
+            found.append(sign(function))
+            return function
+
+        @decorated
         def inner(to: Local) -> None:
             inner(Local(1))
 
-        return sign(inner)
+        return found[0]
 
     args, kwargs = make().decode(Arguments(b"[]", b'{"to":{"n":5}}'))
     assert (args, str(kwargs["to"]).rpartition(".")[2]) == ([], "Local(n=5)")

@@ -153,11 +153,9 @@ def id_of(call: Call[Any]) -> tuple[bytes, bool]:
 
 
 def posted(call: Call[Any], secrets: Secrets) -> Posted:
-    """Decide everything about a call that is put now. Raises `CallTooLarge`, and `InvalidInput` for unique= alone."""
+    """Decide everything about a call that is put now. Raises `CallTooLarge`."""
     chosen, settings = call.chosen, call.settings
     id, is_named = id_of(call)
-    if chosen.unique is not None and not is_named:
-        raise InvalidInput(f"{call.function}(): unique= is about an id: give the function a key=, or choose an id=")
     queue = chosen.queue or settings.queue
     letter = Letter(call.function, call.arguments, travelling(chosen), [one.step for one in call.following])
     return Posted(
