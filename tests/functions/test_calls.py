@@ -229,7 +229,7 @@ def test_the_whole_chain_is_signed_and_counts_for_the_size() -> None:
     with pytest.raises(Exception, match="signature"):
         unseal(changed, "mail", b"a", app.secrets)
     with pytest.raises(CallTooLarge):
-        put(send.call("a").then(thumb).then(send, subject="x" * 300_000))  # type: ignore[arg-type]  # likewise
+        put(send.call("a").then(thumb).then(send, subject="x" * 300_000))  # type: ignore[arg-type]  # types are tested elsewhere
 
 
 def test_without_a_secret_nothing_is_signed() -> None:

@@ -153,9 +153,9 @@ def test_any_inside_of_other_types_is_looked_into(annotation: Any) -> None:
     takes.__annotations__["x"] = annotation
     good, wrong = ([1, [2]], [1, (2,)])
     if "dict" in str(annotation) and "list[typing.Any] |" not in str(annotation):
-        good, wrong = {"a": good}, {"a": wrong}  # type: ignore[assignment]  # as above
+        good, wrong = {"a": good}, {"a": wrong}  # type: ignore[assignment]  # values of another kind
     if "tuple" in str(annotation):
-        good, wrong = (1, [2]), (1, (2,))  # type: ignore[assignment]  # as above
+        good, wrong = (1, [2]), (1, (2,))  # type: ignore[assignment]  # values of another kind
     assert sent(takes, good)[1] == json.dumps({"x": good}, separators=(",", ":"))
     assert "would arrive as a list" in refused(takes, wrong)
 
@@ -276,7 +276,7 @@ def test_a_class_that_refuses_its_values_is_heard() -> None:
             if self.n % 2:
                 raise KeyError("odd")
 
-    def takes(even) -> None: ...  # type: ignore[no-untyped-def]  # as above
+    def takes(even) -> None: ...  # type: ignore[no-untyped-def]  # its annotation is set by hand
 
     takes.__annotations__["even"] = Even
 
@@ -393,7 +393,7 @@ def test_a_context_that_is_not_the_first_parameter_is_refused() -> None:
     ],
 )
 def test_a_type_that_json_cannot_hold_is_refused_when_the_function_is_decorated(annotation: Any, why: str) -> None:
-    def takes(fine: int, db) -> None: ...  # type: ignore[no-untyped-def]  # as above
+    def takes(fine: int, db) -> None: ...  # type: ignore[no-untyped-def]  # its annotation is set by hand
 
     takes.__annotations__["db"] = annotation
     said = bad(takes)
@@ -410,7 +410,7 @@ def test_the_field_of_a_class_is_named() -> None:
     class Outer:
         inner: Inner
 
-    def takes(outer) -> None: ...  # type: ignore[no-untyped-def]  # as above
+    def takes(outer) -> None: ...  # type: ignore[no-untyped-def]  # its annotation is set by hand
 
     Outer.__annotations__["inner"], Inner.__annotations__["db"] = Inner, Database
     takes.__annotations__["outer"] = Outer
