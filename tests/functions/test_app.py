@@ -211,9 +211,11 @@ def test_functions_whose_keys_could_make_the_same_id_are_refused(app: App) -> No
 
 def test_a_function_whose_results_nobody_keeps_may_return_anything(app: App) -> None:
     def opened() -> Shop: ...  # type: ignore[empty-body]  # never called
+    def counted() -> int: ...  # type: ignore[empty-body]  # never called
 
     assert "what it returns cannot be kept: Shop is no type of JSON" in bad(app, opened)
-    assert app.task(keep_result=0)(opened).settings.keep_result == 0
+    assert app.task(keep_result=0)(opened).returns is Any
+    assert app.task(keep_result=0)(counted).returns is int
 
 
 def test_a_key_of_all_arguments_needs_defaults_that_are_json(app: App) -> None:

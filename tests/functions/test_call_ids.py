@@ -54,6 +54,15 @@ def test_a_default_counts_like_an_argument() -> None:
     assert filled("thumb:{path}:{size}", "a.png") == filled("thumb:{path}:{size}", path="a.png", size=64)
 
 
+def test_a_default_is_what_it_would_be_if_it_was_passed() -> None:
+    def takes(x: float = 1, y: str = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013  # as many write it
+
+    signature = Signature.of(takes, "takes")
+    template = Template.of("t:{x}:{y}", signature)
+    calls: list[tuple[float, ...]] = [(), (1,), (1.0,)]
+    assert {template.fill("takes", signature.encode(args, {}).values) for args in calls} == {"t:1.0:null"}
+
+
 def test_a_value_that_is_no_text_stands_as_json_has_it() -> None:
     assert filled("t:{user}", "a") == "t:null"
     assert filled("t:{user}", "a", user={"b": [1, True], "a": "x"}) == 't:{"a":"x","b":[1,true]}'

@@ -320,6 +320,15 @@ def test_a_worker_tells_what_does_not_fit_and_no_value() -> None:
         assert str(caught.value) == said
 
 
+def test_a_worker_does_not_tell_the_value_that_is_none_of_those_expected() -> None:
+    def takes(colour: Colour, size: Literal["s", "m"] = "s") -> None: ...
+
+    assert refused(takes, "12345") == "takes() got '12345' for 'colour': invalid enum value '12345'"
+    for k in ('{"colour":"12345"}', '{"colour":"red","size":"12345"}'):
+        with pytest.raises(BadArguments, match=r"cannot take '\w+': invalid enum value\Z"):
+            came(takes, "[]", k)
+
+
 @pytest.mark.parametrize("k", ["", "[]", "{", '{"to":}', "null", '{"to":"\\ud800"}', '{"to":"a"} x', "[" * 100_000])
 @pytest.mark.parametrize("function", [send, mixed])
 def test_what_is_no_json_of_arguments_is_an_error_of_the_same_kind(function: Function, k: str) -> None:

@@ -265,7 +265,7 @@ class App:
         """Read the payload of a task that was claimed, the bytes as they stand in Redis.
 
         Raises what is in `MAY_FIT_LATER` of `errors.py` (`UnknownFunction`, `BadArguments`, …), and `NotACall`,
-        `CallTooLarge` and `Forged`. No message holds an argument.
+        `CallTooLarge` and `Forged`. No message holds an argument, except for what classes of the program say of it.
         """
         letter = unseal(payload, queue, id, self.secrets)
         function = self._functions.get(letter.function)

@@ -34,6 +34,8 @@ _ENCODER = msgspec.json.Encoder()
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _AT = re.compile(r"(?s)(?P<what>.*?)(?: - at (?P<place>.*))?")
 _GOT = re.compile(r", got `[^`]*`\Z")
+_SHOWN = re.compile(r"(?s)(?<=^Invalid enum value) .*")
+"""A value that msgspec itself puts into an error."""
 
 
 class Arguments(NamedTuple):
@@ -59,6 +61,8 @@ class Slot:
     parameter: Parameter
     annotation: Any
     check: kinds.Check | None
+    otherwise: Any
+    """What the function has if nothing is passed, as if it had been passed: of `x: float = 1`, 1.0."""
 
     @property
     def name(self) -> str:
@@ -70,13 +74,6 @@ class Slot:
         """Whether each call passes something for it."""
         variable = self.parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
         return not variable and self.parameter.default is Parameter.empty
-
-    @property
-    def otherwise(self) -> Any:
-        """What the function has if nothing is passed."""
-        if self.parameter.kind is Parameter.VAR_POSITIONAL:
-            return []
-        return {} if self.parameter.kind is Parameter.VAR_KEYWORD else self.parameter.default
 
 
 class Signature:
@@ -265,7 +262,8 @@ class Signature:
     def decode(self, arguments: Arguments) -> tuple[list[object], dict[str, object]]:
         """Read the arguments of a call: those by place, and those by name.
 
-        Raises `BadArguments`, which names the parameter; the message holds no value of an argument.
+        Raises `BadArguments`, which names the parameter; the message holds no value of an argument, except for what
+        classes of the program say when they are made.
         """
         data = arguments.k
         if not self._is_simple or arguments.a != b"[]":
@@ -396,7 +394,18 @@ def _slot(parameter: Parameter, annotation: Any, name: str) -> Slot:
         msgspec.json.Decoder(kept)
     except TypeError as error:
         raise BadFunction(f"{name}(): {parameter.name!r} cannot be passed: {error}") from error
-    return Slot(parameter, kept, _check(parameter, kinds.check_of(kind)))
+    return Slot(parameter, kept, _check(parameter, kinds.check_of(kind)), _otherwise(parameter, kept))
+
+
+def _otherwise(parameter: Parameter, annotation: Any) -> Any:
+    if parameter.kind is Parameter.VAR_POSITIONAL:
+        return []
+    if parameter.kind is Parameter.VAR_KEYWORD:
+        return {}
+    try:
+        return msgspec.convert(parameter.default, annotation)
+    except Exception:  # many write x: int = None
+        return parameter.default
 
 
 def _check(parameter: Parameter, check: kinds.Check | None) -> kinds.Check | None:
@@ -481,7 +490,7 @@ def _wrong(name: str, error: Exception, told: bool = False) -> str:
     found = _AT.fullmatch(str(error))
     assert found is not None, "this matches any text"
     place = (found["place"] or "").replace("`", "").replace(f"$.{name}", name, 1).replace("$", name, 1)
-    what = found["what"]
+    what = _SHOWN.sub("", found["what"]) if told else found["what"]
     if place == name and not told:
         what = _GOT.sub("", what)
     what = what.replace("`", "")

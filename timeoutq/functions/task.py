@@ -92,12 +92,21 @@ def define(
         function=function,
         is_async=inspect.iscoroutinefunction(function),
         signature=signature,
-        returns=returned(function, named) if settings.keep_result else Any,
+        returns=_returns(function, named, settings),
         settings=settings,
         key=template if template is not None else key is True,
         group=per,
         queues=queues,
     )
+
+
+def _returns(function: Callable[..., Any], name: str, settings: Settings) -> Any:
+    try:
+        return returned(function, name)
+    except BadFunction:
+        if settings.keep_result:
+            raise
+        return Any  # nobody keeps it
 
 
 def _named(function: Callable[..., Any], name: str | None) -> str:
