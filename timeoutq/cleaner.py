@@ -73,6 +73,8 @@ class Cleaner:
         self.requeued = 0
         self.promoted = 0
         self._alarm = asyncio.Event()
+        self._asking = asyncio.Lock()
+        """Held while the server is asked, so that a cleaner takes one connection, besides the one for the alarm."""
         self._cursor = b"0"
         self._prune_at = self._repair_at = 0.0
         self._converting = False
@@ -133,6 +135,10 @@ class Cleaner:
 
     async def _round(self) -> float:
         """Do all that is due; give the number of seconds to sleep."""
+        async with self._asking:
+            return await self._do_due()
+
+    async def _do_due(self) -> float:
         queue, ops, longest_ms = self.queue, self.talk.operations, int(self.longest * 1000)
         plan: Plan | None = None
         asked, idle = time.monotonic(), 0
@@ -219,7 +225,8 @@ class Cleaner:
         while True:
             try:
                 if not last:
-                    last = await queue.run(flows.newest_alarm(self.talk))
+                    async with self._asking:
+                        last = await queue.run(flows.newest_alarm(self.talk))
                     self._alarm.set()
                 heard = await queue.run(flows.hear_alarm(self.talk, last, sending.BELL_WAIT))
                 if heard != last:

@@ -102,7 +102,7 @@ class Map:
         nodes: dict[Node, bool] = {}
         try:
             for first, last, *servers in reply:
-                found = [_node(server[0], server[1], asked) for server in servers]
+                found = [_node(_host(server), server[1], asked) for server in servers]
                 if any(not port for _, port in found):
                     raise NoPort(
                         f"node {asked[0]}:{asked[1]} names other nodes of the cluster without a port for clients, as "
@@ -119,8 +119,20 @@ class Map:
         self._silent.pop(asked, None)
 
 
+NO_HOSTNAME = "?"
+"""What stands for a node that has no hostname where nodes are to be called by their hostnames."""
+
+
+def _host(server: Any) -> Any:
+    if server[0] != NO_HOSTNAME.encode():
+        return server[0]
+    more = server[3]  # names and values in turn: what the host is besides
+    return dict(zip(more[::2], more[1::2], strict=True)).get(b"ip")
+
+
 def _node(host: Any, port: Any, asked: Node) -> Node:
-    # a node that does not know its own name sends no name: then its name is the one by which it was reached
+    # no host means that this node is reached at the same host as the node that was asked: because nodes behind a load
+    # balancer do not know its name (cluster-preferred-endpoint-type), or because a node does not know its own name
     name = host.decode() if isinstance(host, bytes) else str(host or "")
     return name or asked[0], int(port)
 
@@ -253,10 +265,13 @@ class Route:
     def _heed(self, error: Exception, node: Node) -> Exception:
         if isinstance(error, MovedError):  # first: to redis-py, each MovedError is an AskError, too
             where: Any = error
-            there = _node(where.host, where.port, node)
-            if there == self.map.owner(self.slot):
-                self.map.doubt(node)
-            self.map.follow(self.slot, there)
+            if where.host == NO_HOSTNAME:
+                self.map.doubted = True  # the map tells the address of the node, too
+            else:
+                there = _node(where.host, where.port, node)
+                if there == self.map.owner(self.slot):
+                    self.map.doubt(node)
+                self.map.follow(self.slot, there)
         elif isinstance(error, AskError):
             # the other node has only some of the keys as yet, so a script cannot run there either
             error = TryAgainError(f"slot {self.slot} is being moved")

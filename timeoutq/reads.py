@@ -6,6 +6,7 @@ passed at once, and raise `InvalidInput` before the client connects.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from timeoutq import arguments, replies
 from timeoutq.calls import BATCH, Command
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Entry, Failure, Page, Sample, State, WorkerInfo
-from timeoutq.sending import Flow, Nodes, Talk, ask
+from timeoutq.sending import LAST_START, Flow, Nodes, Talk, a_moment, ask
+from timeoutq.troubles import is_hopeless
 
 if TYPE_CHECKING:
     from timeoutq.cluster import Node, Where
@@ -190,9 +192,12 @@ def _errors(talk: Talk, n: int) -> Flow[list[Failure]]:
 
 def nodes(talk: Talk) -> Flow[dict[Node, bool]]:
     """Give the nodes of the cluster that it counts as alive, and for each whether it is a primary; none without one."""
-    found = yield Nodes()
-    if isinstance(found, BaseException):
-        raise talk.server.explain(found)
+    began = time.monotonic()
+    while isinstance(found := (yield Nodes()), BaseException):
+        # the first node of the URL may be silent: the next question goes to another one
+        if is_hopeless(found) or time.monotonic() - began > talk.deadline * LAST_START:
+            raise talk.server.explain(found)
+        yield a_moment()
     return dict(found)
 
 

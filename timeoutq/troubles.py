@@ -138,7 +138,7 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         )
         or "unauthenticated" in said
     ):  # so is a large command refused before a password came
-        return AccessDenied(f"{url} refuses access: {said[:300]}; check user, password and ACL")
+        return AccessDenied(f"{url} refuses access: {said[:300]}; {_right(said)}")
     if isinstance(error, ReadOnlyError) or said.startswith("READONLY"):
         return ReadOnly(f"{url} is a read-only replica: connect to the primary")
     if type(error).__name__ == "OutOfMemoryError" or "OOM" in said[:80] or "maxmemory" in said:
@@ -172,6 +172,19 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
     if isinstance(error, RedisError):
         return ServerError(f"{url} answered with an error: {said[:300]}")
     return ServerError(f"unexpected {type(error).__name__} while talking to {url}: {said[:300]}")
+
+
+_LACKS = re.compile(r"(?:[Uu]ser (\S+)|[Tt]his user) has no permissions to run the '([^']+)' command")
+"""What a server says of a command that the user may not run; Redis before 7 does not name the user."""
+
+
+def _right(said: str) -> str:
+    lacks = _LACKS.search(said)
+    return (
+        f"let an operator run: ACL SETUSER {lacks[1] or 'USER'} +{lacks[2]}"
+        if lacks
+        else "check user, password and ACL"
+    )
 
 
 IS_SHARDED = (

@@ -157,6 +157,19 @@ def test_what_was_done_with_a_group_is_put_back_into_its_own_shard(say: Say, que
     assert (stats.todos, stats.known) == (20, 20)
 
 
+def test_tasks_with_groups_are_compared_with_the_shards_in_which_they_are(
+    say: Say, queue: ShardedQueue, tmp_path: Path
+) -> None:
+    queue.put([Task(f"t{i}", group=f"g{i}.example") for i in range(20)])
+    queue.ack(queue.claim(20))
+    done = queue.stats().done
+    file = tmp_path / "ids"
+    file.write_text("".join(f"t{i}\n" for i in range(25)))
+    assert say("intersect", file, f"{queue.name}:done", "--count").texts == [str(done)]
+    assert len(say("diff", file, f"{queue.name}:done").texts) == 25 - done
+    assert say("diff", f"{queue.name}:done", file, "--count").texts == ["0"]
+
+
 def test_a_worker_finds_the_shards_and_drains_all_of_them(say: Say, queue: ShardedQueue) -> None:
     queue.put(PAGES)
     assert say("worker", queue.name, "tests.rig.handlers:work", "--no-supervise", "--burst").code == 0

@@ -124,6 +124,9 @@ def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJs
     - handlers ran, RUNS, P50, P95, MAX: how long handlers ran, in seconds
     - worker, NAME, alive or gone, CONCURRENCY, LEASES HELD, ACKED, FAILED,
       LAST SIGN OF LIFE, and WHY if it lives and does not claim
+    - shard, NUMBER, TASKS READY OR WAITING, SCHEDULED, IN PROGRESS, DONE, FAILED
+    - silent, what does not answer (shards 4, 5), WHY; it is not counted
+    - tends, NAME of a worker, the NUMBER of each shard that it tends
     - host, NAME, TASKS WAITING, TASKS IN FLIGHT, NEXT TURN, VISITS, FAILED VISITS
     - lease, TASK, HOLDER, DEADLINE
     - due, TASK, TIME
@@ -157,7 +160,14 @@ def dashboard(
     with open_queue(queue, url, url_file) as opened:
         seen = snapshot.snapshot(opened) if not sys.stdout.isatty() else None
         if seen is None:
-            live.run(opened, interval, unknown=lambda: unknown_words(opened))
+            try:
+                live.run(opened, interval, unknown=lambda: unknown_words(opened))
+            except InvalidInput:
+                # the server was away when it was to say what the queue is
+                with open_queue(queue, url, url_file) as again:
+                    if type(again) is type(opened):
+                        raise
+                    live.run(again, interval)
         elif seen.exists:
             _show(seen)
         else:
@@ -343,9 +353,9 @@ def doctor(
     With --workers, --max-failed or --max-age the command is a health check of a
     queue, for containers and monitors.
     """
-    from timeoutq.shards import talks_of
+    from timeoutq.shards import ShardedQueue
+    from timeoutq.watch import divided, limits, nodes
     from timeoutq.watch import doctor as examine
-    from timeoutq.watch import limits, nodes
 
     wanted = limits.Limits(workers, max_failed, max_age, here)
     if here and workers is None:
@@ -357,10 +367,12 @@ def doctor(
 
     with open_queue(queue or "doctor", url, url_file, allow_eviction=True) as opened:
         mended = [examine.repair(opened)] if repair else []
-        is_whole = queue is not None and len(talks_of(opened)) == 1  # of shards, only their server and limits are seen
         findings = mended + nodes.examine(opened)
         try:
-            findings += examine.examine(opened, named=is_whole)
+            if isinstance(opened, ShardedQueue):
+                findings += divided.examine(opened)
+            else:
+                findings += examine.examine(opened, named=queue is not None)
             if queue is not None and not _met(opened):
                 findings.append(examine.Finding("queue", "red", unknown_words(opened)))
         except Unavailable as error:
@@ -399,7 +411,7 @@ def _show_findings(findings: Sequence[Finding], as_json: bool) -> None:
 def bench(
     url: Url = None, url_file: UrlFile = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this figure, with its limit; may be given again.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only these figures, with their limits: worker,claim.")
     ] = None,
     latency: Annotated[
         bool, typer.Option("--latency", help="Measure a worker that is 0 to 200 ms away from its server.")

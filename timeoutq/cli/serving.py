@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -150,33 +150,68 @@ def worker(
             handlers.parts_of(lifespan, "lifespan")
         policy = _policy(retry, max_attempts)
         address = server_address(url, url_file)
-        many = _shards_of(queue, address, shards)
 
-        def opened() -> AnyAsyncQueue:
-            return _opened(queue, address, many, timeout=timeout, max_runtime=max_runtime, retry=policy)
+        def work(many: int | None) -> tuple[int, str]:
+            def opened() -> AnyAsyncQueue:
+                return _opened(queue, address, many, timeout=timeout, max_runtime=max_runtime, retry=policy)
 
-        def make(ledger: Ledger | None) -> Worker:
-            # the handler and the lifespan are imported here: in each process, after the fork
-            return Worker(
-                opened(), handler, concurrency=concurrency, prefetch=prefetch, burst=burst, lifespan=lifespan,
-                max_tasks=max_tasks, max_releases=max_releases, drain_deadline=drain_deadline, signals=ledger is None,
-                ledger=ledger,
+            def make(ledger: Ledger | None) -> Worker:
+                # the handler and the lifespan are imported here: in each process, after the fork
+                return Worker(
+                    opened(), handler, concurrency=concurrency, prefetch=prefetch, burst=burst, lifespan=lifespan,
+                    max_tasks=max_tasks, max_releases=max_releases, drain_deadline=drain_deadline,
+                    signals=ledger is None, ledger=ledger,
+                )  # fmt: skip
+
+            if not supervise:
+                return run_worker(lambda: make(None), alone=True), ""
+            return _supervised(make, opened, processes, concurrency, prefetch, drain_deadline)
+
+        if not supervise and processes > 1:
+            raise InvalidInput(f"--no-supervise runs the worker in this process: leave out --processes {processes}")
+        code, words = _as_it_is(queue, work, lambda: _shards_of(queue, address, shards))
+        _stop(code, words, as_json=log_json)
+
+
+def _supervised(
+    make: Callable[[Ledger | None], Worker], opened: Callable[[], AnyAsyncQueue], processes: int, concurrency: int,
+    prefetch: int | None, drain_deadline: float,
+) -> tuple[int, str]:  # fmt: skip
+    if sys.platform != "win32":
+        from timeoutq import ledger, supervisor
+
+        slots = ledger.slots_for(concurrency, prefetch)
+        return supervisor.supervise(supervisor.Job(make, opened, processes, slots, drain_deadline))
+    raise InvalidInput(
+        "worker processes need fork(), which Windows lacks: use --no-supervise for a worker in one process, or run "
+        "timeoutq in WSL"
+    )
+
+
+def _as_it_is(
+    name: str, work: Callable[[int | None], tuple[int, str]], ask: Callable[[], tuple[int | None, bool]]
+) -> tuple[int, str]:
+    """Work on a queue as what it is; a worker that started without its server asks again, once the server answers."""
+    from timeoutq import telling
+
+    many, is_known = ask()
+    refused: InvalidInput | None = None
+    code, words = exit_codes.USAGE, ""
+    try:
+        code, words = work(many)
+    except InvalidInput as error:
+        refused = error
+    if not is_known and code == exit_codes.USAGE:
+        found, _ = ask()
+        if found != many:
+            telling.say(
+                log, logging.INFO, "queue %s has %s shards, which its server could not tell before: the worker begins "
+                "again", name, found, fields={"queue": name},
             )  # fmt: skip
-
-        if not supervise:
-            if processes > 1:
-                raise InvalidInput(f"--no-supervise runs the worker in this process: leave out --processes {processes}")
-            stop(run_worker(lambda: make(None), alone=True))
-        if sys.platform != "win32":
-            from timeoutq import ledger, supervisor
-
-            slots = ledger.slots_for(concurrency, prefetch)
-            code, words = supervisor.supervise(supervisor.Job(make, opened, processes, slots, drain_deadline))
-            _stop(code, words, as_json=log_json)
-        raise InvalidInput(
-            "worker processes need fork(), which Windows lacks: use --no-supervise for a worker in one process, or run "
-            "timeoutq in WSL"
-        )
+            return work(found)
+    if refused is not None:
+        raise refused
+    return code, words
 
 
 @contextmanager
@@ -214,21 +249,47 @@ def _stop(code: int, words: str, *, as_json: bool) -> NoReturn:
     stop(code, words)
 
 
-def _shards_of(name: str, address: str | None, shards: int | None) -> int | None:
-    """Look how many shards a queue has, None if it is a plain one; say so if it is new, and if its name looks wrong."""
-    from timeoutq import telling
-    from timeoutq.shards import ShardedQueue, open_queue
+def _shards_of(name: str, address: str | None, shards: int | None) -> tuple[int | None, bool]:
+    """Look how many shards a queue has, None if it is a plain one; and say whether the server has answered.
 
+    Says so if the queue is new, and if its name looks wrong.
+    """
     try:
-        with open_queue(name, address, shards=shards, deadline=1.0) as queue:
-            words = new_words(queue)
-            if words:
-                telling.say(log, logging.WARNING, "%s", words, fields={"queue": name})
-            return queue.shards.wanted if isinstance(queue, ShardedQueue) else None
+        return _asked(name, address, shards), True
     except InvalidInput:
         raise
     except TimeoutqError:
-        return None if shards == 1 else shards  # whoever opens the queue next waits for the server
+        return None if shards == 1 else shards, False  # whoever opens the queue next waits for the server
+
+
+def _asked(name: str, address: str | None, shards: int | None) -> int | None:
+    from timeoutq import telling
+    from timeoutq.shards import ShardedQueue, open_queue
+
+    with open_queue(name, address, shards=shards, deadline=1.0) as queue:
+        words = new_words(queue)
+        if words:
+            telling.say(log, logging.WARNING, "%s", words, fields={"queue": name})
+        return queue.shards.wanted if isinstance(queue, ShardedQueue) else None
+
+
+async def _waited_for(name: str, address: str | None) -> int | None:
+    """Look how many shards a queue has, as `_shards_of` does, and wait for the server until it answers."""
+    import asyncio
+
+    from timeoutq import flows, retry, telling
+
+    failures = 0
+    while True:
+        try:
+            return await asyncio.to_thread(_asked, name, address, None)
+        except TimeoutqError as error:
+            if flows.is_final(error):
+                raise
+            failures += 1
+            if failures == 1:
+                telling.say(log, logging.WARNING, "cleaner of queue %s waits for the server: %s", name, error)
+        await asyncio.sleep(retry.pause(failures))
 
 
 def _opened(name: str, address: str | None, shards: int | None, **settings: Any) -> AnyAsyncQueue:
@@ -273,21 +334,18 @@ def cleaner(
 
     _log(log_level, log_json)
     address = server_address(url, url_file)
-    opened = [_opened(name, address, _shards_of(name, address, None)) for name in queues]
+
+    async def clean(name: str) -> None:
+        async with _opened(name, address, await _waited_for(name, address)) as one:
+            await asyncio.gather(*(Cleaner(one, talk=talk).run() for talk in one.division.talks))
 
     async def body() -> None:
-        cleaners = [Cleaner(one, talk=talk) for one in opened for talk in one.division.talks]
-        tasks = [asyncio.create_task(one.run()) for one in cleaners]
+        tasks = [asyncio.create_task(clean(name)) for name in queues]
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lambda: [task.cancel() for task in tasks])
-        try:
+        with suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks)
-        except asyncio.CancelledError:
-            pass
-        finally:
-            for one in opened:
-                await one.close()
 
     with _errors_told(as_json=log_json):
         asyncio.run(body())

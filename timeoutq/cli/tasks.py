@@ -316,6 +316,11 @@ def put(
     source = Source(file, jsonl, _payload(payload, jsonl), sitemaps, intake)
     how = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable}
     with open_queue(queue, url, url_file, shards) as opened:
+        if group_by is By.domain:
+            from timeoutq.urls import domains_of
+
+            intake.check()
+            intake.domain = domains_of(opened)
         _put(opened, given_ids(tasks), source, how, as_json)
 
 

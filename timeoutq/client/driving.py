@@ -1,6 +1,6 @@
 """Carries out the steps of flows: for code that blocks, and for asyncio. Only the drivers call the links.
 
-`Queue` is a `Driver` with methods, `AsyncQueue` an `AsyncDriver` with the same methods.
+`Verbs` is a `Driver` with methods, `AsyncVerbs` an `AsyncDriver` with the same methods.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from timeoutq import cluster
 from timeoutq.client.face import Face
@@ -19,6 +19,7 @@ from timeoutq.cluster import AsyncClusterLink, ClusterLink, slot_of
 from timeoutq.errors import TimeoutqError
 from timeoutq.keeper import AsyncKeeper, Keeper, Keepers
 from timeoutq.link import AsyncLink, Link
+from timeoutq.methods import Claim
 from timeoutq.model import Lease
 from timeoutq.sending import BELL_WAIT, Alarm, Bell, Flow, Nodes, Send, Sends
 from timeoutq.troubles import LINK_ERRORS
@@ -27,23 +28,6 @@ T = TypeVar("T")
 
 Leases = Lease | Iterable[Lease]
 """One lease, or many."""
-
-
-class Claim(Protocol):
-    """A claim that Ctrl-C or a cancel may interrupt, as in `methods.py`: what it took can then be given back."""
-
-    @property
-    def sent(self) -> bool:
-        """Whether a call of this claim may have been sent."""
-        ...
-
-    def flow(self) -> Flow[list[Lease]]:
-        """Claim."""
-        ...
-
-    def give_back(self) -> Flow[None]:
-        """Release what the last call of the claim took."""
-        ...
 
 
 class Driver(Face):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from timeoutq.calls import BATCH, FLUSH, Call
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.errors import ShardsUnavailable, TimeoutqError, Unavailable
-from timeoutq.model import Outcome
+from timeoutq.model import Outcome, Stats
 from timeoutq.sending import CALLS, Flow, Talk, settle
 from timeoutq.shards.root import Shards
 from timeoutq.shards.together import together
@@ -31,6 +31,11 @@ def each(shards: Shards, flow: Callable[[Talk], Flow[T]]) -> Flow[list[T]]:
     return whole(shards, dict(enumerate(results)))
 
 
+def total(shards: Shards, flow: Callable[[Talk], Flow[int]]) -> Flow[int]:
+    """Carry out a flow in every shard; give the sum of the results."""
+    return sum((yield from each(shards, flow)))
+
+
 def whole(shards: Shards, results: Mapping[int, T | TimeoutqError], outcome: Outcome | None = None) -> list[T]:
     """Give the results of shards; raise an error that names those that failed, if any did."""
     errors = {shard: result for shard, result in results.items() if isinstance(result, TimeoutqError)}
@@ -45,7 +50,7 @@ def known(results: Mapping[int, T | TimeoutqError]) -> list[T]:
 
 
 def failure(
-    shards: Shards, errors: Mapping[int, TimeoutqError], asked: int, outcome: Outcome | None = None
+    shards: Shards, errors: Mapping[int, TimeoutqError], asked: int, outcome: Outcome | Stats | None = None
 ) -> TimeoutqError:
     """Make the error that says which of the `asked` shards failed, and why; if all failed alike, it names no shard."""
     error = next((one for one in errors.values() if not isinstance(one, Unavailable)), next(iter(errors.values())))

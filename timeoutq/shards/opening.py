@@ -9,8 +9,7 @@ from timeoutq.client import AsyncQueue, Queue
 from timeoutq.errors import InvalidInput
 from timeoutq.sending import Flow, Talk, ask
 from timeoutq.shards import root
-from timeoutq.shards.async_queue import AsyncShardedQueue
-from timeoutq.shards.queue import ShardedQueue
+from timeoutq.shards.queue import AsyncShardedQueue, ShardedQueue
 from timeoutq.shards.route import By
 
 AnyQueue = Queue | ShardedQueue
