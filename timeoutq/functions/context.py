@@ -10,7 +10,10 @@ S_co = TypeVar("S_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Context(Generic[S_co]):
-    """Given to a function whose first parameter is annotated `Context` or `Context[State]`."""
+    """Given to a function whose first parameter is annotated `Context[State]`.
+
+    Without a lifespan, write `Context[None]`: with `Context[Any]`, mypy does not know what callers have to pass.
+    """
 
     function: str
     """The name under which the function is registered."""
