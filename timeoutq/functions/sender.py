@@ -1,7 +1,7 @@
 """The one door between functions and a server: what a call is when it is put, and what carries it there.
 
-Everything above this line of the room decides and does no I/O. An app is given one `Sender`, which puts calls and gives
-their results; `App.delay` and its like are one line each.
+An app is given one `Sender`, which puts calls and gives their results. Nothing else in this room does I/O: `App.put`
+decides everything about a call before it hands the call to the sender.
 """
 
 from __future__ import annotations
