@@ -20,7 +20,7 @@ ORDER = [
     "reads", "division", "repairs", "why", "rooms", "hosts", "methods", "heartbeat", "keeper", "client", "machine",
     "handlers", "found", "lifespan", "signals", "unending", "forks", "loopwatch", "cleaner", "refusals", "worker",
     "endings", "roster", "ledger", "process", "supervisor", "shards", "directory", "watch", "testing", "transfer",
-    "urls", "scrapy", "bench", "logs", "cli", "__main__",
+    "urls", "scrapy", "functions", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],
@@ -83,6 +83,23 @@ ROOMS = {
         "scheduler",
         "middlewares",
         "addon",
+        "__init__",
+    ],
+    "functions": [
+        "cron",
+        "timing",
+        "ticks",
+        "errors",
+        "context",
+        "kinds",
+        "signature",
+        "ids",
+        "options",
+        "envelope",
+        "sender",
+        "calls",
+        "task",
+        "app",
         "__init__",
     ],
     "bench": [

@@ -1,1 +1,58 @@
-"""Functions: a call is a task."""
+"""Functions: a call is a task. `send.delay("a@example.com")` puts a call, and a worker runs the function.
+
+    app = App("mail")
+
+    @app.task(retry=[10, 30, 60], key="welcome:{to}")
+    async def send(to: str, *, subject: str = "Hi") -> int: ...
+
+Callers and workers import the module in which the app stands. `signature.py` and `envelope.py` say how a call travels,
+`ids.py` which id it has, `calls.py` and `task.py` what callers hold, `app.py` how functions are found. `sender.py` is
+the door to servers; nothing else here does I/O. The core never imports this room.
+"""
+
+from timeoutq.errors import MissingExtra
+
+try:
+    import msgspec as msgspec  # all files of this room need it
+except ImportError as error:
+    raise MissingExtra(
+        f"functions need the package {error.name}, which is missing: pip install 'timeoutq[functions]'"
+    ) from error
+
+from timeoutq.functions.app import App, Decorator, Opened
+from timeoutq.functions.calls import Call
+from timeoutq.functions.context import Context
+from timeoutq.functions.errors import (
+    BadArguments,
+    BadFunction,
+    CallTooLarge,
+    Forged,
+    NewerCall,
+    NotACall,
+    UnknownFunction,
+    UnknownSecret,
+)
+from timeoutq.functions.options import Limit, Unique
+from timeoutq.functions.sender import Result, Sender
+from timeoutq.functions.task import TaskFunction
+
+__all__ = [
+    "App",
+    "BadArguments",
+    "BadFunction",
+    "Call",
+    "CallTooLarge",
+    "Context",
+    "Decorator",
+    "Forged",
+    "Limit",
+    "NewerCall",
+    "NotACall",
+    "Opened",
+    "Result",
+    "Sender",
+    "TaskFunction",
+    "Unique",
+    "UnknownFunction",
+    "UnknownSecret",
+]

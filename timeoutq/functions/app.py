@@ -1,0 +1,302 @@
+"""An app: functions by their names, the queues that their calls go to, and the secrets that sign calls. No I/O.
+
+Programs make one `App` in a module that callers and workers import, and decorate functions with `app.task`. Callers put
+calls through the app's `sender`; a worker reads them with `open`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from timeoutq import arguments
+from timeoutq.arguments import shown
+from timeoutq.errors import InvalidInput
+from timeoutq.functions import calls, ids, options
+from timeoutq.functions.calls import Call
+from timeoutq.functions.context import Context
+from timeoutq.functions.envelope import Letter, Options, Secrets, Step, seal, unseal
+from timeoutq.functions.errors import BadFunction, UnknownFunction
+from timeoutq.functions.options import Chosen, Limit, Missed, Queues, Settings, Timed, Unique
+from timeoutq.functions.sender import Answers, Posted, Result, Sender
+from timeoutq.functions.task import Definition, Registered, TaskFunction, define
+from timeoutq.retry import Delay, Retries, RetryPolicy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+_TIMED = ("cron", "tz", "every", "times", "missed", "grace", "overlap")
+_OPTIONS = ("name", "queue", "retry", "max_runtime", "keep_result", "key", "unique", "limit", *_TIMED)
+"""What the decorator takes."""
+
+
+class Decorator(Protocol):
+    """What `app.task(…)` gives: takes the function."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context[S], P], Coroutine[Any, Any, R]], /
+    ) -> Registered[P, R, Concatenate[Context[S], P], Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context[S], P], R], /
+    ) -> Registered[P, R, Concatenate[Context[S], P], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Registered[P, R, P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Registered[P, R, P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Registered[..., Any, ..., Any]:
+        """Register a function. Raises `BadFunction`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A call that a worker has read: what to run, and how."""
+
+    definition: Definition
+    args: Sequence[object]
+    kwargs: Mapping[str, object]
+    options: Options
+    then: Sequence[Step]
+
+    @property
+    def max_runtime(self) -> float | None:
+        """The most seconds that the call may run; None: as the worker says."""
+        return self.definition.settings.max_runtime if self.options.max_runtime is None else self.options.max_runtime
+
+    @property
+    def keep_result(self) -> float:
+        """Seconds for which the result is kept; 0 is not at all."""
+        return self.definition.settings.keep_result if self.options.keep_result is None else self.options.keep_result
+
+    @property
+    def keep_none(self) -> bool:
+        """Whether a result that is None is kept, too."""
+        return self.options.keep_result is not None or self.definition.settings.keep_none
+
+    @property
+    def retry(self) -> RetryPolicy | None:
+        """When the call is tried again; None: as the queue says."""
+        return self.definition.settings.retry if self.options.retry is None else options.policy(self.options.retry)
+
+
+class App:
+    """Functions that can be called from elsewhere, under one name."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        queues: Sequence[str] | Mapping[str, int] | None = None,
+        secret: str | bytes | Sequence[str | bytes] | None = None,
+        retry: Retries = None,
+        max_runtime: Delay | None = None,
+        keep_result: Delay | None = None,
+        sender: Sender | None = None,
+    ) -> None:
+        """Make an app.
+
+        `queues` are the queues of its functions: a list, which workers serve in this order, or a mapping of names to
+        weights; None is one queue with the app's name. With `secret`, all calls are signed, and calls that are not
+        signed are refused; of a list of secrets, the first signs and each is accepted. `retry`, `max_runtime` (seconds)
+        and `keep_result` (seconds that results are kept: an hour if left out, 0 for not at all) are for functions that
+        say nothing themselves.
+        Raises `InvalidInput`.
+        """
+        self.name = arguments.queue_name(name)
+        self.queues = Queues.of(queues, self.name)
+        self.secrets = Secrets(secret)
+        self._retry = options.policy(retry)
+        self._max_runtime = None if max_runtime is None else options.runtime(max_runtime)
+        self._keep_result = None if keep_result is None else options.kept(keep_result)
+        self._functions: dict[str, TaskFunction[..., Any]] = {}
+        self.sender = sender
+        """What puts calls; until there is one, calls can be made but not put."""
+
+    def __repr__(self) -> str:
+        return f"App({self.name!r})"
+
+    # ---- defining functions
+
+    @property
+    def functions(self) -> Mapping[str, TaskFunction[..., Any]]:
+        """The functions by their names."""
+        return MappingProxyType(self._functions)
+
+    @overload
+    def task(
+        self, function: Callable[Concatenate[Context[S], P], Coroutine[Any, Any, R]], /
+    ) -> Registered[P, R, Concatenate[Context[S], P], Coroutine[Any, Any, R]]: ...
+    @overload
+    def task(
+        self, function: Callable[Concatenate[Context[S], P], R], /
+    ) -> Registered[P, R, Concatenate[Context[S], P], R]: ...
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Registered[P, R, P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Registered[P, R, P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        retry: Retries = None,
+        max_runtime: Delay | None = None,
+        keep_result: Delay | None = None,
+        key: str | Literal[True] | None = None,
+        unique: Unique | None = None,
+        limit: Limit | None = None,
+        cron: str | None = None,
+        tz: str | None = None,
+        every: Delay | None = None,
+        times: int | None = None,
+        missed: Missed | None = None,
+        grace: Delay | None = None,
+        overlap: bool | None = None,
+    ) -> Decorator: ...
+    def task(self, function: Callable[..., Any] | None = None, **given: Any) -> Any:
+        """Make a task of a function: `@app.task`, or with options `@app.task(retry=[10, 30, 60])`.
+
+        `name` is what calls carry (the function's own name if left out), `queue` the queue that they go to. `retry`,
+        `max_runtime` and `keep_result` are as for the app. `key` makes ids of arguments, so that two callers make one
+        call: a template such as "thumb:{path}", or True for all arguments; `unique` says how long such an id keeps
+        others away ("active" if left out). `limit` says how many calls run at once. `cron` (with `tz`) or `every` calls
+        the function by itself, without arguments; `times`, `missed`, `grace` and `overlap` belong to these.
+        Raises `BadFunction` for a function that cannot be a task, `InvalidInput` for options.
+        """
+        strange = next((name for name in given if name not in _OPTIONS), None)
+        if strange is not None:
+            raise InvalidInput(f"task() has no option {strange}=; it has {', '.join(_OPTIONS)}")
+        return partial(self._add, given) if function is None else self._add(given, function)
+
+    def _add(self, given: Mapping[str, Any], function: Callable[..., Any]) -> Registered[..., Any, ..., Any]:
+        key, name = given.get("key"), given.get("name")
+        definition = define(function, name, self._settings(given), key, self.queues)
+        own = definition.signature.name
+        if own in self._functions:
+            raise BadFunction(f"{self!r} has a function {own!r} already: pass another name=, such as 'billing.{own}'")
+        self._refuse_same_keys(definition)
+        made = Registered[..., Any, ..., Any](self, definition, Chosen())
+        self._functions[own] = made
+        return made
+
+    def _settings(self, given: Mapping[str, Any]) -> Settings:
+        keep = given.get("keep_result")
+        kept = self._keep_result if keep is None else options.kept(keep)
+        queue = given.get("queue")
+        usual = self.queues.usual(self.name) if queue is None else self.queues.one(queue)
+        if usual is None:
+            raise InvalidInput(
+                f"{self!r} has several queues, and none is called {self.name!r}: say queue= for each function"
+            )
+        limit = given.get("limit")
+        if limit is not None and not isinstance(limit, Limit):
+            raise InvalidInput(f"limit= takes a Limit(concurrency=…, every=…, per=…), not {shown(limit)}")
+        runtime, unique, retry = given.get("max_runtime"), given.get("unique"), given.get("retry")
+        return Settings(
+            queue=usual,
+            retry=self._retry if retry is None else options.policy(retry),
+            max_runtime=self._max_runtime if runtime is None else options.runtime(runtime),
+            keep_result=options.KEEP_RESULT if kept is None else kept,
+            keep_none=bool(kept),
+            unique="active" if unique is None else options.checked_unique(unique),
+            limit=limit,
+            timed=Timed.of({name: given.get(name) for name in _TIMED}),
+        )
+
+    def _refuse_same_keys(self, new: Definition) -> None:
+        begin = new.key_begins
+        if begin is None:
+            return
+        for other in self._functions.values():
+            found = other.definition.key_begins
+            same_queue = other.settings.queue == new.settings.queue
+            if found is not None and same_queue and (found.startswith(begin) or begin.startswith(found)):
+                raise BadFunction(
+                    f"the keys of {new.signature.name}() and {other.name}() may make the same id, and one call would "
+                    f"keep the other away: let them begin differently, for example with '{new.signature.name}:'"
+                )
+
+    # ---- putting calls
+
+    def post(self, call: Call[R], /) -> Result[R]:
+        """Put one call; blocks."""
+        return self.put([call])[0]
+
+    async def apost(self, call: Call[R], /) -> Result[R]:
+        """Put one call."""
+        return (await self.aput([call]))[0]
+
+    def put(self, many: Iterable[Call[R]], /) -> list[Result[R]]:
+        """Put calls, and give their results in the same order; blocks. If one of the calls is bad, none is put."""
+        sender, ready = self._sender(), self._posted(many)
+        return [sender.result(call, answer) for call, answer in zip(ready, sender.put(ready), strict=True)]
+
+    async def aput(self, many: Iterable[Call[R]], /) -> list[Result[R]]:
+        """Put calls, and give their results in the same order. If one of the calls is bad, none is put."""
+        sender, ready = self._sender(), self._posted(many)
+        return [sender.result(call, answer) for call, answer in zip(ready, await sender.aput(ready), strict=True)]
+
+    def _sender(self) -> Sender:
+        if self.sender is None:
+            raise InvalidInput(f"{self!r} has no connection to put calls with: give it one, with App(…, sender=…)")
+        return self.sender
+
+    def _posted(self, many: Iterable[Call[Any]]) -> list[Posted]:
+        found = list(many)
+        for call in found:
+            if not isinstance(call, Call):
+                raise InvalidInput(f"put takes calls, as send.call(…) makes them, not {shown(call)}")
+            if call.home is not self:
+                raise InvalidInput(f"a call of {call.function}() belongs to {call.home!r}, not to {self!r}")
+        return [calls.posted(call, self.secrets) for call in found]
+
+    # ---- what a worker reads
+
+    def open(self, payload: object, queue: str, id: bytes) -> Opened:
+        """Read the payload of a task that was claimed, the bytes as they stand in Redis.
+
+        Raises what is in `MAY_FIT_LATER` of `errors.py` (`UnknownFunction`, `BadArguments`, …), and `NotACall`,
+        `CallTooLarge` and `Forged`. No message holds an argument, except for what classes of the program say of it.
+        """
+        letter = unseal(payload, queue, id, self.secrets)
+        function = self._functions.get(letter.function)
+        if function is None:
+            raise UnknownFunction(
+                f"{self!r} has no function {shown(letter.function)} here: is the worker's program older than the "
+                "caller's, or does it not import the module?",
+                function=letter.function,
+            )
+        args, kwargs = function.signature.decode(letter.arguments)
+        return Opened(function.definition, args, kwargs, letter.options, letter.then)
+
+    def follow(self, opened: Opened, queue: str, id: bytes, result: bytes) -> Posted | None:
+        """Give the call that follows a call which has ended with a result, as JSON; None if none follows.
+
+        Raises `UnknownFunction`, `BadArguments` and `CallTooLarge`.
+        """
+        if not opened.then:
+            return None
+        step, rest = opened.then[0], opened.then[1:]
+        function = self._functions.get(step.f)
+        if function is None:
+            raise UnknownFunction(f"{self!r} has no function {shown(step.f)}, which is to follow", function=step.f)
+        found = function.signature.with_first(result, step.arguments)
+        function.signature.decode(found)
+        own, target = ids.following(id, step.f), function.settings.queue
+        payload = seal(Letter(step.f, found, step.options, rest), target, own, self.secrets)
+        keep = function.settings.keep_result if step.options.keep_result is None else step.options.keep_result
+        answers = Answers(target, own, keep, function.returns)
+        return Posted(target, own, payload, None, None, None, "active", None, answers)
+
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """Give the JSON Schema of each function's payload, by name."""
+        return {name: one.schema() for name, one in self._functions.items()}

@@ -1,0 +1,182 @@
+"""A call as a value: which function, with which arguments, when, under which id, and what follows. No I/O.
+
+`send.call("a@example.com")` makes a `Call`, which may be kept, put later, or put with many others. Nothing is random
+before `posted`, so a call that is put twice runs twice, unless a key or an id says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+import msgspec
+
+from timeoutq.errors import InvalidInput
+from timeoutq.functions import ids
+from timeoutq.functions.envelope import Letter, Options, Secrets, Step, seal
+from timeoutq.functions.options import Chosen, Settings
+from timeoutq.functions.sender import Answers, Posted, Result
+from timeoutq.functions.signature import Arguments, Signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
+
+_NOT_THEN = ("id", "at", "after", "unique", "priority", "queue")
+"""What nobody can choose for a call that follows another one: it is put when that one ends."""
+
+
+class Home(Protocol):
+    """What a call needs of its app."""
+
+    def post(self, call: Call[R], /) -> Result[R]:
+        """Put a call; blocks."""
+        ...
+
+    async def apost(self, call: Call[R], /) -> Result[R]:
+        """Put a call."""
+        ...
+
+
+class Follower(Protocol):
+    """What `then` needs of a function, whatever it takes."""
+
+    @property
+    def signature(self) -> Signature:
+        """What callers pass."""
+        ...
+
+    @property
+    def settings(self) -> Settings:
+        """What its decorator says."""
+        ...
+
+    @property
+    def chosen(self) -> Chosen:
+        """What was chosen with `options`."""
+        ...
+
+    @property
+    def returns(self) -> Any:
+        """The type of its result."""
+        ...
+
+
+class Takes(Follower, Protocol[T_contra, R_co]):
+    """A function that can be called with one argument."""
+
+    def call(self, result: T_contra, /) -> Call[R_co]:
+        """Make a call."""
+        ...
+
+
+class Follows(Follower, Protocol[P, R_co]):
+    """A function with all that it takes. Type checkers want its first parameter to be just the type of the result."""
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
+        """Make a call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """A call that follows, and where it goes."""
+
+    step: Step
+    settings: Settings
+    returns: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R_co]):
+    """A call of a function, not put yet. Two calls are equal if they ask for the same."""
+
+    function: str
+    arguments: Arguments = field(repr=False)
+    settings: Settings = field(repr=False)
+    chosen: Chosen
+    key: str | None
+    """The id that `key=` makes of the arguments; None: the id will be random, or is chosen."""
+    group: str | None
+    home: Home = field(repr=False, compare=False)
+    returns: Any = field(repr=False, compare=False)
+    following: tuple[Next, ...] = ()
+
+    @overload
+    def then(self, function: Takes[R_co, T], /) -> Call[T]: ...
+    @overload
+    def then(self, function: Follows[Concatenate[R_co, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Call[T]: ...
+    def then(self, function: Follower, /, *args: Any, **kwargs: Any) -> Call[Any]:
+        """Let a function run on the result once this call has returned; the chain's result is that of its last call.
+
+        The result is the first argument, and `args` and `kwargs` are the others. The function is put in the step that
+        acks this call. If this call fails, what follows it is not called.
+        Raises `BadArguments`, and `InvalidInput` for options that a following call cannot have.
+        """
+        wrong = [f"{name}=" for name in function.chosen.named if name in _NOT_THEN]
+        if wrong:
+            raise InvalidInput(
+                f"{function.signature.name}() follows a call, so it is put when that one returns: leave out "
+                f"{', '.join(wrong)}"
+            )
+        encoded = function.signature.without_first().encode(args, kwargs)
+        a, k = map(msgspec.Raw, encoded.arguments)
+        chosen = travelling(function.chosen)
+        step = Step(function.signature.name, a, k, None if chosen == Options() else chosen)
+        following = (*self.following, Next(step, function.settings, function.returns))
+        return replace(self, following=following)
+
+    def delay(self) -> Result[R_co]:
+        """Put the call; blocks. Raises `CallTooLarge`, and what `Queue.put` raises."""
+        return self.home.post(self)
+
+    async def adelay(self) -> Result[R_co]:
+        """Put the call. Raises `CallTooLarge`, and what `AsyncQueue.put` raises."""
+        return await self.home.apost(self)
+
+
+def travelling(chosen: Chosen) -> Options:
+    """Give the options of a call that a worker must know."""
+    retry = None if chosen.retry is None else list(chosen.retry)
+    return Options(retry, chosen.max_runtime, chosen.keep_result)
+
+
+def id_of(call: Call[Any]) -> tuple[bytes, bool]:
+    """Give the id of a call that is put now, and whether somebody chose it, by `id=` or `key=`."""
+    if call.chosen.id is not None:
+        return call.chosen.id, True
+    if call.key is not None:
+        return call.key.encode(), True
+    return ids.random_id(call.function).encode(), False
+
+
+def posted(call: Call[Any], secrets: Secrets) -> Posted:
+    """Decide everything about a call that is put now. Raises `CallTooLarge`."""
+    chosen, settings = call.chosen, call.settings
+    id, is_named = id_of(call)
+    queue = chosen.queue or settings.queue
+    letter = Letter(call.function, call.arguments, travelling(chosen), [one.step for one in call.following])
+    return Posted(
+        queue=queue,
+        id=id,
+        payload=seal(letter, queue, id, secrets),
+        at=chosen.at,
+        after=chosen.after,
+        priority=chosen.priority,
+        unique=(chosen.unique or settings.unique) if is_named else None,
+        group=call.group,
+        answers=_answers(call, queue, id),
+    )
+
+
+def _answers(call: Call[Any], queue: str, id: bytes) -> Answers:
+    if not call.following:
+        kept = call.settings.keep_result if call.chosen.keep_result is None else call.chosen.keep_result
+        return Answers(queue, id, kept, call.returns)
+    for one in call.following:
+        id = ids.following(id, one.step.f)
+    last = call.following[-1]
+    kept = last.settings.keep_result if last.step.options.keep_result is None else last.step.options.keep_result
+    return Answers(last.settings.queue, id, kept, last.returns)

@@ -1,0 +1,252 @@
+"""The payload of a call: JSON that any language can write, and an optional signature. No I/O.
+
+    {"v":1,"f":"send","a":[],"k":{"to":"a@example.com"},"o":{"max_runtime":60},"t":[…],"s":"1a2b3c4d.9f…"}
+
+`v` is the version of this form, `f` the function, `a` and `k` the arguments by place and by name. `a`, `k` and all that
+comes behind may be left out: `o` holds options for this call alone, `t` the calls that follow it, each with `f`, `a`,
+`k` and `o`. Fields that a reader does not know are ignored: a field without which a call must not be run makes a higher
+`v`.
+
+The signature `s` is eight hex digits that name the secret, a dot, and HMAC-SHA256 in hex. It is made over a fixed text
+and, each behind its length in eight bytes, the queue, the id, `f`, and the JSON of `a`, `k`, `o` and `t`, byte for byte
+as they stand in the payload (`[]`, `{}`, `{}` and `[]` if left out). A payload is bound to its queue and its id: the
+same call elsewhere has another signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from timeoutq.arguments import error_words, shown
+from timeoutq.errors import InvalidInput
+from timeoutq.functions import options
+from timeoutq.functions.errors import CallTooLarge, Forged, NewerCall, NotACall, UnknownSecret
+from timeoutq.functions.signature import Arguments
+
+VERSION = 1
+LIMIT = 256 * 1024
+"""Bytes of a payload."""
+SHORTEST_SECRET = 16
+"""Bytes of a secret."""
+MOST_SECRETS = 10
+
+_PURPOSE, _NAMING = b"timeoutq call 1\n", b"timeoutq secret 1\n"
+_EMPTY_LIST, _EMPTY_DICT = msgspec.Raw(b"[]"), msgspec.Raw(b"{}")
+
+
+class Options(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a caller sets for one call, and a worker reads."""
+
+    retry: list[float] | None = None
+    """Seconds to wait before each further attempt."""
+    max_runtime: float | None = None
+    keep_result: float | None = None
+
+    def check(self) -> None:
+        """Raise `InvalidInput` for what no caller of this package would have written."""
+        if self.retry is not None:
+            options.waits(self.retry)
+        if self.max_runtime is not None:
+            options.runtime(self.max_runtime)
+        if self.keep_result is not None:
+            options.kept(self.keep_result)
+
+
+NO_OPTIONS = Options()
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call that follows another call and takes its result as its first argument."""
+
+    f: str
+    a: msgspec.Raw = _EMPTY_LIST
+    k: msgspec.Raw = _EMPTY_DICT
+    o: Options | None = None
+
+    @property
+    def options(self) -> Options:
+        """What was chosen for this call."""
+        return self.o or NO_OPTIONS
+
+    @property
+    def arguments(self) -> Arguments:
+        """The other arguments."""
+        return Arguments(bytes(self.a), bytes(self.k))
+
+
+class _Payload(msgspec.Struct):
+    v: int
+    f: str
+    a: msgspec.Raw = _EMPTY_LIST
+    k: msgspec.Raw = _EMPTY_DICT
+    o: msgspec.Raw = _EMPTY_DICT
+    t: msgspec.Raw = _EMPTY_LIST
+    s: str | None = None
+
+
+class _Version(msgspec.Struct):
+    v: int
+
+
+_PAYLOADS = msgspec.json.Decoder(_Payload)
+_VERSIONS = msgspec.json.Decoder(_Version)
+_OPTIONS = msgspec.json.Decoder(Options)
+_STEPS = msgspec.json.Decoder(tuple[Step, ...])
+_ENCODER = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """What a payload says."""
+
+    function: str
+    arguments: Arguments
+    options: Options = NO_OPTIONS
+    then: Sequence[Step] = ()
+
+
+class Secrets:
+    """The secrets of an app: the first signs, each is accepted. Without one, nothing is signed and all is accepted.
+
+    To change a secret without losing a call: give all programs `[old, new]`, then `[new, old]`, then `[new]`.
+    """
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, given: str | bytes | Sequence[str | bytes] | None = None) -> None:
+        """Check secrets. Raises `InvalidInput`, whose message does not hold them."""
+        if given is not None and not isinstance(given, str | bytes | Sequence):
+            raise InvalidInput(f"secret= takes str or bytes, or a list of them, not {type(given).__name__}")
+        many = () if given is None else (given,) if isinstance(given, str | bytes) else tuple(given)
+        if given is not None and not 1 <= len(many) <= MOST_SECRETS:
+            raise InvalidInput(f"secret= takes one secret, or a list of 1 to {MOST_SECRETS}, not {len(many)}")
+        self._keys: dict[str, bytes] = {}
+        for one in many:
+            if not isinstance(one, str | bytes):
+                raise InvalidInput(f"a secret is str or bytes, not {type(one).__name__}")
+            key = one.encode("utf-8", "surrogateescape") if isinstance(one, str) else one
+            if len(key) < SHORTEST_SECRET:
+                raise InvalidInput(
+                    f"a secret has at least {SHORTEST_SECRET} bytes, not {len(key)}: make one with "
+                    "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+                )
+            self._keys[hmac.digest(key, _NAMING, hashlib.sha256)[:4].hex()] = key
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def __repr__(self) -> str:
+        return f"Secrets({', '.join(self._keys)})"
+
+    def sign(self, queue: str, id: bytes, letter: _Payload) -> str | None:
+        """Give the signature of a payload; None without a secret."""
+        for name, key in self._keys.items():
+            return f"{name}.{_digest(key, queue, id, letter)}"
+        return None
+
+    def check(self, queue: str, id: bytes, letter: _Payload) -> None:
+        """Raise `Forged` or `UnknownSecret` for a payload that must not be carried out."""
+        if not self._keys:
+            return
+        if letter.s is None:
+            raise Forged(f"the call of task {_task(id)} is not signed: this app takes signed calls only")
+        name, _, digest = letter.s.partition(".")
+        key = self._keys.get(name)
+        if key is None:
+            raise UnknownSecret(
+                f"the call of task {_task(id)} is signed with the secret {shown(name)}, which is not among those of "
+                f"this app ({', '.join(self._keys)}): give a new secret to the workers before the callers"
+            )
+        if not hmac.compare_digest(_digest(key, queue, id, letter).encode(), digest.encode("utf-8", "replace")):
+            raise Forged(
+                f"the signature of task {_task(id)} does not fit: the call was changed, or was made for another queue "
+                "or another id"
+            )
+
+
+def _digest(key: bytes, queue: str, id: bytes, letter: _Payload) -> str:
+    parts = (queue.encode(), id, letter.f.encode(), *map(bytes, (letter.a, letter.k, letter.o, letter.t)))
+    framed = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+    return hmac.new(key, _PURPOSE + framed, hashlib.sha256).hexdigest()
+
+
+def seal(letter: Letter, queue: str, id: bytes, secrets: Secrets) -> bytes:
+    """Give the payload of a call, at most 256 KiB. Raises `CallTooLarge`."""
+    a, k = letter.arguments
+    o, t = _ENCODER.encode(letter.options), _ENCODER.encode(letter.then)
+    parts = [b'{"v":1,"f":' + _ENCODER.encode(letter.function), b'"a":' + a, b'"k":' + k]
+    parts += [b'"o":' + o] * (o != b"{}") + [b'"t":' + t] * (t != b"[]")
+    if secrets:
+        raw = msgspec.Raw
+        payload = _Payload(VERSION, letter.function, raw(a), raw(k), raw(o), raw(t))
+        parts.append(b'"s":' + _ENCODER.encode(secrets.sign(queue, id, payload)))
+    data = b",".join(parts) + b"}"
+    if len(data) > LIMIT:
+        raise CallTooLarge(_too_large(letter, data), size=len(data), limit=LIMIT)
+    return data
+
+
+def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:
+    """Read the payload of a task, the bytes as they stand in Redis, and check its signature.
+
+    Raises `NotACall`, `NewerCall`, `CallTooLarge`, `Forged`, `UnknownSecret`. Messages hold no argument.
+    """
+    if not isinstance(payload, bytes):
+        what = "no payload" if payload is None else f"a {type(payload).__name__} as its payload"
+        raise NotACall(f"task {_task(id)} has {what}: it is no call of a function")
+    if len(payload) > LIMIT:
+        message = f"the call of task {_task(id)} has {len(payload):,} bytes; the limit is {LIMIT:,}"
+        raise CallTooLarge(message, size=len(payload), limit=LIMIT)
+    try:
+        found = _PAYLOADS.decode(payload)
+    except Exception as error:
+        _refuse_newer(payload, id)
+        raise NotACall(f"the payload of task {_task(id)} is no call of a function: {error_words(error)}") from error
+    if found.v != VERSION:
+        _refuse_newer(payload, id)
+        raise NotACall(f"the payload of task {_task(id)} has the version {shown(found.v)}; there was none before 1")
+    secrets.check(queue, id, found)
+    try:
+        chosen, then = _OPTIONS.decode(found.o), _STEPS.decode(found.t)
+        for one in (chosen, *(step.options for step in then)):
+            one.check()
+    except Exception as error:
+        raise NotACall(f"the call of task {_task(id)} has odd options: {error_words(error)}") from error
+    return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)), chosen, then)
+
+
+def _refuse_newer(payload: bytes, id: bytes) -> None:
+    try:
+        version = _VERSIONS.decode(payload).v
+    except Exception:  # it has no version that can be read, so it is no call
+        return
+    if version > VERSION:
+        raise NewerCall(
+            f"the call of task {_task(id)} has the version {shown(version)}, and this timeoutq reads up to {VERSION}: "
+            "upgrade the workers"
+        )
+
+
+def _too_large(letter: Letter, data: bytes) -> str:
+    """Name the size of a call, and the argument that most of it is."""
+    sizes = {
+        name: len(bytes(one))
+        for name, one in msgspec.json.decode(letter.arguments.k, type=dict[str, msgspec.Raw]).items()
+    }
+    by_place = msgspec.json.decode(letter.arguments.a, type=list[msgspec.Raw])
+    sizes |= {f"the argument {place}": len(bytes(one)) for place, one in enumerate(by_place, 1)}
+    largest = max(sizes, key=sizes.__getitem__, default=None)
+    which = f", of which {largest} has {sizes[largest]:,}" if largest else ""
+    return (
+        f"a call of {letter.function}() has {len(data):,} bytes{which}; the limit is {LIMIT:,}: store the data "
+        "elsewhere and pass its address"
+    )
+
+
+def _task(id: bytes) -> str:
+    return shown(id.decode("utf-8", "surrogateescape"))

@@ -1,0 +1,98 @@
+"""The errors of functions, one class for each thing that a caller or a worker would do differently.
+
+Whoever defines a function meets `BadFunction`. Whoever calls one meets `BadArguments` and `CallTooLarge`. A worker that
+has claimed a call asks whether a newer worker could carry the call out (`MAY_FIT_LATER`): then the worker releases the
+call without blame. Any other error fails the call at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timeoutq.errors import InvalidInput, TimeoutqError
+
+
+class BadFunction(InvalidInput, TypeError):
+    """A function cannot be a task as it is written: mend its signature, or the options of its decorator.
+
+    Raised where the function is decorated, so that a program with such a function does not start.
+    """
+
+
+class BadArguments(InvalidInput, TypeError):
+    """Arguments do not fit a function: mend the call. In a worker: the caller knows another version of the function.
+
+    `function` is its name, `parameter` the parameter that does not fit, or None if the arguments as a whole do not.
+    """
+
+    def __init__(self, message: str, *, function: str, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.function = function
+        self.parameter = parameter
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        return _bad_arguments, (str(self), self.function, self.parameter)
+
+
+def _bad_arguments(message: str, function: str, parameter: str | None) -> BadArguments:
+    return BadArguments(message, function=function, parameter=parameter)
+
+
+class CallTooLarge(InvalidInput):
+    """A call has more bytes than a queue should carry: store the data elsewhere, and pass its address.
+
+    `size` and `limit` are bytes of JSON.
+    """
+
+    def __init__(self, message: str, *, size: int, limit: int) -> None:
+        super().__init__(message)
+        self.size = size
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        return _too_large, (str(self), self.size, self.limit)
+
+
+def _too_large(message: str, size: int, limit: int) -> CallTooLarge:
+    return CallTooLarge(message, size=size, limit=limit)
+
+
+class NotACall(TimeoutqError):
+    """The payload of a task is no call of a function: somebody else put the task, or put it into the wrong queue."""
+
+
+class NewerCall(TimeoutqError):
+    """A newer version of timeoutq wrote the call, in a form that this one cannot read: upgrade the workers."""
+
+
+class UnknownFunction(TimeoutqError, LookupError):
+    """No function of this name is registered here: the worker runs an older program, or has not imported the module.
+
+    `function` is the name.
+    """
+
+    def __init__(self, message: str, *, function: str) -> None:
+        super().__init__(message)
+        self.function = function
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        return _unknown_function, (str(self), self.function)
+
+
+def _unknown_function(message: str, function: str) -> UnknownFunction:
+    return UnknownFunction(message, function=function)
+
+
+class UnknownSecret(TimeoutqError):
+    """The call is signed with a secret that this program does not have: give it to the workers before the callers."""
+
+
+class Forged(TimeoutqError):
+    """The call is not signed, or its signature does not fit: nobody who has a secret of the app put this call here."""
+
+
+MAY_FIT_LATER = (BadArguments, NewerCall, UnknownFunction, UnknownSecret)
+"""What a worker with a newer program, or with a newer secret, may be able to carry out."""

@@ -1,0 +1,142 @@
+"""Which types can travel as JSON, and which values arrive as they were sent where a type says nothing. Pure.
+
+`signature.py` asks once for each parameter, when a function is decorated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import msgspec
+from msgspec import inspect as kinds
+
+from timeoutq.arguments import shown
+
+NO_NUMBER = "JSON has no NaN and no infinity"
+
+Check = Callable[[object], str | None]
+"""Says what is wrong with a value, or None."""
+
+_SEQUENCES = (kinds.ListType, kinds.VarTupleType, kinds.SetType, kinds.FrozenSetType)
+_CLASSES = (kinds.StructType, kinds.DataclassType, kinds.NamedTupleType, kinds.TypedDictType)
+_FOREIGN = (kinds.CustomType, kinds.RawType, kinds.ExtType)
+
+
+def kind_of(annotation: object) -> kinds.Type:
+    """Give msgspec's view of a type. Raises `TypeError`, with the reason, for a type that JSON cannot hold."""
+    try:
+        found = kinds.type_info(annotation)
+    except Exception as error:  # an annotation inside a class may name what is not there, for example
+        raise TypeError(str(error)) from error
+    foreign = _foreign(found, set())
+    if foreign is not None:
+        raise TypeError(foreign)
+    return found
+
+
+def _foreign(kind: kinds.Type, seen: set[type]) -> str | None:
+    if isinstance(kind, _FOREIGN):
+        cls: type = getattr(kind, "cls", msgspec.Raw)
+        if cls is object:
+            return "object says nothing of a value: write Any, or leave the annotation out"
+        return f"{cls.__qualname__} is no type of JSON: pass what it is made of, or make it a dataclass"
+    if isinstance(kind, _CLASSES):
+        if kind.cls in seen:
+            return None
+        seen.add(kind.cls)
+        for one in kind.fields:
+            inside = _foreign(one.type, seen)
+            if inside is not None:
+                return f"{kind.cls.__qualname__}.{one.name}: {inside}"
+        return None
+    if isinstance(kind, kinds.DictType) and isinstance(kind.key_type, kinds.UnionType):
+        return (
+            "the keys of a dict are texts in JSON, and several types cannot be told apart: let its keys be of one type"
+        )
+    return next((found for one in _inner(kind) if (found := _foreign(one, seen)) is not None), None)
+
+
+def _inner(kind: kinds.Type) -> Iterator[kinds.Type]:
+    if isinstance(kind, kinds.Metadata):
+        yield kind.type
+    elif isinstance(kind, _SEQUENCES):
+        yield kind.item_type
+    elif isinstance(kind, kinds.TupleType):
+        yield from kind.item_types
+    elif isinstance(kind, kinds.DictType):
+        yield kind.key_type
+        yield kind.value_type
+    elif isinstance(kind, kinds.UnionType):
+        yield from kind.types
+
+
+def check_of(kind: kinds.Type) -> Check | None:
+    """Give the check of values of a type that says `Any` somewhere; None if the type says all.
+
+    Where a type says `Any`, msgspec cannot know what a value was, so a tuple would arrive as a list. The check finds
+    such values. Fields of classes are not looked into.
+    """
+    if isinstance(kind, kinds.AnyType):
+        return plain
+    checks = [check_of(one) for one in _inner(kind)]
+    if not any(checks):
+        return None
+    if isinstance(kind, kinds.Metadata):
+        return checks[0]
+    if isinstance(kind, kinds.TupleType):
+        return lambda value: _first(zip(checks, cast("tuple[object, ...]", value), strict=False))
+    if isinstance(kind, kinds.DictType):
+        keys, values = _names if checks[0] is plain else checks[0], checks[1]
+        return lambda value: _first(
+            pair for key, one in cast("Mapping[object, object]", value).items() for pair in ((keys, key), (values, one))
+        )
+    if isinstance(kind, kinds.UnionType):
+        if plain in checks:  # a union with Any says nothing
+            return plain
+        held = [(_HOLDERS.get(type(one), (list, tuple, set, frozenset)), check_of(one)) for one in kind.types]
+        return lambda value: _first((check, value) for classes, check in held if isinstance(value, classes))
+    return lambda value: _first((checks[0], one) for one in cast("list[object]", value))
+
+
+_HOLDERS: Mapping[type[kinds.Type], Any] = {kinds.DictType: Mapping}
+
+
+def _first(pairs: Iterator[tuple[Check | None, object]]) -> str | None:
+    return next((found for check, one in pairs if check is not None and (found := check(one)) is not None), None)
+
+
+def plain(value: object) -> str | None:
+    """Say what keeps a value from arriving as it is through JSON; None if nothing does."""
+    kind = type(value)
+    if kind in (str, int, bool) or value is None or kind is float:
+        return None
+    if kind is list:
+        return next(filter(None, map(plain, cast("list[object]", value))), None)
+    if kind is dict:
+        items = cast("dict[object, object]", value)
+        return next(filter(None, (*map(_names, items), *map(plain, items.values()))), None)
+    if kind is tuple:
+        return f"the tuple {shown(value)} would arrive as a list"
+    return f"{shown(value)} is a {kind.__qualname__}, which JSON does not know"
+
+
+def _names(key: object) -> str | None:
+    return None if type(key) is str else f"the key {shown(key)} would arrive as a text"
+
+
+def is_endless(value: object) -> bool:
+    """Say whether a NaN or an infinity is anywhere in a value: JSON has neither, and msgspec would write null."""
+    try:
+        return _endless(msgspec.to_builtins(value, str_keys=True))
+    except Exception:  # what cannot be written at all holds something worse
+        return False
+
+
+def _endless(value: object) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_endless, cast("dict[str, object]", value).values()))
+    return isinstance(value, list | tuple) and any(map(_endless, cast("list[object]", value)))
