@@ -26,7 +26,8 @@ begins with what it is for.
     a verb       scripts calls replies operations confirming rights
     the server   address troubles deadlines patience names connection wire link cluster embedded
                  embedded_cluster
-    a call       sending flows reads division repairs why rooms hosts methods heartbeat keeper client
+    a call       sending flows reads division repairs why rooms hosts schedules methods heartbeat keeper
+                 client
     the worker   machine handlers found lifespan signals unending forks loopwatch cleaner refusals worker
     processes    endings roster ledger process supervisor
     on top       shards directory watch testing transfer urls scrapy functions bench logs cli
@@ -85,6 +86,9 @@ if TYPE_CHECKING:
     from timeoutq.retry import Recrawl as Recrawl
     from timeoutq.retry import Retry as Retry
     from timeoutq.retry import RetryPolicy as RetryPolicy
+    from timeoutq.schedules import Schedule as Schedule
+    from timeoutq.schedules import ScheduleInfo as ScheduleInfo
+    from timeoutq.schedules import SchedulePage as SchedulePage
     from timeoutq.shards import AsyncShardedQueue as AsyncShardedQueue
     from timeoutq.shards import ShardedQueue as ShardedQueue
     from timeoutq.shards import open_async_queue as open_async_queue
@@ -103,6 +107,7 @@ _HOMES = {
     "model": "Ack Answer Entry Failure HostInfo HostPage Lease Outcome Page Payload Politeness Record "
     "Release Sample State Stats Task TaskId TaskInfo Tasks WorkerInfo",
     "retry": "GiveUp Recrawl Retry RetryPolicy",
+    "schedules": "Schedule ScheduleInfo SchedulePage",
     "shards": "AsyncShardedQueue ShardedQueue open_async_queue open_queue",
     "why": "Reason",
     "worker": "Tally Worker",

@@ -75,6 +75,8 @@ class Plan:
     at_ms: int
     micros: int
     """How many µs more than `now_ms` the server's clock shows."""
+    tick_ms: int = 0
+    """When the next tick of a schedule is due; 0 if none is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,10 +138,10 @@ def _late(pieces: Sequence[tuple[str, str]], body: str) -> list[str]:
 
 SIZES = {
     "SCARD": "todos in_progress done failed waiting",
-    "ZCARD": "scheduled leases done_at calls workers hosts places trace_at leftovers",
+    "ZCARD": "scheduled leases done_at calls workers hosts places trace_at leftovers ticks",
     "HLEN": "owners payload attempts crashes errors runtime stats worker_info "
     "traces trace_uses trace_texts releases durations0 durations1 slots resting policies groups host_failures "
-    "priorities rerun seen",
+    "priorities rerun seen schedules ticked",
     "LLEN": "bell error_log history",
     "XLEN": "alarm",
 }

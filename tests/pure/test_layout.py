@@ -17,13 +17,14 @@ ORDER = [
     "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
     "scripts", "calls", "replies", "operations", "confirming", "rights", "address", "troubles", "deadlines",
     "patience", "names", "connection", "wire", "link", "cluster", "embedded", "embedded_cluster", "sending", "flows",
-    "reads", "division", "repairs", "why", "rooms", "hosts", "methods", "heartbeat", "keeper", "client", "machine",
-    "handlers", "found", "lifespan", "signals", "unending", "forks", "loopwatch", "cleaner", "refusals", "worker",
-    "endings", "roster", "ledger", "process", "supervisor", "shards", "directory", "watch", "testing", "transfer",
-    "urls", "scrapy", "functions", "bench", "logs", "cli", "__main__",
+    "reads", "division", "repairs", "why", "rooms", "hosts", "schedules", "methods", "heartbeat", "keeper", "client",
+    "machine", "handlers", "found", "lifespan", "signals", "unending", "forks", "loopwatch", "cleaner", "refusals",
+    "worker", "endings", "roster", "ledger", "process", "supervisor", "shards", "directory", "watch", "testing",
+    "transfer", "urls", "scrapy", "functions", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],
+    "schedules": ["cron", "timing", "ticks", "definition", "operations", "ticking", "flows", "face", "__init__"],
     "client": ["face", "driving", "queue", "async_queue", "twin", "__init__"],
     "worker": [
         "pace",
@@ -59,6 +60,7 @@ ROOMS = {
         "ends",
         "looking",
         "quiet",
+        "scheduling",
         "methods",
         "working",
         "queue",
@@ -86,9 +88,6 @@ ROOMS = {
         "__init__",
     ],
     "functions": [
-        "cron",
-        "timing",
-        "ticks",
         "errors",
         "context",
         "kinds",

@@ -16,14 +16,17 @@ from timeoutq.hosts.flows import HostFlows
 from timeoutq.keeper import AsyncKeeper, Keeper
 from timeoutq.methods import QueueFlows
 from timeoutq.rooms import AsyncRoom, Room
-from timeoutq.shards.methods import ShardedFlows, ShardedHostFlows
+from timeoutq.schedules import AsyncSchedules, Schedules
+from timeoutq.schedules.flows import ScheduleFlows
+from timeoutq.shards.methods import ShardedFlows, ShardedHostFlows, ShardedScheduleFlows
 
 TWINS: list[tuple[type, type]] = [
-    (Verbs, AsyncVerbs), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Keeper, AsyncKeeper),
+    (Verbs, AsyncVerbs), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Schedules, AsyncSchedules),
+    (Keeper, AsyncKeeper),
 ]  # fmt: skip
 PLAIN = {"keeper", "add"}
 """Methods that send nothing: they are plain functions on both sides."""
-ROOMS = ["hosts"]
+ROOMS = ["hosts", "schedules"]
 """The rooms of a queue, in the order of its properties."""
 
 
@@ -91,7 +94,10 @@ IN_THE_ROOT = {"workers", "server"}
 """Flows that a sharded queue carries out with the root, whose talk is the `talk` of its flows."""
 
 
-@pytest.mark.parametrize(("plain", "sharded"), [(QueueFlows, ShardedFlows), (HostFlows, ShardedHostFlows)])
+@pytest.mark.parametrize(
+    ("plain", "sharded"),
+    [(QueueFlows, ShardedFlows), (HostFlows, ShardedHostFlows), (ScheduleFlows, ShardedScheduleFlows)],
+)
 def test_what_speaks_with_the_one_talk_of_a_plain_queue_is_overridden_for_shards(plain: type, sharded: type) -> None:
     """A flow that were not overridden would look for tasks in the root of a sharded queue, where no task is."""
 

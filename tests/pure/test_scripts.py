@@ -18,6 +18,8 @@ from timeoutq.durations import Delta
 from timeoutq.hosts import operations as of_hosts
 from timeoutq.model import HostRecord, Lease, Record, State, Task
 from timeoutq.operations import Operations
+from timeoutq.schedules import operations as of_schedules
+from timeoutq.schedules.definition import Definition, Stored
 from timeoutq.scripts import SIZES, script
 
 LUA = Path(timeoutq.__file__).parent / "lua"
@@ -30,6 +32,8 @@ UNREPAIRED = {
     "trace_texts": "as `trace_at`",
 }
 """The keys that `repair` does not walk through, and why."""
+DEFINITION = Definition("{}", b"a", b"1", "g", 1)
+STORED = Stored(b"s", "running", "set", "n", "d", 1, 0, 0, 0, 0, 0, b"{}")
 LEASES = [Lease("a", "w#1", 0.0), Lease("b", "w#1", 0.0), Lease("c", "w#2", 0.0)]
 
 
@@ -70,6 +74,10 @@ def calls() -> dict[str, Call[Any]]:
         of_hosts.page(ops, 0, 5),
         of_hosts.describe_hosts(ops, [b"h"]),
         of_hosts.restore_hosts(ops, [HostRecord(b"h", 1.0, 2, 3, 4, 5, 6.0, 7.0, "x")], nonce),
+        of_schedules.write(ops, b"n", b"s", None, "r", 1, DEFINITION, "d", anew=True),
+        of_schedules.tick(ops, b"n", STORED, DEFINITION, [b"a"], 2, 1, 0, 0),
+        of_schedules.renew(ops, {b"s": "d"}),
+        of_schedules.page(ops, "0", 5),
         ops.convert(),
         ops.drained(),
         ops.configure({"paused": b"1"}),

@@ -35,6 +35,7 @@ from timeoutq.model import (
     Tasks,
     WorkerInfo,
 )
+from timeoutq.schedules import AsyncSchedules
 from timeoutq.why import Reason
 
 Found = list
@@ -366,6 +367,14 @@ class AsyncVerbs(AsyncDriver):
         """
         return AsyncHosts(self, self.flows.hosts)
 
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """The schedules of the queue: `set`, `move`, `pause`, `resume` and `cancel` change, `list` and `get` look.
+
+        For example `queue.schedules.set("news", "https://a.example/news", cron="0 7 * * *", tz="Europe/Berlin")`.
+        """
+        return AsyncSchedules(self, self.flows.schedules)
+
 
 class AsyncQueue(AsyncVerbs):
     """A queue, for asyncio. Each event loop that uses it has connections of its own.
@@ -379,6 +388,7 @@ class AsyncQueue(AsyncVerbs):
     pause, resume, configure                             change the queue
     retry_failed, forget, purge                          move or remove tasks
     hosts                                                the room of the hosts of a polite queue
+    schedules                                            the room of the schedules: tasks put again and again
     """
 
     blocking = Queue

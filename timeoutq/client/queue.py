@@ -34,6 +34,7 @@ from timeoutq.model import (
     Tasks,
     WorkerInfo,
 )
+from timeoutq.schedules import Schedules
 from timeoutq.why import Reason
 
 Found = list
@@ -364,6 +365,14 @@ class Verbs(Driver):
         """
         return Hosts(self, self.flows.hosts)
 
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the queue: `set`, `move`, `pause`, `resume` and `cancel` change, `list` and `get` look.
+
+        For example `queue.schedules.set("news", "https://a.example/news", cron="0 7 * * *", tz="Europe/Berlin")`.
+        """
+        return Schedules(self, self.flows.schedules)
+
 
 class Queue(Verbs):
     """A queue, for code that blocks. Safe to share between threads; in a forked process it becomes a new client.
@@ -377,4 +386,5 @@ class Queue(Verbs):
     pause, resume, configure                             change the queue
     retry_failed, forget, purge                          move or remove tasks
     hosts                                                the room of the hosts of a polite queue
+    schedules                                            the room of the schedules: tasks put again and again
     """

@@ -1,8 +1,8 @@
 -- repair: walk through the queue, one part per call. Mend what a foreign hand has deleted or added, and what is left of a
 -- script that was refused half-way. A task in two states keeps the state that loses nothing; a task in no state comes back.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime workers worker_info meta stats bell alarm
--- PARTS open log locks where walk ages
--- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at leftovers seen; durations0 durations1 resting policies host_failures history error_log
+-- PARTS open log locks where walk ages ticking
+-- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at leftovers seen; schedules ticks ticked; durations0 durations1 resting policies host_failures history error_log
 -- ARGV  1 call id   2 age of the call, ms   3 how many ids to look at, at most   4 where the walk goes on: '' at first; + to go
 --       on where the last call of any client ended   5 mend: 1, or 0 to count only
 -- Reply {where the walk goes on, or '' at its end; ids looked at; (what was found, how often) *}
@@ -21,6 +21,8 @@
 --       locked     a lock of an id that nothing else knows, and that is no lease's
 --       turnless   a host that has no turn, and is known by a record only
 --       unpacked   a done task that is kept as an id, on a queue that keeps fingerprints
+--       tickless   a schedule whose next tick is not the one of its record
+--       undefined  what is left of a schedule that has lost its definition; it is removed
 --       unserved   a task that waits for a host on a queue without turns: this is not mended; from a lane it goes to waiting
 --       odd KEY, odd KEY FIELD   a value that is none of this key's: it is removed, for it counts as absent; a task with such a
 --                  due time becomes due, a lease with such a deadline ends, rules for all hosts become the usual ones, and of
@@ -348,6 +350,43 @@ local function of_keys(words)
   if #known > 0 then settle(known, in_progress) end
 end
 
+-- of_ticked, of_ticks, of_definitions: a schedule is its definition; one that has lost its record goes on from now with a new one. What
+-- is left of a schedule without a definition is removed. A next tick that is not the one of the record becomes that of the record
+local function renewed(name)
+  if not wrong('tickless') then return end
+  write_ticked(name, {state = 'r', source = 's', rev = ARGV[1] .. '~', digest = '-', next = now, last = 0, put = 0, skipped = 0, missed = 0, renewed = now})
+  rouse(now)
+end
+local function of_ticked(names, _, values)
+  local nexts, texts = redis.call('ZMSCORE', key('ticks'), unpack(names)), redis.call('HMGET', key('schedules'), unpack(names))
+  for i = 1, #names do
+    local one = read_ticked(values[i])
+    if not texts[i] then
+      if wrong('undefined') then
+        redis.call('HDEL', key('ticked'), names[i])
+        redis.call('ZREM', key('ticks'), names[i])
+      end
+    elseif not one then
+      renewed(names[i])
+    elseif (one.state == 'r' and one.next > 0 and one.next or nil) ~= moment(nexts[i]) and wrong('tickless') then
+      write_ticked(names[i], one)
+      if one.state == 'r' then rouse(one.next) end
+    end
+  end
+end
+local function of_ticks(names)
+  local texts = redis.call('HMGET', key('schedules'), unpack(names))
+  for i = 1, #names do
+    if not texts[i] and wrong('undefined') then redis.call('ZREM', key('ticks'), names[i]) end
+  end
+end
+local function of_definitions(names)
+  local records = redis.call('HMGET', key('ticked'), unpack(names))
+  for i = 1, #names do
+    if not records[i] then renewed(names[i]) end
+  end
+end
+
 local function of_beats(ids, _, scores) dated('workers', ids, scores) end
 
 -- lines: remove the lines of a list that cannot be read
@@ -382,7 +421,8 @@ local stages = {
   {'HSCAN', key('policies'), of_fields('policies', waiting and function(text)
     return select(7, policy_of(text))
   end)},
-  {'ZSCAN', workers, of_beats}, {'ZSCAN', leftovers, of_leftovers}, {'SETS', key('seen'), used_by('compact', of_seen)},
+  {'HSCAN', key('ticked'), used_by('schedules', of_ticked)}, {'ZSCAN', key('ticks'), of_ticks},
+  {'FIELDS', key('schedules'), used_by('schedules', of_definitions)}, {'ZSCAN', workers, of_beats}, {'ZSCAN', leftovers, of_leftovers}, {'SETS', key('seen'), used_by('compact', of_seen)},
 }
 if compact then stages[#stages + 1] = {'SSCAN', done, of_done} end
 local stage, at = string.match(cursor, '^(%d+) (.*)$')

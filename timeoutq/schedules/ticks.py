@@ -13,9 +13,9 @@ from typing import Literal
 from timeoutq import arguments
 from timeoutq.arguments import shown
 from timeoutq.errors import InvalidInput
-from timeoutq.functions.cron import BadTiming, Cron, cron
-from timeoutq.functions.timing import Timing
 from timeoutq.model import MAX_TIME_MS
+from timeoutq.schedules.cron import BadTiming, Cron, cron
+from timeoutq.schedules.timing import Timing
 
 Missed = Literal["last", "all", "none"]
 

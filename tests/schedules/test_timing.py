@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from timeoutq.errors import InvalidInput, MissingExtra
-from timeoutq.functions import cron
-from timeoutq.functions.cron import BadTiming
-from timeoutq.functions.timing import Timing
+from timeoutq.schedules import cron
+from timeoutq.schedules.cron import BadTiming
+from timeoutq.schedules.timing import Timing
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 START_MS = 1_767_225_600_000

@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from timeoutq.errors import InvalidInput
-from timeoutq.functions.cron import COUNTED, BadTiming, Cron, cron, line, zone_name
+from timeoutq.schedules.cron import COUNTED, BadTiming, Cron, cron, line, zone_name
 
 BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]

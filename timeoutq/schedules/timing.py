@@ -14,8 +14,8 @@ from typing import Any, cast
 from timeoutq import arguments
 from timeoutq.arguments import shown
 from timeoutq.errors import InvalidInput
-from timeoutq.functions.cron import BadTiming, cron, line, zone_name
 from timeoutq.model import MAX_TIME_MS
+from timeoutq.schedules.cron import BadTiming, cron, line, zone_name
 
 VERSION = 1
 """A reader refuses the text of another version. What an old reader may ignore is a new field of the same version."""

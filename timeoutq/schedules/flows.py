@@ -1,0 +1,342 @@
+"""What `queue.schedules` does: `ScheduleFlows` checks what the caller passed, and gives the flow that does the work.
+
+The checks come at once, and raise `InvalidInput` before the client connects. What needs the extra `functions` is
+imported when it is needed first: a client that uses no schedules does without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, TypedDict
+
+from timeoutq import arguments
+from timeoutq.arguments import shown
+from timeoutq.calls import BATCH
+from timeoutq.confirming import UNCONFIRMED
+from timeoutq.errors import InvalidInput, Unavailable
+from timeoutq.model import Task, TaskId, text
+from timeoutq.schedules import operations
+from timeoutq.schedules.definition import Definition, ScheduleInfo, SchedulePage, Source, Stored
+from timeoutq.sending import Flow, Talk, answer
+
+if TYPE_CHECKING:
+    from timeoutq.schedules.ticking import Ticked
+    from timeoutq.schedules.timing import Timing
+
+TRIES = 20
+"""How often a change is tried again when somebody else has changed the schedule meanwhile."""
+LETTERS: Mapping[str, str] = {"running": "r", "paused": "p", "undeclared": "u", "ended": "e"}
+
+
+class When(TypedDict, total=False):
+    """When a schedule ticks: `cron`, with `tz`, or `every`; the others go with both."""
+
+    cron: str | None
+    tz: str | None
+    every: float | timedelta | None
+    times: int | None
+    start: datetime | None
+    until: datetime | None
+
+
+class How(When, total=False):
+    """When a schedule ticks, and what becomes of ticks that are late, or find their task at work."""
+
+    missed: str
+    grace: float | timedelta | None
+    overlap: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule that code declares: what it puts, and when."""
+
+    name: str
+    task: TaskId | Task | None = None
+    cron: str | None = None
+    tz: str | None = None
+    every: float | timedelta | None = None
+    times: int | None = None
+    start: datetime | None = None
+    until: datetime | None = None
+    missed: str = "last"
+    grace: float | timedelta | None = None
+    overlap: bool = False
+
+    def when(self) -> When:
+        """Give the words that say when it ticks."""
+        return When(cron=self.cron, tz=self.tz, every=self.every, times=self.times, start=self.start, until=self.until)
+
+
+def checked(name: object) -> bytes:
+    """Check the name of a schedule."""
+    from timeoutq.schedules.ticks import schedule_name
+
+    return schedule_name(name).encode()
+
+
+def timing_of(when: When) -> Timing:
+    """Check when a schedule ticks."""
+    from timeoutq.schedules.timing import Timing
+
+    return Timing.of(**when)
+
+
+def defined(schedule: Schedule) -> tuple[bytes, Definition]:
+    """Check a schedule, and give its name and its definition."""
+    from timeoutq.schedules.ticks import lateness
+
+    name, timing = checked(schedule.name), timing_of(schedule.when())
+    missed, grace_ms = lateness(schedule.missed, schedule.grace)
+    found = Definition.of(schedule.name, schedule.task, timing.text(), missed, grace_ms, schedule.overlap)
+    return name, found
+
+
+def write(talk: Talk, name: bytes, wanted: Definition, source: Source) -> Flow[Stored]:
+    """Set a schedule, or declare one of code; give what is stored then.
+
+    The same timing as before moves no tick. What a person has set, code does not change.
+    """
+    for _ in range(TRIES):
+        now_ms, before = yield from read(talk, name)
+        if source == "code" and before is not None and before.source == "set":
+            return before
+        definition, state, next_ms, anew = _fitted(wanted, before, now_ms)
+        if source == "set" and state == "u":
+            state = "r"
+        call = operations.write(
+            talk.operations, talk.nonce(), name, before, state, next_ms, definition, wanted.digest(), source[0],
+            anew=anew,
+        )  # fmt: skip
+        if (yield from _written(talk, name, (yield from answer(talk, call)))):
+            return (yield from _there(talk, name))
+    raise _contended(name)
+
+
+def _fitted(wanted: Definition, before: Stored | None, now_ms: int) -> tuple[Definition, str, int, bool]:
+    # the definition to be stored, the state, the next tick, and whether the counts begin anew
+    from timeoutq.schedules.ticks import next_after
+    from timeoutq.schedules.timing import Timing
+
+    old: Timing | None = None
+    if before is not None:
+        try:
+            old = Timing.read(Definition.read(before.text).timing)
+        except InvalidInput:
+            old = None  # a definition that cannot be read is replaced
+    timing = Timing.read(wanted.timing).anchored(now_ms, old)
+    definition = replace(wanted, timing=timing.text(), declared_ms=now_ms)
+    if before is not None and old is not None and old.text() == timing.text():
+        state = "r" if before.state == "undeclared" else LETTERS[before.state]
+        return definition, state, before.next_ms, False
+    found = next_after(timing, now_ms)
+    if found is None:
+        raise InvalidInput(f"schedule {shown(str(timing))} would never tick: its until= is over")
+    return definition, "p" if before is not None and before.state == "paused" else "r", found, before is not None
+
+
+def read(talk: Talk, name: bytes) -> Flow[tuple[int, Stored | None]]:
+    """Read one schedule, and the time of the server, ms."""
+    rows = yield from answer(talk, operations.named(talk.operations, name), UNCONFIRMED)
+    return rows.now_ms, rows.found[0] if rows.found else None
+
+
+def _there(talk: Talk, name: bytes) -> Flow[Stored]:
+    _, found = yield from read(talk, name)
+    if found is None:
+        raise _unknown(talk, name)
+    return found
+
+
+def _written(talk: Talk, name: bytes, letter: str) -> Flow[bool]:
+    if letter == "F":
+        raise InvalidInput(
+            f"queue {talk.operations.name!r} has 10,000 schedules, and takes no more: cancel some, or let a task "
+            "schedule others, with queue.schedule"
+        )
+    yield from ()
+    return letter == "O"
+
+
+def _unknown(talk: Talk, name: bytes) -> InvalidInput:
+    return InvalidInput(
+        f"queue {talk.operations.name!r} has no schedule {shown(text(name))}: "
+        f"'timeoutq.Queue(…).schedules.list()' names those that it has"
+    )
+
+
+def _contended(name: bytes) -> Unavailable:
+    return Unavailable(f"schedule {shown(text(name))} was changed by others {TRIES} times while this client tried to")
+
+
+def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
+    """Move, pause or resume a schedule. Raises `InvalidInput` if there is none."""
+    for _ in range(TRIES):
+        now_ms, before = yield from read(talk, name)
+        if before is None:
+            raise _unknown(talk, name)
+        if to == "move" and when is not None:
+            wanted = replace(Definition.read(before.text), timing=when.text())
+            definition, state, next_ms, anew = _fitted(wanted, before, now_ms)
+            call = operations.write(
+                talk.operations, talk.nonce(), name, before, state, next_ms, definition, wanted.digest(), anew=anew
+            )
+        elif to == "pause":
+            if before.state == "ended":
+                raise InvalidInput(f"schedule {shown(text(name))} has ended: there is nothing to pause")
+            call = operations.write(talk.operations, talk.nonce(), name, before, "p", before.next_ms)
+        else:
+            if before.state == "running":
+                return before.info()
+            call = operations.write(talk.operations, talk.nonce(), name, before, "r", _resumed(before, now_ms))
+        if (yield from _written(talk, name, (yield from answer(talk, call)))):
+            return (yield from _there(talk, name)).info()
+    raise _contended(name)
+
+
+def _resumed(before: Stored, now_ms: int) -> int:
+    # ticks of the time in which it was paused are not put
+    from timeoutq.schedules.ticks import next_after
+    from timeoutq.schedules.timing import Timing
+
+    timing = Timing.read(Definition.read(before.text).timing)
+    found = next_after(timing, now_ms)
+    if found is None or before.state == "ended":
+        raise InvalidInput(
+            f"schedule {shown(text(before.name))} has ended: cancel it, and set it again with another until= or times="
+        )
+    return found
+
+
+def cancel(talk: Talk, name: bytes) -> Flow[bool]:
+    """Remove a schedule; say whether there was one."""
+    for _ in range(TRIES):
+        now_ms, before = yield from read(talk, name)
+        if before is None:
+            return False
+        if before.source == "code" and before.state != "undeclared" and now_ms - before.renewed_ms < 180_000:
+            raise InvalidInput(
+                f"code declares schedule {shown(text(name))}, which would be there again within a minute: pause it, or "
+                "remove it from the code"
+            )
+        call = operations.write(talk.operations, talk.nonce(), name, before, "x", 0)
+        if (yield from _written(talk, name, (yield from answer(talk, call)))):
+            return True
+    raise _contended(name)
+
+
+def declare(talk: Talk, wanted: Mapping[bytes, Definition]) -> Flow[None]:
+    """Declare schedules of code: one call for 500 that have not changed."""
+    names = list(wanted)
+    for at in range(0, len(names), BATCH):
+        part = names[at : at + BATCH]
+        call = operations.renew(talk.operations, {name: wanted[name].digest() for name in part})
+        letters = yield from answer(talk, call, UNCONFIRMED)
+        for name, letter in zip(part, letters, strict=True):
+            if letter == "N":
+                yield from write(talk, name, wanted[name], "code")
+
+
+def page(talk: Talk, cursor: str | None, n: int) -> Flow[SchedulePage]:
+    """Read a page of about `n` schedules, from where the last page ended."""
+    return _page(talk, arguments.cursor(cursor), arguments.count(n, high=500))
+
+
+def _page(talk: Talk, cursor: str, n: int) -> Flow[SchedulePage]:
+    rows = yield from answer(talk, operations.page(talk.operations, cursor, n), UNCONFIRMED)
+    found, unread = list[ScheduleInfo](), list(rows.lost)
+    for stored in rows.found:
+        try:
+            found.append(stored.info())
+        except InvalidInput:
+            unread.append(text(stored.name))
+    return SchedulePage(found, None if rows.cursor == "0" else rows.cursor, unread)
+
+
+def one(talk: Talk, name: bytes) -> Flow[ScheduleInfo | None]:
+    """Read one schedule; None if there is none of this name."""
+    _, found = yield from read(talk, name)
+    return None if found is None else found.info()
+
+
+def tick_due(talk: Talk) -> Flow[Ticked]:
+    """Put the ticks that are due, of up to a hundred schedules: the door by which cleaners come into this room.
+
+    Raises `MissingExtra`, and `Unavailable`.
+    """
+    from timeoutq.schedules import ticking
+
+    return ticking.tick_due(talk)
+
+
+def tick(talk: Talk) -> Flow[int]:
+    """Put all ticks that are due; give the number of tasks that were put."""
+    total = 0
+    while True:
+        found = yield from tick_due(talk)
+        total += found.put
+        if not found.moved:
+            return total
+
+
+class ScheduleFlows:
+    """The flows about the schedules of a plain queue, which has one talk; those of a sharded queue choose one."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.talk = talk
+
+    def set(self, schedule: Schedule) -> Flow[ScheduleInfo]:
+        """Set a schedule."""
+        return self._set(*defined(schedule))
+
+    def declare(self, schedules: Sequence[Schedule]) -> Flow[None]:
+        """Declare schedules of code."""
+        return self._declare(dict(map(defined, schedules)))
+
+    def move(self, name: str, when: When) -> Flow[ScheduleInfo]:
+        """Give a schedule another timing."""
+        timing = timing_of(when)
+        return self._of(checked(name), "move", timing)
+
+    def pause(self, name: str) -> Flow[ScheduleInfo]:
+        """Stop a schedule for some time."""
+        return self._of(checked(name), "pause")
+
+    def resume(self, name: str) -> Flow[ScheduleInfo]:
+        """Let a schedule go on."""
+        return self._of(checked(name), "resume")
+
+    def cancel(self, name: str) -> Flow[bool]:
+        """Remove a schedule."""
+        return self._cancel(checked(name))
+
+    def get(self, name: str) -> Flow[ScheduleInfo | None]:
+        """Read a schedule."""
+        return self._get(checked(name))
+
+    def page(self, cursor: str | None, n: int) -> Flow[SchedulePage]:
+        """Read a page of about `n` schedules, from where the last page ended."""
+        return page(self.talk, cursor, n)
+
+    def tick(self) -> Flow[int]:
+        """Put the ticks that are due."""
+        return tick(self.talk)
+
+    # ---- where the flows above go: here to the one talk; a sharded queue chooses among its talks
+
+    def _set(self, name: bytes, wanted: Definition) -> Flow[ScheduleInfo]:
+        return (yield from write(self.talk, name, wanted, "set")).info()
+
+    def _declare(self, wanted: Mapping[bytes, Definition]) -> Flow[None]:
+        return declare(self.talk, wanted)
+
+    def _of(self, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
+        return change(self.talk, name, to, when)
+
+    def _cancel(self, name: bytes) -> Flow[bool]:
+        return cancel(self.talk, name)
+
+    def _get(self, name: bytes) -> Flow[ScheduleInfo | None]:
+        return one(self.talk, name)

@@ -1,0 +1,99 @@
+"""Puts the ticks that are due. Every cleaner does so; the scripts see to it that each tick is put once. No I/O.
+
+The next tick of a schedule is worked out here, by `ticks.py`, from the time of the server; the script compares what the
+tick was when it was read with what the tick is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from timeoutq.calls import BATCH, BYTES, Call
+from timeoutq.confirming import UNCONFIRMED
+from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
+from timeoutq.model import text
+from timeoutq.schedules import operations
+from timeoutq.schedules.definition import Definition, Stored
+from timeoutq.schedules.ticks import due, lateness, next_after, tick_id
+from timeoutq.schedules.timing import Timing
+from timeoutq.sending import Flow, Talk, answer, settle
+
+MOST = 100
+"""The most schedules that one round looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """What a round has done."""
+
+    put: int = 0
+    skipped: int = 0
+    moved: bool = False
+    """Whether a schedule has gone on to its next tick, by this client or by another one."""
+    undeclared: tuple[str, ...] = ()
+    """The schedules that were paused, because no code has declared them for an hour."""
+    stuck: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The schedules whose ticks this client cannot put, and why."""
+
+
+def tick_due(talk: Talk) -> Flow[Ticked]:
+    """Put the ticks that are due, of up to a hundred schedules. Raises `Unavailable`."""
+    rows = yield from answer(talk, operations.due(talk.operations, MOST), UNCONFIRMED)
+    stuck = dict.fromkeys(rows.lost, "what is stored of it cannot be read; set the schedule again")
+    names, calls = list[str](), list[Call[str]]()
+    for stored in rows.found:
+        try:
+            call = tick(talk, stored, rows.now_ms)
+        except InvalidInput as error:
+            stuck[text(stored.name)] = str(error)
+        else:
+            names.append(text(stored.name))
+            calls.append(call)
+    put = skipped = moved = 0
+    undeclared = list[str]()
+    answers = (yield from settle(talk, calls)) if calls else []
+    for name, codes in zip(names, answers, strict=True):
+        if isinstance(codes, TimeoutqError):
+            if type(codes) is Unavailable:
+                raise codes
+            stuck[name] = str(codes)
+        elif codes == "U":
+            undeclared.append(name)
+        elif codes != "E":
+            moved += 1
+            if codes != "C":
+                put += codes.count("A")
+                skipped += len(codes) - codes.count("A")
+    return Ticked(put, skipped, moved > 0, tuple(undeclared), stuck)
+
+
+def tick(talk: Talk, stored: Stored, now_ms: int) -> Call[str]:
+    """Build the call that puts the ticks of a schedule that are due. Raises `InvalidInput` if it cannot be read."""
+    definition = Definition.read(stored.text)
+    timing = Timing.read(definition.timing)
+    missed, _ = lateness(definition.missed)
+    found = due(timing, stored.next_ms - 1, now_ms, missed=missed, grace_ms=definition.grace_ms, put=stored.put)
+    ticks, next_ms = found.ticks, found.next_ms
+    if definition.overlap:
+        # what does not fit into one call goes with the next one, which begins with the first tick that is left
+        fits = max(1, min(BATCH, BYTES // max(1, len(definition.payload or b""))))
+        if len(ticks) > fits:
+            ticks, next_ms = ticks[:fits], ticks[fits]
+        base = text(definition.task)
+        ids = [tick_id(base, one, overlap=True).encode("utf-8", "surrogateescape") for one in ticks]
+    else:
+        ids = [definition.task] if ticks else []
+        if next_ms is None and timing.times is not None and stored.put + len(ids) < timing.times:
+            next_ms = next_after(timing, max((now_ms, *ticks)))
+    return operations.tick(
+        talk.operations,
+        talk.nonce(),
+        stored,
+        definition,
+        ids,
+        next_ms or 0,
+        ticks[-1] if ticks else 0,
+        found.skipped,
+        len(ticks) - len(ids),
+    )
