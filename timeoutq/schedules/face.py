@@ -27,8 +27,9 @@ class Schedules(Room[ScheduleFlows]):
         """Put a task again and again: at the times of a line of `cron` in the zone `tz` (UTC), or each `every` seconds.
 
         The options are those of `Schedule`. Workers and cleaners put the ticks. `task` is an id or a `Task` with a
-        payload; without a task, the name is the id. A tick puts the task back if it is done or failed. If the task is ready or in progress, the tick is skipped
-        and counted; with `overlap=True` each tick has an id of its own: the id, `@`, and the tick in ms.
+        payload; without a task, the name is the id. A tick puts the task back if it is done or failed. If the task is
+        ready or in progress, the tick is skipped and counted; with `overlap=True` each tick has an id of its own: the
+        id, `@`, and the tick in ms.
         `times` ends the schedule after so many ticks; no tick is before `start` or after `until`, aware datetimes.
         `missed` says what becomes of ticks for which nobody was there: `"last"` puts the newest, `"all"` each of them,
         `"none"` puts a tick within a minute or never. With `grace`, seconds, a tick that is later than so is not put.
@@ -99,8 +100,9 @@ class AsyncSchedules(AsyncRoom[ScheduleFlows]):
         """Put a task again and again: at the times of a line of `cron` in the zone `tz` (UTC), or each `every` seconds.
 
         The options are those of `Schedule`. Workers and cleaners put the ticks. `task` is an id or a `Task` with a
-        payload; without a task, the name is the id. A tick puts the task back if it is done or failed. If the task is ready or in progress, the tick is skipped
-        and counted; with `overlap=True` each tick has an id of its own: the id, `@`, and the tick in ms.
+        payload; without a task, the name is the id. A tick puts the task back if it is done or failed. If the task is
+        ready or in progress, the tick is skipped and counted; with `overlap=True` each tick has an id of its own: the
+        id, `@`, and the tick in ms.
         `times` ends the schedule after so many ticks; no tick is before `start` or after `until`, aware datetimes.
         `missed` says what becomes of ticks for which nobody was there: `"last"` puts the newest, `"all"` each of them,
         `"none"` puts a tick within a minute or never. With `grace`, seconds, a tick that is later than so is not put.
