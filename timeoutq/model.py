@@ -536,6 +536,12 @@ class Stats:
         return "compact" in self.settings.get("uses", "").split()
 
     @property
+    def has_schedules(self) -> bool:
+        """Whether the queue has schedules: see `queue.schedules`."""
+        mine = "schedules" in self.settings.get("uses", "").split()
+        return mine or any(shard.has_schedules for shard in self.shards)
+
+    @property
     def politeness(self) -> Politeness | None:
         """How hosts are treated; None for a queue that is not polite."""
         if "politeness" not in self.settings.get("uses", "").split():

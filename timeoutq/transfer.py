@@ -22,14 +22,20 @@ from timeoutq.calls import BATCH
 from timeoutq.errors import InvalidInput
 from timeoutq.hosts import operations
 from timeoutq.model import Answer, HostRecord, Outcome, Payload, Politeness, Record, State, text
+from timeoutq.schedules import flows as schedule_flows
+from timeoutq.schedules import operations as of_schedules
+from timeoutq.schedules.definition import Stored
 from timeoutq.sending import Flow, Talk
-from timeoutq.shards import AnyQueue, ShardedQueue, flows, talks_of
+from timeoutq.shards import AnyQueue, ShardedQueue, flows, scheduling, talks_of
 from timeoutq.shards.gathering import places_of
 
 T = TypeVar("T")
 
 PAGE = 1000
 """About how many ids a page of a state brings, and how many ids one question to the server names."""
+
+SCHEDULES = 20
+"""About how many schedules a page brings, each with up to 350 KiB."""
 
 VERSION = 2
 """The version of the format in which a queue is written as lines; this is the first that tells of hosts."""
@@ -323,10 +329,35 @@ def adopt(queue: AnyQueue, politeness: Politeness) -> Politeness | None:
     return None
 
 
+# ---- schedules
+
+
+def schedules(queue: AnyQueue) -> Iterator[list[Stored]]:
+    """Give all schedules of a queue that can be read, each once."""
+    met = Met()
+    try:
+        for talk in talks_of(queue):
+            cursor: str | None = reads.START
+            while cursor is not None:
+                rows = queue.run(sending.answer(talk, of_schedules.page(talk.operations, cursor, SCHEDULES)))
+                cursor = None if rows.cursor == reads.START else rows.cursor
+                new = set(met.new(one.name for one in rows.found))
+                yield [one for one in rows.found if one.name in new]
+    finally:
+        met.close()
+
+
+def restore_schedules(queue: AnyQueue, found: Iterable[Stored]) -> int:
+    """Bring schedules in as they were; a schedule that is there stays as it is. Say how many are new."""
+    if isinstance(queue, ShardedQueue):
+        return sum(queue.run(scheduling.restore(queue.shards, one)) for one in found)
+    return sum(queue.run(schedule_flows.restore(queue.talk, one)) for one in found)
+
+
 # ---- lines
 
 
-Item = Record | HostRecord | Politeness
+Item = Record | HostRecord | Politeness | Stored
 """What a line of an export tells."""
 
 
@@ -418,8 +449,8 @@ def read_line(line: bytes) -> Item | None:
     return read_header(line) if line[:12] == b'{"timeoutq":' and is_header(line) else read(line)
 
 
-def read(line: bytes) -> Record | HostRecord:
-    """Read the line of a task or a host; raises `InvalidInput`, whose message says what is wrong with the line."""
+def read(line: bytes) -> Record | HostRecord | Stored:
+    """Read the line of a task, a host or a schedule. Raises `InvalidInput`, which says what is wrong with the line."""
     try:
         found: Any = json.loads(line)
     except ValueError as error:
@@ -433,7 +464,9 @@ def read(line: bytes) -> Record | HostRecord:
         return _task(fields)
     if "host" in fields or "host_b64" in fields:
         return _host(fields)
-    raise InvalidInput('an object without "task" or "task_b64", "host" or "host_b64"')
+    if "schedule" in fields or "schedule_b64" in fields:
+        return Stored.from_line(fields)
+    raise InvalidInput('an object without "task" or "task_b64", "host" or "host_b64", "schedule" or "schedule_b64"')
 
 
 def _task(fields: Mapping[str, Any]) -> Record:

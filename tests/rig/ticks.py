@@ -4,8 +4,8 @@
 
     python -m tests.rig.ticks --schedulers 8 --schedules 200 --for 60s --kill --failovers 3 --clock-steps [--json]
 
-which prints a verdict, and ends with 1 if a tick is missing or was put twice. Each tick has an id of its own, and no one
-claims: so a tick that is put twice finds its task there, and its schedule counts one skipped.
+which prints a verdict, and ends with 1 if a tick is missing or was put twice. Each tick has an id of its own, and
+nobody claims: so a tick that is put twice finds its task there, and its schedule counts one skipped.
 """
 
 from __future__ import annotations

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import fakeredis
 import pytest
 
 from tests.core.test_clock_steps import step_back
-from timeoutq import InvalidInput, Schedule, State, Task, flows
+from timeoutq import InvalidInput, Schedule, State, Task, flows, transfer
 from timeoutq.schedules.cron import BadTiming
-from timeoutq.testing import Clock, fake_queue, fake_sharded_queue
+from timeoutq.testing import Clock, fake_queue, fake_sharded_queue, run
+from timeoutq.testing.fake import FakeShardedQueue
+from timeoutq.watch import divided, doctor
 
 HOUR = 3600
 
@@ -237,7 +241,7 @@ def test_what_cannot_be_a_schedule_is_refused(queue: Any, name: str, task: Any, 
 def test_ten_thousand_schedules_and_no_more() -> None:
     with fake_queue() as queue:
         queue.schedules.set("s0", every=60)
-        raw: Any = queue._link()._client  # type: ignore[attr-defined]  # the fake server, to fill it quickly
+        raw: Any = fakeredis.FakeRedis(server=queue.clock.server)
         key = queue.operations.key
         for name in ("schedules", "ticked"):
             value = raw.hget(key(name), "s0")
@@ -254,6 +258,67 @@ def test_a_sharded_queue_refuses_a_task_of_another_shard() -> None:
         queue.schedules.set("https://a.example/news", every=60)
     with fake_sharded_queue(by="id") as queue, pytest.raises(InvalidInput, match="without overlap"):
         queue.schedules.set("news", every=60, overlap=True)
+
+
+# ---- looking, moving house, running
+
+
+def doctor_says(queue: Any) -> doctor.Finding | None:
+    examine: Any = divided.examine if isinstance(queue, FakeShardedQueue) else doctor.examine
+    return next((one for one in examine(queue) if one.check == "schedules"), None)
+
+
+def test_doctor_counts_schedules_and_names_those_that_nobody_declares(queue: Any) -> None:
+    assert doctor_says(queue) is None
+    queue.schedules.declare(Schedule("a", every=60), Schedule("b", every=60))
+    queue.schedules.set("c", every=3 * HOUR)
+    found = doctor_says(queue)
+    assert found is not None
+    assert found.verdict == "green"
+    queue.clock.advance(61)
+    found = doctor_says(queue)
+    assert found is not None
+    assert (found.verdict, "a tick was due" in found.found) == ("red", True)
+    later(queue, 2 * HOUR)
+    found = doctor_says(queue)
+    assert found is not None
+    assert found.verdict == "yellow"
+    assert "no code declares them" in found.found
+
+
+def test_an_export_holds_the_schedules_and_an_import_brings_them_in_as_they_were(queue: Any) -> None:
+    queue.schedules.set("digest", Task("digest", {"to": 42}), cron="0 7 * * *", tz="Asia/Tokyo", grace=HOUR)
+    queue.schedules.set("often", every=10)
+    queue.schedules.declare(Schedule("code", every=60))
+    queue.schedules.pause("digest")
+    later(queue, 10)
+    lines = [one.line().encode() for page in transfer.schedules(queue) for one in page]
+    assert len(lines) == 3
+    with fake_queue("other", clock=queue.clock) as other:
+        items: Any = [transfer.read(line) for line in lines]
+        assert transfer.restore_schedules(other, items) == 3
+        assert transfer.restore_schedules(other, items) == 0
+        for info in queue.schedules.each():
+            there = other.schedules.get(info.name)
+            assert there == (info if info.source == "set" else replace(info, declared=there.declared)), info.name
+        other.schedules.declare(Schedule("code", every=60))
+        assert other.schedules.get("code") == replace(queue.schedules.get("code"), declared=queue.clock.now)
+
+
+def test_a_line_of_a_schedule_that_is_broken_is_refused() -> None:
+    for line in (b'{"schedule": "x"}', b'{"schedule": 5, "counts": [0, 0, 0, 0]}'):
+        with pytest.raises(InvalidInput, match="schedule"):
+            transfer.read(line)
+
+
+def test_a_run_of_a_handler_puts_the_ticks_that_are_due(queue: Any) -> None:
+    queue.schedules.set("often", every=10)
+    met = list[str]()
+    run(lambda lease: met.append(lease.task), queue)
+    assert met == []
+    queue.clock.advance(10)
+    run(lambda lease: met.append(lease.task), queue)
+    assert met == ["often"]
 
 
 # ---- clocks

@@ -187,6 +187,7 @@ def test_a_worker_ticks_and_runs_what_it_has_put(url: str, name: str) -> None:
     from timeoutq import Lease, Worker
 
     met = list[str]()
+    worker: Any = None
 
     async def handle(lease: Lease) -> None:
         met.append(lease.task)
@@ -202,7 +203,6 @@ def test_a_worker_ticks_and_runs_what_it_has_put(url: str, name: str) -> None:
                 await worker.run()
             await queue.purge()
 
-    worker: Any = None
     began = time.monotonic()
     asyncio.run(body())
     assert met == ["often", "often"]

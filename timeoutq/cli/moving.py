@@ -119,7 +119,7 @@ def export(
     without_done: Annotated[bool, typer.Option("--without-done", help="Leave done tasks out.")] = False,
     url: Url = None, url_file: UrlFile = None,
 ) -> None:  # fmt: skip
-    """Print the queue as JSON lines: its politeness, its hosts, and one line per task.
+    """Print the queue as JSON lines: its politeness, its hosts, its schedules, one line per task.
 
     The line of a task has its state, due time, failures, crashes, last error,
     group, priority and payload; the line of a host has its rules, block or ban,
@@ -141,6 +141,9 @@ def export(
         for hosts in () if states else transfer.hosts(opened):
             sys.stdout.write("".join(transfer.write_host(host) + "\n" for host in hosts))
             met += len(hosts)
+        for schedules in () if states else transfer.schedules(opened):
+            sys.stdout.write("".join(one.line() + "\n" for one in schedules))
+            met += len(schedules)
         total = sum(transfer.size(opened, state) for state in wanted)
         with (
             saying_how_far(lambda: (written, f"{written:,} of about {total:,} tasks were written, not all")),
@@ -169,9 +172,11 @@ class Import:
         self.taken = 0
         """The number of lines, from the first on, that need not be read again."""
         self.restored = self.known = self.broken = self.hosts = self.hosts_known = 0
+        self.schedules = self.schedules_known = 0
 
     def counts(self) -> dict[str, int]:
         """Give what became of the lines."""
+        timed = {"schedules": self.schedules, "schedules_known": self.schedules_known}
         return {
             "lines": self.taken,
             "restored": self.restored,
@@ -179,6 +184,7 @@ class Import:
             "broken": self.broken,
             "hosts": self.hosts,
             "hosts_known": self.hosts_known,
+            **(timed if any(timed.values()) else {}),
         }
 
     def chunks(self, lines: Iterator[bytes], skip: int) -> Iterator[tuple[int, int, list[Item]]]:
@@ -222,6 +228,7 @@ class Import:
     def step(self, number: int, items: list[Item]) -> None:
         """Bring in what some lines tell: their tasks in one atomic step, and before that their hosts in one."""
         from timeoutq import transfer
+        from timeoutq.schedules.definition import Stored
 
         for item in items:
             if isinstance(item, Politeness):
@@ -231,6 +238,10 @@ class Import:
             taken = transfer.restore_hosts(self.queue, hosts)
             self.hosts += taken
             self.hosts_known += len(hosts) - taken
+        if schedules := [item for item in items if isinstance(item, Stored)]:
+            new = transfer.restore_schedules(self.queue, schedules)
+            self.schedules += new
+            self.schedules_known += len(schedules) - new
         if records := [item for item in items if isinstance(item, Record)]:
             outcome = transfer.restore(self.queue, records)
             self.restored += outcome.added
@@ -271,7 +282,7 @@ def import_tasks(
     ] = 0,
     lenient: Annotated[bool, typer.Option("--lenient", help="Leave broken lines out, and count them.")] = False,
     tasks_only: Annotated[
-        bool, typer.Option("--tasks-only", help="Leave the politeness and the hosts of the file out.")
+        bool, typer.Option("--tasks-only", help="Leave the politeness, the hosts and the schedules of the file out.")
     ] = False,
     shards: Shards = None, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip

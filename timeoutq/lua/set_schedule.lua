@@ -5,9 +5,10 @@
 -- ARGV  1 call id   2 age of the call, ms   3 schedule   4 the call that wrote the definition which the client has seen, - for none
 --       5 the state: r runs, p paused, e ended, x removed   6 the next tick, ms, 0 for none   7.. sections
 -- SECTIONS  definition=1 JSON   digest=1 its digest   source=1 c code, s set   anew=0 the counts begin anew
+--       counts=n of an export: last tick, ms; ticks put, skipped, missed
 -- Reply O done; C somebody else has changed the schedule meanwhile; F the queue has 10,000 schedules already
 local name, seen, state = ARGV[3], ARGV[4], ARGV[5]
-local given, refused = sections(7, ' definition=1 digest=1 source=1 anew=0')
+local given, refused = sections(7, ' definition=1 digest=1 source=1 anew=0 counts=n')
 if refused then return refused end
 local text = redis.call('HGET', key('ticked'), name)
 local one = read_ticked(text)
@@ -29,7 +30,10 @@ end
 if not one and not given.definition then return 'C' end
 if not one then one = {last = 0, put = 0, skipped = 0, missed = 0, renewed = now, digest = '-', source = 's'} end
 one.rev, one.state, one.next = ARGV[1], state, tonumber(ARGV[6])
-if given.anew then one.last, one.put, one.skipped, one.missed = 0, 0, 0, 0 end
+local counts = given.counts or given.anew and {0, 0, 0, 0}
+if counts then
+  one.last, one.put, one.skipped, one.missed = number(counts[1], 0), number(counts[2], 0), number(counts[3], 0), number(counts[4], 0)
+end
 if given.definition then
   redis.call('HSET', key('schedules'), name, given.definition)
   one.digest, one.source, one.renewed = given.digest or '-', given.source or 's', now

@@ -21,6 +21,7 @@ VERSION = 1
 """A reader refuses the definition of another version."""
 LARGEST = 256 * 1024
 """The most bytes of a schedule's payload."""
+LARGEST_COUNT = 2**53
 TICK_ROOM = 20
 """How many bytes the time of a tick needs behind the id of a task."""
 
@@ -161,6 +162,40 @@ class Stored:
             name, STATES[words[0]], SOURCES[words[1]], text(words[2]), text(words[3]),
             next_ms, last_ms, put, skipped, missed, renewed_ms, definition,
         )  # fmt: skip
+
+    def line(self) -> str:
+        """Give the line of an export: JSON in ASCII."""
+        said: dict[str, Any] = {
+            **{f"schedule{end}": value for end, value in _text_or_bytes("", self.name).items()},
+            "state": self.state,
+            "source": self.source,
+            "digest": self.digest,
+            "counts": [self.last_ms, self.put, self.skipped, self.missed],
+            "definition": json.loads(self.text),
+        }
+        if self.next_ms:
+            said["next"] = self.next_ms
+        return json.dumps(said)
+
+    @classmethod
+    def from_line(cls, fields: Mapping[str, Any]) -> Stored:
+        """Read the line of an export, whose JSON is given. Raises `InvalidInput`."""
+        try:
+            encoded = fields.get("schedule_b64")
+            name = fields["schedule"].encode() if encoded is None else base64.b64decode(encoded, validate=True)
+            states, sources = list(STATES.values()), list(SOURCES.values())
+            last_ms, put, skipped, missed = (arguments.count(n, "counts", 0, LARGEST_COUNT) for n in fields["counts"])
+            definition = json.dumps(fields["definition"]).encode()
+            Definition.read(definition)
+            return cls(
+                name, states[states.index(fields["state"])], sources[sources.index(fields["source"])], "",
+                str(fields.get("digest", "-")), arguments.count(fields.get("next", 0), "next", 0, LARGEST_COUNT),
+                last_ms, put, skipped, missed, 0, definition,
+            )  # fmt: skip
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            if isinstance(error, InvalidInput):
+                raise
+            raise InvalidInput("the line of a schedule that this program cannot read") from None
 
     def info(self) -> ScheduleInfo:
         """Give what users see. Raises `InvalidInput` if the definition cannot be read."""

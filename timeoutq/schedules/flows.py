@@ -6,20 +6,22 @@ imported when it is needed first: a client that uses no schedules does without.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from timeoutq import arguments
+from timeoutq import arguments, reads
 from timeoutq.arguments import shown
 from timeoutq.calls import BATCH
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.errors import InvalidInput, Unavailable
 from timeoutq.model import Task, TaskId, text
 from timeoutq.schedules import operations
-from timeoutq.schedules.definition import Definition, ScheduleInfo, SchedulePage, Source, Stored
-from timeoutq.sending import Flow, Talk, answer
+from timeoutq.schedules.definition import STATES, Definition, ScheduleInfo, SchedulePage, Source, Stored
+from timeoutq.sending import Flow, Talk, answer, ask
+from timeoutq.text import counted, safe
 
 if TYPE_CHECKING:
     from timeoutq.schedules.ticking import Ticked
@@ -68,6 +70,28 @@ class Schedule:
     def when(self) -> When:
         """Give the words that say when it ticks."""
         return When(cron=self.cron, tz=self.tz, every=self.every, times=self.times, start=self.start, until=self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What doctor wants to know of the schedules of a queue."""
+
+    counts: Mapping[str, int]
+    """How many are in each state."""
+    undeclared: Sequence[str]
+    next: float | None
+
+    def says(self) -> tuple[str, str, str]:
+        """Give green or yellow, what was found, and the cure."""
+        many = counted(sum(self.counts.values()), "schedule")
+        if not self.undeclared:
+            return "green", f"{many}, {self.counts.get('running', 0):,} of them running", ""
+        names = ", ".join(safe(name) for name in self.undeclared[:5])
+        return (
+            "yellow",
+            f"of {many}, {len(self.undeclared):,} paused, because no code declares them: {names}",
+            "start the worker whose code declares them, or cancel them: queue.schedules.cancel(name)",
+        )
 
 
 def checked(name: object) -> bytes:
@@ -255,6 +279,19 @@ def _page(talk: Talk, cursor: str, n: int) -> Flow[SchedulePage]:
     return SchedulePage(found, None if rows.cursor == "0" else rows.cursor, unread)
 
 
+def restore(talk: Talk, stored: Stored) -> Flow[bool]:
+    """Bring a schedule of an export in as it was; say whether it was new here: one that is there stays as it is."""
+    _, before = yield from read(talk, stored.name)
+    if before is not None:
+        return False
+    call = operations.write(
+        talk.operations, talk.nonce(), stored.name, None, LETTERS[stored.state], stored.next_ms,
+        Definition.read(stored.text), stored.digest, stored.source[0],
+        counts=(stored.last_ms, stored.put, stored.skipped, stored.missed),
+    )  # fmt: skip
+    return (yield from _written(talk, stored.name, (yield from answer(talk, call))))
+
+
 def one(talk: Talk, name: bytes) -> Flow[ScheduleInfo | None]:
     """Read one schedule; None if there is none of this name."""
     _, found = yield from read(talk, name)
@@ -269,6 +306,27 @@ def tick_due(talk: Talk) -> Flow[Ticked]:
     from timeoutq.schedules import ticking
 
     return ticking.tick_due(talk)
+
+
+def health(talk: Talk) -> Flow[Health]:
+    """Count schedules, for doctor."""
+    key = talk.operations.key
+    counts, undeclared, cursor = Counter[str](), list[str](), reads.START
+    while True:
+        first, (following, found) = yield from ask(
+            talk, [("ZRANGE", key("ticks"), 0, 0, "WITHSCORES"), ("HSCAN", key("ticked"), cursor, "COUNT", 1000)]
+        )
+        records: Any = found.items() if isinstance(found, dict) else reads.pairs_of(found)
+        for name, record in records:
+            state = STATES.get(bytes(record)[:1], "ended")
+            counts[state] += 1
+            if state == "undeclared":
+                undeclared.append(text(name))
+        further = reads.next_cursor(following)
+        if further is None:
+            ticks = [float(at) / 1000 for _, at in reads.pairs_of(first)]
+            return Health(counts, sorted(set(undeclared)), ticks[0] if ticks else None)
+        cursor = further
 
 
 def tick(talk: Talk) -> Flow[int]:

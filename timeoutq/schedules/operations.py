@@ -65,6 +65,7 @@ def write(
     source: str = "s",
     *,
     anew: bool = False,
+    counts: Sequence[int] = (),
 ) -> Call[str]:
     """Build the call that writes a schedule, unless somebody has changed it since `before` was read.
 
@@ -75,6 +76,8 @@ def write(
         words += section("definition", definition.text()) + section("digest", digest) + section("source", source)
     if anew:
         words += section("anew")
+    if counts:
+        words += section("counts", *counts)
     return operations.call("set_schedule", words, lambda reply: reply.decode(), id=nonce)
 
 

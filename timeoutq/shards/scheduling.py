@@ -48,6 +48,14 @@ def declare(shards: Shards, wanted: Mapping[bytes, Definition]) -> Flow[None]:
     yield from shards.confirm(added=True)
 
 
+def restore(shards: Shards, stored: Stored) -> Flow[bool]:
+    """Bring a schedule of an export in as it was; say whether it was new here."""
+    yield from _make(shards, {stored.name: Definition.read(stored.text)})
+    found = yield from home(shards, stored.name, lambda talk: flows.restore(talk, stored))
+    yield from shards.confirm(added=True)
+    return found
+
+
 def _make(shards: Shards, wanted: Mapping[bytes, Definition]) -> Flow[None]:
     yield from shards.make()  # which reads by what tasks are routed
     for name, one in wanted.items():

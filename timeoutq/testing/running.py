@@ -20,7 +20,7 @@ from typing import Any, overload
 
 from timeoutq.errors import InvalidInput
 from timeoutq.handlers import Handler
-from timeoutq.model import Answer, Lease, Payload, State
+from timeoutq.model import Answer, Lease, Payload, State, Stats
 from timeoutq.retry import Retries
 from timeoutq.testing.fake import START, FakeAsyncQueue, FakeAsyncShardedQueue, FakeQueue, FakeShardedQueue
 from timeoutq.worker import Tally, Worker
@@ -101,6 +101,9 @@ def run(
     `retry`, `max_runtime`, `lifespan` and `concurrency` are those of `Worker`; a setting that is not given is the
     queue's. Each task may run up to `runs_each` times, all tasks together up to `runs` times. Tasks that wait for a
     used-up budget stay where they are, as for `drained()`.
+
+    If the queue has schedules, the ticks that are due are put first, and later those that become due while the clock
+    goes; the run does not wait for further ticks: advance the clock, and run again.
 
     A handler's own sleeps take real time: replace them (with pytest's monkeypatch), or let it return `Release(delay=)`.
 
@@ -198,6 +201,7 @@ async def _run(handler: Handler | str, given: AnyFake | AnyAsyncFake, settings: 
     # the worker has a client of its own: a lease that the test holds, and lets run out, is not taken for the worker's
     queue = _client_of(given)
     watch = _Watch(limits)
+    await _tick(queue, await queue.stats())
     worker = Worker(queue, handler, burst=True, signals=False, ledger=watch, drain_deadline=0.0, **settings)
     working = asyncio.create_task(worker.run())
     try:
@@ -293,9 +297,15 @@ async def _advance(queue: AnyAsyncFake, working: asyncio.Task[Tally]) -> None:
     ahead = min(moments) - queue.clock.now
     if ahead > 0:
         queue.clock.advance(ahead)
+    await _tick(queue, stats)
     # a task that becomes ready by these calls rings the bell, which wakes the worker
     await queue.requeue_expired()
     await queue.promote_due()
+
+
+async def _tick(queue: AnyAsyncFake, stats: Stats) -> None:
+    if stats.has_schedules:
+        await queue.schedules.tick()
 
 
 async def _has_leases(queue: AnyAsyncFake) -> bool:

@@ -6,6 +6,7 @@ not right names the shards.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -15,6 +16,7 @@ from timeoutq import arguments, reads
 from timeoutq.calls import BATCH
 from timeoutq.cluster import Map
 from timeoutq.errors import InvalidInput, SchemaMismatch, TimeoutqError, Unavailable
+from timeoutq.schedules.flows import Health
 from timeoutq.sending import Flow, Send, Talk, answer, ask
 from timeoutq.shards import ShardedQueue
 from timeoutq.shards.root import ROUTE, Shards
@@ -232,6 +234,11 @@ def _sum(parts: Sequence[Facts]) -> Facts:
         whole[name] = now + min(left) if left else None
     settings: list[Mapping[str, str]] = [queue["settings"] for queue in queues]
     whole["settings"] = next((one for one in settings if "schema" in one), dict[str, str]())
+    timed = [(queue["schedules"], queue["now"]) for queue in queues if "schedules" in queue]
+    if timed:
+        ahead = [found.next - there for found, there in timed if found.next is not None]
+        counts = sum((Counter(found.counts) for found, _ in timed), Counter[str]())
+        whole["schedules"] = Health(counts, (), now + min(ahead) if ahead else None)
     whole["workers"] = max((queue["workers"] for queue in queues), default=0)
     large = sum(part.large[0] for part in parts), sum(part.large[1] for part in parts)
     return replace(parts[0], queue=whole, script_error="", foreign={}, crooked={}, large=large)

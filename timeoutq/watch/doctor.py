@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from timeoutq import directory, flows, repairs
 from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
 from timeoutq.rights import HARMLESS, MAKING, cure
+from timeoutq.schedules.flows import Health, health
 from timeoutq.scripts import SIZES
 from timeoutq.sending import Flow, Send, Talk, answer
 from timeoutq.shards import AnyQueue, talks_of
@@ -161,6 +162,8 @@ def of_queue(talk: Talk, server: Facts) -> Flow[Facts]:
                  "next_due": stats.next_due, "in_progress": stats.in_progress, "scheduled": stats.scheduled,
                  "durable": stats.durable,
                  "paused": stats.paused, "workers": stats.workers, "now": stats.now}  # fmt: skip
+        if stats.has_schedules:
+            found["schedules"] = yield from health(talk)
     except SchemaMismatch as mismatch:
         error = f"schema: {mismatch}"
     except TimeoutqError as refused:
@@ -552,6 +555,15 @@ def scheduled(facts: Facts) -> Finding | None:
     )
 
 
+def schedules(facts: Facts) -> Finding | None:
+    """Due ticks are put, and code declares its schedules."""
+    found: Health | None = facts.queue.get("schedules")
+    if found is None:
+        return None
+    late = None if found.next is None else _late(facts, "schedules", found.next - facts.queue["now"], "a tick was due")
+    return late or Finding("schedules", *found.says())
+
+
 def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
     if left > -LATE:
         return None
@@ -573,5 +585,16 @@ def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
 SERVER_CHECKS: tuple[Check, ...] = (
     version, role, lone_node, replicas, eviction, memory, durability, clock, access, acl,
 )  # fmt: skip
-QUEUE_CHECKS: tuple[Check, ...] = (scripts, keys, tasks, values, compact, politeness, paused, leases, scheduled)
+QUEUE_CHECKS: tuple[Check, ...] = (
+    scripts,
+    keys,
+    tasks,
+    values,
+    compact,
+    politeness,
+    paused,
+    leases,
+    scheduled,
+    schedules,
+)
 CHECKS = SERVER_CHECKS + QUEUE_CHECKS
