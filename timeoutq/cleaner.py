@@ -211,7 +211,7 @@ class Cleaner:
         for name in sorted(found.stuck.keys() - self._stuck):
             telling.say(
                 log, logging.WARNING, "queue %s: the ticks of schedule %s cannot be put here: %s",
-                self.queue.name, safe(name), safe(found.stuck[name]), fields={"queue": self.queue.name},
+                self.queue.name, safe(name), safe(str(found.stuck[name])), fields={"queue": self.queue.name},
             )  # fmt: skip
         self._stuck = set(found.stuck)
         if not found.moved:

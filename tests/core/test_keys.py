@@ -15,7 +15,7 @@ import redis
 
 import timeoutq
 from tests.rig.waiting import wait_until
-from timeoutq import Politeness, Queue, scripts, sending
+from timeoutq import Politeness, Queue, Schedule, scripts, sending
 from timeoutq.calls import Call
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as hosts
@@ -110,6 +110,9 @@ def live(queue: Queue) -> None:
         once(ops.restore([Record(b"done%d" % i, State.DONE) for i in range(400)], lambda: b"l"))  # sets divide
     else:
         queue.configure(keep_done=1)
+    queue.schedules.set("s", every=1, overlap=True)
+    queue.schedules.declare(Schedule("c", every=60))
+    wait_until(lambda: queue.schedules.tick() == 1)
     queue.pause()
     queue.resume()
 

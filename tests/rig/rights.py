@@ -28,6 +28,8 @@ from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import InvalidInput, ServerFull, TimeoutqError
 from timeoutq.hosts.operations import restore_hosts
 from timeoutq.model import HostRecord, Record, State
+from timeoutq.schedules import operations as of_schedules
+from timeoutq.schedules.definition import Definition
 from timeoutq.scripts import SIZES, script
 
 A, B = "http://a.example/", "http://b.example/"
@@ -49,6 +51,9 @@ HOSTS = [
     HostRecord(b"b.example", blocked_until=4e9, blocked_by="me"),
     HostRecord(b"new.example", visits=3),
 ]
+
+TICKS = Definition("{}", b"ticked", b"1")
+"""What the schedule of the verb `tick` puts."""
 
 Verb = Callable[[Queue, list[Lease]], object]
 VERBS: dict[str, tuple[str, Verb]] = {
@@ -118,6 +123,9 @@ VERBS: dict[str, tuple[str, Verb]] = {
         "restore_hosts",
         lambda q, _: q.run(sending.answer(q.talk, restore_hosts(q.operations, HOSTS, q.token))),
     ),
+    "set a schedule": ("set_schedule", lambda q, _: q.schedules.set("new", every=60)),
+    "tick": ("tick", lambda q, _: tick(q)),
+    "declare": ("renew", lambda q, _: q.run(sending.answer(q.talk, of_schedules.renew(q.operations, {b"s": "d"})))),
     "plan": ("plan", lambda q, _: q.run(sending.answer(q.talk, q.operations.plan(1000)))),
     "beat": ("beat", lambda q, _: q.run(sending.answer(q.talk, q.operations.beat("w", {"pid": 1}, Delta(1, {0: 1}))))),
 }
@@ -129,7 +137,7 @@ LOSES = {
 }
 """What a verb is there to remove."""
 
-NEW = {"put", "schedule", "restore", "restore_hosts"}
+NEW = {"put", "schedule", "restore", "restore_hosts", "set_schedule", "tick"}
 """The scripts that bring something new, which a full server refuses."""
 
 
@@ -192,12 +200,22 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
     elif case.verb == "requeue_expired of what is gone":
         client.srem(key("in_progress"), "expires")
         client.zadd(leases, dict.fromkeys(client.zrange(leases, 0, -1), 1) | {b"expires": 2})
+    elif case.verb == "tick":
+        call = of_schedules.write(queue.operations, queue.token(), b"s", None, "r", 5, TICKS, "d")
+        queue.run(sending.answer(queue.talk, call))
     elif case.verb == "turns" and case.rule in ("polite", "ranked"):
         queue.promote_due()
         queue.hosts.block("c.example", for_=60)
         queue.put("http://c.example/")
         client.hset(key("policies"), "c.example", "- - - 1 b me")
         client.zadd(key("hosts"), {"c.example": 1})
+
+
+def tick(queue: Queue) -> object:
+    """Put the tick that is due; `prepare` has set its schedule."""
+    rows = queue.run(sending.answer(queue.talk, of_schedules.due(queue.operations, 1)))
+    call = of_schedules.tick(queue.operations, queue.token(), rows.found[0], TICKS, [b"ticked"], 0, 5, 0, 0)
+    return queue.run(sending.answer(queue.talk, call))
 
 
 def trouble() -> BaseException:

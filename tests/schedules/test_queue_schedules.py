@@ -299,7 +299,7 @@ def test_an_export_holds_the_schedules_and_an_import_brings_them_in_as_they_were
         assert transfer.restore_schedules(other, items) == 3
         assert transfer.restore_schedules(other, items) == 0
         for info in queue.schedules.each():
-            there = other.schedules.get(info.name)
+            there: Any = other.schedules.get(info.name)
             assert there == (info if info.source == "set" else replace(info, declared=there.declared)), info.name
         other.schedules.declare(Schedule("code", every=60))
         assert other.schedules.get("code") == replace(queue.schedules.get("code"), declared=queue.clock.now)

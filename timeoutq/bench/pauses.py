@@ -27,6 +27,8 @@ from timeoutq.errors import TimeoutqError
 from timeoutq.hosts import operations
 from timeoutq.hosts.operations import Rule
 from timeoutq.model import HostRecord, Lease, Politeness, Record, State
+from timeoutq.schedules import operations as of_schedules
+from timeoutq.schedules.definition import Definition
 from timeoutq.scripts import script
 
 HOUR_MS = 3_600_000
@@ -134,7 +136,7 @@ class Scene:
         yield self.rank  # from now on, the queue has priorities
         yield from (self.put, self.schedule, self.claims, self.replay, self.extend, self.ack, self.fail, self.release)
         yield from (self.crash, self.pull, self.forget, self.clean, self.prune, self.repair, self.look, self.transfer)
-        yield from (self.rules, self.block, self.ban, self.end_politeness, self.begin_politeness)
+        yield from (self.tick, self.rules, self.block, self.ban, self.end_politeness, self.begin_politeness)
 
     def put(self) -> None:
         """Put tasks of one host, tasks of many hosts, and tasks without a host; put each of them twice."""
@@ -262,6 +264,17 @@ class Scene:
         self.run(operations.page(self.ops, 0, 500), operations.page(self.ops, self.hosts // 2, 500))
         self.run(*self.ops.states((self.urls(BATCH),)))
         self.run(self.ops.probe(*rights.trials()))
+
+    def tick(self) -> None:
+        """Let a schedule tick, as often as one call takes; declare as many as one call takes; read one."""
+        definition, nonce = Definition("{}", b"tick"), self.queue.talk.nonce
+        self.run(of_schedules.write(self.ops, nonce(), b"s", None, "r", 1, definition, "d"))
+        (stored,) = self.run(of_schedules.named(self.ops, b"s")).found
+        ids = [b"tick@%d" % number for number in range(BATCH)]
+        self.run(of_schedules.tick(self.ops, nonce(), stored, definition, ids, 0, 1, 0, 0))
+        self.run(of_schedules.renew(self.ops, {b"s%d" % number: "d" for number in range(BATCH)}))
+        self.run(of_schedules.write(self.ops, nonce(), b"s", stored, "x", 0))
+        self.run(*self.ops.forget((ids,)))
 
     def transfer(self) -> None:
         """Export and import tasks."""

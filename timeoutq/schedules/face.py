@@ -84,7 +84,10 @@ class Schedules(Room[ScheduleFlows]):
             yield from page
 
     def tick(self) -> int:
-        """Put the ticks that are due, as workers and cleaners do by themselves; give the number of tasks put."""
+        """Put the ticks that are due, as workers and cleaners do by themselves; give the number of tasks put.
+
+        Raises the error of a schedule whose ticks cannot be put, after it has put those of the others.
+        """
         return self._queue.run(self._flows.tick())
 
 
@@ -158,5 +161,8 @@ class AsyncSchedules(AsyncRoom[ScheduleFlows]):
                 yield info
 
     async def tick(self) -> int:
-        """Put the ticks that are due, as workers and cleaners do by themselves; give the number of tasks put."""
+        """Put the ticks that are due, as workers and cleaners do by themselves; give the number of tasks put.
+
+        Raises the error of a schedule whose ticks cannot be put, after it has put those of the others.
+        """
         return await self._queue.run(self._flows.tick())

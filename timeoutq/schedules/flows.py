@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from timeoutq import arguments, reads
 from timeoutq.arguments import shown
-from timeoutq.calls import BATCH
+from timeoutq.calls import BATCH, Command
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.errors import InvalidInput, Unavailable
 from timeoutq.model import Task, TaskId, text
@@ -311,11 +311,13 @@ def tick_due(talk: Talk) -> Flow[Ticked]:
 def health(talk: Talk) -> Flow[Health]:
     """Count schedules, for doctor."""
     key = talk.operations.key
-    counts, undeclared, cursor = Counter[str](), list[str](), reads.START
+    counts, undeclared = Counter[str](), list[str]()
+    cursor: str = reads.START
     while True:
-        first, (following, found) = yield from ask(
-            talk, [("ZRANGE", key("ticks"), 0, 0, "WITHSCORES"), ("HSCAN", key("ticked"), cursor, "COUNT", 1000)]
-        )
+        commands: list[Command] = [
+            ("ZRANGE", key("ticks"), 0, 0, "WITHSCORES"), ("HSCAN", key("ticked"), cursor, "COUNT", 1000),
+        ]  # fmt: skip
+        first, (following, found) = yield from ask(talk, commands)
         records: Any = found.items() if isinstance(found, dict) else reads.pairs_of(found)
         for name, record in records:
             state = STATES.get(bytes(record)[:1], "ended")
@@ -335,8 +337,13 @@ def tick(talk: Talk) -> Flow[int]:
     while True:
         found = yield from tick_due(talk)
         total += found.put
-        if not found.moved:
-            return total
+        if found.moved:
+            continue
+        for name, error in found.stuck.items():
+            if not isinstance(error, InvalidInput):
+                raise error
+            raise InvalidInput(f"the ticks of schedule {shown(name)} cannot be put here: {error}")
+        return total
 
 
 class ScheduleFlows:

@@ -33,20 +33,21 @@ class Ticked:
     """Whether a schedule has gone on to its next tick, by this client or by another one."""
     undeclared: tuple[str, ...] = ()
     """The schedules that were paused, because no code has declared them for an hour."""
-    stuck: Mapping[str, str] = field(default_factory=dict[str, str])
+    stuck: Mapping[str, TimeoutqError] = field(default_factory=dict[str, TimeoutqError])
     """The schedules whose ticks this client cannot put, and why."""
 
 
 def tick_due(talk: Talk) -> Flow[Ticked]:
     """Put the ticks that are due, of up to a hundred schedules. Raises `Unavailable`."""
     rows = yield from answer(talk, operations.due(talk.operations, MOST), UNCONFIRMED)
-    stuck = dict.fromkeys(rows.lost, "what is stored of it cannot be read; set the schedule again")
+    lost = InvalidInput("what is stored of it cannot be read; set the schedule again")
+    stuck: dict[str, TimeoutqError] = dict.fromkeys(rows.lost, lost)
     names, calls = list[str](), list[Call[str]]()
     for stored in rows.found:
         try:
             call = tick(talk, stored, rows.now_ms)
         except InvalidInput as error:
-            stuck[text(stored.name)] = str(error)
+            stuck[text(stored.name)] = error
         else:
             names.append(text(stored.name))
             calls.append(call)
@@ -57,7 +58,7 @@ def tick_due(talk: Talk) -> Flow[Ticked]:
         if isinstance(codes, TimeoutqError):
             if type(codes) is Unavailable:
                 raise codes
-            stuck[name] = str(codes)
+            stuck[name] = codes
         elif codes == "U":
             undeclared.append(name)
         elif codes != "E":
