@@ -312,13 +312,14 @@ def health(talk: Talk) -> Flow[Health]:
     """Count schedules, for doctor."""
     key = talk.operations.key
     counts, undeclared = Counter[str](), list[str]()
-    cursor: str = reads.START
+    cursor = "0"
     while True:
         commands: list[Command] = [
             ("ZRANGE", key("ticks"), 0, 0, "WITHSCORES"), ("HSCAN", key("ticked"), cursor, "COUNT", 1000),
         ]  # fmt: skip
         first, (following, found) = yield from ask(talk, commands)
-        records: Any = found.items() if isinstance(found, dict) else reads.pairs_of(found)
+        rows: Any = found
+        records: list[tuple[Any, Any]] = list(rows.items()) if isinstance(rows, dict) else reads.pairs_of(rows)
         for name, record in records:
             state = STATES.get(bytes(record)[:1], "ended")
             counts[state] += 1

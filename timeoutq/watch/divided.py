@@ -234,10 +234,12 @@ def _sum(parts: Sequence[Facts]) -> Facts:
         whole[name] = now + min(left) if left else None
     settings: list[Mapping[str, str]] = [queue["settings"] for queue in queues]
     whole["settings"] = next((one for one in settings if "schema" in one), dict[str, str]())
-    timed = [(queue["schedules"], queue["now"]) for queue in queues if "schedules" in queue]
+    timed: list[tuple[Health, float]] = [(one["schedules"], one["now"]) for one in queues if one.get("schedules")]
     if timed:
         ahead = [found.next - there for found, there in timed if found.next is not None]
-        counts = sum((Counter(found.counts) for found, _ in timed), Counter[str]())
+        counts = Counter[str]()
+        for found, _ in timed:
+            counts.update(found.counts)
         whole["schedules"] = Health(counts, (), now + min(ahead) if ahead else None)
     whole["workers"] = max((queue["workers"] for queue in queues), default=0)
     large = sum(part.large[0] for part in parts), sum(part.large[1] for part in parts)

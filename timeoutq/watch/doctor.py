@@ -161,9 +161,8 @@ def of_queue(talk: Talk, server: Facts) -> Flow[Facts]:
         found = {"known": stats.known, "settings": dict(stats.settings), "next_deadline": stats.next_deadline,
                  "next_due": stats.next_due, "in_progress": stats.in_progress, "scheduled": stats.scheduled,
                  "durable": stats.durable,
+                 "schedules": (yield from health(talk)) if stats.has_schedules else None,
                  "paused": stats.paused, "workers": stats.workers, "now": stats.now}  # fmt: skip
-        if stats.has_schedules:
-            found["schedules"] = yield from health(talk)
     except SchemaMismatch as mismatch:
         error = f"schema: {mismatch}"
     except TimeoutqError as refused:
