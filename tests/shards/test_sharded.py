@@ -512,3 +512,13 @@ def test_the_error_of_some_shards_survives_a_pickle() -> None:
     error = ShardsUnavailable("shard 2", shards={2: LeaseLost("x", task="t")}, outcome=None)
     again = pickle.loads(pickle.dumps(error))  # our own
     assert (str(again), list(again.shards), again.outcome) == ("shard 2", [2], None)
+
+
+@pytest.mark.parametrize("kind", [ShardedQueue, AsyncShardedQueue])
+def test_when_a_shard_has_moved_the_clock_of_its_server_alone_is_forgotten(kind: Any) -> None:
+    queue = kind("q", "redis+cluster://127.0.0.1:1", shards=3)
+    talks = (queue.shards.root, *queue.shards.talks)
+    for talk in talks:
+        talk.clock.seen(1_000_000, time.monotonic())
+    queue._moved(talks[2].at)
+    assert [talk.clock.now_ms > 0 for talk in talks] == [True, True, False, True]

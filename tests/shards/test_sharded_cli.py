@@ -10,8 +10,8 @@ import pytest
 
 from tests.rig.command import Say, say
 from tests.rig.command import server as server
-from timeoutq import Politeness, Queue, Task, transfer
-from timeoutq.model import State
+from timeoutq import InvalidInput, Politeness, Queue, Task, transfer
+from timeoutq.model import HostRecord, State
 from timeoutq.shards import ShardedQueue
 
 __all__ = ["say"]
@@ -146,6 +146,15 @@ def test_an_export_comes_whole_and_goes_into_any_number_of_shards(
         assert say("intersect", f"{other}:done", f"{queue.name}:done", "--count").texts == ["5"]
         assert say("requeue", other, "--from", "done").texts == ["5 put back"]
         assert say("purge", other, "--yes").code == 0
+
+
+def test_a_sharded_queue_that_is_not_polite_refuses_rules_of_hosts(queue: ShardedQueue) -> None:
+    queue.put(PAGES)
+    rules = [HostRecord(f"h{i}.example".encode(), visits=1) for i in range(8)]
+    with pytest.raises(InvalidInput, match="is not polite"):
+        transfer.restore_hosts(queue, rules)
+    queue.configure(politeness=Politeness(0, 1))
+    assert transfer.restore_hosts(queue, rules) == 8
 
 
 def test_what_was_done_with_a_group_is_put_back_into_its_own_shard(say: Say, queue: ShardedQueue) -> None:
