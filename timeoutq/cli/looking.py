@@ -431,7 +431,7 @@ def _show_findings(findings: Sequence[Finding], as_json: bool) -> None:
 def bench(
     url: Url = None, url_file: UrlFile = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this figure, with its limit; may be given again.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only these figures, with their limits: worker,claim.")
     ] = None,
     latency: Annotated[
         bool, typer.Option("--latency", help="Measure a worker that is 0 to 200 ms away from its server.")
