@@ -176,6 +176,12 @@ class Server:
         )
         return found
 
+    def within(self, deadline: float) -> Self:
+        """Give the same server for calls with another deadline, seconds."""
+        found = copy.copy(self)
+        found.deadline = deadline
+        return found
+
     def explain(self, error: BaseException) -> TimeoutqError:
         """Translate an error that redis-py raised into the error that a caller gets; no password stands in it."""
         notes = getattr(error, "__notes__", ())

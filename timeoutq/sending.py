@@ -54,6 +54,8 @@ class Sends:
     """Send several lists of commands at the same time, a flush for each node. The result is that of each `Send`."""
 
     parts: Sequence[Send]
+    within: float | None = None
+    """A deadline in seconds: if it is shorter than that of the client, a silent server is given up sooner."""
 
 
 @dataclass(frozen=True, slots=True)

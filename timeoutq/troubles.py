@@ -193,6 +193,12 @@ IS_SHARDED = (
 )
 """What a plain client is told, which would use the keys of the queue's name, and not those of its shards."""
 
+
+def is_sharded(error: object) -> bool:
+    """Say whether a plain client was refused because the queue has shards."""
+    return isinstance(error, InvalidInput) and str(error).endswith(IS_SHARDED)
+
+
 LOOP_BLOCKED = "the event loop of this process was blocked"
 """How an error begins that is not the server's: nobody read the reply, because the loop did not turn."""
 

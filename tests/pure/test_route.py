@@ -412,6 +412,13 @@ def test_of_several_parts_only_those_commands_are_sent_again_that_were_told_to_g
     assert cluster.log == [(A, parts), (B, [("z",)])]
 
 
+def test_a_node_that_was_silent_is_asked_last() -> None:
+    cluster = Linked((B, [[2]]), (A, [[1]]), blocking=True)
+    cluster.map.learn(slots((0, 99, A), (100, 199, B)), A)
+    cluster.map.ask_late(A)
+    assert cluster.call("send_all", [[("x",)], [("y",)]], [SLOT, 100]) == [[1], [2]]
+
+
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_part_whose_slot_no_node_has_gets_an_error_and_the_others_their_replies(
     clock: Callable[[float], None], blocking: bool

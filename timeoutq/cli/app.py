@@ -17,7 +17,7 @@ import typer
 
 from timeoutq import exit_codes
 from timeoutq.cli.completion import queue_names
-from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.exit_codes import DONE, INTERRUPTED, USAGE
 from timeoutq.exit_codes import LOST as LOST
 from timeoutq.exit_codes import NOTHING as NOTHING
@@ -136,19 +136,29 @@ def server_address(url: str | None, url_file: Path | None) -> str | None:
 
 
 def open_queue(
-    name: str, url: str | None, url_file: Path | None, shards: int | None = None, **settings: Any
+    name: str,
+    url: str | None,
+    url_file: Path | None,
+    shards: int | None = None,
+    *,
+    waits: bool = False,
+    **settings: Any,
 ) -> AnyQueue:
-    """Open the queue that the arguments of a command name, as what it is: plain, or over several shards."""
+    """Open the queue that the arguments of a command name, as what it is: plain, or over several shards.
+
+    Raises `Unavailable` if the server does not say what the queue is. With `waits`, the queue is then opened as a plain
+    one, for a caller that waits for the server, and opens the queue again if it has shards.
+    """
     from timeoutq.client import Queue
     from timeoutq.shards import open_queue
 
     address = server_address(url, url_file)
     try:
         return open_queue(name, address, shards=shards, **settings)
-    except InvalidInput:
-        raise
-    except TimeoutqError:
-        return Queue(name, address, **settings)  # the first call says what is wrong, or waits for the server
+    except TimeoutqError as error:
+        if isinstance(error, InvalidInput) or (isinstance(error, Unavailable) and not waits):
+            raise
+        return Queue(name, address, **settings)  # the first call says what is wrong
 
 
 @contextmanager

@@ -191,24 +191,31 @@ def _supervised(
 def _as_it_is(
     name: str, work: Callable[[int | None], tuple[int, str]], ask: Callable[[], tuple[int | None, bool]]
 ) -> tuple[int, str]:
-    """Work on a queue as what it is; a worker that started without its server asks again, once the server answers."""
+    """Work on a queue as what it is; a worker that is refused asks what the queue is by now.
+
+    When the worker started, its server may have been away, or the queue may not have been there yet.
+    """
     from timeoutq import telling
 
-    many, is_known = ask()
-    refused: InvalidInput | None = None
-    code, words = exit_codes.USAGE, ""
-    try:
-        code, words = work(many)
-    except InvalidInput as error:
-        refused = error
-    if not is_known and code == exit_codes.USAGE:
-        found, _ = ask()
-        if found != many:
-            telling.say(
-                log, logging.INFO, "queue %s has %s shards, which its server could not tell before: the worker begins "
-                "again", name, found, fields={"queue": name},
-            )  # fmt: skip
-            return work(found)
+    many, _ = ask()
+    while True:
+        refused: InvalidInput | None = None
+        code, words = exit_codes.USAGE, ""
+        try:
+            code, words = work(many)
+        except InvalidInput as error:
+            refused = error
+        found = many
+        if code == exit_codes.USAGE:
+            found, is_known = ask()
+            found = found if is_known else many
+        if found == many:
+            break
+        telling.say(
+            log, logging.INFO, "queue %s has %s, which was not known before: the worker begins again", name,
+            "no shards" if found is None else f"{found} shards", fields={"queue": name},
+        )  # fmt: skip
+        many = found
     if refused is not None:
         raise refused
     return code, words
@@ -252,7 +259,8 @@ def _stop(code: int, words: str, *, as_json: bool) -> NoReturn:
 def _shards_of(name: str, address: str | None, shards: int | None) -> tuple[int | None, bool]:
     """Look how many shards a queue has, None if it is a plain one; and say whether the server has answered.
 
-    Says so if the queue is new, and if its name looks wrong.
+    Says so if the queue is new, and if its name looks wrong. With `shards`, a new queue is divided now: else a put that
+    does not name the shards would make a plain queue.
     """
     try:
         return _asked(name, address, shards), True
@@ -270,7 +278,11 @@ def _asked(name: str, address: str | None, shards: int | None) -> int | None:
         words = new_words(queue)
         if words:
             telling.say(log, logging.WARNING, "%s", words, fields={"queue": name})
-        return queue.shards.wanted if isinstance(queue, ShardedQueue) else None
+        if not isinstance(queue, ShardedQueue):
+            return None
+        if shards is not None:
+            queue.run(queue.shards.make())
+        return queue.shards.wanted
 
 
 async def _waited_for(name: str, address: str | None) -> int | None:
@@ -331,13 +343,19 @@ def cleaner(
     import signal
 
     from timeoutq.cleaner import Cleaner
+    from timeoutq.troubles import is_sharded
 
     _log(log_level, log_json)
     address = server_address(url, url_file)
 
     async def clean(name: str) -> None:
-        async with _opened(name, address, await _waited_for(name, address)) as one:
-            await asyncio.gather(*(Cleaner(one, talk=talk).run() for talk in one.division.talks))
+        while True:
+            try:
+                async with _opened(name, address, await _waited_for(name, address)) as one:
+                    await asyncio.gather(*(Cleaner(one, talk=talk).run() for talk in one.division.talks))
+            except InvalidInput as error:
+                if not is_sharded(error):  # else the queue was made while a cleaner of a plain queue ran
+                    raise
 
     async def body() -> None:
         tasks = [asyncio.create_task(clean(name)) for name in queues]

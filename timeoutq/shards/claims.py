@@ -77,8 +77,11 @@ class Claim(methods.Claim):
         while True:
             self._tokens, self._errors = [], {}
             leases, pause = yield from self._round(self.n)
-            if leases:
+            if leases:  # an error of another shard comes again, when there is nothing to hand out
                 return (yield from self._without_company(leases))
+            for error in self._errors.values():
+                if not isinstance(error, Unavailable):
+                    raise error
             left = until - time.monotonic()
             if left <= 0:
                 if self._errors:
@@ -127,14 +130,15 @@ class Claim(methods.Claim):
         return leases
 
     def _heard(self, asked: Iterable[int], results: Iterable[Any]) -> Iterable[tuple[int, Any]]:
-        # gives the results of the shards that answered, and notes which shards are away
+        # gives the results of the shards that answered, and notes the errors of the others, and which of them are away
         for shard, result in zip(asked, results, strict=True):
             if not isinstance(result, TimeoutqError):
                 yield shard, result
-            elif isinstance(result, Unavailable):
-                self._errors[shard], self._away[shard] = result, time.monotonic() + AWAY
-            else:
-                raise result
+                continue
+            # not raised here: leases that other shards have just given would be lost with this error
+            self._errors[shard] = result
+            if isinstance(result, Unavailable):
+                self._away[shard] = time.monotonic() + AWAY
 
     def _noting(self, shard: int, talk: Talk) -> Callable[[], bytes]:
         def nonce() -> bytes:

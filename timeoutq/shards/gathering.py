@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from timeoutq.calls import BATCH, FLUSH, Call
 from timeoutq.confirming import UNCONFIRMED
-from timeoutq.errors import ShardsUnavailable, TimeoutqError, Unavailable
+from timeoutq.errors import NotReplicated, ShardsUnavailable, TimeoutqError, Unavailable
 from timeoutq.model import Outcome, Stats
 from timeoutq.sending import CALLS, Flow, Talk, settle
 from timeoutq.shards.root import Shards
@@ -60,8 +60,14 @@ def failure(
     words = f"shard{'' if len(errors) == 1 else 's'} {named} of queue {shards.name}"
     if isinstance(error, Unavailable):
         others = counted(asked - len(errors), "other")
+        how = "did not answer", "did"
+        if all(isinstance(one, NotReplicated) for one in errors.values()):
+            how = (
+                "were not confirmed by replicas" if len(errors) > 1 else "was not confirmed by replicas",
+                "met no error",
+            )
         return ShardsUnavailable(
-            f"{words} did not answer, and {others} did: {error}; call again: nothing is done twice",
+            f"{words} {how[0]}, and {others} {how[1]}: {error}; call again: nothing is done twice",
             shards=errors, outcome=outcome,
         )  # fmt: skip
     return type(error)(f"{words}: {error}")
@@ -83,7 +89,7 @@ def gather(
     found: dict[int, list[Any] | TimeoutqError] = {shard: [] for shard in calls}
     for flush in _flushes(calls):
         sent = [shard for shard in flush if isinstance(found[shard], list)]
-        ended = yield from together([settle(talks[shard], flush[shard], replicas) for shard in sent])
+        ended = yield from together([settle(talks[shard], flush[shard], replicas) for shard in sent], within)
         for shard, results in zip(sent, ended, strict=True):
             before = found[shard]
             if isinstance(results, TimeoutqError):
