@@ -20,6 +20,7 @@ from timeoutq import (
     Queue,
     ShardedQueue,
     ShardsUnavailable,
+    State,
     Unavailable,
     open_async_queue,
 )
@@ -163,7 +164,7 @@ def test_a_comparison_that_is_cut_says_what_it_has_counted(
     (tmp_path / "ids").write_text("nothing\n")
 
     def cut(*words: Any, **how: Any) -> Iterator[list[bytes]]:
-        for batch in transfer.scan(queue, "todos"):
+        for batch in transfer.scan(queue, State.TODOS):
             yield batch[:1]
             raise KeyboardInterrupt
 
