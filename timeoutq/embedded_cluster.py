@@ -221,8 +221,10 @@ class EmbeddedCluster:
 
     def absent(self) -> list[Member]:
         """Give the nodes that were added by hand, not by this object, and that do not run now."""
-        view = next((view for view in map(ClusterNode.members, self.nodes) if view), [])
-        return [member for member in self._strangers(view) if member.failed]
+        for node in self.nodes:
+            if view := node.members():
+                return [member for member in self._strangers(view) if member.failed]
+        return []
 
     def _strangers(self, view: Iterable[Member]) -> list[Member]:
         own = {node.port for node in self.nodes}
