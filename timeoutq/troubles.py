@@ -136,8 +136,7 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         return InvalidInput(f"{url} is a single server, not a cluster: write redis:// (or rediss:// with TLS)")
     if is_no_sentinel(error):
         return InvalidInput(
-            f"what answers at {url} is no sentinel: name the sentinels, which mostly listen on port 26379; or, for a "
-            "single server, write redis:// (or rediss:// with TLS)"
+            f"what answers at {url} is no sentinel: name the sentinels, which mostly listen on port 26379; or redis://"
         )
     if is_denied(error):
         return AccessDenied(

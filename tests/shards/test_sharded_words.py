@@ -37,7 +37,7 @@ TASKS = [f"https://h{number}.example/" for number in range(40)]
 @pytest.fixture
 def queue(url: str, name: str) -> Iterator[ShardedQueue]:
     """A polite queue over four shards, on a server without replicas."""
-    with ShardedQueue(name, url, shards=4, politeness=Politeness(delay=0.0), deadline=0.5) as opened:
+    with ShardedQueue(name, url, shards=4, politeness=Politeness(delay=0.0)) as opened:
         yield opened
         opened.purge()
 
@@ -54,7 +54,7 @@ def test_a_claim_that_no_replica_confirms_says_so_and_names_no_silent_shard(
 ) -> None:
     queue.put(TASKS)
     make_durable(queue, raw)
-    with ShardedQueue(queue.name, url, deadline=0.5) as newcomer, pytest.raises(NotReplicated, match="given back"):
+    with ShardedQueue(queue.name, url, deadline=3) as newcomer, pytest.raises(NotReplicated, match="given back"):
         newcomer.claim(2)
     make_durable(queue, raw, 0)
 
@@ -62,7 +62,7 @@ def test_a_claim_that_no_replica_confirms_says_so_and_names_no_silent_shard(
 def test_shards_that_no_replica_confirms_did_answer(queue: ShardedQueue, raw: Any, url: str) -> None:
     queue.put(TASKS)
     make_durable(queue, raw, 2)
-    with ShardedQueue(queue.name, url, deadline=0.5) as newcomer, pytest.raises(ShardsUnavailable) as met:
+    with ShardedQueue(queue.name, url, deadline=3) as newcomer, pytest.raises(ShardsUnavailable) as met:
         newcomer.put(TASKS)
     said = str(met.value)
     assert said.startswith(f"shards 0, 1 of queue {queue.name}: no replica has confirmed it, and 2 others had no such")

@@ -18,7 +18,6 @@ import typer
 
 from timeoutq import exit_codes
 from timeoutq.cli.completion import queue_names
-from timeoutq.cli.reading import seconds
 from timeoutq.errors import InvalidInput, ServerError, TimeoutqError
 from timeoutq.exit_codes import DONE, INTERRUPTED, USAGE
 from timeoutq.exit_codes import LOST as LOST
@@ -71,13 +70,6 @@ Shards = Annotated[
     typer.Option(
         min=1, max=1000, metavar="N", show_default=False,
         help="Divide a new queue into N shards, for ever; a queue that is there must have as many.",
-    ),
-]  # fmt: skip
-Wait = Annotated[
-    float,
-    typer.Option(
-        "--wait", parser=seconds, metavar="TIME",
-        help="How long to wait for the server if it goes away in the middle of many tasks; 0: not at all.",
     ),
 ]  # fmt: skip
 Count = Annotated[int, typer.Option("-n", "--count", min=1, max=500, help="The most tasks to take.")]

@@ -21,7 +21,6 @@ from timeoutq.cli.app import (
     Shards,
     Url,
     UrlFile,
-    Wait,
     Yes,
     app,
     known_queue,
@@ -33,7 +32,7 @@ from timeoutq.cli.app import (
     sure,
 )
 from timeoutq.cli.printing import Sink, length, progress
-from timeoutq.cli.reading import LONGEST_LINE, lines_of, piped_in
+from timeoutq.cli.reading import LONGEST_LINE, Wait, lines_of, piped_in
 from timeoutq.cli.sets import PANEL
 from timeoutq.errors import InvalidInput
 from timeoutq.model import HostRecord, Politeness, Record, State, raw

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from timeoutq.cli.app import AsJson, Ids, Name, Shards, Url, UrlFile, Wait, app, new_words, open_queue, patiently, say
+from timeoutq.cli.app import AsJson, Ids, Name, Shards, Url, UrlFile, app, new_words, open_queue, patiently, say
 from timeoutq.cli.intake import OWNER, By, Intake, Sitemaps, place, voice
 from timeoutq.cli.printing import Sink, bar, report
 from timeoutq.cli.reading import (
     LONGEST_LINE,
+    Wait,
     bare_line,
     duration,
     given_ids,
