@@ -366,8 +366,8 @@ class _Flush:
             return False
         for i in self.open:
             if is_script_missing(self.results[i]):
-                url = self._talk.server.url
-                self.results[i] = Unavailable(f"{url} took {elapsed:.0f} s; the call is not sent again")
+                place = self._talk.server.place
+                self.results[i] = Unavailable(f"{place} took {elapsed:.0f} s; the call is not sent again")
         return True
 
     def cannot_load(self, refusal: Exception) -> None:
@@ -385,7 +385,7 @@ class _Flush:
             few, wanted = self.results[i], max(1, self.wanted)
             why = confirming.told(explain(few) if isinstance(few, BaseException) else few, wanted)
             few = "" if connected is None or connected >= wanted else confirming.too_few(connected, name)
-            self.results[i] = confirming.not_replicated(self._calls[i], name, talk.server.url, why, few)
+            self.results[i] = confirming.not_replicated(self._calls[i], name, talk.server.place, why, few)
         return [explain(result) if isinstance(result, BaseException) else result for result in self.results]
 
 

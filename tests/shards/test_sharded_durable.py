@@ -158,7 +158,7 @@ def test_a_queue_that_cannot_be_durable_is_not_made(cluster: Cluster, say: Say, 
     with a_replica_away(cluster, primary):
         done = say("configure", name, "--shards", SHARDS, "--durable", 1)
     assert done.code == 3
-    assert f"shards {here} of queue {name} were not confirmed by replicas, and " in done.err
+    assert f"shards {here} of queue {name}: no replica has confirmed it, and " in done.err
     assert "nothing was written: the server has 0 replicas" in done.err
     for node in cluster.primary_nodes():
         with cluster.client(node) as client:

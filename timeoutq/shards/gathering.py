@@ -60,16 +60,13 @@ def failure(
     words = f"shard{'' if len(errors) == 1 else 's'} {named} of queue {shards.name}"
     if isinstance(error, Unavailable):
         others = counted(asked - len(errors), "other")
-        how = "did not answer", "did"
-        if all(isinstance(one, NotReplicated) for one in errors.values()):
-            how = (
-                "were not confirmed by replicas" if len(errors) > 1 else "was not confirmed by replicas",
-                "met no error",
-            )
-        return ShardsUnavailable(
-            f"{words} {how[0]}, and {others} {how[1]}: {error}; call again: nothing is done twice",
-            shards=errors, outcome=outcome,
-        )  # fmt: skip
+        silent = [one for one in errors.values() if not isinstance(one, NotReplicated)]
+        if not silent:  # the error of one shard says all the rest, and the cure
+            said = f"{words}: no replica has confirmed it, and {others} had no such trouble: {error}"
+        else:
+            what = "did not answer" if len(silent) == len(errors) else "did not answer, or their replicas did not"
+            said = f"{words} {what}, and {others} did: {silent[0]}; call again: nothing is done twice"
+        return ShardsUnavailable(said, shards=errors, outcome=outcome)
     return type(error)(f"{words}: {error}")
 
 
