@@ -23,7 +23,6 @@ from timeoutq.client import AsyncDriver
 from timeoutq.errors import TimeoutqError
 from timeoutq.replies import Plan
 from timeoutq.sending import Talk
-from timeoutq.troubles import is_sharded
 
 log = logging.getLogger(__name__)
 
@@ -132,9 +131,7 @@ class Cleaner:
                 await self._alarm.wait()
 
     def _mends(self, error: BaseException) -> bool:
-        # a queue that has got shards is not the one that this cleaner has met
-        met = self.met and not is_sharded(error)
-        return isinstance(error, TimeoutqError) and (met or not flows.is_final(error))
+        return isinstance(error, TimeoutqError) and not flows.is_final(error, met=self.met)
 
     async def _round(self) -> float:
         """Do all that is due; give the number of seconds to sleep."""

@@ -50,7 +50,7 @@ from timeoutq.sending import (
     settle,
     tell_time,
 )
-from timeoutq.troubles import IS_SHARDED, is_hopeless
+from timeoutq.troubles import IS_SHARDED, is_hopeless, is_sharded
 
 log = logging.getLogger(__name__)
 
@@ -520,6 +520,10 @@ def purge(talk: Talk) -> Flow[None]:
             return
 
 
-def is_final(error: TimeoutqError) -> bool:
-    """Say whether waiting cannot mend the error. A worker that has once reached its server waits all the same."""
-    return isinstance(error, AccessDenied | InvalidInput | NotRedis | SchemaMismatch | UnsafeServer)
+def is_final(error: TimeoutqError, *, met: bool = False) -> bool:
+    """Say whether waiting cannot mend the error.
+
+    Who has `met` the queue before waits for all but one thing: a queue that has got shards is another queue.
+    """
+    final = isinstance(error, AccessDenied | InvalidInput | NotRedis | SchemaMismatch | UnsafeServer)
+    return final and (not met or is_sharded(error))

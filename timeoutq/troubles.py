@@ -255,7 +255,7 @@ def _distrust(error: BaseException, url: str, said: str) -> TimeoutqError | None
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     met: set[int] = set()
-    while error is not None and id(error) not in met:  # an error that is kept and raised again may be its own context
+    while error is not None and id(error) not in met:  # redis-py raises some errors as their own cause
         met.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
