@@ -310,7 +310,8 @@ def test_a_number_that_cannot_be_read_counts_as_one_replica(queue: FakeQueue, fl
     queue.talk.durable.until = time.monotonic()
     flushes.clear()
     queue.put("a")
-    assert flushes == [["put", "HMGET", "WAIT 1"]]
+    queue.put("b")
+    assert flushes == [["put", "HMGET", "WAIT 1"], ["put", "WAIT 1"]]
     assert queue.stats().durable == 1
 
 
