@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -387,6 +388,29 @@ def test_a_lease_that_has_little_time_left_is_extended_at_once(queue: Queue) -> 
         wait_until(lambda: (queue.inspect("a").lease_left or 0) > 20)
         assert time.monotonic() - began < 2.4
         mine.ack(lease)
+
+
+def test_a_lease_with_less_than_half_of_the_timeout_left_does_not_wait_for_the_next_third() -> None:
+    with fake_queue(timeout=30) as mine:
+        mine.put("a", "b")
+        keeper = mine.keeper()
+        assert not keeper._took(tuple(mine.claim(timeout=20)))
+        assert keeper._took(tuple(mine.claim(timeout=10)))
+
+
+@pytest.mark.parametrize("unheard", [False, True])
+async def test_the_keeper_of_an_async_queue_that_was_not_heard_says_no_farewell(
+    unheard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fake_async_queue() as mine:
+        run = AsyncMock(return_value=1)
+        monkeypatch.setattr(mine, "run", run)
+        keeper = mine.keeper()
+        await keeper.close()
+        keeper._pulse.unheard = unheard
+        await keeper._beat_on(keeper._stop)
+        assert run.call_count == (not unheard)
+        monkeypatch.undo()
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

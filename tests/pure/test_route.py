@@ -281,6 +281,28 @@ def test_a_node_that_does_not_answer_is_doubted_and_asked_last(clock: Callable[[
     assert nodes.moves == 1
 
 
+def test_a_node_that_has_answered_is_asked_as_early_as_the_others() -> None:
+    map = Map((A, B), 1.5)
+    map.ask_late(A)
+    assert map.to_ask() == [B, A]
+    map.learn(slots((0, 99, A), (100, SLOTS - 1, B)), A)
+    assert map.to_ask() == [A, B]
+
+
+def test_a_node_that_sends_its_own_slot_to_itself_is_not_believed(clock: Callable[[float], None]) -> None:
+    nodes = Cluster((A, [ALL_AT_A]), (A, [moved(A)]), (B, [ALL_AT_B]), (B, [1]))
+    nodes.tick = lambda: clock(0.11)
+    assert nodes.send("x") == [1]
+
+
+def test_a_wrong_password_does_not_make_the_map_doubtful(clock: Callable[[float], None]) -> None:
+    nodes = Cluster((A, [ALL_AT_A]), (A, redis.AuthenticationError("WRONGPASS")), (A, [1]))
+    with pytest.raises(redis.AuthenticationError):
+        nodes.send("x")
+    clock(1)
+    assert nodes.send("x") == [1]
+
+
 def test_the_map_is_asked_for_at_most_every_tenth_of_a_second(clock: Callable[[float], None]) -> None:
     down = redis.ConnectionError("reset")
     nodes = Cluster((A, [ALL_AT_A]), (A, down), (A, down), (B, [ALL_AT_B]), (B, [1]))

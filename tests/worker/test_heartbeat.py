@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -250,6 +252,39 @@ def test_a_sign_of_life_that_goes_apart_and_was_not_heard_comes_again_within_a_s
     pulse.not_heard(Unavailable("away"))
     now[0] += 1.0
     assert pulse.is_to_beat()
+
+
+def test_a_server_that_is_away_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, asked, over = fake_queue(timeout=0.6), list[object](), threading.Event()
+
+    def run(flow: object) -> None:
+        asked.append(flow)
+        if len(asked) == 1:
+            raise Unavailable("no answer")
+        over.wait()
+
+    monkeypatch.setattr(queue, "run", run)
+    heart = Heartbeat(queue, {}, lambda _: None, dict)
+    heart.start()
+    wait_until(lambda: len(asked) == 2)
+    began = time.monotonic()
+    heart.stop()
+    assert time.monotonic() - began < queue.talk.deadline / 2
+    assert heart.lives
+    over.set()
+    wait_until(lambda: not heart.lives)
+
+
+@pytest.mark.parametrize("unheard", [False, True])
+def test_who_was_not_heard_says_no_farewell(unheard: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = fake_queue()
+    run = Mock(return_value=1)
+    monkeypatch.setattr(queue, "run", run)
+    monkeypatch.setattr(queue, "beats_apart", True)
+    heart = Heartbeat(queue, {}, lambda _: None, dict)
+    heart.pulse.unheard = unheard
+    heart._farewell()
+    assert run.call_count == (not unheard)
 
 
 def test_a_worker_of_long_leases_gives_signs_of_life_more_often_than_it_extends(
