@@ -179,6 +179,35 @@ async def test_a_keeper_whose_asyncio_task_somebody_cancels_begins_again(
     assert queue.workers() == []
 
 
+def test_a_keeper_begins_again_in_an_event_loop_that_runs_on_by_callbacks_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mine = fake_async_queue(timeout=0.6)
+    keeper = mine.keeper()
+
+    async def take() -> None:
+        await mine.put("a")
+        keeper.add(*await mine.claim())
+
+    def look() -> None:
+        if "begins again" in caplog.text:
+            loop.stop()
+        else:
+            loop.call_later(0.01, look)
+
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        runner.run(take())
+        (task,) = asyncio.all_tasks(loop)
+        task.cancel()
+        loop.call_soon(look)
+        loop.call_later(10, loop.stop)
+        loop.run_forever()
+        assert "has ended, and begins again: it was cancelled" in caplog.text
+        assert [one.get_name() for one in asyncio.all_tasks(loop)] == [f"keeper-{mine.name}"]
+        runner.run(mine.close())
+
+
 def test_a_keeper_that_is_open_when_its_event_loop_ends_says_nothing(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:

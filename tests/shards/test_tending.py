@@ -18,7 +18,7 @@ from timeoutq.arguments import TaskList
 from timeoutq.cleaner import Cleaner
 from timeoutq.sending import Flow, answer
 from timeoutq.shards import AsyncShardedQueue, ShardedQueue
-from timeoutq.shards.working import LIVE, TENDERS
+from timeoutq.shards.working import CLEANED, LIVE, TENDERS
 from timeoutq.worker import tending
 from timeoutq.worker.ends import LINGER, PRESSING, AckOfFound, Parcel
 from timeoutq.worker.exchanges import LATE, Exchanges
@@ -402,3 +402,14 @@ def test_a_helper_leaves_what_is_due_just_now_to_the_cleaners(queue: ShardedQueu
     assert queue.run(queue.division.deepest()) == shard
     assert (queue.stats().todos, queue.stats().scheduled) == (1, 0)
     assert queue.run(queue.division.deepest()) == shard, "it is ready now"
+
+
+def test_a_helper_cleans_four_late_shards_at_once(queue: ShardedQueue, raw: Any) -> None:
+    queue.schedule(*(f"t{i}" for i in range(100)), after=600)
+    for talk in queue.shards.talks:
+        key = talk.operations.key("scheduled")
+        raw.zadd(key, dict.fromkeys(raw.zrange(key, 0, -1), raw.time()[0] * 1000 - 5000))
+    late = sum(bool(stats.scheduled) for stats in queue.stats().shards)
+    assert queue.run(queue.division.deepest()) is not None
+    assert sum(bool(stats.scheduled) for stats in queue.stats().shards) == max(0, late - CLEANED)
+    assert late > 1
