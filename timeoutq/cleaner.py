@@ -141,7 +141,7 @@ class Cleaner:
                 await self._alarm.wait()
 
     def _mends(self, error: BaseException) -> bool:
-        return isinstance(error, TimeoutqError) and (self.met or not flows.is_final(error))
+        return isinstance(error, TimeoutqError) and not flows.is_final(error, met=self.met)
 
     async def _round(self) -> float:
         """Do all that is due; give the number of seconds to sleep."""

@@ -50,7 +50,7 @@ from timeoutq.sending import (
     settle,
     tell_time,
 )
-from timeoutq.troubles import IS_SHARDED, is_hopeless
+from timeoutq.troubles import IS_SHARDED, is_hopeless, is_sharded
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
     """
     wanted = int(settings.get("durable", 0))
     if wanted:
-        yield from _find_replicas(talk, wanted)
+        yield from find_replicas(talk, wanted)
     elif "politeness" in settings and "durable" not in settings:
         # hosts must not be visited more often after a failover than the caller was told
         talk.durable.read((yield from ask(talk, [confirming.look(talk.operations)]))[0], time.monotonic())
@@ -102,7 +102,8 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
         yield from convert(talk)
 
 
-def _find_replicas(talk: Talk, wanted: int) -> Flow[None]:
+def find_replicas(talk: Talk, wanted: int) -> Flow[None]:
+    """Raise `NotReplicated` if the server lacks the replicas with which the queue would be durable; write nothing."""
     name, url = talk.operations.name, talk.server.url
     connected = yield from count_replicas(talk)
     if connected is not None and connected < wanted:
@@ -519,6 +520,10 @@ def purge(talk: Talk) -> Flow[None]:
             return
 
 
-def is_final(error: TimeoutqError) -> bool:
-    """Say whether waiting cannot mend the error. A worker that has once reached its server waits all the same."""
-    return isinstance(error, AccessDenied | InvalidInput | NotRedis | SchemaMismatch | UnsafeServer)
+def is_final(error: TimeoutqError, *, met: bool = False) -> bool:
+    """Say whether waiting cannot mend the error.
+
+    Who has `met` the queue before waits for all but one thing: a queue that has got shards is another queue.
+    """
+    final = isinstance(error, AccessDenied | InvalidInput | NotRedis | SchemaMismatch | UnsafeServer)
+    return final and (not met or is_sharded(error))

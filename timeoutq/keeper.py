@@ -311,13 +311,16 @@ class AsyncKeeper(Held):
         if not self._closed and task is self._task:
             task.get_loop().call_later(self._pulse.soon(), self._begin_again, task, why)
 
-    def _begin_again(self, task: asyncio.Task[None], why: str) -> None:
-        """Begin again after an end that nobody has asked for, unless the event loop is about to end, too."""
+    def _begin_again(self, task: asyncio.Task[None], why: str, was_alone: bool = False) -> None:
+        """Begin again after an end that nobody has asked for, unless the event loop is about to end, too.
+
+        An event loop without tasks may run on by callbacks alone, or may end a moment later: a second look tells.
+        """
         if self._closed or task is not self._task:
             return
         others, loop = asyncio.all_tasks(), task.get_loop()
-        if others and all(map(_is_leaving, others)):
-            loop.call_later(self._pulse.soon(), self._begin_again, task, why)
+        if all(map(_is_leaving, others)) and (others or not was_alone):
+            loop.call_later(self._pulse.soon(), self._begin_again, task, why, not others)
             return
         telling.say(
             log, logging.ERROR, "the asyncio task of a keeper of queue %s has ended, and begins again: %s",

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from tests.rig.waiting import wait_until
 from timeoutq import LeaseLost, Queue, State, sending
+from timeoutq.confirming import UNCONFIRMED
+from timeoutq.testing import fake_queue
 
 # ---- records
 
@@ -301,3 +306,21 @@ def test_rights_are_proved_once_and_then_a_call_is_one_script(face: Any, raw: An
     face.ack(face.claim())
     face.ack(face.claim(wait=1))
     assert raw.info("commandstats")["cmdstat_evalsha"]["calls"] == 4
+
+
+@pytest.mark.parametrize(("met", "again"), [([ResponseError("LOADING the data")], True), (TimeoutError("cut"), False)])
+def test_after_fifty_seconds_only_a_call_is_sent_again_that_surely_has_not_run(
+    met: Any, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(sending, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with fake_queue() as queue:
+        talk = replace(queue.talk, deadline=300.0, proved=True)
+        flow = sending.settle(talk, talk.operations.put(("a",), talk.nonce), UNCONFIRMED)
+        next(flow)
+        now[0] += 51.0
+        try:
+            step: object = flow.send(met)
+        except StopIteration:
+            step = None
+        assert isinstance(step, sending.Sleep) == again

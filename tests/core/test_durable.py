@@ -28,6 +28,7 @@ from timeoutq import (
     Politeness,
     Queue,
     State,
+    Task,
     Worker,
     confirming,
     scripts,
@@ -36,7 +37,7 @@ from timeoutq import (
 from timeoutq.confirming import Durable
 from timeoutq.link import Link
 from timeoutq.model import HostRecord, Outcome, Record
-from timeoutq.sending import Sleep, settle
+from timeoutq.sending import Flow, ServerClock, Sleep, Talk, settle
 from timeoutq.testing import Clock, FakeQueue, fake_async_queue, fake_queue, fake_sharded_queue
 from timeoutq.transfer import restore, restore_hosts
 
@@ -310,7 +311,8 @@ def test_a_number_that_cannot_be_read_counts_as_one_replica(queue: FakeQueue, fl
     queue.talk.durable.until = time.monotonic()
     flushes.clear()
     queue.put("a")
-    assert flushes == [["put", "HMGET", "WAIT 1"]]
+    queue.put("b")
+    assert flushes == [["put", "HMGET", "WAIT 1"], ["put", "WAIT 1"]]
     assert queue.stats().durable == 1
 
 
@@ -376,6 +378,13 @@ def test_of_a_lease_that_is_lost_nothing_is_to_be_confirmed(queue: FakeQueue) ->
     assert list(queue.ack([lease])) == list(queue.extend([lease])) == [Answer.LOST]
 
 
+def test_of_a_lease_that_has_no_time_left_nothing_is_to_be_confirmed(queue: FakeQueue) -> None:
+    (lease,) = queue.claim(max_runtime=30)
+    queue.clock.advance(31)
+    queue.clock.replicas = 0
+    assert list(queue.extend([lease])) == [Answer.MAX_RUNTIME]
+
+
 def test_tasks_that_are_not_confirmed_are_in_the_queue(queue: FakeQueue) -> None:
     for act in (lambda: queue.put("a"), lambda: queue.schedule("b", after=1)):
         assert "put them again, and they are not added twice" in unconfirmed(queue, act)
@@ -387,6 +396,35 @@ def test_of_a_long_put_that_is_not_confirmed_the_error_speaks_of_the_tasks_that_
     said = unconfirmed(queue, lambda: queue.put(*(f"t{i}" for i in range(9_000))))
     assert said.startswith("the tasks sent so far are in the queue")
     assert 0 < queue.stats().known - before < 9_000
+
+
+def test_of_heavy_tasks_that_are_not_confirmed_the_later_flushes_are_not_sent(queue: FakeQueue) -> None:
+    before = queue.stats().known
+    heavy = [Task(f"t{i}", payload="x" * 900_000) for i in range(6)]
+    assert unconfirmed(queue, lambda: queue.put(heavy)).startswith("the tasks sent so far are in the queue")
+    assert 0 < queue.stats().known - before < 6
+
+
+def test_replicas_that_are_there_and_are_only_slow_are_not_said_to_be_too_few(
+    queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one(talk: Talk) -> Flow[int]:
+        yield from ()
+        return 1
+
+    monkeypatch.setattr(sending, "count_replicas", one)
+    said = unconfirmed(queue, lambda: queue.put("a"))
+    assert "only 0 of 1 replica confirmed it" in said
+    assert "the server has" not in said
+
+
+def test_a_claim_with_a_short_lease_waits_for_replicas_for_less_than_half_of_the_lease(queue: FakeQueue) -> None:
+    talk = replace(queue.talk, durable=Durable(1, math.inf, proved=True), clock=ServerClock())
+    talk.clock.seen(int(time.time() * 1000), time.monotonic())
+    flow: Any = settle(talk, [talk.operations.claim(b"w#1", 1, 1000)])
+    *_, wait = next(flow).commands
+    assert wait[:2] == ("WAIT", 1)
+    assert 0 < wait[2] < 500
 
 
 def test_a_keeper_lets_go_of_a_lease_whose_ack_is_done_but_not_confirmed(queue: FakeQueue) -> None:
@@ -439,6 +477,13 @@ def test_the_second_answer_counts_unless_it_repeats_the_first(
     call: Any = queue.operations.call(verb, [], bytes)
     found = confirming.merged(call, Outcome([b"a", b"b", b"c"], first), Outcome([b"a", b"b", b"c"], last))
     assert found.codes == told
+
+
+def test_of_an_extension_the_second_answer_counts_and_of_a_put_the_first(queue: FakeQueue) -> None:
+    lost, held = (0, Outcome([b"a"], b"L")), (9, Outcome([b"a"], b"O"))
+    assert confirming.merged(queue.operations.call("extend", [], bytes), held, lost) == lost
+    old, new = Outcome([b"a"], b"t"), Outcome([b"a"], b"A")
+    assert confirming.merged(queue.operations.call("put", [], bytes), new, old) == new
 
 
 # ---- workers

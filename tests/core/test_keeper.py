@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -176,6 +177,35 @@ async def test_a_keeper_whose_asyncio_task_somebody_cancels_begins_again(
         assert await mine.requeue_expired() == 0
         assert await mine.ack(lease) == "ok"
     assert queue.workers() == []
+
+
+def test_a_keeper_begins_again_in_an_event_loop_that_runs_on_by_callbacks_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mine = fake_async_queue(timeout=0.6)
+    keeper = mine.keeper()
+
+    async def take() -> None:
+        await mine.put("a")
+        keeper.add(*await mine.claim())
+
+    def look() -> None:
+        if "begins again" in caplog.text:
+            loop.stop()
+        else:
+            loop.call_later(0.01, look)
+
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        runner.run(take())
+        (task,) = asyncio.all_tasks(loop)
+        task.cancel()
+        loop.call_soon(look)
+        loop.call_later(10, loop.stop)
+        loop.run_forever()
+        assert "has ended, and begins again: it was cancelled" in caplog.text
+        assert [one.get_name() for one in asyncio.all_tasks(loop)] == [f"keeper-{mine.name}"]
+        runner.run(mine.close())
 
 
 def test_a_keeper_that_is_open_when_its_event_loop_ends_says_nothing(
@@ -387,6 +417,29 @@ def test_a_lease_that_has_little_time_left_is_extended_at_once(queue: Queue) -> 
         wait_until(lambda: (queue.inspect("a").lease_left or 0) > 20)
         assert time.monotonic() - began < 2.4
         mine.ack(lease)
+
+
+def test_a_lease_with_less_than_half_of_the_timeout_left_does_not_wait_for_the_next_third() -> None:
+    with fake_queue(timeout=30) as mine:
+        mine.put("a", "b")
+        keeper = mine.keeper()
+        assert not keeper._took(tuple(mine.claim(timeout=20)))
+        assert keeper._took(tuple(mine.claim(timeout=10)))
+
+
+@pytest.mark.parametrize("unheard", [False, True])
+async def test_the_keeper_of_an_async_queue_that_was_not_heard_says_no_farewell(
+    unheard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fake_async_queue() as mine:
+        run = AsyncMock(return_value=1)
+        monkeypatch.setattr(mine, "run", run)
+        keeper = mine.keeper()
+        await keeper.close()
+        keeper._pulse.unheard = unheard
+        await keeper._beat_on(keeper._stop)
+        assert run.call_count == (not unheard)
+        monkeypatch.undo()
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

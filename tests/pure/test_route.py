@@ -13,7 +13,22 @@ import redis
 from redis.exceptions import AskError, ClusterDownError, InvalidResponse, MovedError, NoPermissionError, TryAgainError
 
 from timeoutq.calls import Command
-from timeoutq.cluster import SLOTS, AsyncClusterLink, ClusterLink, Map, Node, Pause, Route, Steps, To, slot_of
+from timeoutq.cluster import (
+    SLOTS,
+    AsyncClusterLink,
+    AsyncNodes,
+    ClusterLink,
+    Map,
+    Node,
+    Nodes,
+    Pause,
+    Route,
+    Steps,
+    To,
+    slot_of,
+)
+from timeoutq.connection import Server
+from timeoutq.deadlines import ATTEMPT
 from timeoutq.errors import NotRedis, ServerError
 from timeoutq.troubles import NoPort, explain, is_hopeless, is_transient
 
@@ -189,6 +204,12 @@ def test_a_caller_waits_for_few_silent_nodes_and_the_next_question_goes_to_other
     assert nodes.send("x") == [1]
 
 
+@pytest.mark.parametrize("kind", [Nodes, AsyncNodes])
+def test_silent_nodes_share_the_time_that_one_attempt_has(kind: Any) -> None:
+    server = Server("redis+cluster://a:1,b:2", None, 8.0)
+    assert kind(server, 10.0).map.patience == 8.0 * ATTEMPT
+
+
 def test_when_no_node_answers_the_error_is_that_of_the_last() -> None:
     nodes = Cluster((A, redis.ConnectionError("one")), (B, redis.ConnectionError("two")), seeds=(A, B))
     with pytest.raises(redis.ConnectionError, match="two") as told:
@@ -258,6 +279,28 @@ def test_a_node_that_does_not_answer_is_doubted_and_asked_last(clock: Callable[[
     clock(1)
     assert nodes.send("x") == [1]
     assert nodes.moves == 1
+
+
+def test_a_node_that_has_answered_is_asked_as_early_as_the_others() -> None:
+    map = Map((A, B), 1.5)
+    map.ask_late(A)
+    assert map.to_ask() == [B, A]
+    map.learn(slots((0, 99, A), (100, SLOTS - 1, B)), A)
+    assert map.to_ask() == [A, B]
+
+
+def test_a_node_that_sends_its_own_slot_to_itself_is_not_believed(clock: Callable[[float], None]) -> None:
+    nodes = Cluster((A, [ALL_AT_A]), (A, [moved(A)]), (B, [ALL_AT_B]), (B, [1]))
+    nodes.tick = lambda: clock(0.11)
+    assert nodes.send("x") == [1]
+
+
+def test_a_wrong_password_does_not_make_the_map_doubtful(clock: Callable[[float], None]) -> None:
+    nodes = Cluster((A, [ALL_AT_A]), (A, redis.AuthenticationError("WRONGPASS")), (A, [1]))
+    with pytest.raises(redis.AuthenticationError):
+        nodes.send("x")
+    clock(1)
+    assert nodes.send("x") == [1]
 
 
 def test_the_map_is_asked_for_at_most_every_tenth_of_a_second(clock: Callable[[float], None]) -> None:
@@ -391,6 +434,13 @@ def test_of_several_parts_only_those_commands_are_sent_again_that_were_told_to_g
     assert cluster.log == [(A, parts), (B, [("z",)])]
 
 
+def test_a_node_that_was_silent_is_asked_last() -> None:
+    cluster = Linked((B, [[2]]), (A, [[1]]), blocking=True)
+    cluster.map.learn(slots((0, 99, A), (100, 199, B)), A)
+    cluster.map.ask_late(A)
+    assert cluster.call("send_all", [[("x",)], [("y",)]], [SLOT, 100]) == [[1], [2]]
+
+
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_part_whose_slot_no_node_has_gets_an_error_and_the_others_their_replies(
     clock: Callable[[float], None], blocking: bool
@@ -401,3 +451,10 @@ def test_a_part_whose_slot_no_node_has_gets_an_error_and_the_others_their_replie
     assert first == [1]
     assert [str(error) for error in second] == ["no node of the cluster has slot 200"] * 2
     assert all(map(is_transient, second))
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_reply_that_redis_py_cannot_read_is_an_error_of_the_link(blocking: bool) -> None:
+    cluster = Linked((A, ValueError("not enough values to unpack")), blocking=blocking)
+    with pytest.raises(InvalidResponse, match="a reply cannot be read: not enough values"):
+        cluster.call("send", [("x",)])

@@ -18,7 +18,7 @@ from timeoutq.arguments import TaskList
 from timeoutq.cleaner import Cleaner
 from timeoutq.sending import Flow, answer
 from timeoutq.shards import AsyncShardedQueue, ShardedQueue
-from timeoutq.shards.working import LIVE, TENDERS
+from timeoutq.shards.working import CLEANED, LIVE, TENDERS
 from timeoutq.worker import tending
 from timeoutq.worker.ends import LINGER, PRESSING, AckOfFound, Parcel
 from timeoutq.worker.exchanges import LATE, Exchanges
@@ -204,6 +204,16 @@ async def test_a_worker_hears_the_bells_of_the_shards_that_it_tends(make: Any) -
     bench.desk.wake()
     await bench.pump._rest()
     assert [source.part for source in bench.sources if source.bell is not None] == [1]
+
+
+async def test_a_wait_that_is_cancelled_before_its_first_step_keeps_no_place_for_its_claim(make: Any) -> None:
+    source = make().sources[0]
+    source.listen(lambda: source.claim(1, 1), lambda leases: None, lambda *missed: None)
+    assert source.claiming == 1
+    source.bell.cancel()
+    await asyncio.wait({source.bell})
+    await asyncio.sleep(0)  # what is to be called when the wait has ended
+    assert (source.bell, source.claiming) == (None, 0)
 
 
 # ---- what it tends
@@ -392,3 +402,14 @@ def test_a_helper_leaves_what_is_due_just_now_to_the_cleaners(queue: ShardedQueu
     assert queue.run(queue.division.deepest()) == shard
     assert (queue.stats().todos, queue.stats().scheduled) == (1, 0)
     assert queue.run(queue.division.deepest()) == shard, "it is ready now"
+
+
+def test_a_helper_cleans_four_late_shards_at_once(queue: ShardedQueue, raw: Any) -> None:
+    queue.schedule(*(f"t{i}" for i in range(100)), after=600)
+    for talk in queue.shards.talks:
+        key = talk.operations.key("scheduled")
+        raw.zadd(key, dict.fromkeys(raw.zrange(key, 0, -1), raw.time()[0] * 1000 - 5000))
+    late = sum(bool(stats.scheduled) for stats in queue.stats().shards)
+    assert queue.run(queue.division.deepest()) is not None
+    assert sum(bool(stats.scheduled) for stats in queue.stats().shards) == max(0, late - CLEANED)
+    assert late > 1

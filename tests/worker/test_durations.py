@@ -7,13 +7,15 @@ import random
 import threading
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Lease, Queue, Retry, Worker, durations, sending
+from timeoutq import AsyncQueue, Lease, Queue, Retry, Unavailable, Worker, durations, sending
 from timeoutq.durations import LONGEST, QUICK, SHORTEST, Delta, Spans, bound, bucket, summary
-from timeoutq.testing import Clock, FakeQueue
+from timeoutq.heartbeat import Heartbeat
+from timeoutq.testing import Clock, FakeQueue, fake_queue
 
 
 def tell(face: Any, delta: Delta, worker: str = "w:1:a") -> None:
@@ -91,6 +93,20 @@ def test_a_report_that_fails_is_made_again_as_it_was_and_nothing_is_lost_meanwhi
     assert second.number != first.number
     spans.told()
     assert spans.delta() is None
+
+
+def test_a_report_that_no_server_has_answered_goes_with_the_next_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans, away = Spans(), Unavailable("no server")
+    with fake_queue() as queue:
+        heart = Heartbeat(queue, {}, lambda _: None, dict, spans)
+        spans.add(0.5)
+        with monkeypatch.context() as patch, pytest.raises(Unavailable):
+            patch.setattr(queue, "run", Mock(side_effect=away))
+            heart._beat({"pid": 1})
+        heart._beat({"pid": 1})
+        told = queue.stats().durations
+        assert told is not None
+        assert told.count == 1
 
 
 def test_a_report_that_is_sent_again_counts_once(face: Any) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -235,6 +238,53 @@ def test_leases_that_could_not_be_extended_are_extended_long_before_the_next_thi
         assert second - first < 1, "the usual time between two extensions is 2 s"
     finally:
         heart.stop()
+
+
+def test_a_sign_of_life_that_goes_apart_and_was_not_heard_comes_again_within_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    pulse = heartbeat.Pulse("q", "w:1:2", 30.0, dict)
+    assert pulse.is_to_beat()
+    now[0] += 1.0
+    assert not pulse.is_to_beat()
+    pulse.not_heard(Unavailable("away"))
+    now[0] += 1.0
+    assert pulse.is_to_beat()
+
+
+def test_a_server_that_is_away_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, asked, over = fake_queue(timeout=0.6), list[object](), threading.Event()
+
+    def run(flow: object) -> None:
+        asked.append(flow)
+        if len(asked) == 1:
+            raise Unavailable("no answer")
+        over.wait()
+
+    monkeypatch.setattr(queue, "run", run)
+    heart = Heartbeat(queue, {}, lambda _: None, dict)
+    heart.start()
+    wait_until(lambda: len(asked) == 2)
+    began = time.monotonic()
+    heart.stop()
+    assert time.monotonic() - began < queue.talk.deadline / 2
+    assert heart.lives
+    over.set()
+    wait_until(lambda: not heart.lives)
+
+
+@pytest.mark.parametrize("unheard", [False, True])
+def test_who_was_not_heard_says_no_farewell(unheard: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = fake_queue()
+    run = Mock(return_value=1)
+    monkeypatch.setattr(queue, "run", run)
+    monkeypatch.setattr(queue, "beats_apart", True)
+    heart = Heartbeat(queue, {}, lambda _: None, dict)
+    heart.pulse.unheard = unheard
+    heart._farewell()
+    assert run.call_count == (not unheard)
 
 
 def test_a_worker_of_long_leases_gives_signs_of_life_more_often_than_it_extends(

@@ -251,7 +251,7 @@ class Exchanges:
 
     async def wait_out(self, trouble: TimeoutqError) -> None:
         """Pause before the next attempt; raises an error that waiting cannot mend."""
-        if not self.common.met and flows.is_final(trouble):
+        if flows.is_final(trouble, met=self.common.met):
             raise trouble
         self.failures += 1
         unconfirmed = str(trouble) if isinstance(trouble, NotReplicated) else ""

@@ -73,15 +73,17 @@ class Source:
 
     def give_back(self, claim: Call[Claimed], age: float) -> Flow[None]:
         """Release what a claim has taken that was first sent `age` seconds ago, and whose reply nobody has read."""
-        again = self.talk.operations.claim(claim.id, 0, self._timeout_ms, self._runtime_ms)
-        return flows.give_back(self.talk, again, int(age * 1000))
+        return self._give_back(claim.id, age)
 
     def give_back_unread(self) -> Flow[None]:
         """Release what the claims under way have taken, in a process that will not read their replies any more."""
         longest = sending.BELL_WAIT + self.talk.deadline
         for token in list(self._coming):
-            again = self.talk.operations.claim(token, 0, self._timeout_ms, self._runtime_ms)
-            yield from flows.give_back(self.talk, again, int(longest * 1000))
+            yield from self._give_back(token, longest)
+
+    def _give_back(self, token: bytes, age: float) -> Flow[None]:
+        again = self.talk.operations.claim(token, 0, self._timeout_ms, self._runtime_ms)
+        return flows.give_back(self.talk, again, int(age * 1000))
 
     def came(self, claimed: Claimed, n: int, sent_at: float, strokes: int) -> list[Lease]:
         """Learn from the answer to a claim of `n` tasks, sent when the bell had rung `strokes` times; give the leases.
