@@ -34,6 +34,7 @@ from timeoutq.model import (
     Tasks,
     WorkerInfo,
 )
+from timeoutq.results import ResultFlows
 from timeoutq.sending import BELL_WAIT, Flow, Talk, Terms
 from timeoutq.why import Reason
 
@@ -89,6 +90,8 @@ class QueueFlows:
         self.talk = talk
         self.hosts = HostFlows(talk)
         """The flows of the room of the hosts."""
+        self.results = ResultFlows(talk)
+        """The flows of the room of the results."""
 
     # ---- tasks in
 

@@ -15,15 +15,16 @@ from timeoutq.hosts import AsyncHosts, Hosts
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.keeper import AsyncKeeper, Keeper
 from timeoutq.methods import QueueFlows
+from timeoutq.results import AsyncResults, Results
 from timeoutq.rooms import AsyncRoom, Room
 from timeoutq.shards.methods import ShardedFlows, ShardedHostFlows
 
 TWINS: list[tuple[type, type]] = [
-    (Verbs, AsyncVerbs), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Keeper, AsyncKeeper),
+    (Verbs, AsyncVerbs), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Results, AsyncResults), (Keeper, AsyncKeeper),
 ]  # fmt: skip
 PLAIN = {"keeper", "add"}
 """Methods that send nothing: they are plain functions on both sides."""
-ROOMS = ["hosts"]
+ROOMS = ["hosts", "results"]
 """The rooms of a queue, in the order of its properties."""
 
 

@@ -21,6 +21,7 @@ from timeoutq.keeper import AsyncKeeper, Keeper, Keepers
 from timeoutq.link import AsyncLink, Link
 from timeoutq.methods import Claim
 from timeoutq.model import Lease
+from timeoutq.results.waiting import AsyncWaits, Waits
 from timeoutq.sending import BELL_WAIT, Alarm, Bell, Flow, Nodes, Send, Sends
 from timeoutq.troubles import LINK_ERRORS
 
@@ -37,6 +38,7 @@ class Driver(Face):
         self._opened = False
         self._held: tuple[int, Link | ClusterLink] | None = None  # the process that uses the link, and the link
         self._keepers = Keepers[Keeper]()
+        self._waits = Waits(self, lambda: self.flows.results)
 
     def run(self, flow: Flow[T]) -> T:
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
@@ -134,6 +136,7 @@ class AsyncDriver(Face):
         self._links: dict[asyncio.AbstractEventLoop, AsyncLink | AsyncClusterLink] = {}
         self._background: set[asyncio.Future[None]] = set()  # asyncio tasks that give claims back
         self._keepers = Keepers[AsyncKeeper]()
+        self._waits = AsyncWaits(self, lambda: self.flows.results)
 
     async def run(self, flow: Flow[T]) -> T:
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
@@ -208,6 +211,7 @@ class AsyncDriver(Face):
         loop = asyncio.get_running_loop()
         for keeper in self._keepers.all():
             await keeper.close()
+        await self._waits.close()
         mine = [task for task in self._background if task.get_loop() is loop]
         if mine:
             await asyncio.gather(*mine, return_exceptions=True)

@@ -34,6 +34,7 @@ from timeoutq.model import (
     Tasks,
     WorkerInfo,
 )
+from timeoutq.results import Results
 from timeoutq.why import Reason
 
 Found = list
@@ -364,6 +365,14 @@ class Verbs(Driver):
         """
         return Hosts(self, self.flows.hosts)
 
+    @property
+    def results(self) -> Results:
+        """How tasks have ended: `look` tells how, with their results, and `wait` waits until they have.
+
+        For example `queue.results.wait("https://example.com/", timeout=10)`.
+        """
+        return Results(self, self.flows.results, self._waits)
+
 
 class Queue(Verbs):
     """A queue, for code that blocks. Safe to share between threads; in a forked process it becomes a new client.
@@ -377,4 +386,5 @@ class Queue(Verbs):
     pause, resume, configure                             change the queue
     retry_failed, forget, purge                          move or remove tasks
     hosts                                                the room of the hosts of a polite queue
+    results                                              the room of the results: how tasks have ended
     """
