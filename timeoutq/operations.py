@@ -194,10 +194,20 @@ class Operations:
             calls.append(self.call("ack", [*words, *options], replies.outcome(ids), id=call_id, weight=weight))
         return calls
 
-    def ack_put(self, lease: Lease, found: TaskList, again_ms: int = -1, payload: bytes | None = None) -> Call[Outcome]:
+    def ack_put(
+        self,
+        lease: Lease,
+        found: TaskList,
+        again_ms: int = -1,
+        payload: bytes | None = None,
+        result: Kept | None = None,
+        *,
+        bare: bool = False,
+    ) -> Call[Outcome]:
         """Build the call that acks one lease and puts what it found: no more than `fitting` says.
 
-        With `again_ms` it is scheduled for then, with the payload if one is given.
+        With `again_ms` it is scheduled for then, with the payload if one is given. `result` and `bare` are as for
+        `ack`.
         """
         mine, words = lease_words([lease])
         options: Words = section("again", again_ms) if again_ms >= 0 else []
@@ -206,6 +216,11 @@ class Operations:
         if found.ids:
             options += section("put", *found.ids) + carried(found)
         weight = len(payload or b"") + sum(map(len, found.payloads.values()))
+        if result is not None:
+            options += result_words({0: result})
+            weight += len(result.body)
+        if bare:
+            options += section("bare", 1)
         return self.call("ack", [*words, *options], replies.outcome(mine), id=digest_of(b"a", words), weight=weight)
 
     def ack_in_parts(

@@ -19,8 +19,8 @@ ORDER = [
     "patience", "names", "connection", "wire", "link", "cluster", "embedded", "embedded_cluster", "sending", "flows",
     "reads", "division", "repairs", "why", "rooms", "hosts", "results", "methods", "heartbeat", "keeper", "client",
     "machine", "handlers", "found", "lifespan", "signals", "unending", "forks", "loopwatch", "cleaner", "refusals",
-    "worker", "endings", "roster", "ledger", "process", "supervisor", "shards", "directory", "watch", "testing", "transfer",
-    "urls", "scrapy", "bench", "logs", "cli", "__main__",
+    "worker", "endings", "roster", "ledger", "process", "supervisor", "shards", "directory", "watch", "testing",
+    "transfer", "urls", "scrapy", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],
@@ -60,6 +60,7 @@ ROOMS = {
         "ends",
         "looking",
         "quiet",
+        "results",
         "methods",
         "working",
         "queue",

@@ -5,17 +5,10 @@
 
 from __future__ import annotations
 
-import math
-
-from timeoutq import arguments
-from timeoutq.model import Ended, Tasks, text
+from timeoutq.model import Ended, Tasks
 from timeoutq.results.flows import ResultFlows
 from timeoutq.results.waiting import AsyncWaits, Waits
 from timeoutq.rooms import AsyncRoom, AsyncRuns, Room, Runs
-
-
-def _seconds(timeout: float | None) -> float:
-    return math.inf if timeout is None else arguments.seconds(timeout, "timeout")
 
 
 class Results(Room[ResultFlows]):
@@ -31,9 +24,7 @@ class Results(Room[ResultFlows]):
         A task has ended when it is done or failed, or when no state holds it. The result of the last run is kept for a
         time, also after the task itself is forgotten by `keep_done`.
         """
-        ids = arguments.ids(tasks)
-        found = self._queue.run(self._flows.look(ids))
-        return {ended.task: ended for ended in found if ended is not None}
+        return self._queue.run(self._flows.ended(tasks))
 
     def wait(self, *tasks: Tasks, timeout: float | None = None) -> dict[str, Ended]:
         """Wait until all of these tasks have ended, `timeout` seconds at most; tell how those that have ended did.
@@ -41,8 +32,7 @@ class Results(Room[ResultFlows]):
         A task that is retried or released has not ended; one that is forgotten, or was never put, has. Any number of
         waits in a process use one blocked connection. While the server is away, the wait goes on.
         """
-        seconds = _seconds(timeout)
-        return _by_name(self._waits.wait(arguments.ids(tasks), seconds))
+        return self._waits.wait(tasks, timeout)
 
 
 class AsyncResults(AsyncRoom[ResultFlows]):
@@ -58,9 +48,7 @@ class AsyncResults(AsyncRoom[ResultFlows]):
         A task has ended when it is done or failed, or when no state holds it. The result of the last run is kept for a
         time, also after the task itself is forgotten by `keep_done`.
         """
-        ids = arguments.ids(tasks)
-        found = await self._queue.run(self._flows.look(ids))
-        return {ended.task: ended for ended in found if ended is not None}
+        return await self._queue.run(self._flows.ended(tasks))
 
     async def wait(self, *tasks: Tasks, timeout: float | None = None) -> dict[str, Ended]:
         """Wait until all of these tasks have ended, `timeout` seconds at most; tell how those that have ended did.
@@ -68,9 +56,4 @@ class AsyncResults(AsyncRoom[ResultFlows]):
         A task that is retried or released has not ended; one that is forgotten, or was never put, has. Any number of
         waits in a process use one blocked connection. While the server is away, the wait goes on.
         """
-        seconds = _seconds(timeout)
-        return _by_name(await self._waits.wait(arguments.ids(tasks), seconds))
-
-
-def _by_name(found: dict[bytes, Ended]) -> dict[str, Ended]:
-    return {text(id): ended for id, ended in found.items()}
+        return await self._waits.wait(tasks, timeout)

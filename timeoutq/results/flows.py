@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from timeoutq import arguments
 from timeoutq.calls import BATCH
 from timeoutq.confirming import UNCONFIRMED
-from timeoutq.model import Ended
+from timeoutq.model import Ended, Tasks
 from timeoutq.results import operations
 from timeoutq.sending import Bell, Flow, Talk, answer
 
@@ -41,16 +42,24 @@ def hear(talk: Talk, client: str, seconds: float) -> Flow[list[bytes]]:
     return ([first[1]] if first else []) + (more or [])
 
 
+def _ended(looking: Flow[list[Ended | None]]) -> Flow[dict[str, Ended]]:
+    return {ended.task: ended for ended in (yield from looking) if ended is not None}
+
+
 class ResultFlows:
     """The flows about the results of a plain queue; those of a sharded queue ask the shards of the tasks."""
 
     def __init__(self, talk: Talk) -> None:
         self.talk = talk
 
+    def ended(self, tasks: tuple[Tasks, ...]) -> Flow[dict[str, Ended]]:
+        """Tell how tasks have ended, without those that have not."""
+        return _ended(self.look(arguments.ids(tasks)))
+
     def look(self, ids: Sequence[bytes], client: str = "") -> Flow[list[Ended | None]]:
         """Tell how tasks have ended, None for each that has not; with `client`, note that it waits for those."""
         return look(self.talk, ids, client)
 
     def hear(self, ids: Sequence[bytes], client: str, seconds: float) -> Flow[list[bytes]]:
-        """Wait until some of these tasks end, at most `seconds`; give the ids of tasks that have ended."""
+        """Wait until tasks end that this client waits for (at least these), at most `seconds`; give their ids."""
         return hear(self.talk, client, seconds)

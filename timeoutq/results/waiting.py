@@ -17,15 +17,20 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from timeoutq import arguments
 from timeoutq.errors import ServerFull, TimeoutqError
 from timeoutq.flows import is_final
-from timeoutq.model import Ended
+from timeoutq.model import Ended, Tasks, text
 from timeoutq.results.flows import ResultFlows
 from timeoutq.rooms import AsyncRuns, Runs
 from timeoutq.sending import BELL_WAIT, a_moment
 
 LOOK_AGAIN = 15.0
 """Seconds after which all tasks that are waited for are looked at again, whatever was heard."""
+
+
+def _seconds(timeout: float | None) -> float:
+    return math.inf if timeout is None else arguments.seconds(timeout, "timeout")
 
 
 class Wait:
@@ -37,6 +42,12 @@ class Wait:
         self.error: TimeoutqError | None = None
         self.wake = wake
         """Called when the wait is over, or has to listen."""
+
+    def outcome(self) -> dict[str, Ended]:
+        """Give how tasks have ended, or raise the error that has ended the wait."""
+        if self.error is not None:
+            raise self.error
+        return {text(id): ended for id, ended in self.found.items()}
 
     @property
     def is_over(self) -> bool:
@@ -131,11 +142,12 @@ class Waits:
     def _begin(self) -> None:
         self._pid, self._lock, self._board = os.getpid(), threading.Lock(), Board()
 
-    def wait(self, ids: Sequence[bytes], timeout: float) -> dict[bytes, Ended]:
+    def wait(self, tasks: tuple[Tasks, ...], timeout: float | None) -> dict[str, Ended]:
         """Wait until all of these tasks have ended, at most `timeout` seconds; tell how those that have ended did."""
+        ids, seconds = arguments.ids(tasks), _seconds(timeout)
         if os.getpid() != self._pid:
             self._begin()  # threads and locks are those of the process that has forked this one
-        until, woken = time.monotonic() + timeout, threading.Event()
+        until, woken = time.monotonic() + seconds, threading.Event()
         wait, board = Wait(ids, woken.set), self._board
         with self._lock:
             board.add(wait)
@@ -153,9 +165,7 @@ class Waits:
         finally:
             with self._lock:
                 board.remove(wait)
-        if wait.error is not None:
-            raise wait.error
-        return wait.found
+        return wait.outcome()
 
     def _look(self, ids: Sequence[bytes], wait: Wait | None = None) -> None:
         if not ids:
@@ -195,13 +205,14 @@ class AsyncWaits:
         self._queue, self._flows = queue, flows
         self._boards: dict[asyncio.AbstractEventLoop, tuple[Board, asyncio.Task[None]]] = {}
 
-    async def wait(self, ids: Sequence[bytes], timeout: float) -> dict[bytes, Ended]:
+    async def wait(self, tasks: tuple[Tasks, ...], timeout: float | None) -> dict[str, Ended]:
         """Wait until all of these tasks have ended, at most `timeout` seconds; tell how those that have ended did."""
+        ids, seconds = arguments.ids(tasks), _seconds(timeout)
         woken = asyncio.Event()
         wait, board = Wait(ids, woken.set), self._here()
         board.add(wait)
         try:
-            async with asyncio.timeout(None if timeout == math.inf else timeout):
+            async with asyncio.timeout(None if seconds == math.inf else seconds):
                 await self._look(board, ids, wait)
                 if not wait.is_over:
                     await woken.wait()
@@ -209,9 +220,7 @@ class AsyncWaits:
             pass
         finally:
             board.remove(wait)
-        if wait.error is not None:
-            raise wait.error
-        return wait.found
+        return wait.outcome()
 
     def _here(self) -> Board:
         loop = asyncio.get_running_loop()

@@ -34,6 +34,7 @@ from timeoutq.model import (
 )
 from timeoutq.sending import Flow, Talk
 from timeoutq.shards import claims, ends, flows, gathering, looking, quiet
+from timeoutq.shards.results import ShardedResultFlows
 from timeoutq.shards.root import Shards
 from timeoutq.why import Reason
 
@@ -64,6 +65,7 @@ class ShardedFlows(QueueFlows):
         super().__init__(shards.root)
         self._shards = shards
         self.hosts = ShardedHostFlows(shards)
+        self.results = ShardedResultFlows(shards)
 
     def opening(self, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
         return flows.opening(self._shards, settings, allow_eviction)
