@@ -18,7 +18,8 @@ if unfit then return unfit end
 local again_ms = tonumber(given.again or -1)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
 local recorded, limited = sound()
-if done_sound then done_sound(ids, given.put) elseif given.results or given.bare then redis.call('SCARD', done) end
+if done_sound then done_sound(ids, given.put) end
+if given.results or given.bare then may_finish() end
 local found, itself, held, anew, anew_names, over, fresh = {}, false, nil, {}, {}, {}, nil
 local bare = given.bare or {}
 if given.put or again_ms >= 0 or given.results then

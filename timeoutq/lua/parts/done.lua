@@ -64,6 +64,11 @@ if not compact then
   end
 end
 
+-- may_finish: fail on a key of a foreign type, for a script that writes something before finish()
+local function may_finish()
+  if not compact then redis.call('SCARD', done) end
+end
+
 -- finish_bare: finish() where the tasks at some places leave no id in `done`
 local function finish_bare(from, ids, which, places)
   local bare, is_bare, kept = {}, {}, {}
