@@ -169,7 +169,8 @@ def test_every_end_of_a_task_ends_the_wait(face: Any, raw: redis.Redis, name: st
         face.run(sending.answers(face.talk, ops.release([lease], most=1)))
     states = {"forget": None, "purge": None, "pull": State.DONE}
     assert outcome()[task].state == states.get(end, State.FAILED)
-    assert time.monotonic() - asked < 5, "it was told, and did not only look again"
+    # a purge leaves no key: an answer that a client has not taken at once is gone, and the client looks again
+    assert end == "purge" or time.monotonic() - asked < 10, "it was told, and did not only look again"
 
 
 def test_a_release_a_retry_and_another_run_do_not_end_the_wait(face: Any, raw: redis.Redis, name: str) -> None:

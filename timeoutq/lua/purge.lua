@@ -16,9 +16,7 @@ for i = 4, #ARGV do
   local host, id, set = string.match(ARGV[i], '^host:(.*)$'), string.match(ARGV[i], '^lock:(.*)$'), string.match(ARGV[i], '^seen:(%d+)$')
   if host and not redis.call('ZSCORE', key('hosts'), host)
     or id and not redis.call('ZSCORE', leases, id) or set and number(set, sets) >= sets
-    or not schema and string.find(ARGV[i], '^result:')
-    -- answers that this purge has given end by themselves, a moment after clients have read them
-    or string.find(ARGV[i], '^answers:') and redis.call('PTTL', key(ARGV[i])) > 2000 then
+    or not schema and (string.find(ARGV[i], '^result:') or string.find(ARGV[i], '^answers:')) then
     redis.call('UNLINK', key(ARGV[i]))
   end
 end
@@ -63,7 +61,7 @@ redis.call('UNLINK', unpack(KEYS))
 local waits = try('HSCAN', key('awaited'), 0, 'COUNT', ARGV[3])
 if waits[2] and waits[2][1] then
   for i = 1, #waits[2], 2 do ids[#ids + 1] = waits[2][i] end
-  tell_clients(ids, 2000)
+  tell_clients(ids)
   return 0
 end
 redis.call('UNLINK', key('awaited'))

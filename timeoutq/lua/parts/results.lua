@@ -37,8 +37,8 @@ local function keep_results(ids, which, bodies, times)
   return kept
 end
 
--- tell_clients: tell the clients that wait for these tasks that they have ended; the answers stay for so many ms
-local function tell_clients(ids, ms)
+-- tell_clients: tell the clients that wait for these tasks that they have ended
+local function tell_clients(ids)
   local waits, gone, answers = redis.call('HMGET', key('awaited'), unpack(ids)), {}, {}
   for i = 1, #ids do
     if waits[i] then gone[#gone + 1] = ids[i] end
@@ -54,7 +54,7 @@ local function tell_clients(ids, ms)
     local size = redis.pcall('RPUSH', list, unpack(ended))
     if type(size) == 'number' then
       if size > 10000 then redis.call('LTRIM', list, -10000, -1) end
-      redis.call('PEXPIRE', list, ms)
+      redis.call('PEXPIRE', list, 60000)
     end
   end
 end
@@ -69,6 +69,6 @@ if uses then
       if not (fresh and fresh[ids[i]]) then old[#old + 1] = result_of(ids[i]) end
     end
     if #old > 0 then redis.call('DEL', unpack(old)) end
-    tell_clients(ids, 60000)
+    tell_clients(ids)
   end
 end
