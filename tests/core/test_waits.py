@@ -31,21 +31,35 @@ def blocked(raw: redis.Redis) -> list[str]:
 def end_all(queue: Queue, raw: redis.Redis) -> list[int]:
     """Ack all tasks with results, and cut the connection that listens again and again; tell how many listened."""
     seen: list[int] = []
+    ack(queue, queue.claim(WAITS // CUTS // 2))  # so that the server knows the script
     for _ in range(CUTS):
         wait_until(lambda: bool(blocked(raw)), 20)
         found = blocked(raw)
         seen.append(len(found))
-        leases = queue.claim(WAITS // CUTS // 2)
-        ack(queue, leases)
-        for client in found:
-            raw.client_kill_filter(_id=client)
+        cut(queue, raw, found)
         ack(queue, queue.claim(WAITS // CUTS // 2))
     return seen
 
 
-def ack(queue: Queue, leases: list[Any]) -> None:
+def cut(queue: Queue, raw: redis.Redis, listening: list[str]) -> None:
+    """Ack tasks, and cut the connection that was to bring the answers: at one moment, so that all of them are lost."""
+    (call,) = acks(queue, queue.claim(WAITS // CUTS // 2))
+    clients: Any = raw.hvals(queue.operations.key("awaited"))
+    with raw.pipeline(transaction=True) as pipe:
+        pipe.execute_command(*call.command())
+        pipe.delete(*(queue.operations.key(f"answers:{name}") for line in clients for name in line.split()))
+        for client in listening:
+            pipe.client_kill_filter(_id=client)
+        pipe.execute()
+
+
+def acks(queue: Queue, leases: list[Any]) -> list[Any]:
     results = {at: Kept(f"result of {lease.task}".encode(), 60_000) for at, lease in enumerate(leases)}
-    queue.run(sending.answers(queue.talk, queue.operations.ack(leases, results=results)))
+    return queue.operations.ack(leases, results=results)
+
+
+def ack(queue: Queue, leases: list[Any]) -> None:
+    queue.run(sending.answers(queue.talk, acks(queue, leases)))
 
 
 def test_a_thousand_waits_of_an_event_loop_lose_nothing_when_connections_are_cut(

@@ -66,8 +66,8 @@ MUTANTS = [
     Mutant(
         "an ack needs no token",
         "lua/ack.lua",
-        "  ended = finish(in_progress, ids, yes)\n",
-        "  for i = 1, #ids do yes[i] = true end\n  ended = finish(in_progress, ids, yes)\n",
+        "  ended = #bare == 0 and finish(in_progress, ids, yes)",
+        "  for i = 1, #ids do yes[i] = true end\n  ended = #bare == 0 and finish(in_progress, ids, yes)",
         [_test("test_core_on_fakeredis", "while_another_holds"), PROPERTIES],
     ),
     Mutant("a release needs no token", "lua/release.lua", "if yes[i] and held[i]", "if held[i]"),

@@ -15,8 +15,8 @@ local sets = level >= 0 and level <= 31 and split >= 0 and split < 2 ^ level and
 for i = 4, #ARGV do
   local host, id, set = string.match(ARGV[i], '^host:(.*)$'), string.match(ARGV[i], '^lock:(.*)$'), string.match(ARGV[i], '^seen:(%d+)$')
   if host and not redis.call('ZSCORE', key('hosts'), host)
-    or id and not redis.call('ZSCORE', leases, id) or set and number(set, sets) >= sets
-    or not schema and (string.find(ARGV[i], '^result:') or string.find(ARGV[i], '^answers:')) then
+    or not schema and (string.find(ARGV[i], '^result:') or string.find(ARGV[i], '^answers:'))
+    or id and not redis.call('ZSCORE', leases, id) or set and number(set, sets) >= sets then
     redis.call('UNLINK', key(ARGV[i]))
   end
 end
