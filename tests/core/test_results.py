@@ -117,7 +117,7 @@ def test_a_failure_is_kept_when_the_task_gives_up_not_before(face: Any) -> None:
     assert face.results.look("a") == {}
     assert not face.inspect("a").has_result
     face.promote_due()
-    fail(face, *face.claim(), -1, kept("second"))
+    fail(face, face.claim()[0], -1, kept("second"))
     assert face.results.look("a") == {"a": Ended("a", State.FAILED, b"second")}
 
 

@@ -184,7 +184,8 @@ STEP = (
 @pytest.mark.parametrize("keep", ["forever", "no", "compact"])
 @pytest.mark.parametrize("seed", range(2))
 def test_results_and_waits_are_those_of_the_model(keep: str, seed: int) -> None:
-    settings: dict[str, Any] = {"no": {"keep_done": 0}, "compact": {"keep_done": "compact"}}.get(keep, {})
+    choices: dict[str, dict[str, Any]] = {"no": {"keep_done": 0}, "compact": {"keep_done": "compact"}}
+    settings = choices.get(keep, {})
     with fake_queue(timeout=LEASE, max_crashes=3, **settings) as queue:
         walk = Walk(queue, seed, keep)
         for step in range(STEPS):

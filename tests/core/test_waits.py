@@ -46,7 +46,8 @@ def cut(queue: Queue, raw: redis.Redis, listening: list[str]) -> None:
     (call,) = acks(queue, queue.claim(WAITS // CUTS // 2))
     clients: Any = raw.hvals(queue.operations.key("awaited"))
     with raw.pipeline(transaction=True) as pipe:
-        pipe.execute_command(*call.command())
+        words: Any = pipe
+        words.execute_command(*call.command())
         pipe.delete(*(queue.operations.key(f"answers:{name}") for line in clients for name in line.split()))
         for client in listening:
             pipe.client_kill_filter(_id=client)
