@@ -23,6 +23,7 @@ from timeoutq.client import AsyncDriver
 from timeoutq.errors import TimeoutqError
 from timeoutq.replies import Plan
 from timeoutq.sending import Talk
+from timeoutq.troubles import is_sharded
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +132,9 @@ class Cleaner:
                 await self._alarm.wait()
 
     def _mends(self, error: BaseException) -> bool:
-        return isinstance(error, TimeoutqError) and (self.met or not flows.is_final(error))
+        # a queue that has got shards is not the one that this cleaner has met
+        met = self.met and not is_sharded(error)
+        return isinstance(error, TimeoutqError) and (met or not flows.is_final(error))
 
     async def _round(self) -> float:
         """Do all that is due; give the number of seconds to sleep."""

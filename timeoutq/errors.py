@@ -78,7 +78,7 @@ class ServerFull(Unavailable):
 
 
 class ShardsUnavailable(Unavailable):
-    """Some shards of a queue did not answer, and all others did: call again, for a call may be repeated.
+    """Some shards of a queue did not answer, or their replicas did not confirm it: call again, as often as you like.
 
     `shards` has the number of each such shard, and its error. If the call was about ids, `outcome` has the answers for
     all ids, which are `UNANSWERED` for those of such shards. If the call was `stats`, `outcome` has the stats of the

@@ -90,7 +90,7 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
     """
     wanted = int(settings.get("durable", 0))
     if wanted:
-        yield from _find_replicas(talk, wanted)
+        yield from find_replicas(talk, wanted)
     elif "politeness" in settings and "durable" not in settings:
         # hosts must not be visited more often after a failover than the caller was told
         talk.durable.read((yield from ask(talk, [confirming.look(talk.operations)]))[0], time.monotonic())
@@ -102,7 +102,8 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
         yield from convert(talk)
 
 
-def _find_replicas(talk: Talk, wanted: int) -> Flow[None]:
+def find_replicas(talk: Talk, wanted: int) -> Flow[None]:
+    """Raise `NotReplicated` if the server lacks the replicas with which the queue would be durable; write nothing."""
     name, url = talk.operations.name, talk.server.url
     connected = yield from count_replicas(talk)
     if connected is not None and connected < wanted:

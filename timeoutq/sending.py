@@ -54,6 +54,8 @@ class Sends:
     """Send several lists of commands at the same time, a flush for each node. The result is that of each `Send`."""
 
     parts: Sequence[Send]
+    within: float | None = None
+    """A deadline in seconds: if it is shorter than that of the client, a silent server is given up sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,8 +366,8 @@ class _Flush:
             return False
         for i in self.open:
             if is_script_missing(self.results[i]):
-                url = self._talk.server.url
-                self.results[i] = Unavailable(f"{url} took {elapsed:.0f} s; the call is not sent again")
+                place = self._talk.server.place
+                self.results[i] = Unavailable(f"{place} took {elapsed:.0f} s; the call is not sent again")
         return True
 
     def cannot_load(self, refusal: Exception) -> None:
@@ -383,7 +385,7 @@ class _Flush:
             few, wanted = self.results[i], max(1, self.wanted)
             why = confirming.told(explain(few) if isinstance(few, BaseException) else few, wanted)
             few = "" if connected is None or connected >= wanted else confirming.too_few(connected, name)
-            self.results[i] = confirming.not_replicated(self._calls[i], name, talk.server.url, why, few)
+            self.results[i] = confirming.not_replicated(self._calls[i], name, talk.server.place, why, few)
         return [explain(result) if isinstance(result, BaseException) else result for result in self.results]
 
 

@@ -376,6 +376,13 @@ def test_of_a_lease_that_is_lost_nothing_is_to_be_confirmed(queue: FakeQueue) ->
     assert list(queue.ack([lease])) == list(queue.extend([lease])) == [Answer.LOST]
 
 
+def test_of_a_lease_that_has_no_time_left_nothing_is_to_be_confirmed(queue: FakeQueue) -> None:
+    (lease,) = queue.claim(max_runtime=30)
+    queue.clock.advance(31)
+    queue.clock.replicas = 0
+    assert list(queue.extend([lease])) == [Answer.MAX_RUNTIME]
+
+
 def test_tasks_that_are_not_confirmed_are_in_the_queue(queue: FakeQueue) -> None:
     for act in (lambda: queue.put("a"), lambda: queue.schedule("b", after=1)):
         assert "put them again, and they are not added twice" in unconfirmed(queue, act)

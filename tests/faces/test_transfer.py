@@ -509,7 +509,7 @@ def test_ctrl_c_ends_a_diff_that_says_how_far_it_got(queue: Queue, url: str) -> 
 
 def test_a_server_that_goes_away_is_exit_code_3_and_how_far_it_got(queue: Queue, tmp_path: Path) -> None:
     with EmbeddedServer() as server:
-        with Queue("q", server.url) as there, command(server.url, "import", "q") as process:
+        with Queue("q", server.url) as there, command(server.url, "import", "q", "--wait", "1s") as process:
             assert process.stdin is not None
             assert process.stderr is not None
             process.stdin.write(b'{"timeoutq": 1}\n' + b"".join(b'{"task": "%d"}\n' % i for i in range(500)))
@@ -582,13 +582,16 @@ def test_a_restore_that_is_sent_again_changes_nothing(queue: Queue, raw: redis.R
     assert queue.run(sending.answer(queue.talk, call)).added == 1
     (lease,) = queue.claim()
     again: Any = raw.execute_command
-    assert again(*call.command(5)) == "p"
+    assert again(*call.command(5)) == "A", "its own tasks do not count as known"
     queue.ack(lease)
-    assert again(*call.command(5)) == "d"
+    assert again(*call.command(5)) == "A"
+    other = queue.operations.restore([Record(b"a", State.TODOS), Record(b"b", State.TODOS)], queue.token)
+    assert again(*other.command(0)) == "dA"
+    assert again(*other.command(5)) == "dt", "of a call that brought in only a part, nobody knows which part it was"
     queue.forget("a")
     assert again(*call.command(5)) == "A"
     assert queue.inspect("a").state is None, "it was brought in once, and is not brought in again"
-    assert queue.stats().counters["put"] == 1
+    assert queue.stats().counters["put"] == 2
 
 
 def test_an_id_twice_in_one_step_is_restored_once(queue: Queue) -> None:

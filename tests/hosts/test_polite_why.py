@@ -239,7 +239,7 @@ def test_a_task_whose_host_is_blocked_says_by_whom_and_until_when(fake: FakeQueu
     expect(fake, task, "blocked", f"by {lease.holder} until 2023-11-14 22:23:20 UTC, for another 10.0 min")
     fake.hosts.block(A, for_=3600, reason="Retry-After")
     fake.clock.advance(60)
-    expect(fake, task, "blocked", "by Retry-After until 2023-11-14 23:13:20 UTC, for another 59.0 min")
+    expect(fake, task, "blocked", "(Retry-After) until 2023-11-14 23:13:20 UTC, for another 59.0 min")
     fake.clock.advance(3600)
     work(fake)
     assert fake.why(task).code == "turn"

@@ -13,7 +13,22 @@ import redis
 from redis.exceptions import AskError, ClusterDownError, InvalidResponse, MovedError, NoPermissionError, TryAgainError
 
 from timeoutq.calls import Command
-from timeoutq.cluster import SLOTS, AsyncClusterLink, ClusterLink, Map, Node, Pause, Route, Steps, To, slot_of
+from timeoutq.cluster import (
+    SLOTS,
+    AsyncClusterLink,
+    AsyncNodes,
+    ClusterLink,
+    Map,
+    Node,
+    Nodes,
+    Pause,
+    Route,
+    Steps,
+    To,
+    slot_of,
+)
+from timeoutq.connection import Server
+from timeoutq.deadlines import ATTEMPT
 from timeoutq.errors import NotRedis, ServerError
 from timeoutq.troubles import NoPort, explain, is_hopeless, is_transient
 
@@ -187,6 +202,12 @@ def test_a_caller_waits_for_few_silent_nodes_and_the_next_question_goes_to_other
     with pytest.raises(redis.TimeoutError):
         nodes.send("x")
     assert nodes.send("x") == [1]
+
+
+@pytest.mark.parametrize("kind", [Nodes, AsyncNodes])
+def test_silent_nodes_share_the_time_that_one_attempt_has(kind: Any) -> None:
+    server = Server("redis+cluster://a:1,b:2", None, 8.0)
+    assert kind(server, 10.0).map.patience == 8.0 * ATTEMPT
 
 
 def test_when_no_node_answers_the_error_is_that_of_the_last() -> None:
@@ -391,6 +412,13 @@ def test_of_several_parts_only_those_commands_are_sent_again_that_were_told_to_g
     assert cluster.log == [(A, parts), (B, [("z",)])]
 
 
+def test_a_node_that_was_silent_is_asked_last() -> None:
+    cluster = Linked((B, [[2]]), (A, [[1]]), blocking=True)
+    cluster.map.learn(slots((0, 99, A), (100, 199, B)), A)
+    cluster.map.ask_late(A)
+    assert cluster.call("send_all", [[("x",)], [("y",)]], [SLOT, 100]) == [[1], [2]]
+
+
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_part_whose_slot_no_node_has_gets_an_error_and_the_others_their_replies(
     clock: Callable[[float], None], blocking: bool
@@ -401,3 +429,10 @@ def test_a_part_whose_slot_no_node_has_gets_an_error_and_the_others_their_replie
     assert first == [1]
     assert [str(error) for error in second] == ["no node of the cluster has slot 200"] * 2
     assert all(map(is_transient, second))
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_reply_that_redis_py_cannot_read_is_an_error_of_the_link(blocking: bool) -> None:
+    cluster = Linked((A, ValueError("not enough values to unpack")), blocking=blocking)
+    with pytest.raises(InvalidResponse, match="a reply cannot be read: not enough values"):
+        cluster.call("send", [("x",)])

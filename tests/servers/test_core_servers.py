@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import redis
 from redis._parsers.base import BaseParser
-from redis.exceptions import NoPermissionError, NoScriptError
+from redis.exceptions import ClusterDownError, NoPermissionError, NoScriptError
 
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check
@@ -26,7 +26,7 @@ from timeoutq import AccessDenied, AsyncQueue, Cleaner, Queue, ServerFull, State
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import ServerError
 from timeoutq.heartbeat import Heartbeat
-from timeoutq.troubles import explain, is_transient
+from timeoutq.troubles import explain, is_hopeless, is_transient
 
 FACES: list[Any] = [Queue, Blocking]
 REDIS = shutil.which("redis-server")
@@ -270,6 +270,27 @@ def test_no_attempt_starts_in_the_second_half_of_the_deadline(monkeypatch: pytes
     assert "BUSY" in str(ended.value.value[0])
 
 
+def test_no_look_starts_in_the_second_half_of_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with Queue("q", "redis://nowhere", deadline=10.0) as queue:
+        flow = sending.ask(queue.talk, [("TIME",)])
+        sent: list[float] = []
+        reply: object = None
+        with pytest.raises(Unavailable):
+            while True:
+                step = flow.send(reply)
+                if isinstance(step, sending.Send):
+                    sent.append(now[0])
+                    now[0] += 0.1
+                    reply = redis.ConnectionError("reset")
+                else:
+                    assert isinstance(step, sending.Sleep)
+                    now[0] += step.seconds
+                    reply = None
+    assert 4.5 < max(sent) < 5.3
+
+
 @pytest.mark.parametrize("loads", ["at once", "after a break", "never"])
 def test_who_meets_a_server_late_and_without_its_scripts_still_gives_them_to_it(
     monkeypatch: pytest.MonkeyPatch, loads: str
@@ -351,6 +372,14 @@ def test_what_a_server_refuses_only_now_is_known_however_redis_py_gives_it(code:
 def test_the_alert_of_a_server_that_speaks_tls_is_explained() -> None:
     error = redis.InvalidResponse(r'Protocol Error, got "\x15" as reply type byte')
     assert "write rediss://" in str(explain(error, "redis://x"))
+
+
+def test_an_error_that_is_its_own_cause_is_explained() -> None:
+    # so redis-py raises what a node of a cluster says that is down
+    error = ClusterDownError("CLUSTERDOWN The cluster is down")
+    error.__cause__ = error
+    assert isinstance(explain(error, "redis+cluster://x"), Unavailable)
+    assert not is_hopeless(error)
 
 
 def as_user(url: str, user: str, password: str) -> str:

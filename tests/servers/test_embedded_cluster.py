@@ -271,6 +271,38 @@ def test_a_first_start_that_was_cut_short_is_made_good_by_the_next_one(
         assert (one.slots, two.follows) == ((range(16384),), one.id)
 
 
+def test_a_cluster_that_is_kept_starts_again_though_nodes_were_added_by_hand_and_do_not_run(tmp_path: Path) -> None:
+    own: dict[str, Any] = {"node_timeout_ms": QUICK}
+    settings = {**embedded_cluster._SETTINGS, "cluster-node-timeout": QUICK}  # pyright: ignore[reportPrivateUsage]  # a node as others
+    with Cluster(1, 1, tmp_path / "kept", **own) as cluster, ClusterNode(tmp_path / "added", settings, None) as added:
+        first = cluster.nodes[0]
+        cluster.say(first, "CLUSTER", "MEET", "127.0.0.1", added.port, added.bus)
+        wait_until(lambda: len(added.members()) == 3 and all(len(node.members()) == 3 for node in cluster.nodes))
+        wait_until(lambda: not cluster.lacks())
+        assert cluster.absent() == []
+    with Cluster(1, 1, tmp_path / "kept", **own) as cluster:
+        [absent] = cluster.absent()
+        assert (absent.port, absent.slots) == (added.port, ())
+        cluster.say(cluster.nodes[0], "SET", KEY, "written")  # it takes commands
+        added.start()
+        wait_until(lambda: not cluster.absent())
+        target = next(member for member in cluster.nodes[0].members() if member.port == added.port)
+        words = ("SLOTSRANGE", 0, 99, "NODE", target.id)
+        cluster.say(cluster.nodes[0], "CLUSTER", "MIGRATESLOTS", *words)
+        wait_until(lambda: all(moved(node, added.port) for node in (*cluster.nodes, added)))
+    added.stop()
+    with Cluster(1, 1, tmp_path / "kept", **own) as cluster:
+        [absent] = cluster.absent()
+        assert absent.slot_words == "0-99"
+        added.start()
+        cluster.agree(lambda seen: len(seen) == 3)  # and then it takes commands again
+        added.stop()
+
+
+def moved(node: ClusterNode, port: int | None) -> bool:
+    return any(member.port == port and member.slot_words == "0-99" for member in node.members())
+
+
 # ---- what goes wrong
 
 

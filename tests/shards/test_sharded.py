@@ -22,6 +22,7 @@ from timeoutq import (
     Politeness,
     Queue,
     RetryPolicy,
+    SchemaMismatch,
     ShardsUnavailable,
     Task,
     Unavailable,
@@ -211,6 +212,28 @@ def test_a_heartbeat_asks_a_shard_for_a_third_of_the_timeout_and_says_when_none_
         with pytest.raises(Unavailable):
             next(queue.extension(leases))
         assert asked == [(seconds, True, UNCONFIRMED)] * SHARDS
+
+
+def test_what_a_claim_took_is_handed_out_though_another_shard_refuses(
+    queue: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = one_of_each()
+    queue.put(tasks)
+    meta = f"{stem(tags(queue.name, SHARDS)[2])}meta"
+    schema = raw.hget(meta, "schema")
+    raw.hset(meta, "schema", "99")
+    monkeypatch.setattr(
+        "timeoutq.shards.claims.random.sample", lambda shards, many: [0, 1]
+    )  # one that refuses is third
+    leases = queue.claim(10)
+    assert sorted(lease.task for lease in leases) == sorted(set(tasks) - {tasks[2]})
+    with pytest.raises(SchemaMismatch):
+        queue.claim(10)
+    monkeypatch.setattr("timeoutq.shards.claims.random.sample", lambda shards, many: [2, 0])
+    queue.release(leases)
+    assert len(queue.claim(10)) == SHARDS - 1, "also if it is one of the first two"
+    raw.hset(meta, "schema", schema)
+    assert [lease.task for lease in queue.claim(10)] == [tasks[2]]
 
 
 def test_a_claim_does_not_say_that_nothing_is_ready_if_no_shard_answers(url: str, name: str) -> None:
@@ -512,3 +535,13 @@ def test_the_error_of_some_shards_survives_a_pickle() -> None:
     error = ShardsUnavailable("shard 2", shards={2: LeaseLost("x", task="t")}, outcome=None)
     again = pickle.loads(pickle.dumps(error))  # our own
     assert (str(again), list(again.shards), again.outcome) == ("shard 2", [2], None)
+
+
+@pytest.mark.parametrize("kind", [ShardedQueue, AsyncShardedQueue])
+def test_when_a_shard_has_moved_the_clock_of_its_server_alone_is_forgotten(kind: Any) -> None:
+    queue = kind("q", "redis+cluster://127.0.0.1:1", shards=3)
+    talks = (queue.shards.root, *queue.shards.talks)
+    for talk in talks:
+        talk.clock.seen(1_000_000, time.monotonic())
+    queue._moved(talks[2].at)
+    assert [talk.clock.now_ms > 0 for talk in talks] == [True, True, False, True]

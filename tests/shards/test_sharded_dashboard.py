@@ -7,6 +7,7 @@ import io
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -18,10 +19,10 @@ from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncShardedQueue, Politeness, ShardedQueue, ShardsUnavailable, Task, Worker
 from timeoutq.cluster import slot_of
-from timeoutq.model import Stats
+from timeoutq.model import Stats, WorkerInfo
 from timeoutq.shards.names import tags
 from timeoutq.watch.draw import ranges, render
-from timeoutq.watch.snapshot import Memory, Snapshot, snapshot, snapshot_async
+from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, snapshot, snapshot_async
 
 __all__ = ["say"]
 
@@ -109,6 +110,16 @@ def test_each_worker_shows_which_shards_it_tends(say: Say, queue: ShardedQueue) 
     (tends,) = [line for line in lines if line[0] == "tends"]
     assert tends == ["tends", seen.workers[0].worker, "0", "1", "2", "3"]
     assert [line[1] for line in lines if line[0] == "shard"] == ["0", "1", "2", "3"]
+
+
+def test_a_shard_that_only_a_worker_tends_that_is_gone_is_tended_by_nobody(queue: ShardedQueue) -> None:
+    seen = snapshot(queue)
+    now = seen.stats.now
+    living = WorkerInfo("w1:1:r", "w1", 1, 1, 0, 0, 0, now, now, tends=(0, 1))
+    gone = WorkerInfo("w2:2:r", "w2", 2, 1, 0, 0, 0, now, now - SILENT - 1, tends=(1, 2, 3))
+    seen = replace(seen, workers=[living, gone])
+    assert seen.untended == [2, 3]
+    assert "nobody tends 2-3" in drawn(seen)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import AccessDenied, Queue, Task, flows
 from timeoutq.cluster import slot_of
 from timeoutq.rights import every
+from timeoutq.sending import ask
 from timeoutq.shards import ShardedQueue
 from timeoutq.shards.names import tags
 from timeoutq.watch import divided
@@ -207,6 +208,23 @@ def test_on_a_cluster_each_node_is_examined_once(say: Say, cluster: Cluster, nam
             cluster.say(here, "CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "0")
         (evicting,) = [line for line in lines if line[0] == "eviction"]
         assert evicting[2].startswith(f"{here.place} may throw tasks away")
+        queue.purge()
+
+
+def test_on_a_cluster_each_node_that_lacks_replicas_for_a_durable_queue_is_told(
+    say: Say, cluster: Cluster, name: str
+) -> None:
+    with ShardedQueue(name, cluster.url, shards=6) as queue:
+        queue.put(PAGES)
+        for talk in queue.shards.talks:
+            meta = talk.operations.key("meta")
+            queue.run(ask(talk, [("HSET", meta, "uses", "durable", "durable", "1")]))  # the replicas went away since
+        lines = say("doctor", name, "--url", cluster.url).lines
+        told = [line[2] for line in lines if line[:2] == ["replicas", "red"] and "durable" in line[2]]
+        for node in cluster.nodes:
+            (line,) = [line for line in told if line.startswith(node.place)]
+            assert "0 replicas; the queue is durable=1: no put is confirmed" in line
+            assert line.endswith("stand still")
         queue.purge()
 
 

@@ -16,10 +16,11 @@ from timeoutq import (
     SchemaMismatch,
 )
 from timeoutq.link import Link
-from timeoutq.model import Answer
+from timeoutq.model import Answer, Record, State
 from timeoutq.sending import answers
 from timeoutq.shards import ShardedQueue, open_async_queue, open_queue, quiet
 from timeoutq.shards import flows as sharded_flows
+from timeoutq.transfer import restore
 
 # ---- the queue as a whole
 
@@ -335,5 +336,15 @@ def test_a_client_that_puts_into_a_purged_queue_makes_it_again(url: str, name: s
         other.put("a")
         one.purge()
         assert list(other.put("b")) == [Answer.ADDED], "the record was seen a moment ago"
+        assert raw.hget(f"timeoutq:{{{name}}}:meta", "shards") == "3 host v1"
+        other.purge()
+
+
+def test_an_import_into_a_queue_that_was_purged_meanwhile_makes_it_again(url: str, name: str, raw: Any) -> None:
+    with ShardedQueue(name, url, shards=3) as one, ShardedQueue(name, url) as other:
+        one.put("a")
+        other.put("a")
+        one.purge()
+        assert list(restore(other, [Record(b"b", State.TODOS)])) == [Answer.ADDED]
         assert raw.hget(f"timeoutq:{{{name}}}:meta", "shards") == "3 host v1"
         other.purge()

@@ -73,6 +73,17 @@ def test_a_handler_is_run_on_all_shards_and_its_retries_take_no_time() -> None:
         assert queue.drained()
 
 
+def test_what_is_due_first_in_any_shard_runs_first() -> None:
+    ran: list[int] = []
+    with fake_sharded_queue(shards=3) as queue:
+        began = queue.clock.now
+        for minute, page in enumerate(PAGES, 1):
+            queue.schedule(page, after=60 * minute)
+        assert queue.stats().next_due == pytest.approx(began + 60)
+        run(lambda lease: ran.append(round(queue.clock.now - began)), queue)
+        assert ran == [60 * minute for minute in range(1, len(PAGES) + 1)]
+
+
 def test_the_same_for_asyncio() -> None:
     runs = Counter[str]()
 

@@ -356,6 +356,33 @@ async def test_what_handlers_found_goes_in_calls_of_500_tasks_at_most(queue: Sha
         assert [(errand.found, len(errand.acks)) for errand in errands] == [(500, 2), (300, 1), (400, 2), (101, 1)]
 
 
+async def test_what_was_found_for_other_shards_stays_out_once_the_lease_is_ended_in_another_way(
+    queue: ShardedQueue,
+) -> None:
+    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
+        desk = Worker(mine, nothing, signals=False)._desk
+        desk.divide()
+        first, second = (AckOfFound(Lease(f"t{i}", "w:1:2#1@0", 0.0, fence=i), TaskList(), -1, None) for i in range(2))
+        for part in (2, 3):
+            desk.parts[part].post(Parcel(first, TaskList([b"of the first"])))
+        desk.parts[3].post(Parcel(second, TaskList([b"of the second"])))
+        (errand,) = desk.parts[2].take()
+        assert errand.void() == [first.lease], "shard 2 refuses what was found, so the task fails"
+        (errand,) = desk.parts[3].take()
+        assert (errand.found, errand.acks) == (1, [second])
+
+
+async def test_what_handlers_found_goes_in_calls_of_a_mebibyte_at_most(queue: ShardedQueue) -> None:
+    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
+        desk = Worker(mine, nothing, signals=False)._desk
+        desk.divide()
+        lease = Lease("t", "w:1:2#1@0", 0.0, fence=7)
+        for i, weight in enumerate((400_000, 400_000, 400_000, 700_000, 10)):
+            found = TaskList([b"%d" % i], {0: b"x" * weight})
+            desk.parts[3].post(Parcel(AckOfFound(lease, TaskList(), -1, None), found))
+        assert [len(errand.acks) for errand in desk.parts[3]._posting()] == [2, 1, 2]
+
+
 def test_the_record_tells_of_groups_before_a_task_with_a_group_is_put() -> None:
     queue = ShardedQueue("q", "redis://127.0.0.1:1", shards=SHARDS)
     talk = queue.division.talks[2]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.rig.handlers import history, page
 from tests.rig.invariants import check
@@ -18,6 +19,7 @@ from tests.rig.nodes import QUICK, Cluster, frozen
 from tests.rig.processes import Processes, processes, run
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
+from timeoutq import Queue, directory, open_queue
 from timeoutq.cluster import slot_of
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.shards import ShardedQueue
@@ -140,6 +142,39 @@ def test_what_starts_while_the_server_is_away_finds_the_shards_when_it_answers(
             wait_until(lambda: queue.stats().done == 20, 60)
         else:
             wait_until(lambda: queue.stats().todos == 20, 60)
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(30) == 0, run.log(started)
+
+
+def test_a_worker_that_is_told_the_shards_of_a_new_queue_makes_its_record(url: str, name: str, run: Processes) -> None:
+    worker = run.worker(name, "work", "--shards", str(SHARDS))
+    with Queue("any", url) as looks:
+        wait_until(lambda: name in [one.name for one in directory.look(looks, [name])], 30)
+        (listed,) = directory.look(looks, [name])
+        assert listed.stats is not None
+        assert listed.stats.shards is not None
+        assert len(listed.stats.shards) == SHARDS
+    with open_queue(name, url) as queue:
+        assert queue.put("x", "y", "z").added == 3
+        wait_until(lambda: queue.stats().done == 3, 30)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0, run.log(worker)
+        queue.purge()
+
+
+@pytest.mark.parametrize("words", [("worker",), ("worker", "--no-supervise"), ("cleaner",)])
+def test_what_waits_for_a_queue_that_is_then_made_with_shards_begins_anew(
+    name: str, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    with EmbeddedServer(binary=valkey()) as server, processes(server.url, tmp_path) as run:
+        command, *rest = words
+        handler = ["tests.rig.handlers:work"] if command == "worker" else []
+        started = run.start(command, name, *handler, *rest)
+        with redis.Redis.from_url(server.url) as client:
+            wait_until(lambda: client.info("clients")["blocked_clients"], 30)
+        with ShardedQueue(name, server.url, shards=SHARDS) as queue:
+            queue.schedule((page(i) for i in range(20)), after=0.1)
+            wait_until(lambda: (queue.stats().done if handler else queue.stats().todos) == 20, 30)
         started.send_signal(signal.SIGTERM)
         assert started.wait(30) == 0, run.log(started)
 

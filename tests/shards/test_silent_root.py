@@ -15,7 +15,7 @@ from tests.rig.waiting import wait_until
 from tests.worker.test_worker_exchanges import until
 from timeoutq import AsyncShardedQueue, Lease, ShardedQueue, Worker, reads
 from timeoutq.cluster import slot_of
-from timeoutq.model import Answer, Page, State
+from timeoutq.model import Answer, Outcome, Page, State
 from timeoutq.sending import Flow
 from timeoutq.shards.names import tags
 from timeoutq.shards.route import key_of, route
@@ -85,6 +85,38 @@ def test_a_worker_keeps_its_leases_claims_and_stops_while_the_node_of_the_root_i
     with ShardedQueue(name, cluster.url) as queue:
         wait_until(lambda: queue.stats().done == 20)
         assert queue.stats().counters.get("expired", 0) == 0
+        queue.purge()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_leases_on_living_nodes_do_not_wait_for_the_long_deadline_of_a_silent_one(
+    cluster: Cluster, name: str, kind: str
+) -> None:
+    async def extended(leases: list[Lease]) -> tuple[float, Outcome]:
+        async with AsyncShardedQueue(name, cluster.url, timeout=LEASE, deadline=60.0) as queue:
+            await queue.exists()
+            with frozen(silent):
+                began = time.monotonic()
+                outcome = await queue.run(queue.extension(leases))
+                return time.monotonic() - began, outcome
+
+    silent = cluster.primary_of(slot_of(tags(name, SHARDS)[0]))
+    with ShardedQueue(name, cluster.url, shards=SHARDS, timeout=LEASE, deadline=60.0) as queue:
+        queue.put(f"t{i}" for i in range(60))
+        leases: list[Lease] = []
+        while len(leases) < 60:
+            leases += queue.claim(60)
+        away = {shard for shard, tag in enumerate(tags(name, SHARDS)) if cluster.primary_of(slot_of(tag)) is silent}
+        if kind == "async":
+            took, outcome = asyncio.run(extended(leases))
+        else:
+            with frozen(silent):
+                began = time.monotonic()
+                outcome = queue.run(queue.extension(leases))
+                took = time.monotonic() - began
+        assert took < LEASE / 2
+        wanted = [Answer.UNANSWERED if lease.shard in away else Answer.OK for lease in leases]
+        assert list(outcome) == wanted
         queue.purge()
 
 

@@ -206,6 +206,16 @@ async def test_a_worker_hears_the_bells_of_the_shards_that_it_tends(make: Any) -
     assert [source.part for source in bench.sources if source.bell is not None] == [1]
 
 
+async def test_a_wait_that_is_cancelled_before_its_first_step_keeps_no_place_for_its_claim(make: Any) -> None:
+    source = make().sources[0]
+    source.listen(lambda: source.claim(1, 1), lambda leases: None, lambda *missed: None)
+    assert source.claiming == 1
+    source.bell.cancel()
+    await asyncio.wait({source.bell})
+    await asyncio.sleep(0)  # what is to be called when the wait has ended
+    assert (source.bell, source.claiming) == (None, 0)
+
+
 # ---- what it tends
 
 

@@ -202,6 +202,28 @@ async def test_nothing_runs_beside_a_suspect(url: str, queue: Queue, raw: redis.
         await running
 
 
+async def test_a_worker_that_drains_waits_behind_the_bell_no_longer(url: str, queue: Queue, raw: redis.Redis) -> None:
+    began: list[str] = []
+    go = asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        began.append(lease.task)
+        await go.wait()
+
+    queue.put("a")
+    async with AsyncQueue(queue.name, url, timeout=20) as mine:
+        worker = Worker(mine, handler, concurrency=2, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: began == ["a"] and listens(raw))
+        worker.stop()
+        await until(lambda: not listens(raw), 5)  # by itself, the wait would take ten seconds
+        queue.put("b")
+        go.set()
+        await running
+    stats = queue.stats()
+    assert (stats.counters["claimed"], stats.done, stats.todos) == (1, 1, 1)
+
+
 async def test_a_worker_that_hung_while_the_reply_lay_there_does_not_begin_with_an_old_lease(
     url: str, queue: Queue, raw: redis.Redis
 ) -> None:

@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -235,6 +236,20 @@ def test_leases_that_could_not_be_extended_are_extended_long_before_the_next_thi
         assert second - first < 1, "the usual time between two extensions is 2 s"
     finally:
         heart.stop()
+
+
+def test_a_sign_of_life_that_goes_apart_and_was_not_heard_comes_again_within_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    pulse = heartbeat.Pulse("q", "w:1:2", 30.0, dict)
+    assert pulse.is_to_beat()
+    now[0] += 1.0
+    assert not pulse.is_to_beat()
+    pulse.not_heard(Unavailable("away"))
+    now[0] += 1.0
+    assert pulse.is_to_beat()
 
 
 def test_a_worker_of_long_leases_gives_signs_of_life_more_often_than_it_extends(

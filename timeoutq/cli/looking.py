@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from timeoutq.model import Page, Stats
     from timeoutq.shards import AnyQueue
     from timeoutq.watch.doctor import Finding
+    from timeoutq.watch.limits import Limits
     from timeoutq.watch.snapshot import Snapshot
 
 
@@ -157,7 +158,7 @@ def dashboard(
     """Watch the queue live; q or Ctrl-C ends it."""
     from timeoutq.watch import live, snapshot
 
-    with open_queue(queue, url, url_file) as opened:
+    with open_queue(queue, url, url_file, waits=sys.stdout.isatty()) as opened:
         seen = snapshot.snapshot(opened) if not sys.stdout.isatty() else None
         if seen is None:
             try:
@@ -353,9 +354,8 @@ def doctor(
     With --workers, --max-failed or --max-age the command is a health check of a
     queue, for containers and monitors.
     """
-    from timeoutq.shards import ShardedQueue
-    from timeoutq.watch import divided, limits, nodes
-    from timeoutq.watch import doctor as examine
+    from timeoutq.troubles import is_sharded
+    from timeoutq.watch import limits
 
     wanted = limits.Limits(workers, max_failed, max_age, here)
     if here and workers is None:
@@ -365,27 +365,47 @@ def doctor(
     if repair and queue is None:
         raise InvalidInput("--repair is about a queue: name one")
 
-    with open_queue(queue or "doctor", url, url_file, allow_eviction=True) as opened:
-        mended = [examine.repair(opened)] if repair else []
-        findings = mended + nodes.examine(opened)
-        try:
-            if isinstance(opened, ShardedQueue):
-                findings += divided.examine(opened)
-            else:
-                findings += examine.examine(opened, named=queue is not None)
-            if queue is not None and not _met(opened):
-                findings.append(examine.Finding("queue", "red", unknown_words(opened)))
-        except Unavailable as error:
-            if not findings:
-                raise
-            findings.append(examine.Finding("queue", "red", str(error)))  # the node of the queue is away
-        try:
-            findings += limits.check_limits(opened, wanted) if wanted else []
-        except TimeoutqError as error:
-            findings.append(examine.Finding("health", "red", str(error)))
+    def look(*, waits: bool) -> list[Finding]:
+        with open_queue(queue or "doctor", url, url_file, allow_eviction=True, waits=waits) as opened:
+            return _examined(opened, wanted, named=queue is not None, repair=repair)
+
+    try:
+        findings = look(waits=True)
+    except InvalidInput as error:
+        if not is_sharded(error):
+            raise
+        findings = look(waits=False)  # the server was slow to say what the queue is
     _show_findings(findings, as_json)
     if any(finding.verdict == "red" for finding in findings):
         raise typer.Exit(NOTHING)
+
+
+def _examined(opened: AnyQueue, wanted: Limits, *, named: bool, repair: bool) -> list[Finding]:
+    from timeoutq.shards import ShardedQueue
+    from timeoutq.troubles import is_sharded
+    from timeoutq.watch import divided, limits, nodes
+    from timeoutq.watch import doctor as examine
+
+    mended = [examine.repair(opened)] if repair else []
+    findings = mended + nodes.examine(opened)
+    try:
+        if isinstance(opened, ShardedQueue):
+            findings += divided.examine(opened)
+        else:
+            findings += examine.examine(opened, named=named)
+        if named and not _met(opened):
+            findings.append(examine.Finding("queue", "red", unknown_words(opened)))
+    except Unavailable as error:
+        if not findings:
+            raise
+        findings.append(examine.Finding("queue", "red", str(error)))  # the node of the queue is away
+    try:
+        findings += limits.check_limits(opened, wanted) if wanted else []
+    except TimeoutqError as error:
+        if is_sharded(error):
+            raise
+        findings.append(examine.Finding("health", "red", str(error)))
+    return findings
 
 
 def _show_findings(findings: Sequence[Finding], as_json: bool) -> None:

@@ -21,7 +21,7 @@ from timeoutq.cli.reading import nodes, seconds
 from timeoutq.errors import InvalidInput, MissingExtra, TimeoutqError
 
 if TYPE_CHECKING:
-    from timeoutq.embedded_cluster import EmbeddedCluster
+    from timeoutq.embedded_cluster import EmbeddedCluster, Member
     from timeoutq.retry import RetryPolicy
     from timeoutq.shards import AnyAsyncQueue
     from timeoutq.worker import Ledger, Worker
@@ -191,24 +191,31 @@ def _supervised(
 def _as_it_is(
     name: str, work: Callable[[int | None], tuple[int, str]], ask: Callable[[], tuple[int | None, bool]]
 ) -> tuple[int, str]:
-    """Work on a queue as what it is; a worker that started without its server asks again, once the server answers."""
+    """Work on a queue as what it is; a worker that is refused asks what the queue is by now.
+
+    When the worker started, its server may have been away, or the queue may not have been there yet.
+    """
     from timeoutq import telling
 
-    many, is_known = ask()
-    refused: InvalidInput | None = None
-    code, words = exit_codes.USAGE, ""
-    try:
-        code, words = work(many)
-    except InvalidInput as error:
-        refused = error
-    if not is_known and code == exit_codes.USAGE:
-        found, _ = ask()
-        if found != many:
-            telling.say(
-                log, logging.INFO, "queue %s has %s shards, which its server could not tell before: the worker begins "
-                "again", name, found, fields={"queue": name},
-            )  # fmt: skip
-            return work(found)
+    many, _ = ask()
+    while True:
+        refused: InvalidInput | None = None
+        code, words = exit_codes.USAGE, ""
+        try:
+            code, words = work(many)
+        except InvalidInput as error:
+            refused = error
+        found = many
+        if code == exit_codes.USAGE:
+            found, is_known = ask()
+            found = found if is_known else many
+        if found == many:
+            break
+        telling.say(
+            log, logging.INFO, "queue %s has %s, which was not known before: the worker begins again", name,
+            "no shards" if found is None else f"{found} shards", fields={"queue": name},
+        )  # fmt: skip
+        many = found
     if refused is not None:
         raise refused
     return code, words
@@ -252,7 +259,8 @@ def _stop(code: int, words: str, *, as_json: bool) -> NoReturn:
 def _shards_of(name: str, address: str | None, shards: int | None) -> tuple[int | None, bool]:
     """Look how many shards a queue has, None if it is a plain one; and say whether the server has answered.
 
-    Says so if the queue is new, and if its name looks wrong.
+    Says so if the queue is new, and if its name looks wrong. With `shards`, a new queue is divided now: else a put that
+    does not name the shards would make a plain queue.
     """
     try:
         return _asked(name, address, shards), True
@@ -270,7 +278,11 @@ def _asked(name: str, address: str | None, shards: int | None) -> int | None:
         words = new_words(queue)
         if words:
             telling.say(log, logging.WARNING, "%s", words, fields={"queue": name})
-        return queue.shards.wanted if isinstance(queue, ShardedQueue) else None
+        if not isinstance(queue, ShardedQueue):
+            return None
+        if shards is not None:
+            queue.run(queue.shards.make())
+        return queue.shards.wanted
 
 
 async def _waited_for(name: str, address: str | None) -> int | None:
@@ -331,13 +343,19 @@ def cleaner(
     import signal
 
     from timeoutq.cleaner import Cleaner
+    from timeoutq.troubles import is_sharded
 
     _log(log_level, log_json)
     address = server_address(url, url_file)
 
     async def clean(name: str) -> None:
-        async with _opened(name, address, await _waited_for(name, address)) as one:
-            await asyncio.gather(*(Cleaner(one, talk=talk).run() for talk in one.division.talks))
+        while True:
+            try:
+                async with _opened(name, address, await _waited_for(name, address)) as one:
+                    await asyncio.gather(*(Cleaner(one, talk=talk).run() for talk in one.division.talks))
+            except InvalidInput as error:
+                if not is_sharded(error):  # else the queue was made while a cleaner of a plain queue ran
+                    raise
 
     async def body() -> None:
         tasks = [asyncio.create_task(clean(name)) for name in queues]
@@ -366,7 +384,17 @@ def server(
         ),
     ] = None,
 ) -> None:  # fmt: skip
-    """Run a private Valkey server in the foreground, for a laptop: Ctrl-C (SIGINT) or SIGTERM ends it."""
+    """Run a private Valkey server in the foreground, for a laptop: Ctrl-C (SIGINT) or SIGTERM ends it.
+
+    A node of a cluster that dies is not started again: stderr names the node,
+    and the command that starts it by hand, with the settings in its directory. A
+    replica takes over from a dead primary within seconds, if there are three
+    primaries. Without --dir, a primary comes back empty: so let its replica take
+    over first. A node that was started by hand is also stopped by hand.
+
+    With --dir, nodes that were added by hand (redis-cli --cluster add-node) are
+    not started: stderr names those that the cluster knows and that do not run.
+    """
     import signal
 
     from timeoutq.embedded import EmbeddedServer
@@ -414,15 +442,33 @@ def _tell_cluster(cluster: EmbeddedCluster, kept: str) -> None:
     many = "1 Valkey node" if len(members) == 1 else f"{len(members)} Valkey nodes"
     say(f"a cluster of {many}, {kept}; Ctrl-C or SIGTERM ends it")
     for node, member in zip(cluster.nodes, members, strict=True):
-        slots = ", ".join(f"{part[0]}-{part[-1]}" for part in member.slots)
-        role = f"replica of {places[member.follows]}" if member.follows else f"primary of slots {slots}"
+        role = f"primary of slots {member.slot_words}" if member.slots else "primary without slots"
+        if member.follows:
+            role = f"replica of {places.get(member.follows, 'a node that was added by hand')}"
         say(f"{node.place}: {role}; pid {node.pid}, log in {node.directory}")
     if cluster.replicas > 0 and cluster.primaries < 3:
         say(
             "no replica takes over by itself: more than half of the primaries must agree that one is gone, which needs "
             "3 primaries or more"
         )
+    for member in cluster.absent():
+        say(f"{member.place} was added by hand, and does not run: {_cure(cluster, member)}")
     say(f"to look at it: redis-cli -p {cluster.nodes[0].port} cluster nodes")
+
+
+def _cure(cluster: EmbeddedCluster, absent: Member) -> str:
+    """Say what to do about a node that the cluster knows and that does not run."""
+    if absent.slots:
+        return (
+            f"until it does, the cluster takes no commands, because slots {absent.slot_words} lie there: start that "
+            f"node; if its data is gone for good, run redis-cli --cluster fix {cluster.nodes[0].place} "
+            "--cluster-fix-with-unreachable-masters"
+        )
+    ports = " ".join(str(node.port) for node in cluster.nodes)
+    return (
+        f"start that node, or let all nodes forget it: for port in {ports}; do redis-cli -p $port cluster forget "
+        f"{absent.id}; done"
+    )
 
 
 def _watch_nodes(cluster: EmbeddedCluster) -> NoReturn:
@@ -430,7 +476,10 @@ def _watch_nodes(cluster: EmbeddedCluster) -> NoReturn:
     while left:
         for node in [node for node in left if node.pid is None]:
             left.remove(node)
-            say(f"the node {node.place} has ended, its log is in {node.directory}; nodes that are left: {len(left)}")
+            say(
+                f"the node {node.place} has ended, its log is in {node.directory}; nodes that are left: {len(left)}; "
+                f"to start it by hand: {node.command}"
+            )
         if left:
             os.waitpid(-1, 0)
     stop(SERVER, "all nodes of the cluster have ended")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timeoutq import flows, methods, replies
-from timeoutq.errors import TimeoutqError, Unavailable
+from timeoutq.errors import NotReplicated, TimeoutqError, Unavailable
 from timeoutq.model import Lease, Task
 from timeoutq.reads import pairs_of
 from timeoutq.sending import Flow, Talk, a_moment, answer, answers, ask
@@ -77,11 +77,17 @@ class Claim(methods.Claim):
         while True:
             self._tokens, self._errors = [], {}
             leases, pause = yield from self._round(self.n)
-            if leases:
+            if leases:  # an error of another shard comes again, when there is nothing to hand out
                 return (yield from self._without_company(leases))
+            for error in self._errors.values():
+                if not isinstance(error, Unavailable):
+                    raise error
             left = until - time.monotonic()
             if left <= 0:
                 if self._errors:
+                    missing = list(self._errors.values())
+                    if all(isinstance(error, NotReplicated) for error in missing):
+                        raise missing[0]  # the shards have answered, and this error says what became of their tasks
                     raise failure(shards, self._errors, len(shards.talks))
                 return []
             yield from self._listen(min(left, pause))
@@ -127,14 +133,15 @@ class Claim(methods.Claim):
         return leases
 
     def _heard(self, asked: Iterable[int], results: Iterable[Any]) -> Iterable[tuple[int, Any]]:
-        # gives the results of the shards that answered, and notes which shards are away
+        # gives the results of the shards that answered, and notes the errors of the others, and which of them are away
         for shard, result in zip(asked, results, strict=True):
             if not isinstance(result, TimeoutqError):
                 yield shard, result
-            elif isinstance(result, Unavailable):
-                self._errors[shard], self._away[shard] = result, time.monotonic() + AWAY
-            else:
-                raise result
+                continue
+            # not raised here: leases that other shards have just given would be lost with this error
+            self._errors[shard] = result
+            if isinstance(result, Unavailable):
+                self._away[shard] = time.monotonic() + AWAY
 
     def _noting(self, shard: int, talk: Talk) -> Callable[[], bytes]:
         def nonce() -> bytes:
@@ -191,12 +198,12 @@ def pull(shards: Shards, n: int) -> Flow[list[Task]]:
     depths = yield from together([depth(shards.talks[shard]) for shard in every])
     errors = {shard: found for shard, found in zip(every, depths, strict=True) if isinstance(found, TimeoutqError)}
     deep = [(found.ready, shard) for shard, found in zip(every, depths, strict=True) if isinstance(found, Depth)]
-    for ready, shard in sorted(deep, reverse=True):
-        if ready:
-            talk = shards.talks[shard]
-            tasks = yield from answer(talk, talk.operations.pull(n))
-            if tasks:
-                return tasks
+    # if no shard has a task, one is asked all the same: it says whether the queue allows this at all
+    for shard in [shard for ready, shard in sorted(deep, reverse=True) if ready] or [shard for _, shard in deep[:1]]:
+        talk = shards.talks[shard]
+        tasks = yield from answer(talk, talk.operations.pull(n))
+        if tasks:
+            return tasks
     if errors:
         raise failure(shards, errors, len(every))
     return []

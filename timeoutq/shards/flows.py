@@ -6,20 +6,21 @@ of all shards become one. `claims.py` and `ends.py` have the flows of leases, `l
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 
-from timeoutq import arguments, flows, reads
+from timeoutq import arguments, confirming, flows, reads
 from timeoutq.arguments import How, TaskList
 from timeoutq.calls import Call
-from timeoutq.errors import InvalidInput, Unavailable
+from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.hosts import operations
 from timeoutq.methods import ById
 from timeoutq.model import Answer, HostRecord, Outcome, Record, Tasks
 from timeoutq.operations import how_words
-from timeoutq.sending import Flow, ServerClock, Talk, answer
+from timeoutq.sending import Flow, ServerClock, Talk, answer, ask
 from timeoutq.shards import gathering
 from timeoutq.shards.root import Shards
 from timeoutq.shards.route import host_of, route
@@ -42,8 +43,24 @@ def opening(shards: Shards, settings: Mapping[str, bytes], allow_eviction: bool)
             if error is not None and not isinstance(error, Unavailable):
                 raise error
     yield from shards.look()
-    if settings:
-        yield from configure(shards, settings)
+    new = yield from _new(shards, settings)
+    if new:
+        yield from configure(shards, new)
+
+
+def _new(shards: Shards, settings: Mapping[str, bytes]) -> Flow[Mapping[str, bytes]]:
+    # a queue that is durable already is opened also while its replicas are away
+    if not shards.made or "durable" not in settings:
+        return settings
+    looks = yield from together([ask(talk, [confirming.look(talk.operations)]) for talk in shards.talks])
+    for talk, found in zip(shards.talks, looks, strict=True):
+        if isinstance(found, TimeoutqError):
+            return settings
+        talk.durable.read(found[0], time.monotonic())
+    wanted = int(settings["durable"])
+    if any(talk.durable.replicas != wanted for talk in shards.talks):
+        return settings
+    return {name: value for name, value in settings.items() if name != "durable"}
 
 
 # ---- tasks in
@@ -218,6 +235,9 @@ def configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
             f"queue {shards.name} routes its tasks by id, so many shards have tasks of one host, and no shard could be "
             'polite to this host: politeness needs a queue with by="host"'
         )
+    durable = int(settings.get("durable", 0))
+    if durable:  # before anything is written: neither a new record nor a part of the shards is to stay
+        yield from gathering.each(shards, lambda talk: flows.find_replicas(talk, durable))
     yield from shards.make()
     for name in ("keep_done", "keep_done?"):
         if name in settings:

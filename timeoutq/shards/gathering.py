@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from timeoutq.calls import BATCH, FLUSH, Call
 from timeoutq.confirming import UNCONFIRMED
-from timeoutq.errors import ShardsUnavailable, TimeoutqError, Unavailable
+from timeoutq.errors import NotReplicated, ShardsUnavailable, TimeoutqError, Unavailable
 from timeoutq.model import Outcome, Stats
 from timeoutq.sending import CALLS, Flow, Talk, settle
 from timeoutq.shards.root import Shards
@@ -60,10 +60,13 @@ def failure(
     words = f"shard{'' if len(errors) == 1 else 's'} {named} of queue {shards.name}"
     if isinstance(error, Unavailable):
         others = counted(asked - len(errors), "other")
-        return ShardsUnavailable(
-            f"{words} did not answer, and {others} did: {error}; call again: nothing is done twice",
-            shards=errors, outcome=outcome,
-        )  # fmt: skip
+        silent = [one for one in errors.values() if not isinstance(one, NotReplicated)]
+        if not silent:  # the error of one shard says all the rest, and the cure
+            said = f"{words}: no replica has confirmed it, and {others} had no such trouble: {error}"
+        else:
+            what = "did not answer" if len(silent) == len(errors) else "did not answer, or their replicas did not"
+            said = f"{words} {what}, and {others} did: {silent[0]}; call again: nothing is done twice"
+        return ShardsUnavailable(said, shards=errors, outcome=outcome)
     return type(error)(f"{words}: {error}")
 
 
@@ -83,7 +86,7 @@ def gather(
     found: dict[int, list[Any] | TimeoutqError] = {shard: [] for shard in calls}
     for flush in _flushes(calls):
         sent = [shard for shard in flush if isinstance(found[shard], list)]
-        ended = yield from together([settle(talks[shard], flush[shard], replicas) for shard in sent])
+        ended = yield from together([settle(talks[shard], flush[shard], replicas) for shard in sent], within)
         for shard, results in zip(sent, ended, strict=True):
             before = found[shard]
             if isinstance(results, TimeoutqError):

@@ -123,7 +123,7 @@ def place(cursor: object, shards: int) -> tuple[int, str]:
         return 0, "0"
     found = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,18})", cursor) if isinstance(cursor, str) else None
     if found is None or int(found[1]) >= shards:
-        raise InvalidInput(f"{arguments.shown(cursor)} is not a cursor that a page of this queue ended with")
+        raise _no_cursor(cursor)
     return int(found[1]), found[2]
 
 
@@ -134,12 +134,80 @@ def after(shard: int, cursor: str | None, shards: int) -> str | None:
     return f"{shard + 1}.0" if shard + 1 < shards else None
 
 
+def places(cursor: object, shards: int) -> list[int | None]:
+    """Read a cursor of a walk in order: how far the walk has come in each shard, None where it has ended."""
+    if cursor is None:
+        return [0] * shards
+    words = cursor.split(".") if isinstance(cursor, str) else []
+    if len(words) != shards or not all(re.fullmatch(r"[0-9]{1,18}|x", word, re.ASCII) for word in words):
+        raise _no_cursor(cursor)
+    return [None if word == "x" else int(word) for word in words]
+
+
+def _no_cursor(cursor: object) -> InvalidInput:
+    return InvalidInput(f"{arguments.shown(cursor)} is not a cursor that a page of this queue ended with")
+
+
+def in_order(
+    shards: Shards,
+    cursor: str | None,
+    n: int,
+    read: Callable[[Talk, str, int], Flow[tuple[Sequence[T], str | None]]],
+    at: Callable[[T], float | None],
+) -> Flow[tuple[list[T], str | None]]:
+    """Read the next `n` of what all shards have together, by their times; give them, and the cursor of the rest.
+
+    Each shard gives its own in the order of their times, as `read` does from a place on: a few at a time, and more only
+    if all these were taken.
+    """
+    many, found = len(shards.talks), list[T]()
+    begins, few = places(cursor, many), max(10, min(n, 2 * n // many))
+    ends = list[int | None](begins)
+    read_so_far: list[list[T]] = [[] for _ in range(many)]
+    while len(found) < n:
+        hungry = [shard for shard in range(many) if not read_so_far[shard] and ends[shard] is not None]
+        flows = [read(shards.talks[shard], str(ends[shard]), few) for shard in hungry]
+        parts = whole(shards, dict(zip(hungry, (yield from together(flows)), strict=True))) if flows else []
+        for shard, (rows, following) in zip(hungry, parts, strict=True):
+            read_so_far[shard], ends[shard] = [*rows], None if following is None else int(following)
+        heads = [(when(at(rows[0])), shard) for shard, rows in enumerate(read_so_far) if rows]
+        while heads and len(found) < n:
+            shard = min(heads)[1]
+            found.append(read_so_far[shard].pop(0))
+            begins[shard] = (begins[shard] or 0) + 1
+            if not read_so_far[shard] and ends[shard] is not None:
+                break  # the next of this shard may come before those of the others
+            heads = [(when(at(rows[0])), shard) for shard, rows in enumerate(read_so_far) if rows]
+        if not heads:
+            break
+    left = [None if ends[shard] is None and not read_so_far[shard] else begins[shard] for shard in range(many)]
+    if all(one is None for one in left):
+        return found, None
+    return found, ".".join("x" if one is None else str(one) for one in left)
+
+
+def when(at: float | None) -> float:
+    """Give a time to sort by: what has no time comes last."""
+    return inf if at is None else at
+
+
 def page(shards: Shards, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
-    """Read a page of about `n` entries of a state, from where the last page ended; shard by shard."""
+    """Read a page of about `n` entries of a state, from where the last page ended.
+
+    What has a time comes in its order, from all shards; all else shard by shard.
+    """
     return _page(shards, arguments.state(state), cursor, arguments.count(n, high=1000))
 
 
 def _page(shards: Shards, state: State, cursor: str | None, n: int) -> Flow[Page]:
+    if state in reads.ORDERED:
+
+        def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[Entry], str | None]]:
+            part = yield from reads.page(talk, state, start, most)
+            return part.entries, part.cursor
+
+        entries, following = yield from in_order(shards, cursor, n, read, lambda entry: entry.at)
+        return Page(state, entries, following)
     many, found = len(shards.talks), list[Entry]()
     while True:
         shard, start = place(cursor, many)
@@ -273,7 +341,10 @@ def picture(shards: Shards, rows: int) -> Flow[Picture]:
         first("leases", lambda entry: entry.at),
         first("due", lambda entry: entry.at),
         first("errors", lambda failure: -failure.at),
-        sorted((host for part in parts for host in part.hosts), key=lambda host: host.turn or inf)[:rows],
+        # of those that have no turn, those with most to do come first
+        sorted((host for part in parts for host in part.hosts), key=lambda host: (when(host.turn), -host.waiting))[
+            :rows
+        ],
         _history(part.history for part in parts),
         silent,
     )
@@ -336,19 +407,16 @@ def _errors(shards: Shards, n: int) -> Flow[list[Failure]]:
 
 
 def host_page(shards: Shards, cursor: str | None, n: int) -> Flow[HostPage]:
-    """Read a page of `n` hosts, from where the last page ended; shard by shard."""
+    """Read a page of `n` hosts, from where the last page ended: of all shards, the host with the next turn first."""
     return _host_page(shards, cursor, arguments.count(n, high=500))
 
 
 def _host_page(shards: Shards, cursor: str | None, n: int) -> Flow[HostPage]:
-    many, found = len(shards.talks), list[HostInfo]()
-    while True:
-        shard, start = place(cursor, many)
-        part = yield from hosts.page(shards.talks[shard], start, n - len(found))
-        found += part.hosts
-        cursor = after(shard, part.cursor, many)
-        if cursor is None or len(found) >= n:
-            return HostPage(found, cursor)
+    def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[HostInfo], str | None]]:
+        part = yield from hosts.page(talk, start, most)
+        return part.hosts, part.cursor
+
+    return HostPage(*(yield from in_order(shards, cursor, n, read, lambda host: host.turn)))
 
 
 def some_hosts(shards: Shards, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:

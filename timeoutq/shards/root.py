@@ -69,8 +69,9 @@ def read(name: str, schema: Any, shards: Any, grouped: Any) -> Record | None:
         if schema[:1] == b"s":
             raise SchemaMismatch(f"queue {name} was divided into shards by a later timeoutq: upgrade this one")
         raise InvalidInput(
-            f"queue {name} is there already and is not sharded: open it with Queue or AsyncQueue; to divide it, export "
-            "it, purge it, and import it into a sharded queue"
+            f"queue {name} is there already and is not sharded: open it with Queue or AsyncQueue; to divide it, "
+            f"export it and import it into another queue with shards, such as {name}-{USUAL}; compare the two "
+            "(timeoutq diff), and purge the old one then"
         )
     found = re.fullmatch(r"(\d{1,4}) (host|id) (\w+)", shards.decode("latin-1") if isinstance(shards, bytes) else "")
     if found is None or not 1 < int(found[1]) <= MOST:

@@ -89,7 +89,7 @@ def examine(queue: ShardedQueue) -> list[Finding]:
         else:
             parts[shard] = one
     return [
-        *_nodes(shards, {home: found for home, found in nodes.items() if isinstance(found, Facts)}, parts),
+        *_nodes(shards, {home: found for home, found in nodes.items() if isinstance(found, Facts)}, parts, homes),
         *_silent(shards, silent),
         *_record(shards, parts),
         *_shards(shards, parts),
@@ -180,7 +180,9 @@ def _silent(shards: Shards, silent: Mapping[int, TimeoutqError]) -> Iterator[Fin
         )  # fmt: skip
 
 
-def _nodes(shards: Shards, nodes: Mapping[str, Facts], parts: Mapping[int, Shard]) -> list[Finding]:
+def _nodes(
+    shards: Shards, nodes: Mapping[str, Facts], parts: Mapping[int, Shard], homes: Sequence[str]
+) -> list[Finding]:
     # what `nodes.py` says of all nodes of the cluster is not said again
     is_cluster = bool(shards.root.server.nodes)
     durable = max((part.facts.queue.get("durable", 0) for part in parts.values()), default=0)
@@ -190,7 +192,7 @@ def _nodes(shards: Shards, nodes: Mapping[str, Facts], parts: Mapping[int, Shard
         said = ("eviction",) if durable else ("eviction", "replicas")
     found = {
         home: [
-            one
+            _with_shards(one, [shard for shard, other in enumerate(homes) if other == home], len(homes))
             for one in judge(
                 replace(
                     facts, queue={"durable": durable}, compact=compact, name=shards.name, pattern=_pattern(shards.name)
@@ -202,6 +204,13 @@ def _nodes(shards: Shards, nodes: Mapping[str, Facts], parts: Mapping[int, Shard
         for home, facts in nodes.items()
     }
     return list(_merged(found, lambda homes: ", ".join(sorted(homes)), _each_green))
+
+
+def _with_shards(finding: Finding, here: Sequence[int], many: int) -> Finding:
+    # a node without replicas stops its own shards, and no others
+    if (finding.check, finding.verdict) != ("replicas", "red"):
+        return finding
+    return replace(finding, found=f"{finding.found}: {_named(here, many)} stand{'s' if len(here) == 1 else ''} still")
 
 
 def _each_green(found: Mapping[str, Finding]) -> Finding:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,9 @@ ROOMY = 84
 
 UNEVEN = 100
 """Shards differ much if the deepest has so many more ready tasks than twice as many as the shallowest."""
+
+MOST_LINES = 3
+"""What troubles a worker is drawn in at most this many lines."""
 
 _DIM = "bright_black"
 
@@ -231,7 +235,7 @@ class _Section:
 
 
 def _worker_rows(
-    worker: WorkerInfo, now: float, left_out: Collection[str]
+    worker: WorkerInfo, now: float, left_out: Collection[str], width: int
 ) -> Iterator[tuple[str, tuple[str | tuple[str, str], ...]]]:
     gone = is_gone(worker, now)
     style = _DIM if gone else "red" if worker.trouble else ""
@@ -246,8 +250,9 @@ def _worker_rows(
         "last beat": age(max(0.0, now - worker.beat)),
     }
     yield style, tuple(cell for column, cell in cells.items() if column not in left_out)
-    if worker.trouble:
-        yield style, (f"  {worker.trouble}",)
+    # the cause stands at the beginning of what troubles a worker, and the cure at the end
+    for line in textwrap.wrap(worker.trouble, width - 2)[:MOST_LINES]:
+        yield style, (f"  {line}",)
 
 
 def _sections(seen: Snapshot, width: int) -> list[_Section]:
@@ -282,7 +287,7 @@ def _worker_section(seen: Snapshot, width: int) -> _Section:
         "last beat": _Column("last beat", 9, True),
     }  # fmt: skip
     left_out = {"tends"} if not stats.shards else {"slots"} if width < ROOMY else set[str]()
-    rows = [row for worker in seen.workers for row in _worker_rows(worker, now, left_out)]
+    rows = [row for worker in seen.workers for row in _worker_rows(worker, now, left_out, width)]
     shown = [column for name, column in columns.items() if name not in left_out]
     nobody = [("red" if stats.todos else _DIM, ("none at work", *[""] * (len(shown) - 1)))]
     return _Section(shown, rows or nobody)

@@ -24,6 +24,7 @@ from timeoutq.cleaner import Cleaner
 from timeoutq.errors import InvalidInput, NotReplicated, TimeoutqError, Unavailable
 from timeoutq.model import Lease
 from timeoutq.replies import Claimed
+from timeoutq.troubles import is_sharded
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.ends import Ends, Errand
 from timeoutq.worker.sources import Source, asked
@@ -251,7 +252,7 @@ class Exchanges:
 
     async def wait_out(self, trouble: TimeoutqError) -> None:
         """Pause before the next attempt; raises an error that waiting cannot mend."""
-        if not self.common.met and flows.is_final(trouble):
+        if flows.is_final(trouble) and (not self.common.met or is_sharded(trouble)):
             raise trouble
         self.failures += 1
         unconfirmed = str(trouble) if isinstance(trouble, NotReplicated) else ""
