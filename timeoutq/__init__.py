@@ -26,8 +26,8 @@ begins with what it is for.
     a verb       scripts calls replies operations confirming rights
     the server   address troubles deadlines patience names connection wire link cluster embedded
                  embedded_cluster
-    a call       sending flows reads division repairs why rooms hosts schedules methods heartbeat keeper
-                 client
+    a call       sending flows reads division repairs why rooms hosts results schedules methods heartbeat
+                 keeper client
     the worker   machine handlers found lifespan signals unending forks loopwatch cleaner refusals worker
     processes    endings roster ledger process supervisor
     on top       shards directory watch testing transfer urls scrapy functions bench logs cli

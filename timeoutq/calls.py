@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from timeoutq import arguments
 from timeoutq.arguments import Body, TaskList
-from timeoutq.model import Lease, Record, State
+from timeoutq.errors import InvalidInput
+from timeoutq.model import MAX_TIME_MS, Lease, Record, State
 
 T = TypeVar("T")
 Argument = bytes | str | int
@@ -64,6 +65,27 @@ class Call(Generic[T]):
             if self.expects is not None:
                 args[self.expects] = expected
         return (*self.head, self.id, age_ms + self.sent_ms, *args)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The result of a run, which the queue is to keep for a time."""
+
+    body: bytes
+    """The result: 1 byte to 256 KiB."""
+    ms: int
+    """For how many ms it is kept, from the end of the run."""
+
+    MOST: ClassVar[int] = 256 * 1024
+
+    def __post_init__(self) -> None:
+        """Check the size; raises `InvalidInput`."""
+        if not 0 < len(self.body) <= self.MOST:
+            raise InvalidInput(
+                f"a result of {len(self.body):,} bytes cannot be kept, only 1 to {self.MOST:,}: store it elsewhere, "
+                "and return its address"
+            )
+        arguments.count(self.ms, "ms", high=MAX_TIME_MS)
 
 
 def cut(weights: Sequence[int]) -> Iterator[tuple[slice, int]]:
@@ -140,6 +162,13 @@ def by_position(name: str, found: Mapping[int, Argument | Body]) -> Words:
     for at, word in found.items():
         words += (at + 1, word)
     return words
+
+
+def result_words(results: Mapping[int, Kept]) -> Words:
+    """Give the results of runs, by the positions of their leases."""
+    return by_position("results", {at: one.body for at, one in results.items()}) + by_position(
+        "times", {at: one.ms for at, one in results.items()}
+    )
 
 
 def task_words(tasks: TaskList) -> Words:

@@ -34,6 +34,7 @@ from timeoutq.model import (
     Tasks,
     WorkerInfo,
 )
+from timeoutq.results import ResultFlows
 from timeoutq.schedules.flows import ScheduleFlows
 from timeoutq.sending import BELL_WAIT, Flow, Talk, Terms
 from timeoutq.why import Reason
@@ -92,6 +93,8 @@ class QueueFlows:
         """The flows of the room of the hosts."""
         self.schedules = ScheduleFlows(talk)
         """The flows of the room of the schedules."""
+        self.results = ResultFlows(talk)
+        """The flows of the room of the results."""
 
     # ---- tasks in
 

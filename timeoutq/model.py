@@ -340,6 +340,26 @@ class TaskInfo:
     priority: int = 0
     again: bool = False
     """Whether a task in progress runs once more after this run, because it was put meanwhile with `improve=True`."""
+    has_result: bool = False
+    """Whether the queue keeps the result of the task's last run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a task has ended. It will not run again unless somebody puts it, or retries it."""
+
+    task: str
+    state: State | None
+    """`DONE` or `FAILED`; None if no state holds the task: it was forgotten, or done and not kept."""
+    result: bytes | None = None
+    """The result as the worker has written it; empty if the server had no memory for it; None if there is none."""
+    error: str | None = None
+    """The last error of a failed task that has no result."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing is known of the task any more: neither a state nor a result."""
+        return self.state is None and self.result is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ one moves no other word. `lua/parts/sections.lua` defines the form and reads it;
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from timeoutq import arguments, replies, scripts
@@ -34,6 +34,7 @@ from timeoutq.calls import (
     Argument,
     Call,
     Command,
+    Kept,
     T,
     Words,
     batches,
@@ -44,6 +45,7 @@ from timeoutq.calls import (
     lease_words,
     pairs,
     record_words,
+    result_words,
     section,
     split,
     task_words,
@@ -158,18 +160,54 @@ class Operations:
             for ids, words in map(lease_words, split(leases))
         ]
 
-    def ack(self, leases: Sequence[Lease], again_ms: int = -1) -> list[Call[Outcome]]:
-        """Build the calls that ack leases; with `again_ms`, their tasks are scheduled for then."""
+    def ack(
+        self,
+        leases: Sequence[Lease],
+        again_ms: int = -1,
+        results: Mapping[int, Kept] | None = None,
+        bare: Collection[int] = (),
+    ) -> list[Call[Outcome]]:
+        """Build the calls that ack leases; with `again_ms`, their tasks are scheduled for then.
+
+        `results` are kept, by the position of a lease. The tasks of the leases at the positions `bare` leave no id in
+        done.
+        """
         options = section("again", again_ms) if again_ms >= 0 else []
+        if results or bare:
+            return self._ack_kept(leases, results or {}, bare)
         return [
             self.call("ack", [*words, *options], replies.outcome(ids), id=digest_of(b"a", words))
             for ids, words in map(lease_words, split(leases))
         ]
 
-    def ack_put(self, lease: Lease, found: TaskList, again_ms: int = -1, payload: bytes | None = None) -> Call[Outcome]:
+    def _ack_kept(
+        self, leases: Sequence[Lease], results: Mapping[int, Kept], bare: Collection[int]
+    ) -> list[Call[Outcome]]:
+        calls: list[Call[Outcome]] = []
+        for part, weight in cut([len(results[at].body) if at in results else 0 for at in range(len(leases))]):
+            ids, words = lease_words(leases[part])
+            places = range(len(leases))[part]
+            options = result_words({i: results[at] for i, at in enumerate(places) if at in results})
+            if unkept := [i + 1 for i, at in enumerate(places) if at in bare]:
+                options += section("bare", *unkept)
+            call_id = digest_of(b"a", words)
+            calls.append(self.call("ack", [*words, *options], replies.outcome(ids), id=call_id, weight=weight))
+        return calls
+
+    def ack_put(
+        self,
+        lease: Lease,
+        found: TaskList,
+        again_ms: int = -1,
+        payload: bytes | None = None,
+        result: Kept | None = None,
+        *,
+        bare: bool = False,
+    ) -> Call[Outcome]:
         """Build the call that acks one lease and puts what it found: no more than `fitting` says.
 
-        With `again_ms` it is scheduled for then, with the payload if one is given.
+        With `again_ms` it is scheduled for then, with the payload if one is given. `result` and `bare` are as for
+        `ack`.
         """
         mine, words = lease_words([lease])
         options: Words = section("again", again_ms) if again_ms >= 0 else []
@@ -178,6 +216,11 @@ class Operations:
         if found.ids:
             options += section("put", *found.ids) + carried(found)
         weight = len(payload or b"") + sum(map(len, found.payloads.values()))
+        if result is not None:
+            options += result_words({0: result})
+            weight += len(result.body)
+        if bare:
+            options += section("bare", 1)
         return self.call("ack", [*words, *options], replies.outcome(mine), id=digest_of(b"a", words), weight=weight)
 
     def ack_in_parts(
@@ -214,24 +257,31 @@ class Operations:
         errors: Sequence[bytes],
         tracebacks: Sequence[bytes] = (),
         blocks_ms: Mapping[int, int] | None = None,
+        results: Mapping[int, Kept] | None = None,
     ) -> list[Call[Outcome]]:
         """Build the calls that fail leases: for each the delay before the next attempt, or -1, and the error.
 
         `tracebacks` are as `tracebacks.trace` gives them, empty for an error that has none. Each is sent once a call,
         however many leases it belongs to. `blocks_ms` says, by the position of a lease, for how long its host is
-        blocked.
+        blocked. `results` are kept, by the position of a lease, if the task goes to failed.
         """
         calls: list[Call[Outcome]] = []
         traces = tracebacks or [b""] * len(leases)
-        for part, weight in cut([len(error) + len(trace) for error, trace in zip(errors, traces, strict=True)]):
+        kept = results or {}
+        sizes = [len(error) + len(trace) for error, trace in zip(errors, traces, strict=True)]
+        for at, one in kept.items():
+            sizes[at] += len(one.body)
+        for part, weight in cut(sizes):
             ids, words = lease_words(leases[part])
             ends: Words = []
             for end in zip(retries_ms[part], errors[part], strict=True):
                 ends += end
             digests = {at: digest(trace) for at, trace in enumerate(traces[part]) if trace}
+            places = range(len(leases))[part]
             if blocks_ms:
-                places = range(len(leases))[part]
                 ends += by_position("blocks", {i: blocks_ms[at] for i, at in enumerate(places) if at in blocks_ms})
+            if kept:
+                ends += result_words({i: kept[at] for i, at in enumerate(places) if at in kept})
             ends += by_position("traces", digests)
             ends += pairs("texts", {name: traces[part][at] for at, name in digests.items()})
             calls.append(

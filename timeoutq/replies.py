@@ -16,6 +16,7 @@ from timeoutq.calls import Call
 from timeoutq.durations import read as read_durations
 from timeoutq.model import (
     MAX_TIME_MS,
+    Ended,
     Entry,
     Failure,
     HostInfo,
@@ -205,7 +206,9 @@ def _releases(value: bytes | None) -> tuple[int, int]:
 
 
 def info(task: str, reply: Any) -> TaskInfo:
-    now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases, level, again = reply
+    now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases, level, again, kept = (
+        reply
+    )
     error_at, message = _error(error)
     ends = when(deadline)
     return TaskInfo(
@@ -226,7 +229,18 @@ def info(task: str, reply: Any) -> TaskInfo:
         host_releases=_releases(releases)[1],
         priority=whole(level),
         again=bool(again),
+        has_result=bool(kept),
     )
+
+
+def ended(ids: Sequence[bytes], reply: Any) -> list[Ended | None]:
+    """Read how tasks have ended, None for one that has not; fewer than were asked for if their results are long."""
+    letters, results, errors = reply
+    found: list[Ended | None] = []
+    for id, letter, result, error in zip(ids, letters, results, errors, strict=False):
+        is_open = letter in b"twps"
+        found.append(None if is_open else Ended(text(id), STATES.get(bytes((letter,))), result, _error(error)[1]))
+    return found
 
 
 def why(task: str, reply: Any) -> Why:

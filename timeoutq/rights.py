@@ -28,8 +28,10 @@ HARMLESS: Mapping[str, Sequence[str | int]] = {
     "INFO": ("server",),
     "LINDEX": ("KEY", 0),
     "LLEN": ("KEY",),
+    "LPOP": ("KEY",),
     "LRANGE": ("KEY", 0, 0),
     "LTRIM": ("KEY", 0, 0),
+    "MGET": ("KEY",),
     "PEXPIRE": ("KEY", 1000),
     "PTTL": ("KEY",),
     "SCAN": (0, "MATCH", "KEY"),
@@ -78,7 +80,20 @@ MAKING: Mapping[str, Sequence[str | int]] = {
 """All other commands: each of them makes its key, and the script `probe` deletes the key right after the trial."""
 
 OWN = frozenset(
-    {"BLPOP", "DBSIZE", "EVALSHA", "LRANGE", "SCAN", "SCRIPT", "TYPE", "WAIT", "XREAD", "XREVRANGE", "ZREVRANGE"}
+    {
+        "BLPOP",
+        "DBSIZE",
+        "EVALSHA",
+        "LPOP",
+        "LRANGE",
+        "SCAN",
+        "SCRIPT",
+        "TYPE",
+        "WAIT",
+        "XREAD",
+        "XREVRANGE",
+        "ZREVRANGE",
+    }
 )
 """The commands that only the client sends; no script needs them (`repair` uses SCAN where it may)."""
 

@@ -16,7 +16,7 @@ import redis
 import timeoutq
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue, Schedule, scripts, sending
-from timeoutq.calls import Call
+from timeoutq.calls import Call, Kept
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as hosts
 from timeoutq.model import HostRecord, Record, State
@@ -33,7 +33,7 @@ FIRST = """
 """Commands whose first argument is their only key."""
 
 PLACES = {
-    **dict.fromkeys(FIRST.split(), 1), **dict.fromkeys(("DEL", "EXISTS", "UNLINK"), 9999),
+    **dict.fromkeys(FIRST.split(), 1), **dict.fromkeys(("DEL", "EXISTS", "MGET", "UNLINK"), 9999),
     "SMOVE": 2, "SCAN": 0, "TIME": 0, "INFO": 0,
 }  # fmt: skip
 """How many of the first arguments of each command are keys."""
@@ -85,6 +85,7 @@ def live(queue: Queue) -> None:
     once(ops.promote_due())
     done, failing, given_up, crashing, given_back, again = queue.claim(6, max_runtime=50)
     queue.extend([done, failing])
+    queue.run(queue.flows.results.look([done.task.encode(), given_up.task.encode()], "c"))
     queue.ack(done, put={"new": 1, "http://b.example/new": None})
     queue.fail(failing, trouble(), retry_in=5)
     queue.fail(given_up, trouble(), give_up=True)
@@ -97,6 +98,9 @@ def live(queue: Queue) -> None:
     queue.pull(2)
     queue.extend(queue.claim(1), timeout=0.01)
     wait_until(lambda: queue.requeue_expired() == 1, 20)
+    kept, failed = queue.claim(2)
+    once(ops.ack([kept], results={0: Kept(b"r", 9)}, bare=[0])[0])
+    once(ops.fail([failed], [-1], [b"x"], results={0: Kept(b"r", 9)})[0])
     queue.claim(2)
     queue.forget("x", "free", "http://c.example/3")
     once(ops.beat("w", {"pid": 1}, Delta(1, {0: 1})))

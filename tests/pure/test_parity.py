@@ -15,18 +15,19 @@ from timeoutq.hosts import AsyncHosts, Hosts
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.keeper import AsyncKeeper, Keeper
 from timeoutq.methods import QueueFlows
+from timeoutq.results import AsyncResults, Results
 from timeoutq.rooms import AsyncRoom, Room
 from timeoutq.schedules import AsyncSchedules, Schedules
 from timeoutq.schedules.flows import ScheduleFlows
 from timeoutq.shards.methods import ShardedFlows, ShardedHostFlows, ShardedScheduleFlows
 
 TWINS: list[tuple[type, type]] = [
-    (Verbs, AsyncVerbs), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Schedules, AsyncSchedules),
-    (Keeper, AsyncKeeper),
+    (Verbs, AsyncVerbs), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Results, AsyncResults),
+    (Schedules, AsyncSchedules), (Keeper, AsyncKeeper),
 ]  # fmt: skip
 PLAIN = {"keeper", "add"}
 """Methods that send nothing: they are plain functions on both sides."""
-ROOMS = ["hosts", "schedules"]
+ROOMS = ["hosts", "results", "schedules"]
 """The rooms of a queue, in the order of its properties."""
 
 

@@ -13,11 +13,12 @@ import pytest
 import timeoutq
 from timeoutq import arguments, repairs
 from timeoutq.arguments import How
-from timeoutq.calls import Call
+from timeoutq.calls import Call, Kept
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as of_hosts
 from timeoutq.model import HostRecord, Lease, Record, State, Task
 from timeoutq.operations import Operations
+from timeoutq.results import operations as of_results
 from timeoutq.schedules import operations as of_schedules
 from timeoutq.schedules.definition import Definition, Stored
 from timeoutq.scripts import SIZES, script
@@ -48,9 +49,11 @@ def calls() -> dict[str, Call[Any]]:
         *ops.schedule(tasks, nonce, after=1, how=How(again=True, group="g", priority=1, improve=True)),
         ops.claim(b"w#1", 5, 1000, 2000, 2, b"0 1 a"),
         *ops.extend(LEASES, 1000),
-        ops.ack_put(LEASES[0], arguments.tasks((*tasks, Task("c", priority=1, improve=True))), 5, b"1"),
+        ops.ack_put(
+            LEASES[0], arguments.tasks((*tasks, Task("c", priority=1, improve=True))), 5, b"1", Kept(b"r", 1), bare=True
+        ),
         *ops.release(LEASES, 1, 2, 3),
-        *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"], [b"", b"t", b""], {1: 5}),
+        *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"], [b"", b"t", b""], {1: 5}, {1: Kept(b"r", 1)}),
         *ops.crash(LEASES, "x"),
         ops.pull(1),
         ops.retry_any(),
@@ -78,6 +81,7 @@ def calls() -> dict[str, Call[Any]]:
         of_schedules.tick(ops, b"n", STORED, DEFINITION, [b"a"], 2, 1, 0, 0),
         of_schedules.renew(ops, {b"s": "d"}),
         of_schedules.page(ops, "0", 5),
+        of_results.look(ops, [b"a"], "c"),
         ops.convert(),
         ops.drained(),
         ops.configure({"paused": b"1"}),

@@ -23,6 +23,7 @@ from tests.rig import fingerprints
 from tests.rig.invariants import STATES, a_minute_later, check_keys
 from tests.rig.servers import redis_server
 from timeoutq import Lease, Politeness, Queue, Task, flows, sending
+from timeoutq.calls import Kept
 from timeoutq.durations import Delta
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import InvalidInput, ServerFull, TimeoutqError
@@ -79,6 +80,20 @@ VERBS: dict[str, tuple[str, Verb]] = {
     ),
     "ack and put itself": ("ack", lambda q, held: q.ack(held[0], put=held[0].task)),
     "ack for a time": ("ack", lambda q, held: q.ack(held[0], again_in=60, payload={"n": 3})),
+    "ack with results": (
+        "ack",
+        lambda q, held: q.run(
+            sending.answers(q.talk, q.operations.ack(held, results=dict.fromkeys(range(len(held)), Kept(b"r", 9999)))),
+        ),
+    ),
+    "ack bare": ("ack", lambda q, held: q.run(sending.answers(q.talk, q.operations.ack(held, bare=[0])))),
+    "await": ("await", lambda q, held: q.run(q.flows.results.look([lease.task.encode() for lease in held], "c"))),
+    "give up with a result": (
+        "fail",
+        lambda q, held: q.run(
+            sending.answers(q.talk, q.operations.fail(held[:1], [-1], [b"no"], results={0: Kept(b"r", 9999)})),
+        ),
+    ),
     "fail": ("fail", lambda q, held: q.fail(held, "no", retry_in=60)),
     "fail and block": (
         "fail",
@@ -134,6 +149,7 @@ LOSES = {
     "forget": {"ends", "later"},
     "prune": {"pruned"},
     "ack and put itself": {"ends", f"{A}ends"},
+    "ack bare": {f"{host}{n}" for host in (A, B) for n in range(3)} | {"free"},
 }
 """What a verb is there to remove."""
 
@@ -194,6 +210,10 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
     client.delete(key("bell"))
     if case.verb == "ack and put itself" and case.rule != "compact":
         queue.configure(keep_done=0)
+    elif case.verb in ("ack with results", "ack bare", "give up with a result"):
+        held: list[bytes] = client.zrange(leases, 0, -1)
+        queue.run(queue.flows.results.look(held, "c"))
+        client.set(key("result:" + held[0].decode()), "of a run before")
     elif case.verb == "requeue_expired after a restart":
         client.hset(key("meta"), "run_id", "another")
         client.zadd(leases, {"expires": 1})

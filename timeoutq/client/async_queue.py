@@ -35,6 +35,7 @@ from timeoutq.model import (
     Tasks,
     WorkerInfo,
 )
+from timeoutq.results import AsyncResults
 from timeoutq.schedules import AsyncSchedules
 from timeoutq.why import Reason
 
@@ -368,6 +369,14 @@ class AsyncVerbs(AsyncDriver):
         return AsyncHosts(self, self.flows.hosts)
 
     @property
+    def results(self) -> AsyncResults:
+        """How tasks have ended: `look` tells how, with their results, and `wait` waits until they have.
+
+        For example `queue.results.wait("https://example.com/", timeout=10)`.
+        """
+        return AsyncResults(self, self.flows.results, self._waits)
+
+    @property
     def schedules(self) -> AsyncSchedules:
         """The schedules of the queue: `set`, `move`, `pause`, `resume` and `cancel` change, `list` and `get` look.
 
@@ -388,6 +397,7 @@ class AsyncQueue(AsyncVerbs):
     pause, resume, configure                             change the queue
     retry_failed, forget, purge                          move or remove tasks
     hosts                                                the room of the hosts of a polite queue
+    results                                              the room of the results: how tasks have ended
     schedules                                            the room of the schedules: tasks put again and again
     """
 

@@ -34,6 +34,7 @@ from timeoutq.model import (
     Tasks,
     WorkerInfo,
 )
+from timeoutq.results import Results
 from timeoutq.schedules import Schedules
 from timeoutq.why import Reason
 
@@ -366,6 +367,14 @@ class Verbs(Driver):
         return Hosts(self, self.flows.hosts)
 
     @property
+    def results(self) -> Results:
+        """How tasks have ended: `look` tells how, with their results, and `wait` waits until they have.
+
+        For example `queue.results.wait("https://example.com/", timeout=10)`.
+        """
+        return Results(self, self.flows.results, self._waits)
+
+    @property
     def schedules(self) -> Schedules:
         """The schedules of the queue: `set`, `move`, `pause`, `resume` and `cancel` change, `list` and `get` look.
 
@@ -386,5 +395,6 @@ class Queue(Verbs):
     pause, resume, configure                             change the queue
     retry_failed, forget, purge                          move or remove tasks
     hosts                                                the room of the hosts of a polite queue
+    results                                              the room of the results: how tasks have ended
     schedules                                            the room of the schedules: tasks put again and again
     """

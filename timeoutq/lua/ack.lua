@@ -1,15 +1,16 @@
 -- ack: end leases as done, or for a time, and in the same step put the tasks that they found.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm calls
--- PARTS open sections items drop replay ready done add rerun
+-- PARTS open sections items drop replay ready done add rerun results
 -- SOUND stats leases calls; payload attempts crashes errors releases groups; done_at runtime traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
 -- SECTIONS  again=ms after which the tasks are ready again   and for one lease: payload=1 the payload that its task has then
 --       put=n the ids that it found   payloads=pairs (position in put, payload) *   groups=pairs (position in put, host) *
---       priorities=pairs improve=n as of put
+--       priorities=pairs improve=n as of put   results=pairs (position, result) *   times=numbers (position, ms for which the result is
+--       kept) *   bare=n positions of tasks whose ids are not kept in `done`
 -- Reply letters, one per lease: O acked; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
-local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n')
+local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n results=pairs times=numbers bare=n')
 if refused then return refused end
 local priorities, unfit
 if given.put and given.priorities then priorities, unfit = rarely('priorities_of')(given.put, given) end
@@ -18,8 +19,10 @@ local again_ms = tonumber(given.again or -1)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
 local recorded, limited = sound()
 if done_sound then done_sound(ids, given.put) end
-local found, itself, held, anew, anew_names, over = {}, false, nil, {}, {}, {}
-if given.put or again_ms >= 0 then
+if given.results or given.bare then may_finish() end
+local found, itself, held, anew, anew_names, over, fresh = {}, false, nil, {}, {}, {}, nil
+local bare = given.bare or {}
+if given.put or again_ms >= 0 or given.results then
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
   held = redis.call('SMISMEMBER', in_progress, unpack(ids))
   redis.call('ZCARD', scheduled)
@@ -27,10 +30,15 @@ if given.put or again_ms >= 0 then
   if yes[1] and held[1] == 1 then found = given.put or {} end
   -- a handler may put its own task again: if done tasks are not kept, this is possible only after the task has ended; until then
   -- the lease keeps the task alive
-  for i = 1, #found do itself = itself or keep_done == 'no' and again_ms < 0 and found[i] == ids[1] end
+  for i = 1, #found do itself = itself or (keep_done == 'no' or #bare > 0) and again_ms < 0 and found[i] == ids[1] end
   if itself or priorities then
     -- add() may not have read these when something is written
     for _, set in ipairs({todos, done, failed}) do redis.call('SCARD', set) end
+  end
+  if given.results and again_ms < 0 then
+    local marks, ends = run_again and marks_of(ids) or {}, {}
+    for i = 1, #ids do ends[i] = yes[i] and held[i] == 1 and not marks[i] end
+    fresh = rarely('keep_results')(ids, ends, given.results, given.times or {})
   end
   even_when_full()
   if #found > 0 and not itself then rarely('add')(found, given, false, false, priorities) end
@@ -48,7 +56,7 @@ if again_ms >= 0 then
   end
 end
 if again_ms < 0 then
-  ended = finish(in_progress, ids, yes)
+  ended = #bare == 0 and finish(in_progress, ids, yes) or rarely('finish_bare')(in_progress, ids, yes, bare)
 else
   for i = 1, #ids do
     yes[i] = yes[i] and redis.call('SREM', in_progress, ids[i]) == 1
@@ -75,7 +83,7 @@ if #ended > 0 then
     clear(ended)
   end
   count_up(stats, 'acked', #ended)
-  if again_ms >= 0 then count_up(stats, 'again', #ended) end
+  if again_ms >= 0 then count_up(stats, 'again', #ended) elseif tell_ended then tell_ended(ended, fresh) end
   pass_on(ended, 1)
   if recorded and again_ms < 0 then ungroup(ended) end
   if itself then

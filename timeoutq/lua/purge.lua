@@ -1,9 +1,9 @@
 -- purge: remove the queue, at most n leases with their lock keys, or hosts with their sets, or sets of fingerprints, a call; then all at
 -- once.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors error_log runtime stats bell alarm calls workers worker_info history meta
--- PARTS open locks
--- ARGV  1 call id   2 age of the call, ms   3 at most   4.. lanes (host:NAME), locks (lock:ID) and sets (seen:NUMBER) that were
---       seen after the end
+-- PARTS open locks results
+-- ARGV  1 call id   2 age of the call, ms   3 at most   4.. lanes (host:NAME), locks (lock:ID), sets (seen:NUMBER), results
+--       (result:ID) and answers (answers:CLIENT) that were seen after the end
 -- Reply 1 when nothing is left, 0 to call again
 -- a key of a foreign type goes with the others in the end
 local try = redis.pcall
@@ -15,6 +15,7 @@ local sets = level >= 0 and level <= 31 and split >= 0 and split < 2 ^ level and
 for i = 4, #ARGV do
   local host, id, set = string.match(ARGV[i], '^host:(.*)$'), string.match(ARGV[i], '^lock:(.*)$'), string.match(ARGV[i], '^seen:(%d+)$')
   if host and not redis.call('ZSCORE', key('hosts'), host)
+    or not schema and (string.find(ARGV[i], '^result:') or string.find(ARGV[i], '^answers:'))
     or id and not redis.call('ZSCORE', leases, id) or set and number(set, sets) >= sets then
     redis.call('UNLINK', key(ARGV[i]))
   end
@@ -56,4 +57,12 @@ redis.call('UNLINK', key('traces'), key('trace_uses'), key('trace_texts'), key('
 redis.call('UNLINK', key('releases'), key('durations0'), key('durations1'), key('leftovers'), key('priorities'), key('rerun'))
 redis.call('UNLINK', key('seen'), key('schedules'), key('ticks'), key('ticked'))
 redis.call('UNLINK', unpack(KEYS))
+-- who waits is told when no state holds the tasks any more
+local waits = try('HSCAN', key('awaited'), 0, 'COUNT', ARGV[3])
+if waits[2] and waits[2][1] then
+  for i = 1, #waits[2], 2 do ids[#ids + 1] = waits[2][i] end
+  tell_clients(ids)
+  return 0
+end
+redis.call('UNLINK', key('awaited'))
 return 1

@@ -71,7 +71,12 @@ if #ended > 0 then
   end
   drop(ended)
   count_up(stats, 'released', #ended)
-  if #spent > 0 then count_up(stats, 'gave_up', #spent) end
+  if #spent > 0 then
+    count_up(stats, 'gave_up', #spent)
+    local over = {}
+    for i = 1, #spent do over[i] = spent[i][1] end
+    if tell_ended then tell_ended(over) end
+  end
   depart(ended, ended_names, 0, 0)
   arrive(back, back_names)
   if block_ms > 0 then

@@ -38,6 +38,7 @@ from timeoutq.schedules.definition import Definition
 from timeoutq.schedules.flows import ScheduleFlows
 from timeoutq.sending import Flow, Talk
 from timeoutq.shards import claims, ends, flows, gathering, looking, quiet, scheduling
+from timeoutq.shards.results import ShardedResultFlows
 from timeoutq.shards.root import Shards
 from timeoutq.why import Reason
 
@@ -102,6 +103,7 @@ class ShardedFlows(QueueFlows):
         self._shards = shards
         self.hosts = ShardedHostFlows(shards)
         self.schedules = ShardedScheduleFlows(shards)
+        self.results = ShardedResultFlows(shards)
 
     def opening(self, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
         return flows.opening(self._shards, settings, allow_eviction)

@@ -54,6 +54,7 @@ local function crash(ids, was, reason)
   end
   if given_up > 0 then
     count_up(stats, 'gave_up', given_up)
+    if tell_ended then tell_ended(spent) end
   end
   return back, given_up, spent
 end

@@ -63,3 +63,29 @@ if not compact then
     return redis.call('SMOVE', done, into, id)
   end
 end
+
+-- may_finish: fail on a key of a foreign type, for a script that writes something before finish()
+local function may_finish()
+  if not compact then redis.call('SCARD', done) end
+end
+
+-- finish_bare: finish() where the tasks at some places leave no id in `done`
+local function finish_bare(from, ids, which, places)
+  local bare, is_bare, kept = {}, {}, {}
+  for i = 1, #ids do kept[i] = which[i] end
+  for _, place in ipairs(places) do
+    local at = tonumber(place) or 0
+    if kept[at] then
+      is_bare[at], kept[at] = true, false
+      which[at] = redis.call('SREM', from, ids[at]) == 1
+      if which[at] then bare[#bare + 1] = ids[at] end
+    end
+  end
+  if forget_priorities and #bare > 0 then forget_priorities(bare) end
+  local ended = finish(from, ids, kept)
+  for i = 1, #ids do
+    if not is_bare[i] then which[i] = kept[i] end
+  end
+  for i = 1, #bare do ended[#ended + 1] = bare[i] end
+  return ended
+end
