@@ -8,12 +8,14 @@ decides what is due and when; the keeper of an `AsyncQueue` uses it in an asynci
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
 
 from timeoutq import sending, telling, tracebacks
 from timeoutq.arguments import error_words
@@ -173,6 +175,30 @@ class Pulse:
             )  # fmt: skip
 
 
+async def beat_on(
+    pulse: Pulse,
+    stop: asyncio.Event,
+    extend: Callable[[], Coroutine[Any, Any, bool]],
+    beat: Callable[[Mapping[str, object]], Coroutine[Any, Any, None]],
+) -> None:
+    """Carry out rounds in an asyncio task until the stop; `Heartbeat._beat_on` is the same loop for a thread."""
+    while not stop.is_set():
+        spoke = False
+        try:
+            if pulse.is_to_extend():
+                spoke = await extend()
+            if pulse.is_to_beat():
+                await beat(pulse.said)
+                spoke = True
+        except Exception as error:
+            pulse.failed(error)
+        else:
+            pulse.went(spoke=spoke)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pulse.rest()):
+                await stop.wait()
+
+
 def extend_held(
     extension: Flow[Outcome], held: Mapping[int, Lease], leases: Sequence[Lease]
 ) -> Flow[list[tuple[Lease, Answer]]]:
@@ -252,7 +278,7 @@ class Heartbeat:
             self._ended_by = error
 
     def _beat_on(self) -> None:
-        """Carry out rounds until the stop; `AsyncKeeper._beat_on` (keeper.py) is the same loop for asyncio."""
+        """Carry out rounds until the stop; `beat_on` is the same loop for asyncio."""
         pulse = self.pulse
         while not self._stop.is_set():
             spoke = False

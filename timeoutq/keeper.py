@@ -22,7 +22,7 @@ from timeoutq import arguments, sending, telling
 from timeoutq.calls import BATCH
 from timeoutq.confirming import ENDS
 from timeoutq.errors import InvalidInput, LeaseLost, NotReplicated
-from timeoutq.heartbeat import Client, LastingHeartbeat, Pulse, extend_held
+from timeoutq.heartbeat import Client, LastingHeartbeat, Pulse, beat_on, extend_held
 from timeoutq.model import Answer, Lease, Outcome
 from timeoutq.operations import Operations
 from timeoutq.sending import Flow, Talk
@@ -325,23 +325,9 @@ class AsyncKeeper(Held):
         self._begin()
 
     async def _beat_on(self, stop: asyncio.Event) -> None:
-        """Carry out rounds until the stop; `Heartbeat._beat_on` (heartbeat.py) is the same loop for a thread."""
+        """Carry out rounds until the stop, and say farewell if the keeper was closed."""
         pulse = self._pulse
-        while not stop.is_set():
-            spoke = False
-            try:
-                if pulse.is_to_extend():
-                    spoke = await self._extend()
-                if pulse.is_to_beat():
-                    await self._beat(pulse.said)
-                    spoke = True
-            except Exception as error:
-                pulse.failed(error)
-            else:
-                pulse.went(spoke=spoke)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pulse.rest()):
-                    await stop.wait()
+        await beat_on(pulse, stop, self._extend, self._beat)
         try:
             if self._closed and not pulse.down:
                 await self._beat(None)

@@ -286,9 +286,9 @@ MUTANTS = [
     ),
     Mutant(
         "a worker that stops keeps what its last claim brings",
-        "worker/pump.py",
-        "if self._stopping.level or self.common.leaving or self.suspects.waiting is not None:",
-        "if self.common.leaving or self.suspects.waiting is not None:",
+        "worker/lanes.py",
+        "if shared.stopping.level or shared.common.leaving or suspects.waiting is not None:",
+        "if shared.common.leaving or suspects.waiting is not None:",
         [_test("test_worker_exchanges", "stop_gives_back")],
     ),
     Mutant(
@@ -307,9 +307,9 @@ MUTANTS = [
     ),
     Mutant(
         "a claim waits behind the bell while a suspect runs",
-        "worker/pump.py",
-        "            source.deafen()\n            self.give_back_unstarted()",
-        "            self.give_back_unstarted()",
+        "worker/lanes.py",
+        "            source.deafen()\n            shared.give_back_unstarted()",
+        "            shared.give_back_unstarted()",
         [_test("test_claim_behind_bell", "beside_a_suspect")],
     ),
     Mutant(

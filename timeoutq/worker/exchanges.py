@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,7 @@ LATE = 0.25
 
 @dataclass(slots=True)
 class Common:
-    """What the exchanges of one worker with all parts of its queue share."""
+    """What the exchanges of one worker with all parts of its queues share."""
 
     met: bool = False
     """Whether a server has answered; from then on every error of it is waited out."""
@@ -47,6 +47,16 @@ class Common:
     """Whether the worker ends early: nothing is waited out any more."""
     broken: BaseException | None = None
     """Why the worker must end."""
+    lanes: int = 1
+    """How many queues the worker has."""
+    refused: set[int] = field(default_factory=set)
+    """The numbers of the queues whose servers have refused what waiting cannot mend, before any server has answered."""
+
+    def refuse(self, lane: int, trouble: TimeoutqError) -> None:
+        """Note that a queue cannot be worked on; raises the error if this holds for all queues of the worker."""
+        self.refused.add(lane)
+        if len(self.refused) == self.lanes:
+            raise trouble
 
 
 class Exchanges:
@@ -252,7 +262,7 @@ class Exchanges:
     async def wait_out(self, trouble: TimeoutqError) -> None:
         """Pause before the next attempt; raises an error that waiting cannot mend."""
         if not self.common.met and flows.is_final(trouble):
-            raise trouble
+            self.common.refuse(self._desk.lane, trouble)
         self.failures += 1
         unconfirmed = str(trouble) if isinstance(trouble, NotReplicated) else ""
         if self.failures == 1 or bool(unconfirmed) != bool(self.unconfirmed):
