@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,8 +22,10 @@ from tests.worker.test_worker_exchanges import until
 from tests.worker.test_worker_stuck import make_suspect
 from timeoutq import AsyncQueue, InvalidInput, Lease, Politeness, Queue, Release, Retry, Worker
 from timeoutq.embedded import EmbeddedServer
-from timeoutq.errors import AccessDenied
+from timeoutq.errors import AccessDenied, WorkerBroken
 from timeoutq.shards import AsyncShardedQueue, ShardedQueue
+from timeoutq.testing import Clock, fake_async_queue
+from timeoutq.worker.beats import Beats
 
 
 @contextmanager
@@ -77,6 +80,10 @@ async def running(worker: Worker) -> AsyncIterator[Worker]:
 
 def fill(queue: Queue, tasks: int) -> None:
     queue.put([f"{queue.name.rpartition('.')[2]}-{number}" for number in range(tasks)])
+
+
+def has(found: list[str], tasks: int) -> bool:
+    return len(found) == tasks
 
 
 def kind(task: str) -> str:
@@ -173,7 +180,7 @@ async def test_a_worker_without_a_free_handler_leaves_an_urgent_task_to_another_
                 for number in range(5):
                     began = time.monotonic()
                     high.put(f"high-{number}")
-                    await until(lambda number=number: len(free) == number + 1)
+                    await until(partial(has, free, number + 1))
                     assert time.monotonic() - began < 5, "the stroke of the bell was lost with the busy worker"
             go.set()
 
@@ -398,6 +405,15 @@ async def test_the_workers_of_each_queue_name_the_same_worker_and_leases_live_lo
     assert high.workers() == low.workers() == [], "it has said farewell to both"
 
 
+async def test_queues_in_memory_for_tests_work_like_any_other() -> None:
+    clock = Clock()
+    first, second = fake_async_queue("a", clock=clock), fake_async_queue("b", clock=clock)
+    await first.put("x")
+    await second.put("y", "z")
+    worker = Worker([first, second], nothing, burst=True, signals=False)
+    assert (await asyncio.wait_for(worker.run(), 30)).acked == 3
+
+
 async def test_plain_polite_and_sharded_queues_together(url: str, high: Queue, low: Queue, name: str) -> None:
     polite = Queue(low.name, url, politeness=Politeness(per_host=1, delay=0.01))
     polite.put([f"https://h{number % 3}.example/{number}" for number in range(30)])
@@ -528,12 +544,26 @@ async def test_a_sharded_queue_that_nobody_has_made_does_not_stop_the_other(url:
         made.purge()
 
 
-async def test_a_burst_does_not_wait_for_a_sharded_queue_that_nobody_has_made(url: str, high: Queue, name: str) -> None:
+async def test_a_burst_does_not_wait_for_a_sharded_queue_that_nobody_has_made(
+    url: str, high: Queue, raw: redis.Redis, name: str
+) -> None:
     fill(high, 20)
     async with clients(high) as (first,), AsyncShardedQueue(f"{name}.wide", url) as wide:
         worker = Worker([wide, first], nothing, burst=True, signals=False)
         tally = await asyncio.wait_for(worker.run(), 30)
     assert (tally.acked, tally.end) == (20, "drained")
+    assert list(raw.scan_iter(f"*{name}.wide*")) == [], "a queue that does not exist has no keys"
+
+
+async def test_a_worker_whose_heartbeats_have_ended_ends(high: Queue, low: Queue) -> None:
+    async with clients(high, low, timeout=1.0) as queues:
+        worker = Worker(queues, nothing, signals=False)
+        task = asyncio.create_task(worker.run())
+        await until(lambda: isinstance(worker._heartbeat, Beats) and worker._heartbeat.lives)
+        assert isinstance(worker._heartbeat, Beats)
+        worker._heartbeat.stop()
+        with pytest.raises(WorkerBroken, match="the thread of its heartbeats has ended"):
+            await asyncio.wait_for(task, 30)
 
 
 async def test_releases_and_retries_go_back_to_their_own_queue(high: Queue, low: Queue) -> None:

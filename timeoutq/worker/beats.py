@@ -29,8 +29,12 @@ class Beat:
         on_lost: Callable[[list[tuple[Lease, Answer]]], None],
         about: Callable[[], Mapping[str, object]],
         spans: Spans,
+        is_open: Callable[[], bool],
     ) -> None:
-        """Prepare, as for a `Heartbeat`; `queue` is a client for this task alone."""
+        """Prepare, as for a `Heartbeat`; `queue` is a client for this task alone.
+
+        Before the queue `is_open`, no sign of life is given: it would leave keys of a queue that nobody has made.
+        """
         self.queue = queue
         self.peers = 1
         """How many workers of this queue are alive, as it has last said."""
@@ -38,13 +42,14 @@ class Beat:
         self._held = held
         self._on_lost = on_lost
         self._spans = spans
+        self._is_open = is_open
 
     async def run(self, stop: asyncio.Event) -> None:
         """Carry out rounds until the stop, and then say farewell."""
         self.pulse.begin()
         try:
             await beat_on(self.pulse, stop, self._extend, self._beat)
-            await self._beat(None)
+            await self._beat(None)  # a farewell
         except Exception as error:
             self.pulse.no_farewell(error)
         finally:
@@ -60,6 +65,8 @@ class Beat:
         return True
 
     async def _beat(self, about: Mapping[str, object] | None) -> None:
+        if not self._is_open():
+            return
         call = self.queue.operations.beat(self.queue.worker, about, self._spans.delta())
         self.peers = max(1, await self.queue.run(sending.answer(self.queue.talk, call)))
         self._spans.told()

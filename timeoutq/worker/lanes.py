@@ -139,6 +139,10 @@ class Lane:
 
     # ---- what it says of itself
 
+    def is_open(self) -> bool:
+        """Say whether it is known of which parts the queue consists."""
+        return bool(self.parts)
+
     @property
     def is_away(self) -> bool:
         """Whether no server of the queue answers."""
@@ -236,7 +240,8 @@ class Lane:
                 part.source.listen(partial(self._next, part), part.receive, part.miss, has_room)
 
     def _has_room(self, part: Exchanges) -> bool:
-        return not self.shared.stopping.level and self._room(part) > 0
+        shared = self.shared
+        return not shared.stopping.level and not shared.suspect_keeps_others_away and self._room(part) > 0
 
     def _next(self, part: Exchanges) -> Call[Claimed] | None:
         """Build the claim that waits behind the bell: of one task, so that a worker that hangs keeps no more."""

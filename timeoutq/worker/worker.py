@@ -303,8 +303,9 @@ class Worker:
         for lane in lanes:
             desk = lane.desk
             one = Beat(
-                sibling(desk.queue), desk.held, lane.interrupts.lose_soon, partial(self._about, desk), desk.spans
-            )
+                sibling(desk.queue), desk.held, lane.interrupts.lose_soon, partial(self._about, desk), desk.spans,
+                lane.is_open,
+            )  # fmt: skip
             lane.beating = one
             beats.append(one)
         return Beats(beats, self.machine)
