@@ -343,8 +343,8 @@ MUTANTS = [
     Mutant(
         "an urgent task waits behind what was fetched before",
         "worker/crews.py",
-        "heappush(self._places, (work.rank, ",
-        "heappush(self._places, (0, ",
+        "self._ranks[work.rank].append(",
+        "self._ranks[0].append(",
         [_test("test_lanes", "not_for_those_that_were_fetched")],
     ),
     Mutant(

@@ -14,8 +14,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from itertools import count
 from typing import Any, Protocol
 
 from timeoutq import forks, handlers, telling
@@ -107,34 +105,50 @@ class Ranked:
 
     def __init__(self, works: Sequence[Work]) -> None:
         self._works = works
-        self._places: list[tuple[int, int, Work, Lease]] = []
-        self._numbers = count()
+        self._ranks = [deque[tuple[Work, deque[Lease]]]() for _ in range(1 + max(work.rank for work in works))]
+        """For each rank, the leases of each claim, and the work of their queue."""
+        self.work = works[0]
+        """The work of the leases that `front` has given."""
+        self.puts = 0
+        """How often leases were put: what `front` has given may not be the front any more when this has changed."""
 
     def __len__(self) -> int:
-        return len(self._places)
+        return self._count(len(self._ranks))
+
+    def _count(self, ranks: int) -> int:
+        return sum(len(leases) for claims in self._ranks[:ranks] for _, leases in claims)
 
     def put(self, leases: list[Lease], lane: int) -> None:
         work = self._works[lane]
-        for lease in leases:
-            heappush(self._places, (work.rank, next(self._numbers), work, lease))
+        self._ranks[work.rank].append((work, deque(leases)))
+        self.puts += 1
 
-    def pop(self) -> tuple[Work, Lease]:
-        _, _, work, lease = heappop(self._places)
-        return work, lease
+    def front(self) -> deque[Lease]:
+        """Give the leases of which the first is the next one; empty if there are none."""
+        for claims in self._ranks:
+            while claims:
+                self.work, leases = claims[0]
+                if leases:
+                    return leases
+                claims.popleft()
+        return deque()
 
     def before(self, lane: int) -> int:
-        rank = self._works[lane].rank
-        return sum(place[0] <= rank for place in self._places)
+        return self._count(1 + self._works[lane].rank)
 
     def of(self, lane: int) -> list[Lease]:
         """Give the leases of a queue, those first that come out first."""
         work = self._works[lane]
-        return [lease for *_, its, lease in sorted(self._places) if its is work]  # no two have the same number
+        return [lease for its, leases in self._ranks[work.rank] if its is work for lease in leases]
 
     def take_out(self, leases: list[Lease]) -> None:
         gone = set(map(id, leases))
-        self._places = [place for place in self._places if id(place[3]) not in gone]
-        heapify(self._places)
+        for claims in self._ranks:
+            for _, waiting in claims:
+                left = [lease for lease in waiting if id(lease) not in gone]
+                if len(left) < len(waiting):
+                    waiting.clear()
+                    waiting.extend(left)
 
 
 class TaskCrew:
@@ -245,27 +259,26 @@ class TaskCrew:
 
     async def _consume(self) -> None:
         """Run handlers, one after the other. Ends when a handler has left traces: in its context, or a cancellation."""
-        work, plain, ranked = self._work, self._inbox, self._ranked
-        inbox: deque[Lease] | Ranked = plain if ranked is None else ranked
+        work, inbox, ranked = self._work, self._inbox, self._ranked
         call, around, generation, bare = work.call, work.around, work.generation, work.around.bare
         desk, running, ledger, spans, done, key_of, fields = _at_hand(work)
         tell, me = telling.running.set, asyncio.current_task()
         assert me is not None
-        began = since = time.monotonic()
+        began, puts = time.monotonic(), 0
+        since = began
         while not self.closing:
+            if ranked is not None and (not inbox or puts != ranked.puts):
+                puts, inbox = ranked.puts, ranked.front()
+                if ranked.work is not work:
+                    work = ranked.work
+                    desk, running, ledger, spans, done, key_of, fields = _at_hand(work)
             if not inbox:
                 waiter = self._loop.create_future()
                 self._waiters.append(waiter)
                 await waiter
                 began = since = time.monotonic()
                 continue
-            if ranked is None:
-                lease = plain.popleft()
-            else:
-                its, lease = ranked.pop()
-                if its is not work:
-                    work = its
-                    desk, running, ledger, spans, done, key_of, fields = _at_hand(work)
+            lease = inbox.popleft()
             key = key_of(lease)
             run = running[key] = Run(lease, me, began)
             result: Any = None
