@@ -20,7 +20,7 @@ from tests.rig.inside import pump_of
 from tests.rig.invariants import check
 from tests.worker.test_worker_exchanges import until
 from tests.worker.test_worker_stuck import make_suspect
-from timeoutq import AsyncQueue, InvalidInput, Lease, Politeness, Queue, Release, Retry, Worker
+from timeoutq import AsyncQueue, InvalidInput, Lease, Politeness, Queue, Release, Retry, Task, Worker
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import AccessDenied, WorkerBroken
 from timeoutq.shards import AsyncShardedQueue, ShardedQueue
@@ -206,6 +206,24 @@ async def test_an_empty_queue_is_asked_for_nothing_until_its_bell(high: Queue, l
             await until(lambda: low.stats().done == 500)
     assert claims[0] <= 1, "the bell is heard for 10 s, then one look"
     assert claims[1] >= 10
+
+
+async def test_a_worker_tells_of_which_queue_a_lease_is(high: Queue, low: Queue) -> None:
+    told: dict[str, str] = {}
+    leases: list[Lease] = []
+
+    def handler(lease: Lease) -> None:
+        told[str(lease.payload)] = worker.queue_of(lease).name
+        leases.append(lease)
+
+    high.put(Task("same", "high"))
+    low.put(Task("same", "low"))
+    async with clients(high, low) as queues:
+        worker = Worker(queues, handler, burst=True, signals=False)
+        await asyncio.wait_for(worker.run(), 30)
+    assert told == {"high": high.name, "low": low.name}
+    with pytest.raises(InvalidInput, match="does not hold this lease on task 'same'"):
+        worker.queue_of(leases[0])
 
 
 # ---- weights

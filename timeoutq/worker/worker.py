@@ -162,6 +162,13 @@ class Worker:
             return self._desk.held
         return {key: lease for desk in self._desks for key, lease in desk.held.items()}
 
+    def queue_of(self, lease: Lease) -> AsyncDriver:
+        """Give the queue that a lease is of; raises `InvalidInput` if the worker does not hold the lease any more."""
+        for desk in self._desks:
+            if desk.held.get(lease.key) is lease:
+                return desk.queue
+        raise InvalidInput(f"worker {self.queue.worker} does not hold this lease on task {lease.task!a:.80}")
+
     def give_back_unread(self) -> Flow[None]:
         """Give a flow that releases what claims from the first queue have taken whose replies nobody has read.
 
