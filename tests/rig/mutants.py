@@ -308,7 +308,7 @@ MUTANTS = [
     Mutant(
         "a claim waits behind the bell while a suspect runs",
         "worker/lanes.py",
-        "            source.deafen()\n            shared.give_back_unstarted()",
+        "            shared.deafen()\n            shared.give_back_unstarted()",
         "            shared.give_back_unstarted()",
         [_test("test_claim_behind_bell", "beside_a_suspect")],
     ),
@@ -360,6 +360,13 @@ MUTANTS = [
         "heard[0] is not None and not has_room():",
         "heard[0] is not None and False:",
         [_test("test_lanes", "leaves_an_urgent_task_to_another")],
+    ),
+    Mutant(
+        "a handler is kept free for an empty queue while another queue has tasks",
+        "worker/lanes.py",
+        "            self.crowded_until = time.monotonic() + CROWDED\n            self.deafen()",
+        "            pass",
+        [_test("test_lanes", "only_while_other_handlers_are_free")],
     ),
     Mutant(
         "a suspect of one queue runs beside the tasks of another",

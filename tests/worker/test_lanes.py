@@ -185,6 +185,39 @@ async def test_a_worker_without_a_free_handler_leaves_an_urgent_task_to_another_
             go.set()
 
 
+def claims_behind_bells(worker: Worker) -> list[int]:
+    return [source.waiting for source in pump_of(worker).sources]
+
+
+async def test_claims_wait_behind_the_bells_only_while_other_handlers_are_free(high: Queue, low: Queue) -> None:
+    began = list[str]()
+    go = asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        began.append(lease.task)
+        await go.wait()
+
+    async with clients(high, low) as queues:
+        worker = Worker(queues, handler, concurrency=5, prefetch=0, signals=False)
+        async with running(worker):
+            await until(lambda: worker._pump is not None and all(source.idle for source in worker._pump.sources))
+            low.put("low-0")
+            high.put("high-0")
+            await until(lambda: len(began) == 2)
+            await until(lambda: claims_behind_bells(worker) == [1, 0], 20)
+            fill(low, 9)
+            await until(lambda: len(began) == 5)
+            assert claims_behind_bells(worker) == [0, 0], "no handler is kept free for a task that may never come"
+            await until(lambda: (high.stats().in_progress, low.stats().in_progress) == (1, 4))
+            high.put("high-1")
+            await until(lambda: not pump_of(worker).source.idle)
+            go.set()
+            await until(lambda: low.stats().done == 9 and high.stats().done == 2)
+    assert began[5] == "high-1"
+    assert worker.tally.lost == 0
+    assert high.stats().counters.get("expired", 0) == low.stats().counters.get("expired", 0) == 0
+
+
 async def test_an_empty_queue_is_asked_for_nothing_until_its_bell(high: Queue, low: Queue, raw: redis.Redis) -> None:
     async def handler(lease: Lease) -> None:
         await asyncio.sleep(0.001)

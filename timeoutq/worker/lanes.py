@@ -39,6 +39,11 @@ SIDE_BY_SIDE = 2
 count."""
 
 
+CROWDED = 5.0
+"""Seconds, after all handlers were busy, in which no claims wait behind the bells of a worker with several queues: to
+withdraw such a claim costs a connection."""
+
+
 class Beating(Protocol):
     """What gives the signs of life of a lane's queue."""
 
@@ -49,12 +54,15 @@ class Beating(Protocol):
 class Shared:
     """What the lanes of one worker share."""
 
+    concurrency: int
     crew: Crew
     sharing: Sharing
     stopping: Stopping
     suspects: Suspects = field(default_factory=Suspects)
     common: Common = field(default_factory=Common)
     lanes: list[Lane] = field(default_factory=list)
+    crowded_until: float = 0.0
+    """Until when no claims wait behind the bells, by the monotonic clock."""
 
     @property
     def running(self) -> int:
@@ -86,6 +94,26 @@ class Shared:
         """Whether a suspect of any lane waits or runs."""
         suspects = self.suspects
         return suspects.keeps_others_away(self.lanes[suspects.lane].desk.held.keys())
+
+    @property
+    def free(self) -> int:
+        """How many handlers are free, though all claims that are under way bring what they ask for."""
+        return self.concurrency - self.running - self.crew.unstarted - self.claiming
+
+    def make_room(self) -> None:
+        """Withdraw the claims that wait behind bells, if no other handler is free: each keeps a handler free."""
+        if len(self.lanes) == 1:
+            return
+        waiting = sum(source.waiting for lane in self.lanes for source in lane.sources)
+        if waiting and self.running + self.crew.unstarted + waiting >= self.concurrency:
+            self.crowded_until = time.monotonic() + CROWDED
+            self.deafen()
+
+    def deafen(self) -> None:
+        """End the waits on bells behind which claims stand."""
+        for lane in self.lanes:
+            for source in lane.sources:
+                source.deafen()
 
     def give_back_unstarted(self) -> None:
         """Release the leases whose handlers have not begun; when the worker stops, a waiting suspect, too."""
@@ -245,8 +273,11 @@ class Lane:
 
     def _next(self, part: Exchanges) -> Call[Claimed] | None:
         """Build the claim that waits behind the bell: of one task, so that a worker that hangs keeps no more."""
-        if len(self.parts) > 1 or not self._is_alone:
+        if len(self.parts) > 1:
             return None  # a claim behind the bell of each part would take handlers from each other
+        shared = self.shared
+        if not self._is_alone and (shared.free <= len(shared.lanes) or time.monotonic() < shared.crowded_until):
+            return None  # as long as there are free handlers enough, each queue may have one
         if part.source.talk.durable.replicas:
             return None  # replicas must confirm a claim, and `hear_bell` would not send it
         if self.shared.suspect_keeps_others_away or not self._room(part):
@@ -267,15 +298,14 @@ class Lane:
         return want
 
     def _claiming(self, part: Exchanges) -> int:
-        """Give how many tasks may soon come that begin before those of this part.
+        """Give how many tasks may soon come that begin before those of this part, or keep a handler free.
 
         Tasks from other parts that are late keep no handler free.
         """
         rank = self.shared.sharing.rank
         return sum(
-            other.source.claiming
+            other.source.claiming if rank(lane.number) <= rank(self.number) else other.source.waiting
             for lane in self.shared.lanes
-            if rank(lane.number) <= rank(self.number)
             for other in lane.parts
             if other is part or not other.is_late
         )
@@ -295,7 +325,7 @@ class Lane:
         elif leases[0].crashes >= CRASHES:
             suspects.waits(leases[0], self._queue.timeout, time.monotonic(), self.number)
             source.idle = False
-            source.deafen()
+            shared.deafen()
             shared.give_back_unstarted()
         else:
             shared.crew.take(leases, self.number)
@@ -313,13 +343,6 @@ class Lane:
             back = shared.crew.give_back(lane.number, over)
             lane.desk.given_back(back)
             over -= len(back)
-
-    # ---- the end
-
-    def deafen(self) -> None:
-        """End the waits behind which claims stand."""
-        for source in self.sources:
-            source.deafen()
 
     # ---- troubles
 

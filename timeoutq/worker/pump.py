@@ -99,8 +99,7 @@ class Pump:
             self.woken.clear()
             self._heed_max_tasks(stop)
             if self._stopping.level:
-                for lane in self.lanes:
-                    lane.deafen()
+                self._shared.deafen()
                 self._stopping.begin_drain()
                 self.give_back_unstarted()
                 if self.is_cut_off() or not (self._shared.running or self._unsent):
@@ -108,6 +107,7 @@ class Pump:
             for lane in self.lanes:
                 lane.desk.long_acks.go_on()
             self._start_suspect()
+            self._shared.make_room()
             begun = False
             for lane in self.lanes:
                 begun = lane.begin() or begun

@@ -61,6 +61,11 @@ class Source:
         """How many tasks may come from the claims that are under way, which the server carries out at once."""
         return self.claiming - (self._behind_bell is not None)
 
+    @property
+    def waiting(self) -> int:
+        """How many tasks may come from the claim behind the bell."""
+        return self.claiming - self.claiming_now
+
     def claim(self, n: int, peers: int) -> Call[Claimed]:
         """Build a call that claims up to `n` tasks, which count as coming until `over` is called."""
         token = self.talk.nonce()
@@ -138,7 +143,7 @@ class Source:
         seconds, sent_at = BELL_RETRY if self._is_burst else sending.BELL_WAIT, time.monotonic()
         found: Claimed | None = None
         try:
-            if has_room is None:
+            if claim is not None or has_room is None:
                 found = await self._queue.run(flows.hear_bell(self.talk, seconds, claim))
             else:
                 await self._queue.run(flows.hear_stroke(self.talk, seconds, has_room))

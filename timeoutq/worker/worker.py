@@ -275,7 +275,7 @@ class Worker:
         if alone and not await self._knows_parts(self._desk):
             return
         crew = self._crew(generation)
-        shared = Shared(crew, self._sharing, self._stopping, common=Common(lanes=len(desks)))
+        shared = Shared(self.concurrency, crew, self._sharing, self._stopping, common=Common(lanes=len(desks)))
         now = time.monotonic()
         shared.lanes += [
             Lane(desk, Pace(self.concurrency, self._ahead, desk.queue.timeout, now), shared) for desk in desks
