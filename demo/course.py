@@ -71,7 +71,7 @@ class Course:
             )  # fmt: skip
             stack.callback(work.stop)
             if place.cluster is not None:
-                self._outage = Outage(place.cluster, queue, self._interrupts)
+                self._outage = Outage(place.cluster, queue, self._interrupts, self._say)
             self._say(words_of_rules(settings, options.per_host, place.durable))
             if options.guest:
                 polite.set_up(queue, settings.delay, options.per_host)

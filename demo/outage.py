@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from demo.processes import DemoError, Interrupts
@@ -24,8 +24,11 @@ silent counts as failed."""
 class Outage:
     """One primary of a cluster that is killed on the way, and all that follows."""
 
-    def __init__(self, cluster: EmbeddedCluster, queue: AnyQueue, interrupts: Interrupts) -> None:
-        """Prepare to kill a primary of the `cluster` that holds a part of the `queue`."""
+    def __init__(
+        self, cluster: EmbeddedCluster, queue: AnyQueue, interrupts: Interrupts, say: Callable[[str], None]
+    ) -> None:
+        """Prepare to kill a primary of the `cluster` that holds a part of the `queue`; `say` prints a line."""
+        self._say = say
         self._cluster = cluster
         self._slots = [talk.at if isinstance(talk.at, int) else slot_of(queue.name) for talk in talks_of(queue)]
         self._interrupts = interrupts
@@ -73,6 +76,7 @@ class Outage:
             self._killed = next(node for node in self._cluster.nodes if node.port == port)
             self._at = time.monotonic()
             self._killed.kill()
+        self._say(f"killed the primary {self._killed.place} with SIGKILL; a part of the queue is there")
 
     def _bring_back(self) -> None:
         assert self._killed is not None
@@ -81,6 +85,7 @@ class Outage:
             # not before: without its data, the node would come back as a primary that holds nothing
             self._killed.start()
             self._seconds = passed
+            self._say(f"a replica has taken over after {passed:.1f} s; {self._killed.place} comes back as a replica")
         elif passed > PATIENCE:
             raise DemoError(f"{self._killed.place} was killed, and after {PATIENCE:g} s no replica has taken over")
 

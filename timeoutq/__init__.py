@@ -26,7 +26,7 @@ begins with what it is for.
     a verb       scripts calls replies operations confirming rights
     the server   address troubles deadlines patience names connection wire link cluster embedded
                  embedded_cluster
-    a call       sending flows reads division methods repairs why rooms hosts heartbeat keeper client
+    a call       sending flows reads division repairs why rooms hosts methods heartbeat keeper client
     the worker   machine handlers found lifespan signals unending forks loopwatch cleaner refusals worker
     processes    endings roster ledger process supervisor
     on top       shards directory watch testing transfer urls scrapy bench logs cli

@@ -23,6 +23,7 @@ from timeoutq.client import AsyncDriver
 from timeoutq.errors import TimeoutqError
 from timeoutq.replies import Plan
 from timeoutq.sending import Talk
+from timeoutq.troubles import is_sharded
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,8 @@ class Cleaner:
         self.requeued = 0
         self.promoted = 0
         self._alarm = asyncio.Event()
+        self._asking = asyncio.Lock()
+        """Held while the server is asked, so that a cleaner takes one connection, besides the one for the alarm."""
         self._cursor = b"0"
         self._prune_at = self._repair_at = 0.0
         self._converting = False
@@ -129,10 +132,16 @@ class Cleaner:
                 await self._alarm.wait()
 
     def _mends(self, error: BaseException) -> bool:
-        return isinstance(error, TimeoutqError) and (self.met or not flows.is_final(error))
+        # a queue that has got shards is not the one that this cleaner has met
+        met = self.met and not is_sharded(error)
+        return isinstance(error, TimeoutqError) and (met or not flows.is_final(error))
 
     async def _round(self) -> float:
         """Do all that is due; give the number of seconds to sleep."""
+        async with self._asking:
+            return await self._do_due()
+
+    async def _do_due(self) -> float:
         queue, ops, longest_ms = self.queue, self.talk.operations, int(self.longest * 1000)
         plan: Plan | None = None
         asked, idle = time.monotonic(), 0
@@ -219,7 +228,8 @@ class Cleaner:
         while True:
             try:
                 if not last:
-                    last = await queue.run(flows.newest_alarm(self.talk))
+                    async with self._asking:
+                        last = await queue.run(flows.newest_alarm(self.talk))
                     self._alarm.set()
                 heard = await queue.run(flows.hear_alarm(self.talk, last, sending.BELL_WAIT))
                 if heard != last:

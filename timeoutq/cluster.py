@@ -73,6 +73,10 @@ class Map:
         self.doubted = True
         self.ask_late(node)
 
+    def silent_since(self, node: Node) -> float:
+        """Give when the node was last silent, by the monotonic clock; 0 if it was not."""
+        return self._silent.get(node, 0.0)
+
     def ask_late(self, node: Node) -> None:
         """Note that other nodes are to be asked for the map before this one."""
         self._silent[node] = time.monotonic()
@@ -94,7 +98,7 @@ class Map:
         nodes = list(dict.fromkeys((*self.nodes, *self._seeds)))
         if self.nodes:
             random.shuffle(nodes)  # the first question goes to the nodes of the URL, in the order of the URL
-        return sorted(nodes, key=lambda node: self._silent.get(node, 0.0))
+        return sorted(nodes, key=self.silent_since)
 
     def learn(self, reply: Any, asked: Node) -> None:
         """Take the reply to CLUSTER SLOTS of the node `asked`. Raises the error of a reply that is no map."""
@@ -102,7 +106,7 @@ class Map:
         nodes: dict[Node, bool] = {}
         try:
             for first, last, *servers in reply:
-                found = [_node(server[0], server[1], asked) for server in servers]
+                found = [_node(_host(server), server[1], asked) for server in servers]
                 if any(not port for _, port in found):
                     raise NoPort(
                         f"node {asked[0]}:{asked[1]} names other nodes of the cluster without a port for clients, as "
@@ -119,8 +123,20 @@ class Map:
         self._silent.pop(asked, None)
 
 
+NO_HOSTNAME = "?"
+"""What stands for a node that has no hostname where nodes are to be called by their hostnames."""
+
+
+def _host(server: Any) -> Any:
+    if server[0] != NO_HOSTNAME.encode():
+        return server[0]
+    more = server[3]  # names and values in turn: what the host is besides
+    return dict(zip(more[::2], more[1::2], strict=True)).get(b"ip")
+
+
 def _node(host: Any, port: Any, asked: Node) -> Node:
-    # a node that does not know its own name sends no name: then its name is the one by which it was reached
+    # no host means that this node is reached at the same host as the node that was asked: because nodes behind a load
+    # balancer do not know its name (cluster-preferred-endpoint-type), or because a node does not know its own name
     name = host.decode() if isinstance(host, bytes) else str(host or "")
     return name or asked[0], int(port)
 
@@ -253,10 +269,13 @@ class Route:
     def _heed(self, error: Exception, node: Node) -> Exception:
         if isinstance(error, MovedError):  # first: to redis-py, each MovedError is an AskError, too
             where: Any = error
-            there = _node(where.host, where.port, node)
-            if there == self.map.owner(self.slot):
-                self.map.doubt(node)
-            self.map.follow(self.slot, there)
+            if where.host == NO_HOSTNAME:
+                self.map.doubted = True  # the map tells the address of the node, too
+            else:
+                there = _node(where.host, where.port, node)
+                if there == self.map.owner(self.slot):
+                    self.map.doubt(node)
+                self.map.follow(self.slot, there)
         elif isinstance(error, AskError):
             # the other node has only some of the keys as yet, so a script cannot run there either
             error = TryAgainError(f"slot {self.slot} is being moved")
@@ -322,9 +341,9 @@ class Parts:
 class Nodes:
     """The map of a cluster and a blocking link to each node; the links to several slots share them."""
 
-    def __init__(self, server: Server, bell_wait: float) -> None:
+    def __init__(self, server: Server, bell_wait: float, map: Map | None = None) -> None:
         self.server = server
-        self.map = Map(server.nodes, server.deadline * ATTEMPT)
+        self.map = map or Map(server.nodes, server.deadline * ATTEMPT)
         self._bell_wait = bell_wait
         self._links: dict[Node, Link] = {}
         self._lock = Lock()
@@ -384,7 +403,8 @@ class ClusterLink:
         work = Parts(parts, places, self.at)
         for part, route in work.without_node():
             work.take_node(part, self._result_or_error(route.find()))
-        for node, chosen in work.by_node():
+        # a node that was silent is asked last: the others need not wait for it once more
+        for node, chosen in sorted(work.by_node(), key=lambda one: self._nodes.map.silent_since(one[0])):
             work.take_results(chosen, self._nodes.link(node).send_all([parts[part] for part in chosen]))
         for part, steps in work.unfinished():
             work.results[part] = self._result_or_error(steps)
@@ -453,9 +473,9 @@ class ClusterLink:
 class AsyncNodes:
     """`Nodes` for asyncio; one event loop uses it."""
 
-    def __init__(self, server: Server, bell_wait: float) -> None:
+    def __init__(self, server: Server, bell_wait: float, map: Map | None = None) -> None:
         self.server = server
-        self.map = Map(server.nodes, server.deadline * ATTEMPT)
+        self.map = map or Map(server.nodes, server.deadline * ATTEMPT)
         self._bell_wait = bell_wait
         self._links: dict[Node, AsyncLink] = {}
 
@@ -504,10 +524,7 @@ class AsyncClusterLink:
         return await self._drive(self.route.exchange(commands, replies))
 
     async def send_all(self, parts: Sequence[Sequence[Command]], places: Sequence[Where]) -> list[Any]:
-        """Send several lists of commands, each to its place, in one flush for each node.
-
-        Gives for each list of commands the list of its replies, or the error of the network.
-        """
+        """Send several lists of commands, each to its place, as `ClusterLink.send_all` does."""
         work = Parts(parts, places, self.at)
         for part, route in work.without_node():
             work.take_node(part, await self._result_or_error(route.find()))

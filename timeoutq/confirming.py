@@ -31,9 +31,14 @@ UNCONFIRMED = -1
 """In the place of a number of replicas: wait for no replica, whatever the queue's setting says."""
 
 CONFIRMED = frozenset(
-    {"put", "schedule", "restore", "claim", "extend", "ack", "fail", "release", "retry_failed", "forget"}
-)
-"""The scripts whose callers are told something that a failover must not undo."""
+    {
+        "put", "schedule", "restore", "claim", "extend", "ack", "fail", "release", "retry_failed", "forget", "host",
+        "restore_hosts",
+    }
+)  # fmt: skip
+"""The scripts whose callers are told something that a failover must not undo: that tasks are in the queue, that leases
+are held or ended, and that a host is banned, blocked or visited less. `configure` waits where it changes the politeness
+(`flows.py`); it does not wait to pause a queue, or to end that it is durable, while replicas are away."""
 
 ENDS = frozenset({"ack", "fail", "release"})
 """The scripts that end leases. If a call is sent again, it answers `ALREADY` for each lease that it ended before."""
@@ -47,6 +52,8 @@ class Durable:
     """How many replicas must confirm; 0 where the queue is not durable."""
     until: float = 0.0
     """When the client is to look again, by the monotonic clock."""
+    proved: bool = False
+    """Whether the user may run WAIT; this is tried before the first call that replicas must confirm."""
 
     def learn(self, replicas: int, now: float) -> None:
         """Take the setting as it is now."""
@@ -72,6 +79,8 @@ def patience(calls: Sequence[Call[Any]]) -> float:
 
 def is_promise(answer: object) -> bool:
     """Say whether an answer tells of a write: a claim that found nothing does not, nor do `LOST` and `MAX_RUNTIME`."""
+    if answer is None:  # a rule of a host, on a queue that is not polite
+        return False
     if isinstance(answer, Claimed):
         return bool(answer.leases)
     outcome = cast("Any", answer)[1] if isinstance(answer, tuple) else answer  # an extend has its deadline before it

@@ -76,6 +76,14 @@ class Server:
         return f"Server({getattr(self, 'url', '?')!r})"
 
     @property
+    def place(self) -> str:
+        """The URL, for a message; of a cluster with many nodes, the first of them stands for all."""
+        if len(self.nodes) < 3:
+            return self.url
+        first, _, _ = self.url.partition(",")
+        return f"{first},… ({len(self.nodes)} nodes)"
+
+    @property
     def user(self) -> str:
         """The name of the user in the URL or the client; empty if none is given."""
         if self._given is not None:
@@ -176,10 +184,16 @@ class Server:
         )
         return found
 
+    def within(self, deadline: float) -> Self:
+        """Give the same server for calls with another deadline, seconds."""
+        found = copy.copy(self)
+        found.deadline = deadline
+        return found
+
     def explain(self, error: BaseException) -> TimeoutqError:
         """Translate an error that redis-py raised into the error that a caller gets; no password stands in it."""
         notes = getattr(error, "__notes__", ())
-        where = f"{self.url} ({'; '.join(notes)})" if self.nodes and notes else self.url
+        where = f"{self.place} ({'; '.join(notes)})" if self.nodes and notes else self.place
         return explain(error, where, self._secrets, self.deadline)
 
 

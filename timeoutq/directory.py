@@ -16,13 +16,13 @@ from typing import cast
 
 from timeoutq import reads, sending
 from timeoutq.cluster import Where, slot_of
-from timeoutq.errors import AccessDenied, InvalidInput, TimeoutqError
+from timeoutq.errors import AccessDenied, TimeoutqError
 from timeoutq.model import Stats
 from timeoutq.operations import Operations
 from timeoutq.sending import Flow, Talk
 from timeoutq.shards import AnyQueue, looking
 from timeoutq.shards.root import Shards
-from timeoutq.troubles import IS_SHARDED
+from timeoutq.troubles import is_sharded
 
 KEYS_A_CALL = 1000
 """About how many keys the server looks at in one SCAN."""
@@ -95,7 +95,7 @@ def look(queue: AnyQueue, found: Iterable[str]) -> Iterator[Listed]:
     rest = iter(found)
     while part := list(islice(rest, QUEUES_A_FLUSH)):
         for name, result in zip(part, _stats(queue, part), strict=True):
-            if isinstance(result, InvalidInput) and str(result) == IS_SHARDED:
+            if is_sharded(result):
                 yield queue.run(_sharded(queue.talk, name))
             elif isinstance(result, TimeoutqError):
                 yield Listed(name, None, str(result))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -40,6 +41,7 @@ STOP_TIMEOUT = 10.0
 
 _PORT_TRIES = 20
 _SOCKET_PATH = 100
+_CONF = "server.conf"
 _STAMP = re.compile(r"\d+:[A-Z] \d+ \w+ \d{4} [\d:.]+ [-.*#] ")
 """What stands before the words of a line in a server's log: its pid and role, the time, the level."""
 _TAKEN = re.compile(r"Failed listening on port (\d+)")
@@ -86,6 +88,7 @@ class EmbeddedServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
         self._owner = 0
+        self._run = ""
 
     def __repr__(self) -> str:
         return f"EmbeddedServer(directory={str(self._kept) if self._kept else None!r}, pid={self.pid})"
@@ -117,6 +120,13 @@ class EmbeddedServer:
     def directory(self) -> Path | None:
         """Where its data and its log are; a temporary directory while it runs, if none was given."""
         return self._kept or self._home
+
+    @property
+    def command(self) -> str:
+        """The command line that starts the server again as it was, beside this object; '' before the first start."""
+        if not self._run:
+            return ""
+        return shlex.join([self._run, str((self._home or Path()) / _CONF)])
 
     @property
     def log(self) -> str:
@@ -224,10 +234,14 @@ class EmbeddedServer:
     def _launch(self, binary: str, home: Path, lock: IO[bytes]) -> None:
         if self._unix and len(os.fsencode(self._socket)) > _SOCKET_PATH:
             raise InvalidInput(f"{self._socket} is too long for a unix socket: use a shorter directory, or a port")
+        self._run = binary
         tries = 1 if self._unix or self.port is not None else _PORT_TRIES
         for left in reversed(range(tries)):
             if tries > 1:
                 self._take_ports()
+            written = self._settings(home).encode()
+            with os.fdopen(os.open(home / _CONF, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as conf:
+                conf.write(written)  # for people, who may want to start the server by hand
             with (home / "server.log").open("wb") as log:
                 process = subprocess.Popen(  # noqa: S603  # the server that we found or were given
                     [binary, "-"],
@@ -243,7 +257,7 @@ class EmbeddedServer:
             # settings go by standard input, so that a password stands in no argument list
             assert process.stdin is not None
             with suppress(BrokenPipeError), process.stdin as settings:
-                settings.write(self._settings(home).encode())
+                settings.write(written)
             if self._ready(process):
                 return
             said = self.log

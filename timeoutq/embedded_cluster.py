@@ -69,6 +69,18 @@ class Member:
     slots: tuple[range, ...]
     sound: bool
     """Whether the node that was asked has a link to this node, and does not think that this node has failed."""
+    failed: bool = False
+    """Whether the node that was asked thinks that this node has failed."""
+
+    @property
+    def place(self) -> str:
+        """The address of the node, as people write it."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def slot_words(self) -> str:
+        """The slots of the node, as people write them: 0-5460, 7000."""
+        return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in self.slots)
 
 
 def members(said: str) -> list[Member]:
@@ -78,7 +90,8 @@ def members(said: str) -> list[Member]:
         words = [word.partition("-") for word in slots.split() if word[0] != "["]  # [7->-…] is a slot on its way
         ranges = [range(int(first), int(last or first) + 1) for first, _, last in words]
         sound = link == "connected" and not re.search("fail|handshake|noaddr", flags)
-        found.append(Member(identity, int(port), int(bus), follows.strip("-"), tuple(ranges), sound))
+        failed = "fail" in flags
+        found.append(Member(identity, int(port), int(bus), follows.strip("-"), tuple(ranges), sound, failed))
     return found
 
 
@@ -206,28 +219,48 @@ class EmbeddedCluster:
                 return [found[node.port] for node in self.nodes if node.port in found]
         raise Unavailable("no node of the embedded cluster answers: start() brings the nodes back")
 
+    def absent(self) -> list[Member]:
+        """Give the nodes that were added by hand, not by this object, and that do not run now."""
+        for node in self.nodes:
+            if view := node.members():
+                return [member for member in self._strangers(view) if member.failed]
+        return []
+
+    def _strangers(self, view: Iterable[Member]) -> list[Member]:
+        own = {node.port for node in self.nodes}
+        return [member for member in view if member.port not in own]
+
     def lacks(self) -> str:
         """Say what the cluster lacks to be whole, '' if it lacks nothing.
 
         It is whole when all nodes answer, take commands, and know the same nodes and a node for each slot, and when
-        each replica has what its primary has.
+        each replica has what its primary has. Nodes that were added by hand may be `absent()`: nothing that only they
+        can do is asked for then.
         """
         said = [node.ask("CLUSTER INFO", "CLUSTER NODES", "INFO replication").decode() for node in self.nodes]
-        views = [frozenset(members(text)) for text in said]
+        known = [members(text) for text in said]
+        views = [frozenset(view) - frozenset(self._strangers(view)) for view in known]
         silent = [node.place for node, view in zip(self.nodes, views, strict=True) if not view]
         if silent:
             return f"{silent[0]} does not answer"
-        for node, text, view in zip(self.nodes, said, views, strict=True):
+        for node, text, all_known, view in zip(self.nodes, said, known, views, strict=True):
+            strangers = self._strangers(all_known)
+            for stranger in strangers:
+                if not stranger.sound and not stranger.failed:
+                    return f"{node.place} does not know yet whether {stranger.place} runs"
+            gone = {stranger.id: stranger for stranger in strangers if stranger.failed}
             if len(view) != len(self.nodes) or view != views[0] or not all(member.sound for member in view):
                 return f"{node.place} has no link to all nodes, or another view of them than the others"
-            if not _covered(view):
+            if not _covered(all_known):
                 return f"{node.place} knows no node for some slots"
-            if "cluster_state:ok" not in text:
+            if "cluster_state:ok" not in text and not any(stranger.slots for stranger in gone.values()):
                 return f"{node.place} takes no commands"
             mine = next(member for member in view if member.port == node.port)
-            if mine.follows and "master_link_status:up" not in text:
+            if mine.follows and mine.follows not in gone and "master_link_status:up" not in text:
                 return f"{node.place} has not yet what its primary has"
-            if text.count(",state=online,") != sum(member.follows == mine.id for member in view):
+            if text.count(",state=online,") != sum(
+                member.follows == mine.id for member in all_known if member.id not in gone
+            ):
                 return f"{node.place} has no link to a replica"
         return ""
 
@@ -261,7 +294,8 @@ class EmbeddedCluster:
                     raise
             self._join()
             replicas = sum(bool(me and me.follows) for me in map(ClusterNode.me, self.nodes))
-            if replicas != self.replicas:
+            # where nodes were added by hand, the roles may have changed
+            if replicas != self.replicas and not self._strangers(self.nodes[0].members()):
                 raise InvalidInput(self._other_size(f"{len(self.nodes) - replicas} primaries and {replicas} replicas"))
             self.wait()
         except BaseException:

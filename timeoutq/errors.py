@@ -78,10 +78,11 @@ class ServerFull(Unavailable):
 
 
 class ShardsUnavailable(Unavailable):
-    """Some shards of a queue did not answer, and all others did: call again, for a call may be repeated.
+    """Some shards of a queue did not answer, or their replicas did not confirm it: call again, as often as you like.
 
     `shards` has the number of each such shard, and its error. If the call was about ids, `outcome` has the answers for
-    all ids, which are `UNANSWERED` for those of such shards; else it is None.
+    all ids, which are `UNANSWERED` for those of such shards. If the call was `stats`, `outcome` has the stats of the
+    other shards. Else it is None.
     """
 
     def __init__(self, message: str, *, shards: Mapping[int, TimeoutqError], outcome: Any = None) -> None:

@@ -90,7 +90,11 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
     """
     wanted = int(settings.get("durable", 0))
     if wanted:
-        yield from _find_replicas(talk, wanted)
+        yield from find_replicas(talk, wanted)
+    elif "politeness" in settings and "durable" not in settings:
+        # hosts must not be visited more often after a failover than the caller was told
+        talk.durable.read((yield from ask(talk, [confirming.look(talk.operations)]))[0], time.monotonic())
+        wanted = talk.durable.replicas
     changed = yield from answer(talk, talk.operations.configure(settings), wanted)
     if "durable" in settings:
         talk.durable.learn(wanted, time.monotonic())
@@ -98,7 +102,8 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
         yield from convert(talk)
 
 
-def _find_replicas(talk: Talk, wanted: int) -> Flow[None]:
+def find_replicas(talk: Talk, wanted: int) -> Flow[None]:
+    """Raise `NotReplicated` if the server lacks the replicas with which the queue would be durable; write nothing."""
     name, url = talk.operations.name, talk.server.url
     connected = yield from count_replicas(talk)
     if connected is not None and connected < wanted:
@@ -153,10 +158,10 @@ def repair(talk: Talk, *, mend: bool = True, calls: int = 0) -> Flow[tuple[Count
             return found, not cursor
 
 
-def wait_drained(talk: Talk, timeout: float | None, before_ms: int | None = None) -> Flow[bool]:
-    """Ask again and again until the queue is drained, or `timeout` seconds are over."""
+def wait_drained(drained: Callable[[], Flow[bool]], timeout: float | None) -> Flow[bool]:
+    """Ask again and again until the queue is drained, or `timeout` seconds are over; `drained` makes the flow."""
     until, pause = None if timeout is None else time.monotonic() + timeout, 0.01
-    while not (yield from drained(talk, before_ms)):
+    while not (yield from drained()):
         left = pause if until is None else until - time.monotonic()
         if left <= 0:
             return False
@@ -495,9 +500,9 @@ def ack_put(
     return (yield from end_one(talk, lease, [call]))
 
 
-def retry_some(talk: Talk, calls: Sequence[Call[Outcome]]) -> Flow[int]:
+def retried(retrial: Flow[Outcome]) -> Flow[int]:
     """Make failed tasks ready again that were named; give their number."""
-    return (yield from answers(talk, calls)).ok
+    return (yield from retrial).ok
 
 
 def retry_all(talk: Talk) -> Flow[int]:

@@ -8,14 +8,12 @@ decides what is due and when; the keeper of an `AsyncQueue` uses it in an asynci
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from timeoutq import sending, telling, tracebacks
 from timeoutq.arguments import error_words
@@ -36,6 +34,9 @@ BEAT_AT_MOST = 10.0
 """The most seconds between signs of life, however long the leases are: a worker that is silent for three times as long
 counts as gone."""
 
+FAREWELL = 1.0
+"""The most seconds that the end of a heartbeat waits for a server that hears signs of life and holds no leases."""
+
 NEWS_EVERY = 1.0
 """Seconds between signs of life when the worker's numbers have changed."""
 
@@ -47,6 +48,7 @@ class Client(Protocol):
     worker: str
     talk: Talk
     operations: Operations
+    beats_apart: bool
 
     @property
     def timeout(self) -> float:
@@ -98,6 +100,8 @@ class Pulse:
         self.period = timeout / 3
         self.down = False
         """Whether the server did not answer when it was asked last."""
+        self.unheard = False
+        """Whether the last sign of life was not heard, where signs of life go apart from extensions."""
         self.said: Mapping[str, object] = {}
         """What the worker has last said of itself."""
         self._queue = queue
@@ -152,6 +156,20 @@ class Pulse:
             telling.say(log, logging.INFO, words, self._queue, fields=self._fields)
         self.down = self.down and not spoke
 
+    def not_heard(self, error: Exception) -> None:
+        """Note that a sign of life that goes apart was not heard: the next one comes soon."""
+        if not self.unheard:
+            self._tell(error)
+        self.unheard = True
+        self._beat_at = time.monotonic() + random.uniform(0, min(1.0, self.period))  # noqa: S311  # jitter, not a secret
+
+    def heard(self) -> None:
+        """Note that a sign of life that goes apart was heard."""
+        if self.unheard:
+            words = "heartbeat of queue %s is heard again"
+            telling.say(log, logging.INFO, words, self._queue, fields=self._fields)
+        self.unheard = False
+
     def rest(self) -> float:
         """Give the seconds until the next round."""
         return max(0.0, min(self._extend_at, self._beat_at, self._news_at) - time.monotonic())
@@ -173,30 +191,6 @@ class Pulse:
                 self._queue, said, fields={**self._fields, "error": said},
                 traceback=tracebacks.read_traceback(tracebacks.trace(error), said),
             )  # fmt: skip
-
-
-async def beat_on(
-    pulse: Pulse,
-    stop: asyncio.Event,
-    extend: Callable[[], Coroutine[Any, Any, bool]],
-    beat: Callable[[Mapping[str, object]], Coroutine[Any, Any, None]],
-) -> None:
-    """Carry out rounds in an asyncio task until the stop; `Heartbeat._beat_on` is the same loop for a thread."""
-    while not stop.is_set():
-        spoke = False
-        try:
-            if pulse.is_to_extend():
-                spoke = await extend()
-            if pulse.is_to_beat():
-                await beat(pulse.said)
-                spoke = True
-        except Exception as error:
-            pulse.failed(error)
-        else:
-            pulse.went(spoke=spoke)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pulse.rest()):
-                await stop.wait()
 
 
 def extend_held(
@@ -241,7 +235,8 @@ class Heartbeat:
         self._spans = spans
         self._keeps_open = keeps_open
         self.pulse = Pulse(queue.name, queue.worker, queue.timeout, about)
-        threads: Threads = PlainThreads() if machine is None else machine
+        self._threads = threads = PlainThreads() if machine is None else machine
+        self._beating: threading.Thread | None = None  # the thread of the last sign of life that went apart
         self._stop = threads.event()
         self._left = False
         self._ended_by: BaseException | None = None
@@ -278,17 +273,19 @@ class Heartbeat:
             self._ended_by = error
 
     def _beat_on(self) -> None:
-        """Carry out rounds until the stop; `beat_on` is the same loop for asyncio."""
+        """Carry out rounds until the stop; `AsyncKeeper._beat_on` and `Beat._beat_on` are the same for asyncio."""
         pulse = self.pulse
         while not self._stop.is_set():
             spoke = False
             try:
-                # first: the sign of life may have another node to wait for, and leases run out meanwhile
                 if pulse.is_to_extend():
                     spoke = self._extend()
                 if pulse.is_to_beat():
-                    self._beat(pulse.said)
-                    spoke = True
+                    if self.queue.beats_apart:
+                        self._beat_apart(pulse.said)
+                    else:
+                        self._beat(pulse.said)
+                        spoke = True
             except Exception as error:
                 pulse.failed(error)
             else:
@@ -304,10 +301,38 @@ class Heartbeat:
             return
         self._left, pulse = True, self.pulse
         try:
-            if not pulse.down:
+            if self.queue.beats_apart:
+                if self._beating is not None:
+                    self._beating.join(FAREWELL)
+                if not pulse.unheard and (gone := self._beat_apart(None)) is not None:
+                    gone.join(FAREWELL)
+            elif not pulse.down:
                 self._beat(None)
         except Exception as error:
             pulse.no_farewell(error)
+
+    def _beat_apart(self, about: Mapping[str, object] | None) -> threading.Thread | None:
+        """Give a sign of life in a thread of its own, unless one is under way: the server that hears it may be away.
+
+        The leases may lie on other nodes of a cluster, and must not run out meanwhile.
+        """
+        if self._beating is not None and self._beating.is_alive():
+            return None
+
+        def beat() -> None:
+            try:
+                self._beat(about)
+            except Exception as error:
+                self.pulse.not_heard(error)
+            else:
+                self.pulse.heard()
+            finally:
+                if self._left and not self._keeps_open:
+                    self.queue.close()  # the heartbeat has perhaps closed it already, and this thread opened it again
+
+        self._beating = self._threads.thread(beat, f"beat-{self.queue.name}")
+        self._beating.start()
+        return self._beating
 
     def _beat(self, about: Mapping[str, object] | None) -> None:
         # the same report is sent until the server has answered; the server counts no report twice

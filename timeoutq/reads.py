@@ -6,6 +6,7 @@ passed at once, and raise `InvalidInput` before the client connects.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from timeoutq import arguments, replies
 from timeoutq.calls import BATCH, Command
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Entry, Failure, Page, Sample, State, WorkerInfo
-from timeoutq.sending import Flow, Nodes, Talk, ask
+from timeoutq.sending import LAST_START, Flow, Nodes, Talk, a_moment, ask
+from timeoutq.troubles import is_hopeless
 
 if TYPE_CHECKING:
     from timeoutq.cluster import Node, Where
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 START: str | None = "0"
 """The cursor with which a walk begins; None ends it."""
 
-_ORDERED = {State.SCHEDULED: "scheduled", State.IN_PROGRESS: "leases"}
+ORDERED = {State.SCHEDULED: "scheduled", State.IN_PROGRESS: "leases"}
 """The keys of the states whose tasks have a time."""
 
 
@@ -62,7 +64,7 @@ def page(talk: Talk, state: State | str, cursor: str | None, n: int) -> Flow[Pag
 
 
 def _page(talk: Talk, state: State, start: str, n: int) -> Flow[Page]:
-    if state in _ORDERED:
+    if state in ORDERED:
         found, following = yield from _timed(talk, state, int(start), n)
     else:
         found, following = yield from _untimed(talk, state, start, n)
@@ -72,13 +74,13 @@ def _page(talk: Talk, state: State, start: str, n: int) -> Flow[Page]:
 def entries(talk: Talk, state: State | str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
     """Read some entries of a state in no order; an entry that stays in the state is never missed."""
     known = arguments.state(state)
-    return (_walk if known in _ORDERED else _untimed)(talk, known, cursor, BATCH)
+    return (_walk if known in ORDERED else _untimed)(talk, known, cursor, BATCH)
 
 
 def _walk(talk: Talk, state: State, cursor: str, n: int) -> Flow[tuple[list[Entry], str | None]]:
     # of a state whose tasks have a time, in no order
     key = talk.operations.key
-    (reply,) = yield from ask(talk, [("ZSCAN", key(_ORDERED[state]), cursor, "COUNT", n)])
+    (reply,) = yield from ask(talk, [("ZSCAN", key(ORDERED[state]), cursor, "COUNT", n)])
     following, found = reply
     pairs = pairs_of(found)
     ids = [id for id, _ in pairs]
@@ -100,7 +102,7 @@ def _kept(talk: Talk, ids: Sequence[Any], *hashes: str) -> Flow[list[list[Any]]]
 def _timed(talk: Talk, state: State, start: int, n: int) -> Flow[tuple[list[Entry], str | None]]:
     # in the order of the times
     key = talk.operations.key
-    (reply,) = yield from ask(talk, [("ZRANGE", key(_ORDERED[state]), start, start + n - 1, "WITHSCORES")])
+    (reply,) = yield from ask(talk, [("ZRANGE", key(ORDERED[state]), start, start + n - 1, "WITHSCORES")])
     pairs = pairs_of(reply)
     ids = [id for id, _ in pairs]
     tokens, counts, levels = yield from _kept(talk, ids, "owners", "releases", "priorities")
@@ -190,9 +192,12 @@ def _errors(talk: Talk, n: int) -> Flow[list[Failure]]:
 
 def nodes(talk: Talk) -> Flow[dict[Node, bool]]:
     """Give the nodes of the cluster that it counts as alive, and for each whether it is a primary; none without one."""
-    found = yield Nodes()
-    if isinstance(found, BaseException):
-        raise talk.server.explain(found)
+    began = time.monotonic()
+    while isinstance(found := (yield Nodes()), BaseException):
+        # the first node of the URL may be silent: the next question goes to another one
+        if is_hopeless(found) or time.monotonic() - began > talk.deadline * LAST_START:
+            raise talk.server.explain(found)
+        yield a_moment()
     return dict(found)
 
 

@@ -7,17 +7,18 @@ the same verbs wherever they fit: `list` gives a page, `each` goes through all, 
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from timeoutq.sending import Flow, Talk
+from timeoutq.sending import Flow
 
 T = TypeVar("T")
+F = TypeVar("F")
+"""The flows of a room."""
 
 
 class Runs(Protocol):
     """What a room needs of a queue for code that blocks."""
 
-    talk: Talk
     worker: str
 
     def run(self, flow: Flow[T]) -> T:
@@ -28,7 +29,6 @@ class Runs(Protocol):
 class AsyncRuns(Protocol):
     """What a room needs of a queue for asyncio."""
 
-    talk: Talk
     worker: str
 
     async def run(self, flow: Flow[T]) -> T:
@@ -36,21 +36,21 @@ class AsyncRuns(Protocol):
         ...
 
 
-class Room:
+class Room(Generic[F]):
     """A room of a `Queue`."""
 
-    def __init__(self, queue: Runs) -> None:
-        self._queue = queue
+    def __init__(self, queue: Runs, flows: F) -> None:
+        self._queue, self._flows = queue, flows
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._queue!r}>"
 
 
-class AsyncRoom:
+class AsyncRoom(Generic[F]):
     """A room of an `AsyncQueue`."""
 
-    def __init__(self, queue: AsyncRuns) -> None:
-        self._queue = queue
+    def __init__(self, queue: AsyncRuns, flows: F) -> None:
+        self._queue, self._flows = queue, flows
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._queue!r}>"

@@ -18,7 +18,7 @@ from timeoutq import confirming, replies, rights, scripts
 from timeoutq.calls import Call, Command, flushes
 from timeoutq.confirming import CONFIRMED, UNCONFIRMED, Durable
 from timeoutq.deadlines import ATTEMPT, CONNECT, SLICE, SLOWEST
-from timeoutq.errors import AccessDenied, NotReplicated, TimeoutqError, Unavailable
+from timeoutq.errors import AccessDenied, NotReplicated, ServerError, TimeoutqError, Unavailable
 from timeoutq.model import Outcome
 from timeoutq.operations import Operations
 from timeoutq.retry import RetryPolicy
@@ -54,6 +54,8 @@ class Sends:
     """Send several lists of commands at the same time, a flush for each node. The result is that of each `Send`."""
 
     parts: Sequence[Send]
+    within: float | None = None
+    """A deadline in seconds: if it is shorter than that of the client, a silent server is given up sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,10 @@ class ServerClock:
         self._offset_ms: int | None = None
         # if the server's clock has run evenly, it is ahead of ours by `_least_ms` to `_most_ms`
         self._least_ms = self._most_ms = self._seen_ms = self._trip_ms = 0
+
+    def another(self) -> ServerClock:
+        """Make the clock of another part of the queue, which may be on another server."""
+        return type(self)()
 
     def seen(self, now_ms: int, asked: float) -> None:
         """Take the time in a reply that has just come; `asked` is when the request went, by the monotonic clock."""
@@ -190,12 +196,29 @@ def prove(talk: Talk) -> Flow[None]:
     """Raise `AccessDenied` if the user may not run one of the scripts' commands: a script would stop half-way."""
     refused = yield from answer(talk, talk.operations.probe(*rights.trials()))
     if set(refused) - {"INFO"}:
-        raise AccessDenied(
-            f"{talk.server.url} refuses access: user {talk.server.user or 'default'} may not run {', '.join(refused)} "
-            f"on the keys of queue {talk.operations.name}; nothing was written. Let an operator run: "
-            f"{rights.cure(talk.server.user, refused)}"  # the script has run, so the user may use the keys
-        )
+        raise _denied(talk, refused, f" on the keys of queue {talk.operations.name}")
     talk.proved = True
+
+
+def _prove_wait(talk: Talk) -> Flow[None]:
+    # without this trial, the server would carry out the call, and refuse only the WAIT behind the call
+    try:
+        yield from ask(talk, [("WAIT", 0, 1)])
+    except AccessDenied as error:
+        if "'wait'" not in str(error):
+            raise
+        raise _denied(talk, ["WAIT"], ", which waits for replicas (durable)") from error
+    except ServerError:
+        return  # a server that has become a replica refuses WAIT: the call itself says so, and finds the new primary
+    talk.durable.proved = True
+
+
+def _denied(talk: Talk, refused: Sequence[str], where: str) -> AccessDenied:
+    return AccessDenied(
+        f"{talk.server.url} refuses access: user {talk.server.user or 'default'} may not run {', '.join(refused)}"
+        f"{where}; nothing was written. Let an operator run: "
+        f"{rights.cure(talk.server.user, refused)}"  # commands were tried, so the user may use the keys
+    )
 
 
 def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[list[Any]]:
@@ -228,6 +251,11 @@ def settle(talk: Talk, calls: Sequence[Call[Any]], replicas: int = 0) -> Flow[li
         value: Any = given if isinstance(given, BaseException) else given[0]
         if not isinstance(value, BaseException):
             return [calls[0].read(value)]
+    if waits and not durable.proved and (replicas > 0 or durable.replicas > 0):
+        try:
+            yield from _prove_wait(talk)
+        except TimeoutqError as error:
+            return [error] * len(calls)
     replicas = replicas if waits else UNCONFIRMED
     results: list[Any] = []
     broken: TimeoutqError | None = None
@@ -303,7 +331,10 @@ class _Flush:
                 if self._calls[i].replayable and not is_hopeless(reply):
                     self.open.append(i)
             return
-        confirmed: object = reply.pop() if self._waited else 0
+        confirmed: object = 0
+        if self._waited:
+            confirmed = reply.pop()
+            self._talk.durable.proved |= isinstance(confirmed, int)
         if self._looked:
             self._talk.durable.read(reply.pop(), time.monotonic())
         is_confirmed = self._least < 0 or (isinstance(confirmed, int) and confirmed >= self.wanted)
@@ -335,8 +366,8 @@ class _Flush:
             return False
         for i in self.open:
             if is_script_missing(self.results[i]):
-                url = self._talk.server.url
-                self.results[i] = Unavailable(f"{url} took {elapsed:.0f} s; the call is not sent again")
+                place = self._talk.server.place
+                self.results[i] = Unavailable(f"{place} took {elapsed:.0f} s; the call is not sent again")
         return True
 
     def cannot_load(self, refusal: Exception) -> None:
@@ -354,7 +385,7 @@ class _Flush:
             few, wanted = self.results[i], max(1, self.wanted)
             why = confirming.told(explain(few) if isinstance(few, BaseException) else few, wanted)
             few = "" if connected is None or connected >= wanted else confirming.too_few(connected, name)
-            self.results[i] = confirming.not_replicated(self._calls[i], name, talk.server.url, why, few)
+            self.results[i] = confirming.not_replicated(self._calls[i], name, talk.server.place, why, few)
         return [explain(result) if isinstance(result, BaseException) else result for result in self.results]
 
 

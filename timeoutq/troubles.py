@@ -91,7 +91,7 @@ def refusal_of(replies: object) -> ResponseError | None:
 def is_hopeless(error: BaseException) -> bool:
     """Say whether an error of the network will come again: a wrong password or certificate, or a foreign server."""
     certain = AuthenticationError | AuthorizationError | NoPermissionError | InvalidResponse
-    if isinstance(error, certain) or is_denied(error) or is_no_cluster(error):
+    if isinstance(error, certain) or is_denied(error) or is_no_cluster(error) or is_no_sentinel(error):
         return True
     return _distrust(error, "", "") is not None
 
@@ -104,6 +104,14 @@ def is_denied(error: object) -> bool:
 def is_no_cluster(error: object) -> bool:
     """Say whether a server that was asked for the map of its cluster is in no cluster."""
     return isinstance(error, ResponseError) and "cluster support disabled" in str(error)
+
+
+def is_no_sentinel(error: BaseException) -> bool:
+    """Say whether what was asked for the primary is no sentinel."""
+    return any(_NO_SENTINEL.search(str(one)) for one in _chain(error))
+
+
+_NO_SENTINEL = re.compile("unknown command .?sentinel", re.IGNORECASE)
 
 
 def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadline: float = 0.0) -> TimeoutqError:
@@ -126,6 +134,10 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         )
     if is_no_cluster(error):
         return InvalidInput(f"{url} is a single server, not a cluster: write redis:// (or rediss:// with TLS)")
+    if is_no_sentinel(error):
+        return InvalidInput(
+            f"what answers at {url} is no sentinel: name the sentinels, which mostly listen on port 26379; or redis://"
+        )
     if is_denied(error):
         return AccessDenied(
             f"{url} is in protected mode and takes local clients only: give it a password (requirepass, or an ACL "
@@ -138,7 +150,7 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
         )
         or "unauthenticated" in said
     ):  # so is a large command refused before a password came
-        return AccessDenied(f"{url} refuses access: {said[:300]}; check user, password and ACL")
+        return AccessDenied(f"{url} refuses access: {said[:300]}; {_right(said)}")
     if isinstance(error, ReadOnlyError) or said.startswith("READONLY"):
         return ReadOnly(f"{url} is a read-only replica: connect to the primary")
     if type(error).__name__ == "OutOfMemoryError" or "OOM" in said[:80] or "maxmemory" in said:
@@ -174,11 +186,30 @@ def explain(error: BaseException, url: str, secrets: Sequence[str] = (), deadlin
     return ServerError(f"unexpected {type(error).__name__} while talking to {url}: {said[:300]}")
 
 
+_LACKS = re.compile(r"(?:[Uu]ser (\S+)|[Tt]his user) has no permissions to run the '([^']+)' command")
+"""What a server says of a command that the user may not run; Redis before 7 does not name the user."""
+
+
+def _right(said: str) -> str:
+    lacks = _LACKS.search(said)
+    return (
+        f"let an operator run: ACL SETUSER {lacks[1] or 'USER'} +{lacks[2]}"
+        if lacks
+        else "check user, password and ACL"
+    )
+
+
 IS_SHARDED = (
     "the queue is sharded: open it with timeoutq.open_queue(name), or as ShardedQueue or AsyncShardedQueue; a plain "
     "client would put its tasks where nobody looks for them"
 )
 """What a plain client is told, which would use the keys of the queue's name, and not those of its shards."""
+
+
+def is_sharded(error: object) -> bool:
+    """Say whether a plain client was refused because the queue has shards."""
+    return isinstance(error, InvalidInput) and str(error).endswith(IS_SHARDED)
+
 
 LOOP_BLOCKED = "the event loop of this process was blocked"
 """How an error begins that is not the server's: nobody read the reply, because the loop did not turn."""

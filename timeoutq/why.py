@@ -24,10 +24,14 @@ from timeoutq.text import counted
 ADVICE = {
     "done": "put it again with again=True, or ack with again_in= for a new visit",
     "failed": "retry_failed brings it back",
+    "banned": "after hosts.unblock, retry_failed brings it back; before that, it fails again at once",
     "budget": "hosts.set(budget=) gives more",
     "no_replica": "start replicas, or configure(durable=) asks for fewer",
 }
 """Advice for a program, at the end of a message; the command has its own words for the same advice."""
+
+_WORKER = re.compile(r"\S+:[0-9]+:\S+")
+"""The name of a worker, or of a client: host, process, and what tells them apart."""
 
 LOOKS = 10
 """How often each state is searched for an id that goes on after a #; each time among the next 1,000 tasks or so."""
@@ -138,7 +142,10 @@ def judge(found: Why) -> tuple[str, str]:
     if info.state is State.FAILED:
         banned = found.host is not None and found.host.banned is not None and "is banned" in (info.error or "")
         said = f"it failed{_ago(info.error_at, now)}: {info.error or 'no error was kept'}"
-        return ("banned" if banned else "failed"), f"{said}; {ADVICE['failed']}"
+        code = "banned" if banned else "failed"
+        # whatever the task failed for: while its host is banned, a retry fails at once
+        is_barred = found.host is not None and found.host.banned is not None
+        return code, f"{said}; {ADVICE['banned' if is_barred else 'failed']}"
     if info.state is State.IN_PROGRESS:
         left = info.lease_left or 0.0
         if left > 0:
@@ -203,7 +210,9 @@ def _banned(found: Why, host: HostInfo) -> tuple[str, str]:
 
 def _blocked(found: Why, host: HostInfo) -> tuple[str, str]:
     ends = host.blocked_until or 0.0
-    by = f" by {host.blocked_by}" if host.blocked_by else ""
+    # who blocked the host, or the reason that was given
+    who = host.blocked_by
+    by = f" by {who}" if who and _WORKER.fullmatch(who) else f" ({who})" if who else ""
     until = f"{_moment(ends)}, for another {_span(ends - found.now)}"
     times = found.info.host_releases
     back = f"; this task was put back {times:,} times to block its host" if times > 1 else ""

@@ -14,6 +14,13 @@ from typing import Any, Self, cast
 
 from redis.exceptions import InvalidResponse
 
+_PASSED_ON = ("connection_lost", "data_received", "eof_received", "pause_writing", "resume_writing")
+"""What a wire passes on to redis-py's stream."""
+
+
+def _has(thing: object, *methods: str) -> bool:
+    return all(callable(getattr(thing, name, None)) for name in methods)
+
 
 class Wire(asyncio.Protocol):
     """Stands between the transport of a connection and redis-py's stream."""
@@ -38,10 +45,16 @@ class Wire(asyncio.Protocol):
 
     @classmethod
     def over(cls, connection: Any, patience: float) -> Self | None:
-        """Give a new connection a wire; None without a transport (fakeredis) or without hiredis."""
+        """Give a new connection a wire; None without a transport (fakeredis) or without hiredis.
+
+        `_writer`, `_parser` and its `_reader` are redis-py's own business, and have these names from 5.3 to 8.1. Where
+        something has another name, or lacks what a wire calls, there is no wire, and redis-py reads by itself.
+        """
         transport: Any = getattr(getattr(connection, "_writer", None), "transport", None)
         reader: Any = getattr(getattr(connection, "_parser", None), "_reader", None)
-        if transport is None or not hasattr(reader, "gets") or reader.has_data():
+        if not (_has(reader, "feed", "gets", "has_data") and _has(transport, "get_protocol", "set_protocol", "write")):
+            return None
+        if reader.has_data() or not _has(transport.get_protocol(), *_PASSED_ON):
             return None
         return cls(transport, reader, patience)
 

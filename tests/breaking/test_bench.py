@@ -239,6 +239,14 @@ def test_a_name_that_there_is_not_ends_with_two_and_tells_those_that_there_are()
         report.choose(["ping"], far=True)
 
 
+def test_names_stand_with_commas_and_a_name_may_be_the_beginning_of_several() -> None:
+    claims = [measure.name for measure in report.MEASURES if measure.name.startswith("claim-")]
+    assert len(claims) > 2
+    chosen = {measure.name for measure in report.choose(["pickup,claim"])}
+    assert chosen > {"pickup", *claims}
+    assert "worker" not in chosen
+
+
 def test_a_server_that_is_away_ends_with_three() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))

@@ -504,6 +504,27 @@ def test_an_ack_that_meets_a_set_of_a_foreign_type_changes_nothing(
         queue.purge()
 
 
+@pytest.mark.parametrize("number", [3, 4, 5])
+def test_an_ack_after_which_several_sets_divide_looks_at_all_of_them_first(
+    url: str, name: str, raw: redis.Redis, number: int
+) -> None:
+    client: Any = raw
+    with Queue(name, url, keep_done="compact") as queue:
+        finish(queue, *(f"t{i}" for i in range(500)))  # three sets, and soon six
+        queue.put([f"u{i}" for i in range(500)])
+        leases = queue.claim(500)
+        key = queue.operations.key(f"seen:{number}")
+        client.set(key, "a string")
+        before = picture(raw)
+        with pytest.raises(ServerError, match="is of a foreign type"):
+            queue.ack(leases)
+        assert picture(raw) == before
+        client.delete(key)
+        assert queue.ack(leases).ok == 500
+        check(url, name)
+        queue.purge()
+
+
 def _print(prints: fingerprints.Sets, task: str) -> int:
     return fingerprints.fingerprint(prints.salt, task.encode())
 

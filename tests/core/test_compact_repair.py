@@ -116,6 +116,29 @@ def test_numbers_that_tell_of_fewer_sets_than_there_are_are_odd(
     assert known(queue) == queue.stats().done == 2000
 
 
+def test_sets_are_found_behind_one_that_is_gone(queue: Queue, client: Any) -> None:
+    key = queue.operations.key("seen")
+    client.hset(key, mapping={"level": 2, "split": 1})
+    client.delete(queue.operations.key("seen:5"))  # the first one that these numbers do not tell of
+    assert "odd seen level" in mended(queue)
+    assert client.hmget(key, "level", "split") == [b"3", b"3"]
+    restored(queue, TASKS)
+    assert known(queue) == queue.stats().done == 2000
+
+
+def test_as_many_sets_as_a_level_has_are_the_next_level(client: Any, url: str, name: str) -> None:
+    with Queue(name, url, keep_done="compact") as queue:
+        restored(queue, TASKS[:1500])
+        key = queue.operations.key("seen")
+        assert client.hmget(key, "level", "split") == [b"3", b"0"]
+        client.hdel(key, "level")
+        assert mended(queue) == {"odd seen level": 1}
+        assert client.hmget(key, "level", "split") == [b"3", b"0"]
+        assert mended(queue) == {}
+        assert (known(queue), queue.stats().done) == (1500, 1500)
+        queue.purge()
+
+
 def test_a_salt_that_is_gone_is_told_and_what_was_done_before_is_forgotten(queue: Queue, client: Any) -> None:
     client.hdel(queue.operations.key("seen"), "salt")
     assert known(queue) == 0

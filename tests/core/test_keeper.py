@@ -15,6 +15,7 @@ import pytest
 
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, LeaseLost, Queue, Unavailable, heartbeat
+from timeoutq.keeper import AsyncKeeper
 from timeoutq.testing import fake_async_queue, fake_queue
 
 
@@ -279,6 +280,19 @@ def test_a_lease_whose_ack_is_under_way_is_not_lost_and_is_kept_if_nobody_answer
     mine.close()
 
 
+def test_a_lease_is_lost_as_any_other_when_the_call_that_would_end_it_was_not_answered() -> None:
+    lost: list[str] = []
+    with fake_queue() as mine:
+        mine.put("a")
+        keeper = mine.keeper(lambda lease, answer: lost.append(lease.task))
+        (lease,) = mine.claim()
+        keeper.add(lease)
+        with pytest.raises(Unavailable), mine._keepers.ending(lease):
+            raise Unavailable("the call was not answered")
+        keeper._lost([(lease, Answer.LOST)])
+        assert (lost, keeper.held) == (["a"], [])
+
+
 def test_the_program_shows_as_a_worker_with_what_it_holds_and_says_farewell(queue: Queue) -> None:
     queue.put("a", "b", "c")
     with short(queue, 6) as mine:
@@ -337,6 +351,31 @@ async def test_the_keeper_of_an_async_queue_says_how_many_workers_are_alive(
                 await until(lambda: _true(first.peers == 2))
                 await until(lambda: _true(second.peers == 2))
             await until(lambda: _true(first.peers == 1))
+
+
+class Refused(AsyncKeeper):
+    """A keeper whose calls are written down, and are never answered."""
+
+    calls: list[str]
+
+    async def _extend(self) -> bool:
+        self.calls.append("extend")
+        raise Unavailable("no server")
+
+    async def _beat(self, about: Any) -> None:
+        self.calls.append("beat")
+        raise Unavailable("no server")
+
+
+async def test_the_keeper_of_an_async_queue_extends_leases_before_it_gives_a_sign_of_life() -> None:
+    async with fake_async_queue(timeout=0.3) as mine:
+        keeper = Refused(mine)
+        keeper.calls = []
+        async with keeper:
+            async with asyncio.timeout(20):
+                while len(keeper.calls) < 4:
+                    await asyncio.sleep(0.005)
+        assert keeper.calls[:4] == ["beat", "extend", "extend", "extend"]
 
 
 def test_a_lease_that_has_little_time_left_is_extended_at_once(queue: Queue) -> None:
@@ -444,17 +483,15 @@ def test_a_keeper_moves_to_the_event_loop_that_uses_it_and_can_be_closed_in_any(
         await mine.forget("a", "b")
         await until(lambda: _true(keeper.held == []))
 
-    async def tasks() -> list[str]:
-        return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("keeper-")]
+    async def none() -> bool:
+        return not any(task.get_name().startswith("keeper-") for task in asyncio.all_tasks())
 
     with asyncio.Runner() as first, asyncio.Runner() as second:
         first.run(take())
         second.run(keep())
-        first.run(asyncio.sleep(0.05))
-        assert first.run(tasks()) == [], "one event loop is enough"
+        first.run(until(none))  # one event loop is enough
         first.run(mine.close())
-        second.run(asyncio.sleep(0.05))
-        assert second.run(tasks()) == []
+        second.run(until(none))
         second.run(mine.close())
 
 

@@ -536,7 +536,7 @@ def test_a_put_that_no_replica_has_confirmed_is_told_as_such_although_the_server
 ) -> None:
     clock = [1000.0]
     monkeypatch.setattr("timeoutq.flows.time.monotonic", lambda: clock[0])
-    talk = replace(queue.talk, deadline=1.0, proved=True, durable=Durable(until=math.inf))
+    talk = replace(queue.talk, deadline=1.0, proved=True, durable=Durable(until=math.inf, proved=True))
     flow = sending.settle(talk, talk.operations.put(("a",), talk.nonce), replicas=1)
     assert isinstance(next(flow), sending.Send)
     step = flow.send([b"A", 0])  # the task is there, but on no replica

@@ -96,6 +96,7 @@ RINGS: dict[str, tuple[Prepare, Act]] = {
     ),
     "what an ack found": (held(), lambda queue, leases: queue.ack(leases[0], put=["b"])),
     "a claim that leaves tasks": (lambda queue: queue.put("a", "b", "c"), lambda queue, _: queue.claim(1)),
+    "a claim that leaves one task": (lambda queue: queue.put("a", "b"), lambda queue, _: queue.claim(1)),
     "release": (held(), lambda queue, leases: queue.release(leases)),
     "requeue_expired": (expired, lambda queue, _: queue.requeue_expired()),
     "crash": (held(), crashed),

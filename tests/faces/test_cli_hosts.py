@@ -242,7 +242,7 @@ def test_why_is_one_sentence_and_one_code(say: Say, polite: Queue) -> None:
     say("block", polite.name, A, "--for", "2h", "--reason", "asleep")
     (document,) = say("why", polite.name, waiting, "--json").documents
     assert (document["code"], document["near"]) == ("blocked", None)
-    assert "by asleep until" in document["message"]
+    assert "blocked (asleep) until" in document["message"]
     assert (document["info"]["state"], document["host"]["blocked_by"]) == ("waiting", "asleep")
     say("unblock", polite.name, A)
     say("host", polite.name, A, "--budget", "1")

@@ -96,6 +96,20 @@ def test_a_pace_of_the_past_is_no_excuse_while_nobody_can_claim(stats: dict[str,
     assert limits.short_wait(replace(STATS, **stats), history, 600, "web").verdict == "green"
 
 
+def test_claims_that_no_replica_confirms_are_no_pace() -> None:
+    durable = replace(STATS, settings={"uses": "durable", "durable": "1"}, in_progress=0)
+
+    def said(stats: Stats, acked: int) -> tuple[str, bool]:
+        history = [Sample(NOW - 300, claimed=0), Sample(NOW, claimed=90_000, acked=acked)]
+        found = limits.short_wait(stats, history, 60, "web")
+        return found.verdict, "at the present pace" in found.found
+
+    assert said(durable, 0) == ("red", False), "each claim is given back, and taken again"
+    assert said(durable, 90_000) == ("green", True)
+    assert said(replace(durable, in_progress=600), 0) == ("green", True), "handlers that run for long"
+    assert said(STATS, 0) == ("green", True)
+
+
 def test_the_pace_is_that_of_the_time_that_was_asked_for() -> None:
     history = [
         Sample(0, claimed=0),

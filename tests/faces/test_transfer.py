@@ -582,9 +582,12 @@ def test_a_restore_that_is_sent_again_changes_nothing(queue: Queue, raw: redis.R
     assert queue.run(sending.answer(queue.talk, call)).added == 1
     (lease,) = queue.claim()
     again: Any = raw.execute_command
-    assert again(*call.command(5)) == "p"
+    assert again(*call.command(5)) == "A", "its own tasks do not count as known"
     queue.ack(lease)
-    assert again(*call.command(5)) == "d"
+    assert again(*call.command(5)) == "A"
+    other = queue.operations.restore([Record(b"a", State.TODOS), Record(b"b", State.TODOS)], queue.token)
+    assert again(*other.command(0)) == "dA"
+    assert again(*other.command(5)) == "dt", "of a call that brought in only a part, nobody knows which part it was"
     queue.forget("a")
     assert again(*call.command(5)) == "A"
     assert queue.inspect("a").state is None, "it was brought in once, and is not brought in again"

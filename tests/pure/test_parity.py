@@ -6,15 +6,20 @@ import inspect
 
 import pytest
 
-from timeoutq import AsyncQueue, Queue
+from timeoutq import AsyncQueue, AsyncShardedQueue, Queue, ShardedQueue
 from timeoutq.client import twin
+from timeoutq.client.async_queue import AsyncVerbs
 from timeoutq.client.driving import AsyncDriver, Driver
+from timeoutq.client.queue import Verbs
 from timeoutq.hosts import AsyncHosts, Hosts
+from timeoutq.hosts.flows import HostFlows
 from timeoutq.keeper import AsyncKeeper, Keeper
+from timeoutq.methods import QueueFlows
 from timeoutq.rooms import AsyncRoom, Room
+from timeoutq.shards.methods import ShardedFlows, ShardedHostFlows
 
 TWINS: list[tuple[type, type]] = [
-    (Queue, AsyncQueue), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Keeper, AsyncKeeper),
+    (Verbs, AsyncVerbs), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Keeper, AsyncKeeper),
 ]  # fmt: skip
 PLAIN = {"keeper", "add"}
 """Methods that send nothing: they are plain functions on both sides."""
@@ -47,14 +52,14 @@ def test_the_blocking_client_of_a_worker_differs_from_the_other_in_nothing_that_
 
 
 def test_a_queue_has_more_than_25_methods_and_its_twins_have_the_same_words() -> None:
-    assert len(public(Queue)) > 25
+    assert len(public(Verbs)) > 25
     assert (Queue.__doc__ or "").partition("\n\n")[2] == (AsyncQueue.__doc__ or "").partition("\n\n")[2]
 
 
 def test_the_words_of_a_queue_name_all_of_its_methods_and_rooms() -> None:
     table = (Queue.__doc__ or "").partition("\n\n")[2]
     named = [name.rstrip(",") for line in table.splitlines() for name in line.split("  ")[2].split()]
-    assert sorted(named) == sorted([*public(Queue), *rooms(Queue)])
+    assert sorted(named) == sorted([*public(Verbs), *rooms(Verbs)])
 
 
 def rooms(kind: type) -> dict[str, property]:
@@ -62,17 +67,40 @@ def rooms(kind: type) -> dict[str, property]:
 
 
 def test_both_have_the_same_rooms() -> None:
-    assert list(rooms(Queue)) == list(rooms(AsyncQueue)) == ROOMS, "ROOMS of this file lacks a room"
-    for name, room in rooms(Queue).items():
-        twin = rooms(AsyncQueue)[name]
+    assert list(rooms(Verbs)) == list(rooms(AsyncVerbs)) == ROOMS, "ROOMS of this file lacks a room"
+    for name, room in rooms(Verbs).items():
+        twin = rooms(AsyncVerbs)[name]
         assert room.__doc__ == twin.__doc__, name
         assert room.__doc__, name
-        queue, other = Queue("q"), AsyncQueue("q")
-        pair = type(getattr(queue, name)), type(getattr(other, name))
-        assert pair in TWINS, name
-        assert issubclass(pair[0], Room), name
-        assert issubclass(pair[1], AsyncRoom), name
-        assert repr(getattr(queue, name)) == f"<{pair[0].__name__} of {queue!r}>"
+        for queue, other in ((Queue("q"), AsyncQueue("q")), (ShardedQueue("q"), AsyncShardedQueue("q"))):
+            pair = type(getattr(queue, name)), type(getattr(other, name))
+            assert pair in TWINS, name
+            assert issubclass(pair[0], Room), name
+            assert issubclass(pair[1], AsyncRoom), name
+            assert repr(getattr(queue, name)) == f"<{pair[0].__name__} of {queue!r}>"
+
+
+def test_only_queues_over_shards_have_other_flows_and_no_face_has_verbs_of_its_own() -> None:
+    for kind in (Queue, AsyncQueue, ShardedQueue, AsyncShardedQueue):
+        assert public(kind) == {}, kind
+        assert issubclass(kind, Verbs) is (kind in (Queue, ShardedQueue))
+        assert issubclass(kind, AsyncVerbs) is (kind in (AsyncQueue, AsyncShardedQueue))
+
+
+IN_THE_ROOT = {"workers", "server"}
+"""Flows that a sharded queue carries out with the root, whose talk is the `talk` of its flows."""
+
+
+@pytest.mark.parametrize(("plain", "sharded"), [(QueueFlows, ShardedFlows), (HostFlows, ShardedHostFlows)])
+def test_what_speaks_with_the_one_talk_of_a_plain_queue_is_overridden_for_shards(plain: type, sharded: type) -> None:
+    """A flow that were not overridden would look for tasks in the root of a sharded queue, where no task is."""
+
+    def speaks(flow: object) -> bool:
+        return inspect.isfunction(flow) and "self.talk" in inspect.getsource(flow).replace("self.talk.terms", "")
+
+    speaking = {name for name, flow in vars(plain).items() if speaks(flow)} - {"__init__"}
+    assert len(speaking) > 2
+    assert speaking - IN_THE_ROOT <= vars(sharded).keys()
 
 
 @pytest.mark.parametrize(("blocking", "asynchronous"), TWINS)

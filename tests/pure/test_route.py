@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -12,7 +13,22 @@ import redis
 from redis.exceptions import AskError, ClusterDownError, InvalidResponse, MovedError, NoPermissionError, TryAgainError
 
 from timeoutq.calls import Command
-from timeoutq.cluster import SLOTS, Map, Node, Pause, Route, Steps, To, slot_of
+from timeoutq.cluster import (
+    SLOTS,
+    AsyncClusterLink,
+    AsyncNodes,
+    ClusterLink,
+    Map,
+    Node,
+    Nodes,
+    Pause,
+    Route,
+    Steps,
+    To,
+    slot_of,
+)
+from timeoutq.connection import Server
+from timeoutq.deadlines import ATTEMPT
 from timeoutq.errors import NotRedis, ServerError
 from timeoutq.troubles import NoPort, explain, is_hopeless, is_transient
 
@@ -85,7 +101,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def move(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr("timeoutq.cluster.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("timeoutq.cluster.time", SimpleNamespace(monotonic=lambda: now[0], sleep=move))
     monkeypatch.setattr(
         "timeoutq.cluster.random", SimpleNamespace(shuffle=lambda _: None, uniform=lambda _, high: high)
     )
@@ -123,9 +139,33 @@ def test_when_all_nodes_know_of_no_slots_the_error_says_so() -> None:
     assert is_transient(told.value)
 
 
+@pytest.mark.parametrize("host", [None, b""])
+def test_a_node_without_a_host_is_reached_at_the_host_that_was_asked(host: bytes | None) -> None:
+    nodes = Cluster((A, [[[0, SLOTS - 1, [host, 2, b"id", [b"ip", b"10.0.0.2"]]]]]), (("a", 2), [1]))
+    assert nodes.send("x") == [1]
+
+
+@pytest.mark.parametrize(
+    ("more", "host"), [([b"hostname", b"h", b"ip", b"10.0.0.2"], "10.0.0.2"), ([b"ip", b""], "a"), ([], "a")]
+)
+def test_a_node_that_lacks_its_hostname_is_reached_at_its_address(more: list[bytes], host: str) -> None:
+    nodes = Cluster((A, [[[0, SLOTS - 1, [b"?", 2, b"id", more]]]]), ((host, 2), [1]))
+    assert nodes.send("x") == [1]
+
+
+def test_a_slot_that_moved_to_a_node_without_its_hostname_is_found_by_the_map(
+    clock: Callable[[float], None],
+) -> None:
+    there = [[[0, SLOTS - 1, [b"?", 2, b"id", [b"ip", b"b"]]]]]
+    nodes = Cluster((A, [ALL_AT_A]), (A, [moved(("?", 2))]), (A, there), (B, [1]))
+    nodes.tick = lambda: clock(0.2)
+    assert nodes.send("x") == [1]
+    assert nodes.moves == 1
+
+
 GARBLED = [
     b"OK", 5, None, [[0, SLOTS - 1]], [[0, SLOTS - 1, []]], [[0, SLOTS - 1, [b"\xff", 1]]],
-    [[0, SLOTS - 1, [b"a", b"x"]]], [[b"0", b"1", [b"a", 1]]],
+    [[0, SLOTS - 1, [b"a", b"x"]]], [[b"0", b"1", [b"a", 1]]], [[0, SLOTS - 1, [b"?", 1, b"id"]]],
 ]  # fmt: skip
 
 
@@ -162,6 +202,12 @@ def test_a_caller_waits_for_few_silent_nodes_and_the_next_question_goes_to_other
     with pytest.raises(redis.TimeoutError):
         nodes.send("x")
     assert nodes.send("x") == [1]
+
+
+@pytest.mark.parametrize("kind", [Nodes, AsyncNodes])
+def test_silent_nodes_share_the_time_that_one_attempt_has(kind: Any) -> None:
+    server = Server("redis+cluster://a:1,b:2", None, 8.0)
+    assert kind(server, 10.0).map.patience == 8.0 * ATTEMPT
 
 
 def test_when_no_node_answers_the_error_is_that_of_the_last() -> None:
@@ -264,3 +310,129 @@ def test_a_slot_that_no_node_has_is_waited_for() -> None:
 def test_a_node_that_does_not_know_its_name_has_the_name_by_which_it_was_asked(name: bytes | None) -> None:
     nodes = Cluster((A, [[[0, SLOTS - 1, [name, 9, b"id", []]]]]), (("a", 9), [MovedError("7 :8")]), (("a", 8), [1]))
     assert nodes.send("x") == [1]
+
+
+def test_the_first_and_the_last_slot_of_a_range_are_of_its_node() -> None:
+    assert Cluster((A, [slots((0, SLOT, A), (SLOT + 1, SLOTS - 1, B))]), (A, [1])).send("x") == [1]
+    assert Cluster((A, [slots((0, SLOT - 1, B), (SLOT, SLOTS - 1, A))]), (A, [1])).send("x") == [1]
+
+
+# ---- the links, which carry the steps out
+
+
+class Far:
+    """The links to all nodes: what the nodes answer is said beforehand, what they were sent stands in `log`."""
+
+    server = None
+
+    def __init__(self, map: Map, *said: tuple[Node, Any]) -> None:
+        self.map, self.said = map, list(said)
+        self.log: list[tuple[Node, Any]] = []
+        self.node = A
+
+    def link(self, node: Node) -> Any:
+        """Give the link to a node."""
+        self.node = node
+        return self
+
+    def send(self, commands: Sequence[Command]) -> Any:
+        """Answer what is sent."""
+        return self._answer(list(commands))
+
+    def send_all(self, parts: Sequence[Sequence[Command]]) -> Any:
+        """Answer each of several lists of commands."""
+        return self._answer([list(part) for part in parts])
+
+    def wait_bell(self, key: str, seconds: float, then: Sequence[Command]) -> Any:
+        """Answer who waits for a bell."""
+        return self._answer((key, round(seconds, 3)))
+
+    def _answer(self, asked: Any) -> Any:
+        self.log.append((self.node, asked))
+        node, reply = self.said.pop(0)
+        assert node == self.node
+        if callable(reply):
+            reply = reply()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+class AsyncFar(Far):
+    """The same for asyncio."""
+
+    async def send(self, commands: Sequence[Command]) -> Any:
+        return super().send(commands)
+
+    async def send_all(self, parts: Sequence[Sequence[Command]]) -> Any:
+        return super().send_all(parts)
+
+    async def wait_bell(self, key: str, seconds: float, then: Sequence[Command]) -> Any:
+        return super().wait_bell(key, seconds, then)
+
+
+class Linked:
+    """A link of either kind to a cluster in which node A has the first hundred slots, and nobody has the others."""
+
+    def __init__(self, *said: tuple[Node, Any], blocking: bool) -> None:
+        self.map = Map((A,), 1.5)
+        self.map.learn(slots((0, 99, A)), A)
+        nodes: Any = Far(self.map, *said) if blocking else AsyncFar(self.map, *said)
+        self.log = nodes.log
+        self.link: Any = (ClusterLink if blocking else AsyncClusterLink)(nodes, SLOT, lambda slot: None)
+
+    def call(self, method: str, *words: Any) -> Any:
+        """Call a method of the link."""
+
+        async def awaited(answer: Any) -> Any:
+            return await answer
+
+        found = getattr(self.link, method)(*words)
+        return asyncio.run(awaited(found)) if asyncio.iscoroutine(found) else found
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_who_waits_follows_the_slot_and_waits_no_longer_than_was_asked(
+    clock: Callable[[float], None], blocking: bool
+) -> None:
+    def moves() -> Any:
+        clock(4.0)
+        return moved(B)
+
+    cluster = Linked((A, moves), (B, [b"stroke"]), blocking=blocking)
+    assert cluster.call("wait_bell", "bell", 10.0) == [b"stroke"]
+    assert cluster.log == [(A, ("bell", 10.0)), (B, ("bell", 6.0))]
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_of_several_parts_only_those_commands_are_sent_again_that_were_told_to_go_elsewhere(blocking: bool) -> None:
+    cluster = Linked((A, [[1], [2, moved(B)]]), (B, [3]), blocking=blocking)
+    parts = [[("x",)], [("y",), ("z",)]]
+    assert cluster.call("send_all", parts, [8, SLOT]) == [[1], [2, 3]]
+    assert cluster.log == [(A, parts), (B, [("z",)])]
+
+
+def test_a_node_that_was_silent_is_asked_last() -> None:
+    cluster = Linked((B, [[2]]), (A, [[1]]), blocking=True)
+    cluster.map.learn(slots((0, 99, A), (100, 199, B)), A)
+    cluster.map.ask_late(A)
+    assert cluster.call("send_all", [[("x",)], [("y",)]], [SLOT, 100]) == [[1], [2]]
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_part_whose_slot_no_node_has_gets_an_error_and_the_others_their_replies(
+    clock: Callable[[float], None], blocking: bool
+) -> None:
+    clock(1.0)
+    cluster = Linked((A, [slots((0, 99, A))]), (A, [[1]]), blocking=blocking)
+    first, second = cluster.call("send_all", [[("x",)], [("y",), ("z",)]], [SLOT, 200])
+    assert first == [1]
+    assert [str(error) for error in second] == ["no node of the cluster has slot 200"] * 2
+    assert all(map(is_transient, second))
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_reply_that_redis_py_cannot_read_is_an_error_of_the_link(blocking: bool) -> None:
+    cluster = Linked((A, ValueError("not enough values to unpack")), blocking=blocking)
+    with pytest.raises(InvalidResponse, match="a reply cannot be read: not enough values"):
+        cluster.call("send", [("x",)])

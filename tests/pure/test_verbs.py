@@ -31,17 +31,15 @@ WITHOUT_FAULTS = {
 }
 UNCONFIRMED = {
     "beat": "a worker gives another sign of life soon",
-    "configure": "an operator may pause a queue, or end that it is durable, while replicas are away",
+    "configure": "it waits where it changes the politeness; an operator may pause a queue while replicas are away",
     "convert": "cleaners go on with it",
     "crash": "only a supervisor hears of it; where a failover undoes it, the leases run out",
-    "host": "it is a setting, as those of `configure`",
     "promote_due": "a cleaner's: a claim that is confirmed has confirmed what went before it",
     "prune": "a cleaner's",
     "pull": "a durable queue refuses it",
     "purge": "it removes the setting, too",
     "repair": "a cleaner's",
     "requeue_expired": "a cleaner's",
-    "restore_hosts": "it is a setting; an import that is run again brings what is missing",
 }
 WITHOUT_RIGHTS = {"purge": "it removes everything, and one that was refused is called again"}
 

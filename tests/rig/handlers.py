@@ -74,7 +74,8 @@ async def block_the_loop(lease: Lease) -> None:
 
 def history(path: Path) -> list[tuple[str, str, int, int, float]]:
     """Read the history: event, task, fence, pid, time."""
-    lines = path.read_text().splitlines() if path.exists() else []
+    # who reads while others write may see a part of the last line
+    lines = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
     return [(e, t, int(f), int(p), float(at)) for e, t, f, p, at in (line.split(" ") for line in lines)]
 
 

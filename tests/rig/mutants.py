@@ -1252,6 +1252,94 @@ MUTANTS = [
         "        pass\n",
         [_test("test_cli_compact", "membership")],
     ),
+    # ---- the worker on shards
+    Mutant(
+        "shards: a worker that has died tends its shards still",
+        "shards/working.py",
+        " and one.beat >= int(seconds) - LIVE]",
+        "]",
+        [_test("test_tending", "nobody_else_does")],
+    ),
+    Mutant(
+        "shards: a program with a keeper tends shards",
+        "shards/working.py",
+        "if one.tends is not None and one.beat",
+        "if one.beat",
+        [_test("test_tending", "nobody_else_does")],
+    ),
+    Mutant(
+        "shards: the record tells of groups only after the tasks are put",
+        "shards/working.py",
+        "            yield from self._shards.make(grouped=True)\n        results = yield from settle(talk, calls)\n",
+        "            pass\n"
+        "        results = yield from settle(talk, calls)\n"
+        "        if grouped:\n"
+        "            yield from self._shards.make(grouped=True)\n",
+        [_test("test_sharded_worker", "record_tells")],
+    ),
+    Mutant(
+        "shards: a worker takes its part of a shard as if all workers shared it",
+        "shards/working.py",
+        "return min(alive, TENDERS)",
+        "return alive",
+        [_test("test_tending", "many_share")],
+    ),
+    Mutant(
+        "shards: whoever helps cleans what the cleaners are about to clean",
+        "shards/working.py",
+        "look.next_at < look.now - LATE]",
+        "look.next_at < look.now + LATE]",
+        [_test("test_tending", "due_just_now")],
+    ),
+    Mutant(
+        "shards: a worker does not notice that its queue was divided anew",
+        "shards/working.py",
+        "        yield from shards.look()\n        ((seconds",
+        "        ((seconds",
+        [_test("test_tending", "divided_anew")],
+    ),
+    Mutant(
+        "shards: a shard that a worker begins to tend is looked at when its bell rings",
+        "worker/tending.py",
+        "                source.idle = False\n                self._desk.wake()\n",
+        "                pass\n",
+        [_test("test_tending", "looked_at_once")],
+    ),
+    Mutant(
+        "shards: a worker that gets no answer tends nothing",
+        "worker/tending.py",
+        "chosen = self.tended or [source.part for source in self._lane.sources]",
+        "chosen = self.tended",
+        [_test("test_tending", "without_an_answer")],
+    ),
+    Mutant(
+        "shards: a cleaner goes on when its shard is left to others",
+        "worker/tending.py",
+        "            elif cleaner is not None and not source.tended:\n                cleaner.cancel()",
+        "",
+        [_test("test_tending", "cleaners_run")],
+    ),
+    Mutant(
+        "shards: a cleaner that has broken is started anew for ever",
+        "worker/tending.py",
+        "                if not cleaner.cancelled():\n                    cleaner.result()\n",
+        "",
+        [_test("test_tending", "ends_a_cleaner")],
+    ),
+    Mutant(
+        "shards: a burst that finds nothing to help with never ends",
+        "worker/tending.py",
+        "            self._lane.sources[part].idle = False\n        self._desk.wake()",
+        "            self._lane.sources[part].idle = False\n            self._desk.wake()",
+        [_test("test_tending", "burst_is_over")],
+    ),
+    Mutant(
+        "a worker takes no smaller part when it has peers",
+        "division.py",
+        "        return alive\n",
+        "        return 1\n",
+        [_test("test_tending", "one_part")],
+    ),
 ]
 
 

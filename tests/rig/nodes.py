@@ -4,13 +4,17 @@ are added and removed. Methods that change the cluster wait until the living nod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import redis
 from redis.crc import key_slot
 
 from tests.rig.waiting import wait_until
+from timeoutq.embedded import EmbeddedServer
 from timeoutq.embedded_cluster import ClusterNode, EmbeddedCluster, Member
 
 QUICK = 1000
@@ -20,6 +24,18 @@ QUICK = 1000
 def slot_of(key: str | bytes) -> int:
     """Say in which slot a key is."""
     return int(key_slot(key.encode() if isinstance(key, str) else key))
+
+
+@contextmanager
+def frozen(server: EmbeddedServer) -> Iterator[None]:
+    """Let a server, or a node, answer nothing meanwhile, as a machine that the network has lost."""
+    pid = server.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 class Cluster(EmbeddedCluster):

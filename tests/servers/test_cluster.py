@@ -19,13 +19,14 @@ from tests.rig.faces import Blocking
 from tests.rig.invariants import check
 from tests.rig.nodes import QUICK, Cluster
 from tests.rig.replication import Load
-from tests.rig.servers import valkey
+from tests.rig.servers import redis_server, valkey
 from tests.rig.waiting import wait_until
 from timeoutq import Queue, directory
 from timeoutq.cluster import slot_of
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.embedded_cluster import ClusterNode
 from timeoutq.errors import AccessDenied, InvalidInput, NotReplicated, TimeoutqError, Unavailable
+from timeoutq.sending import Flow, Nodes
 from timeoutq.watch import nodes as examined
 from timeoutq.watch.doctor import Finding
 
@@ -312,6 +313,7 @@ def test_a_user_who_may_not_ask_for_the_map_is_told_so_at_once(cluster: Cluster,
             queue.put("a")
         assert time.monotonic() - began < 1
         assert "pw" not in str(told.value).replace("***", "")
+        assert "let an operator run: ACL SETUSER blind +cluster|slots" in str(told.value)
 
 
 def test_a_wrong_password_is_told_at_once(cluster: Cluster, name: str) -> None:
@@ -348,6 +350,56 @@ def test_an_address_that_the_cluster_announces_and_nobody_reaches_is_named(
     finally:
         cluster.client(here).execute_command("CONFIG", "SET", "cluster-announce-port", 0)
         cluster.wait()
+
+
+ENDPOINTS = {
+    "ip": ("ip", "", "127.0.0.1"),
+    "hostname": ("hostname", "localhost", "localhost"),
+    "hostname without a hostname": ("hostname", "", "127.0.0.1"),
+    "unknown-endpoint": ("unknown-endpoint", "", "localhost"),
+    "unknown-endpoint with a hostname": ("unknown-endpoint", "localhost", "localhost"),
+}
+"""What the nodes are told to call each other, their hostname, and the host at which a client then finds them."""
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis"])
+def naming(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three primaries that are told how to name nodes."""
+    binary = valkey() if request.param == "valkey" else redis_server()
+    with Cluster(3, 0, node_timeout_ms=QUICK, binary=binary) as found:
+        yield found
+
+
+@pytest.mark.parametrize("face", [Queue, Blocking])
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_nodes_are_found_however_the_cluster_names_them(naming: Cluster, name: str, endpoint: str, face: Any) -> None:
+    kind, hostname, host = ENDPOINTS[endpoint]
+    for node in naming.nodes:
+        naming.say(node, "CONFIG", "SET", "cluster-announce-hostname", hostname)
+        naming.say(node, "CONFIG", "SET", "cluster-preferred-endpoint-type", kind)
+    heard = {"hostname": hostname or "?", "ip": "127.0.0.1"}.get(kind)
+    wait_until(lambda: all(_hosts(naming, node) == {heard} for node in naming.nodes))
+    with face(name, f"redis+cluster://localhost:{naming.nodes[0].port}", deadline=20.0) as queue:
+        for _ in range(3):
+            queue.put("a", again=True)
+            queue.ack(queue.claim())
+            slot = slot_of(queue.name)
+            naming.move_by_keys(slot, another(naming, queue))  # the next call is told of the node by MOVED
+        found = queue.run(_nodes())
+        assert found == {(host, node.port): True for node in naming.nodes}
+        queue.purge()
+
+
+def _hosts(cluster: Cluster, node: ClusterNode) -> set[str | None]:
+    """Give what a node calls the nodes in its map."""
+    with cluster.client(node) as client:
+        client.response_callbacks.clear()
+        found = client.execute_command("CLUSTER SLOTS")
+    return {host and host.decode() for _, _, (host, *_) in found}
+
+
+def _nodes() -> Flow[Any]:
+    return (yield Nodes())
 
 
 # ---- doctor

@@ -270,6 +270,27 @@ def test_no_attempt_starts_in_the_second_half_of_the_deadline(monkeypatch: pytes
     assert "BUSY" in str(ended.value.value[0])
 
 
+def test_no_look_starts_in_the_second_half_of_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with Queue("q", "redis://nowhere", deadline=10.0) as queue:
+        flow = sending.ask(queue.talk, [("TIME",)])
+        sent: list[float] = []
+        reply: object = None
+        with pytest.raises(Unavailable):
+            while True:
+                step = flow.send(reply)
+                if isinstance(step, sending.Send):
+                    sent.append(now[0])
+                    now[0] += 0.1
+                    reply = redis.ConnectionError("reset")
+                else:
+                    assert isinstance(step, sending.Sleep)
+                    now[0] += step.seconds
+                    reply = None
+    assert 4.5 < max(sent) < 5.3
+
+
 @pytest.mark.parametrize("loads", ["at once", "after a break", "never"])
 def test_who_meets_a_server_late_and_without_its_scripts_still_gives_them_to_it(
     monkeypatch: pytest.MonkeyPatch, loads: str

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,6 +86,51 @@ def test_it_is_whole_in_the_eyes_of_each_node_when_start_returns_and_leaves_noth
         pids = [node.pid or 0 for node in cluster.nodes]
     assert not [folder for folder in folders if folder.exists()]
     assert not [pid for pid in pids if lives(pid)]
+
+
+def test_it_is_whole_only_when_nothing_is_lacking_at_any_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = "a" * 40, "b" * 40
+    both = (
+        f"{one} 127.0.0.1:10001@20001 master - 0 0 1 connected 0-16383\n"
+        f"{two} 127.0.0.1:10002@20002 slave {one} 0 0 1 connected\n"
+    )
+    whole = {
+        10001: f"cluster_state:ok\n{both}slave0:ip=127.0.0.1,port=10002,state=online,offset=7\n",
+        10002: f"cluster_state:ok\n{both}master_link_status:up\n",
+    }
+    found = EmbeddedCluster(1, 1)
+    for node, port in zip(found.nodes, whole, strict=True):
+        node.port = port
+    said = dict(whole)
+    monkeypatch.setattr(ClusterNode, "ask", lambda self, *commands: said[self.port].encode())
+    assert found.lacks() == ""
+    view = "has no link to all nodes, or another view of them than the others"
+    for port, word, instead, lack in [
+        (10002, whole[10002], "", "10002 does not answer"),
+        (10001, "slave a", "slave,fail? a", f"10001 {view}"),
+        (10002, "master - 0 0 1 connected", "master - 0 0 1 disconnected", f"10002 {view}"),
+        (10002, "0-16383", "0-16382", f"10002 {view}"),
+        (10001, "cluster_state:ok", "cluster_state:fail", "10001 takes no commands"),
+        (10002, "master_link_status:up", "master_link_status:down", "10002 has not yet what its primary has"),
+        (10001, "state=online", "state=wait_bgsave", "10001 has no link to a replica"),
+    ]:
+        assert word in whole[port]
+        said.update(whole | {port: whole[port].replace(word, instead)})
+        assert found.lacks() == f"127.0.0.1:{lack}"
+    said.update({port: text.replace("0-16383", "0-16382") for port, text in whole.items()})
+    assert found.lacks() == "127.0.0.1:10001 knows no node for some slots"
+
+
+def test_all_nodes_are_asked_to_end_before_the_first_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, int | None]] = []
+    found = EmbeddedCluster(1, 2)
+    for node, port in zip(found.nodes, (10001, 10002, 10003), strict=True):
+        node.port = port
+    monkeypatch.setattr(ClusterNode, "pid", property(lambda node: None if node.port == 10002 else node.port))
+    monkeypatch.setattr(ClusterNode, "stop", lambda node: said.append(("stop", node.port)))
+    monkeypatch.setattr(embedded_cluster, "os", SimpleNamespace(kill=lambda pid, _: said.append(("kill", pid))))
+    found.stop()
+    assert said == [("kill", 10001), ("kill", 10003), ("stop", 10001), ("stop", 10002), ("stop", 10003)]
 
 
 def test_a_client_of_redis_finds_its_way(cluster: Cluster) -> None:
@@ -223,6 +269,38 @@ def test_a_first_start_that_was_cut_short_is_made_good_by_the_next_one(
     with EmbeddedCluster(1, 1, tmp_path) as cluster:
         one, two = cluster.members()
         assert (one.slots, two.follows) == ((range(16384),), one.id)
+
+
+def test_a_cluster_that_is_kept_starts_again_though_nodes_were_added_by_hand_and_do_not_run(tmp_path: Path) -> None:
+    own: dict[str, Any] = {"node_timeout_ms": QUICK}
+    settings = {**embedded_cluster._SETTINGS, "cluster-node-timeout": QUICK}  # pyright: ignore[reportPrivateUsage]  # a node as others
+    with Cluster(1, 1, tmp_path / "kept", **own) as cluster, ClusterNode(tmp_path / "added", settings, None) as added:
+        first = cluster.nodes[0]
+        cluster.say(first, "CLUSTER", "MEET", "127.0.0.1", added.port, added.bus)
+        wait_until(lambda: len(added.members()) == 3 and all(len(node.members()) == 3 for node in cluster.nodes))
+        wait_until(lambda: not cluster.lacks())
+        assert cluster.absent() == []
+    with Cluster(1, 1, tmp_path / "kept", **own) as cluster:
+        [absent] = cluster.absent()
+        assert (absent.port, absent.slots) == (added.port, ())
+        cluster.say(cluster.nodes[0], "SET", KEY, "written")  # it takes commands
+        added.start()
+        wait_until(lambda: not cluster.absent())
+        target = next(member for member in cluster.nodes[0].members() if member.port == added.port)
+        words = ("SLOTSRANGE", 0, 99, "NODE", target.id)
+        cluster.say(cluster.nodes[0], "CLUSTER", "MIGRATESLOTS", *words)
+        wait_until(lambda: all(moved(node, added.port) for node in (*cluster.nodes, added)))
+    added.stop()
+    with Cluster(1, 1, tmp_path / "kept", **own) as cluster:
+        [absent] = cluster.absent()
+        assert absent.slot_words == "0-99"
+        added.start()
+        cluster.agree(lambda seen: len(seen) == 3)  # and then it takes commands again
+        added.stop()
+
+
+def moved(node: ClusterNode, port: int | None) -> bool:
+    return any(member.port == port and member.slot_words == "0-99" for member in node.members())
 
 
 # ---- what goes wrong

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -269,6 +269,64 @@ async def test_what_stands_behind_a_bell_is_answered_though_the_bell_is_refused(
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         await wait("no bell", ("HGET", "no bell", "a"))
     assert await wait("bell", ("ECHO", "a"), ("ECHO", "b")) == [[b"bell", b"1"], b"a", b"b"]
+    if isinstance(link, Link):
+        link.close()
+    else:
+        await link.close()
+
+
+@contextmanager
+def silent_once() -> Iterator[str]:
+    """Give the URL of a server that says nothing on its first connection; on each later one, no bell has rung."""
+    met: list[socket.socket] = []
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                met.append(listener.accept()[0])
+                if len(met) > 1 and met[-1].recv(65536):
+                    met[-1].sendall(b"*-1\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for plug in met:
+                plug.close()
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_bell_on_a_silent_connection_is_given_up_when_its_stroke_is_overdue(blocking: bool) -> None:
+    with silent_once() as url:
+        server = Server(url, None, 1.0)
+        link = Link(server, 60.0) if blocking else AsyncLink(server, 60.0)
+
+        async def wait() -> list[Any]:
+            async with asyncio.timeout(30):
+                found = link.wait_bell("bell", 0.1)
+                return found if isinstance(found, list) else await found
+
+        began = time.monotonic()
+        with pytest.raises((redis.TimeoutError, TimeoutError)):
+            await wait()
+        assert time.monotonic() - began < 15
+        assert await wait() == [None], "nobody waits on the silent connection again"
+        if isinstance(link, Link):
+            link.close()
+        else:
+            await link.close()
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_wait_for_which_no_time_is_left_ends_at_once(url: str, name: str, blocking: bool) -> None:
+    link = Link(Server(url, None, 5.0), 10.0) if blocking else AsyncLink(Server(url, None, 5.0), 10.0)
+    for seconds in (0.0, 0.0001, -1.0):
+        found = link.wait_bell(name, seconds)
+        assert (found if isinstance(found, list) else await found) == [None]
     if isinstance(link, Link):
         link.close()
     else:

@@ -11,7 +11,8 @@ import pytest
 import redis
 
 from tests.core import test_core
-from timeoutq import AccessDenied, Politeness, Queue, rights, sending
+from tests.rig.faces import Blocking
+from timeoutq import AccessDenied, Politeness, Queue, Unavailable, rights, sending
 from timeoutq.watch.doctor import examine, gather, judge
 
 MakeUser = Callable[..., str]
@@ -88,6 +89,51 @@ def test_a_user_who_may_not_hear_the_bell_is_told_so(user: MakeUser, name: str) 
     with Queue(name, user("~*", "+@all", "-blpop")) as queue:
         with pytest.raises(AccessDenied, match="blpop"):
             queue.claim(wait=5)
+        queue.purge()
+
+
+WAITING: dict[str, Callable[[Any], object]] = {
+    "put": lambda queue: queue.put("new"),
+    "schedule": lambda queue: queue.schedule("new", after=60),
+    "claim": lambda queue: queue.claim(),
+    "forget": lambda queue: queue.forget("old"),
+}
+
+
+@pytest.mark.parametrize("face", [Queue, Blocking])
+@pytest.mark.parametrize("call", WAITING)
+def test_a_user_who_may_not_wait_for_replicas_is_refused_before_a_durable_queue_is_written(
+    user: MakeUser, url: str, name: str, raw: redis.Redis, face: Callable[..., Any], call: str
+) -> None:
+    client: Any = raw
+    with Queue(name, url) as owner:
+        owner.put("old")
+        client.hset(owner.operations.key("meta"), mapping={"uses": "durable", "durable": 1})
+        before = owner.stats()
+        with face(name, user("~*", "+@all", "-wait"), deadline=1.0) as queue:
+            assert queue.stats().durable == 1
+            with pytest.raises(AccessDenied, match=r"may not run WAIT.*; nothing was written"):
+                WAITING[call](queue)
+            with pytest.raises(AccessDenied, match=r"may not run WAIT.*; nothing was written") as caught:
+                WAITING[call](queue)
+            assert (owner.stats().todos, owner.stats().counters) == (before.todos, before.counters)
+            cure = str(caught.value).partition("Let an operator run: ")[2]
+            assert cure == "ACL SETUSER app +wait"
+            client.execute_command(*cure.split())
+            with pytest.raises(Unavailable):  # there are no replicas, but the user may ask for them now
+                WAITING[call](queue)
+        owner.purge()
+
+
+def test_a_user_who_may_not_wait_for_replicas_can_put_what_is_not_durable(
+    user: MakeUser, name: str, raw: redis.Redis
+) -> None:
+    with Queue(name, user("~*", "+@all", "-wait")) as queue:
+        queue.put("a")
+        with pytest.raises(AccessDenied, match="may not run WAIT"):
+            queue.put("b", durable=1)
+        assert queue.stats().known == 1
+        queue.ack(queue.claim())
         queue.purge()
 
 

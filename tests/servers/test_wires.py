@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +114,57 @@ async def test_whoever_reads_between_two_exchanges_is_under_no_alarm(link: Async
     assert await link.send([("ECHO", "next")]) == [b"next"]
 
 
+async def test_a_connection_on_which_words_have_come_already_gets_no_wire(link: AsyncLink) -> None:
+    connection = link._free[-1][0]
+    reader = connection._parser._reader
+    reader.feed(b"+unasked\r\n")
+    assert Wire.over(connection, 6.0) is None
+    assert reader.gets() == b"unasked", "redis-py reads on from there"
+    assert Wire.over(connection, 6.0) is not None
+
+
+MISSING: dict[str, tuple[str, object]] = {
+    "the writer": ("_writer", None),
+    "the transport": ("_writer.transport", None),
+    "the parser": ("_parser", None),
+    "the reader of hiredis": ("_parser._reader", None),
+    "a reader that says whether it has more": ("_parser._reader", SimpleNamespace(feed=print, gets=print)),
+    "a reader that is fed": ("_parser._reader", SimpleNamespace(gets=print, has_data=print)),
+    "a transport that tells its stream": ("_writer.transport", SimpleNamespace(write=print, set_protocol=print)),
+    "a stream that hears of the end": (
+        "_writer.transport", SimpleNamespace(write=print, set_protocol=print, get_protocol=SimpleNamespace),
+    ),
+}  # fmt: skip
+"""What another version of redis-py may lack, and what it may have instead."""
+
+
+@pytest.mark.parametrize("missing", MISSING)
+async def test_without_what_a_wire_needs_of_redis_py_all_exchanges_go_the_long_way(
+    url: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path, instead), over = MISSING[missing], Wire.over
+
+    def hidden(connection: Any, patience: float) -> Wire | None:
+        found, _, name = path.rpartition(".")
+        seen = SimpleNamespace(
+            _writer=SimpleNamespace(transport=connection._writer.transport),
+            _parser=SimpleNamespace(_reader=connection._parser._reader),
+        )
+        setattr(getattr(seen, found) if found else seen, name, instead)
+        return over(seen, patience)
+
+    monkeypatch.setattr(Wire, "over", hidden)
+    link = AsyncLink(Server(url, None, 20.0), 10.0)
+    try:
+        assert await link.send([("ECHO", "first")]) == [b"first"]
+        assert [wire for _, wire in link._free] == [None]
+        assert await long_way(link, monkeypatch, ("ECHO", "x"))
+        assert await link.send([("ECHO", "y"), ("ECHO", "z")]) == [b"y", b"z"]
+        assert len(link._free) == 1, "the connection is kept all the same"
+    finally:
+        await link.close()
+
+
 # ---- whatever comes
 
 
@@ -183,7 +235,9 @@ async def test_a_reply_too_many_is_given_to_nobody() -> None:
     async with link_to(*too_many, [b"$4\r\nla", b"st\r\n"]) as link:
         assert await link.send([("GET", "x")]) == [b"mine"]
         assert await link.send([("GET", "x")]) == [b"next"]
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(10):
+            while (wire := link._free[-1][1]) is not None and wire.quiet:
+                await asyncio.sleep(0.005)  # until it has come
         assert await link.send([("GET", "x")]) == [b"last"]
 
 

@@ -3,72 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import time
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from tenacity import stop_after_attempt, wait_fixed
 
-from tests.rig.faces import Blocking
-from tests.rig.invariants import check
+from tests.rig.proxy import Fault, Proxy
+from tests.rig.sharded import SHARDS, one_of_each, shard_of
 from tests.rig.waiting import wait_until
 from timeoutq import (
-    AsyncQueue,
     InvalidInput,
+    Lease,
     LeaseLost,
     NotReplicated,
     Politeness,
     Queue,
+    RetryPolicy,
     SchemaMismatch,
     ShardsUnavailable,
     Task,
+    Unavailable,
 )
+from timeoutq.confirming import UNCONFIRMED
 from timeoutq.link import Link
-from timeoutq.model import Answer
+from timeoutq.model import Answer, Outcome
 from timeoutq.scripts import script
-from timeoutq.shards import AsyncShardedQueue, ShardedQueue, open_async_queue, open_queue, quiet
-from timeoutq.shards.hosts import AsyncShardedHosts, ShardedHosts
+from timeoutq.shards import AsyncShardedQueue, ShardedQueue, gathering
+from timeoutq.shards import flows as sharded_flows
 from timeoutq.shards.names import stem, tags
-from timeoutq.shards.route import key_of, route
-
-SHARDS = 5
-
-
-def shard_of(task: str, group: str | None = None) -> int:
-    return route(key_of(task.encode(), group.encode() if group else None), SHARDS)
-
-
-def one_of_each(form: str = "t{}") -> list[str]:
-    """Give one id for each shard, in the order of the shards."""
-    found: dict[int, str] = {}
-    number = 0
-    while len(found) < SHARDS:
-        task = form.format(number)
-        found.setdefault(shard_of(task), task)
-        number += 1
-    return [found[shard] for shard in range(SHARDS)]
-
-
-def keys_of(raw: Any, name: str) -> set[str]:
-    return {
-        key for key in raw.scan_iter("timeoutq:*") if key.startswith((f"timeoutq:{{{name}}}", f"timeoutq:{{{name}:"))
-    }
-
-
-@pytest.fixture(params=["sync", "async"])
-def queue(request: pytest.FixtureRequest, url: str, name: str, raw: Any) -> Iterator[Any]:
-    """The same queue through either face; after the test each shard is sound, and a purge leaves no key."""
-    kind: Any = ShardedQueue if request.param == "sync" else Blocking
-    more = {} if request.param == "sync" else {"kind": AsyncShardedQueue}
-    with kind(name, url, shards=SHARDS, timeout=5, **more) as opened:
-        yield opened
-        for tag in tags(name, SHARDS):
-            check(url, tag)
-        opened.purge()
-        assert keys_of(raw, name) == set()
-
 
 # ---- tasks go to their shards, and come from all of them
 
@@ -207,6 +172,81 @@ def test_a_lease_of_another_queue_is_refused(queue: Any, url: str) -> None:
         plain.purge()
 
 
+def test_a_lease_of_a_queue_of_more_shards_is_refused(queue: Any) -> None:
+    queue.put("a")
+    (lease,) = queue.claim()
+    owner = lease.token.rpartition("@")[0]
+    for shard in (SHARDS, SHARDS + 1, 999):
+        with pytest.raises(InvalidInput, match="tokens end with @ and a shard"):
+            queue.ack(replace(lease, token=f"{owner}@{shard}"))
+
+
+def test_leases_that_fail_together_are_each_tried_again_by_their_own_failures(url: str, name: str) -> None:
+    tasks = one_of_each()
+    with ShardedQueue(name, url, shards=SHARDS, retry=RetryPolicy(wait_fixed(60), stop_after_attempt(2))) as queue:
+        queue.put(tasks[3:])
+        queue.fail(queue.claim(10), "no", retry_in=0)
+        wait_until(lambda: queue.promote_due() == 2)
+        queue.put(tasks[:3])
+        leases = sorted((lease for _ in range(SHARDS) for lease in queue.claim(10)), key=lambda lease: lease.attempt)
+        assert [lease.attempt for lease in leases] == [1, 1, 1, 2, 2]
+        queue.fail(leases, "no")
+        assert [str(answer) for answer in queue.states(tasks)] == ["scheduled"] * 3 + ["failed"] * 2
+        queue.purge()
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(30.0, 5.0), (12.0, 4.0), (0.5, 1.0)])
+def test_a_heartbeat_asks_a_shard_for_a_third_of_the_timeout_and_says_when_none_answers(
+    name: str, monkeypatch: pytest.MonkeyPatch, timeout: float, seconds: float
+) -> None:
+    asked: list[tuple[float, bool, int]] = []
+
+    def settle(talk: Any, calls: Any, replicas: int) -> Any:
+        yield from ()
+        asked.append((talk.deadline, talk.proved, replicas))
+        return [Unavailable("away") for _ in calls]
+
+    monkeypatch.setattr(gathering, "settle", settle)
+    leases = [Lease(f"t{shard}", f"w:1:2#1@{shard}", 0.0, fence=7) for shard in range(SHARDS)]
+    with ShardedQueue(name, "redis://127.0.0.1:1", shards=SHARDS, timeout=timeout) as queue:
+        with pytest.raises(Unavailable):
+            next(queue.extension(leases))
+        assert asked == [(seconds, True, UNCONFIRMED)] * SHARDS
+
+
+def test_what_a_claim_took_is_handed_out_though_another_shard_refuses(
+    queue: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = one_of_each()
+    queue.put(tasks)
+    meta = f"{stem(tags(queue.name, SHARDS)[2])}meta"
+    schema = raw.hget(meta, "schema")
+    raw.hset(meta, "schema", "99")
+    monkeypatch.setattr(
+        "timeoutq.shards.claims.random.sample", lambda shards, many: [0, 1]
+    )  # one that refuses is third
+    leases = queue.claim(10)
+    assert sorted(lease.task for lease in leases) == sorted(set(tasks) - {tasks[2]})
+    with pytest.raises(SchemaMismatch):
+        queue.claim(10)
+    monkeypatch.setattr("timeoutq.shards.claims.random.sample", lambda shards, many: [2, 0])
+    queue.release(leases)
+    assert len(queue.claim(10)) == SHARDS - 1, "also if it is one of the first two"
+    raw.hset(meta, "schema", schema)
+    assert [lease.task for lease in queue.claim(10)] == [tasks[2]]
+
+
+def test_a_claim_does_not_say_that_nothing_is_ready_if_no_shard_answers(url: str, name: str) -> None:
+    with Proxy(url) as proxy, ShardedQueue(name, proxy.url, shards=SHARDS, deadline=3.0) as queue:
+        queue.put(one_of_each())
+        queue.release(queue.claim(SHARDS))
+        proxy.arm(Fault.RESET_BEFORE, b"", times=None)
+        with pytest.raises(Unavailable):
+            queue.claim()
+    with ShardedQueue(name, url) as queue:
+        queue.purge()
+
+
 def test_an_ack_puts_what_it_found_into_all_shards_and_its_own_shard_last(queue: Any, raw: Any) -> None:
     links = one_of_each("http://{}.example/")
     queue.put("seed")
@@ -250,6 +290,39 @@ def test_a_claim_that_ctrl_c_interrupts_gives_back_what_it_took_in_all_shards(
         stats = mine.stats()
         assert (stats.todos, stats.in_progress) == (2 * SHARDS - 1, 0)
         assert 3 <= stats.counters["released"] <= 4
+
+
+def test_a_claim_that_ctrl_c_interrupts_gives_back_what_both_calls_to_one_shard_took(
+    url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = [task for task in (f"t{i}" for i in range(200)) if shard_of(task) == 0][:10]
+    other = one_of_each()[1]
+    send: Any = Link.send
+    claim = script("claim").sha.encode()
+    asked: list[list[int]] = []
+
+    def interrupted(self: Any, commands: Any) -> Any:
+        replies = send(self, commands)
+        counts = [command[-3] for command in commands if claim in command[1:2]]
+        asked.extend([counts] * bool(counts))
+        if len(asked) == 2:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return replies
+
+    with ShardedQueue(name, url, shards=SHARDS) as queue:
+        queue.put(other)
+        queue.ack(queue.claim())
+        queue.put(deep, other, again=True)
+        assert queue.promote_due() == 0
+        monkeypatch.setattr("timeoutq.shards.claims.random.sample", lambda shards, many: [0, 1])
+        monkeypatch.setattr(Link, "send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            queue.claim(8)
+        assert asked == [[4, 4], [3]]
+        stats = queue.stats()
+        assert (stats.todos, stats.in_progress, stats.counters["released"]) == (11, 0, 8)
+        queue.purge()
 
 
 def test_a_keeper_keeps_leases_of_all_shards_alive(url: str, name: str) -> None:
@@ -317,6 +390,45 @@ def test_an_id_that_was_put_with_a_group_is_found_wherever_it_is(queue: Any) -> 
     assert list(queue.forget(task, "never")) == ["todos", "unknown"]
     assert queue.inspect(task).state is None
     assert queue.stats().known == 0
+
+
+def test_forget_forgets_an_id_in_each_shard_in_which_it_has_a_group(queue: Any) -> None:
+    groups = one_of_each("g{}.example")
+    for group in groups[:3]:
+        queue.put(Task("same", group=group))
+    queue.ack(queue.claim())
+    assert queue.stats().known == 3
+    assert queue.forget("same").counts() != {"unknown": 1}
+    assert queue.stats().known == 0
+
+
+def test_a_state_that_one_shard_tells_goes_before_the_silence_of_another(
+    queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gather(*_: object) -> Any:
+        yield from ()
+        return {0: Unavailable("away"), 1: [Outcome([b"a", b"b"], b"tu")]}
+
+    monkeypatch.setattr(gathering, "gather", gather)
+    flow: Any = sharded_flows._asked(queue.shards, [b"a", b"b"], {0: [0, 1], 1: [0, 1]}, lambda *_: [])
+    with pytest.raises(ShardsUnavailable) as told:
+        next(flow)
+    assert [str(answer) for answer in told.value.outcome or ()] == ["todos", "unanswered"]
+
+
+def test_a_queue_that_was_made_anew_without_groups_learns_of_a_group_that_is_put(
+    queue: Any, url: str, raw: Any
+) -> None:
+    meta = f"timeoutq:{{{queue.name}}}:meta"
+    queue.put("a", group="g.example")
+    assert queue.states("a").counts() == {"todos": 1}
+    with ShardedQueue(queue.name, url) as other:
+        other.purge()
+        with ShardedQueue(queue.name, url, shards=SHARDS) as third:
+            third.put("b")
+        assert raw.hget(meta, "groups") is None
+        queue.put("a", group="h.example")
+        assert raw.hget(meta, "groups") == "1"
 
 
 def test_a_group_of_a_link_in_the_own_shard_is_noted_too(queue: Any) -> None:
@@ -397,246 +509,6 @@ def test_by_id_a_queue_spreads_hosts_and_is_never_polite(url: str, name: str) ->
         queue.purge()
 
 
-# ---- the queue as a whole
-
-
-def test_pages_and_walks_go_from_shard_to_shard(queue: Any) -> None:
-    tasks = [f"t{i}" for i in range(300)]
-    queue.put(tasks)
-    assert sorted(entry.task for entry in queue.each("todos")) == sorted(tasks)
-    met, cursor = list[str](), None
-    while True:
-        page = queue.list("todos", cursor, 40)
-        met += [entry.task for entry in page]
-        cursor = page.cursor
-        if cursor is None:
-            break
-    assert sorted(set(met)) == sorted(tasks)
-    for bad in ("7", "99.0", "x", "0.y"):
-        with pytest.raises(InvalidInput, match="cursor"):
-            queue.list("todos", bad)
-
-
-def test_pause_configure_and_the_cleaner_reach_all_shards(queue: Any) -> None:
-    queue.put(one_of_each())
-    queue.pause()
-    assert queue.claim(10) == []
-    assert queue.stats().paused
-    queue.configure(keep_done=0, max_crashes=1)
-    queue.resume()
-    leases = queue.claim(10, timeout=0.01)
-    assert len(leases) == SHARDS
-    wait_until(lambda: queue.stats().now > max(lease.deadline for lease in leases))
-    assert queue.requeue_expired() == SHARDS
-    assert queue.stats().failed == SHARDS
-    assert {shard.settings["keep_done"] for shard in queue.stats().shards} == {"no"}
-    assert queue.prune() == 0
-    queue.schedule(one_of_each("s{}"), after=0)
-    assert queue.promote_due() == SHARDS
-    assert queue.history() == []
-    assert "redis_version" in queue.server()
-
-
-def test_no_shard_begins_to_keep_fingerprints_while_another_has_tasks(queue: Any, url: str) -> None:
-    queue.put("a")
-    with pytest.raises(InvalidInput, match="only while a queue has no tasks"):
-        queue.configure(keep_done="compact")
-    with ShardedQueue(queue.name, url, keep_done="compact") as other, pytest.raises(InvalidInput, match="no tasks"):
-        other.put("b")
-    assert {shard.settings.get("keep_done") for shard in queue.stats().shards} == {None}
-    queue.forget("a")
-    queue.configure(keep_done="compact")
-    assert {shard.settings.get("keep_done") for shard in queue.stats().shards} == {"compact"}
-    queue.put("a")
-    queue.ack(queue.claim())
-    with pytest.raises(InvalidInput, match="keeps 1 done tasks as fingerprints"):
-        queue.configure(keep_done=10)
-    assert {shard.settings.get("keep_done") for shard in queue.stats().shards} == {"compact"}
-
-
-def test_drained_counts_all_shards(queue: Any) -> None:
-    assert queue.drained()
-    for task in one_of_each():
-        queue.put(task)
-        assert not queue.drained()
-        (lease,) = queue.claim()
-        assert not queue.wait_drained(0)
-        queue.ack(lease)
-        assert queue.wait_drained(1)
-    queue.schedule("later", after=1000)
-    assert not queue.drained()
-    assert queue.drained(before=time.time() + 10)
-    queue.forget("later")
-
-
-def test_a_task_that_moves_behind_the_observer_is_seen_by_the_second_look(url: str, name: str) -> None:
-    first, *_, last = one_of_each()
-    with ShardedQueue(name, url, shards=SHARDS) as queue, ShardedQueue(name, url) as worker:
-        queue.put(last)
-        (lease,) = worker.claim()
-        assert not queue.drained()
-        link: Any = queue._link()  # pyright: ignore[reportPrivateUsage]  # to do something between two looks
-        flow = quiet.drained(queue.shards, None)
-        step: Any = next(flow)
-        looks = 0
-        with pytest.raises(StopIteration) as end:
-            while True:
-                lists = [part.commands for part in step.parts]
-                replies = link.send_all(lists[:-1])
-                looks += 1
-                if looks == 1:  # the shard of `first` was quiet when it was looked at, and so will be the last one
-                    worker.ack(lease, put=first)
-                step = flow.send([*replies, *link.send_all(lists[-1:])])
-        assert end.value.value is False
-        assert looks == 2
-        queue.purge()
-
-
-# ---- what it is in Redis, and who may open it
-
-
-def test_the_record_says_how_many_shards_there_are(queue: Any, raw: Any) -> None:
-    assert not queue.exists()
-    assert queue.claim() == []
-    assert not raw.exists(f"timeoutq:{{{queue.name}}}:meta"), "a claim makes no queue"
-    queue.put("a")
-    assert queue.exists()
-    assert raw.hgetall(f"timeoutq:{{{queue.name}}}:meta") == {"schema": "s1", "shards": f"{SHARDS} host v1"}
-    queue.put("a", group="g")
-    assert raw.hget(f"timeoutq:{{{queue.name}}}:meta", "groups") == "1"
-
-
-def test_a_plain_client_is_refused_by_name(queue: Any, url: str) -> None:
-    with Queue(queue.name, url) as early:
-        assert early.claim() == []
-        queue.put("a")
-        # also one that was there before the queue was
-        for call in (lambda: early.put("b"), early.claim, early.stats):
-            with pytest.raises(InvalidInput, match="is sharded: open it with timeoutq"):
-                call()
-    with Queue(queue.name, url) as plain, pytest.raises(InvalidInput, match=f"{queue.name}: the queue is sharded"):
-        plain.list("todos")
-
-
-def test_another_number_of_shards_is_refused_by_name(queue: Any, url: str) -> None:
-    queue.put("a")
-    others: list[dict[str, Any]] = [{"shards": 7}, {"by": "id"}]
-    for other in others:
-        with ShardedQueue(queue.name, url, **other) as wrong:
-            for _ in range(2):
-                with pytest.raises(InvalidInput, match=f"has {SHARDS} shards by host, not"):
-                    wrong.put("b")
-    with ShardedQueue(queue.name, url) as right:
-        assert right.states("a").counts() == {"todos": 1}
-        assert len(right.stats().shards) == SHARDS
-
-
-def test_a_sharded_face_is_refused_on_a_plain_queue(url: str, name: str, raw: Any) -> None:
-    with Queue(name, url) as plain, ShardedQueue(name, url) as sharded:
-        plain.put("a")
-        for call in (lambda: sharded.put("b"), sharded.claim, sharded.stats):
-            with pytest.raises(InvalidInput, match="is not sharded: open it with Queue"):
-                call()
-        raw.delete(f"timeoutq:{{{name}}}:meta")
-        with pytest.raises(InvalidInput, match="has tasks already and is not sharded"):
-            sharded.put("b")
-        plain.purge()
-
-
-def test_a_later_route_or_layout_is_refused(url: str, name: str, raw: Any) -> None:
-    later: Any = ({"schema": "s2", "shards": "4 host v1"}, {"schema": "s1", "shards": "4 host v2"})
-    for fields in later:
-        raw.hset(f"timeoutq:{{{name}}}:meta", mapping=fields)
-        with ShardedQueue(name, url) as queue, pytest.raises(SchemaMismatch, match="upgrade"):
-            queue.put("a")
-    for words in ("many", "0 host v1", "1 host v1", "9999 host v1"):
-        raw.hset(f"timeoutq:{{{name}}}:meta", mapping={"schema": "s1", "shards": words})
-        with ShardedQueue(name, url) as queue, pytest.raises(InvalidInput, match="foreign hand"):
-            queue.put("a")
-    raw.delete(f"timeoutq:{{{name}}}:meta")
-
-
-def test_of_two_that_make_a_queue_at_once_the_second_is_refused(url: str, name: str) -> None:
-    with ShardedQueue(name, url, shards=3) as one, ShardedQueue(name, url, shards=4) as other:
-        assert one.claim() == other.claim() == []  # neither has made it
-        one.put("a")
-        with pytest.raises(InvalidInput, match="has 3 shards"):
-            other.put("b")
-        one.purge()
-
-
-def test_a_queue_has_twelve_shards_unless_somebody_says_otherwise(url: str, name: str, raw: Any) -> None:
-    with ShardedQueue(name, url) as queue:
-        queue.put("a")
-        assert raw.hget(f"timeoutq:{{{name}}}:meta", "shards") == "12 host v1"
-        queue.purge()
-    for bad in (0, -1, 1001, "12", 2.5, True):
-        with pytest.raises(InvalidInput, match="shards must be a whole number"):
-            ShardedQueue(name, url, shards=bad)  # type: ignore[arg-type]  # what it refuses
-    with pytest.raises(InvalidInput, match="one shard is a plain queue"):
-        ShardedQueue(name, url, shards=1)
-    with pytest.raises(InvalidInput, match='by must be "host" or "id"'):
-        ShardedQueue(name, url, by="group")  # type: ignore[arg-type]  # what it refuses
-
-
-def test_a_queue_of_one_shard_is_a_plain_queue_byte_for_byte(url: str, name: str, raw: Any) -> None:
-    def kept(queue: Any) -> dict[str, object]:
-        with queue:
-            queue.put("a", "b")
-            queue.put("c", group="g")
-            found = {key: raw.type(key) for key in keys_of(raw, name)}
-            meta = raw.hgetall(f"timeoutq:{{{name}}}:meta")
-            queue.purge()
-            return {**found, **meta}
-
-    one = open_queue(name, url, shards=1)
-    assert type(one) is Queue
-    assert kept(one) == kept(Queue(name, url))
-
-
-async def opened_async(name: str, url: str, **settings: Any) -> str:
-    queue = await open_async_queue(name, url, **settings)
-    await queue.close()
-    return type(queue).__name__
-
-
-def test_one_call_opens_a_queue_as_what_it_is(queue: Any, url: str, name: str) -> None:
-    assert type(open_queue(name, url)) is Queue
-    assert type(open_queue(name, url, shards=3)) is ShardedQueue
-    queue.put("a")
-    with open_queue(name, url, timeout=7) as found:
-        assert type(found) is ShardedQueue
-        assert found.timeout == 7
-        assert found.states("a").counts() == {"todos": 1}
-    with open_queue(name, url, shards=1) as plain, pytest.raises(InvalidInput, match="is sharded"):
-        plain.put("b")
-    assert asyncio.run(opened_async(name, url)) == "AsyncShardedQueue"
-    assert asyncio.run(opened_async("other", url)) == "AsyncQueue"
-    assert asyncio.run(opened_async("other", url, shards=2)) == "AsyncShardedQueue"
-
-
-def test_a_purge_removes_the_record_last_and_may_be_repeated(queue: Any, raw: Any, url: str) -> None:
-    queue.put(one_of_each())
-    queue.claim(2)
-    queue.purge()
-    queue.purge()
-    assert keys_of(raw, queue.name) == set()
-    assert not queue.exists()
-    queue.put("a")
-    assert queue.exists()
-
-
-def test_a_client_that_puts_into_a_purged_queue_makes_it_again(url: str, name: str, raw: Any) -> None:
-    with ShardedQueue(name, url, shards=3) as one, ShardedQueue(name, url) as other:
-        one.put("a")
-        assert other.states("a").counts() == {"todos": 1}
-        other.put("a")
-        one.purge()
-        assert list(other.put("b")) == [Answer.ADDED], "the record was seen a moment ago"
-        assert raw.hget(f"timeoutq:{{{name}}}:meta", "shards") == "3 host v1"
-        other.purge()
-
-
 # ---- when a shard does not answer
 
 
@@ -657,37 +529,19 @@ def test_a_shard_that_fails_is_named_and_the_others_are_done(queue: Any, raw: An
     queue.resume()
 
 
-def test_the_twins_have_the_same_words_as_each_other_and_those_of_a_plain_queue() -> None:
-    def public(kind: type) -> dict[str, Any]:
-        return {
-            name: value for name, value in vars(kind).items() if not name.startswith("_") and inspect.isfunction(value)
-        }
-
-    other_words = {
-        "put", "ack", "pull", "requeue_expired", "promote_due", "prune", "list", "stats", "states", "configure",
-        "drained",
-    }  # fmt: skip
-    for plain, sharded in ((Queue, ShardedQueue), (AsyncQueue, AsyncShardedQueue)):
-        assert list(public(plain)) == list(public(sharded))
-        for name, method in public(plain).items():
-            ours = vars(sharded)[name]
-            assert inspect.signature(method) == inspect.signature(ours), name
-            assert inspect.iscoroutinefunction(method) == inspect.iscoroutinefunction(ours)
-            assert (inspect.getdoc(method) == inspect.getdoc(ours)) == (name not in other_words), name
-    for name, method in public(ShardedQueue).items():
-        assert inspect.getdoc(method) == inspect.getdoc(vars(AsyncShardedQueue)[name]), name
-    assert (ShardedQueue.__doc__ or "").partition("\n\n")[2] == (Queue.__doc__ or "").partition("\n\n")[2]
-    for name, method in public(ShardedHosts).items():
-        assert inspect.getdoc(method) == inspect.getdoc(vars(AsyncShardedHosts)[name]), name
-    assert {ShardedQueue("q").hosts.__class__, AsyncShardedQueue("q").hosts.__class__} == {
-        ShardedHosts,
-        AsyncShardedHosts,
-    }
-
-
 def test_the_error_of_some_shards_survives_a_pickle() -> None:
     import pickle
 
     error = ShardsUnavailable("shard 2", shards={2: LeaseLost("x", task="t")}, outcome=None)
     again = pickle.loads(pickle.dumps(error))  # our own
     assert (str(again), list(again.shards), again.outcome) == ("shard 2", [2], None)
+
+
+@pytest.mark.parametrize("kind", [ShardedQueue, AsyncShardedQueue])
+def test_when_a_shard_has_moved_the_clock_of_its_server_alone_is_forgotten(kind: Any) -> None:
+    queue = kind("q", "redis+cluster://127.0.0.1:1", shards=3)
+    talks = (queue.shards.root, *queue.shards.talks)
+    for talk in talks:
+        talk.clock.seen(1_000_000, time.monotonic())
+    queue._moved(talks[2].at)
+    assert [talk.clock.now_ms > 0 for talk in talks] == [True, True, False, True]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.rig.command import Say, say
 from tests.rig.command import server as server
-from timeoutq import Politeness, Queue, Task, transfer
-from timeoutq.model import State
-from timeoutq.shards import ShardedQueue
+from timeoutq import InvalidInput, Politeness, Queue, Task, Unavailable, transfer
+from timeoutq.model import HostRecord, State
+from timeoutq.shards import ShardedQueue, opening
 
 __all__ = ["say"]
 
@@ -148,6 +149,15 @@ def test_an_export_comes_whole_and_goes_into_any_number_of_shards(
         assert say("purge", other, "--yes").code == 0
 
 
+def test_a_sharded_queue_that_is_not_polite_refuses_rules_of_hosts(queue: ShardedQueue) -> None:
+    queue.put(PAGES)
+    rules = [HostRecord(f"h{i}.example".encode(), visits=1) for i in range(8)]
+    with pytest.raises(InvalidInput, match="is not polite"):
+        transfer.restore_hosts(queue, rules)
+    queue.configure(politeness=Politeness(0, 1))
+    assert transfer.restore_hosts(queue, rules) == 8
+
+
 def test_what_was_done_with_a_group_is_put_back_into_its_own_shard(say: Say, queue: ShardedQueue) -> None:
     queue.put([Task(f"t{i}", group=f"g{i}") for i in range(20)])
     while leases := queue.claim(20):
@@ -155,6 +165,47 @@ def test_what_was_done_with_a_group_is_put_back_into_its_own_shard(say: Say, que
     assert say("requeue", queue.name, "--from", "done", "--yes").texts == ["20 put back"]
     stats = queue.stats()
     assert (stats.todos, stats.known) == (20, 20)
+
+
+def test_tasks_with_groups_are_compared_with_the_shards_in_which_they_are(
+    say: Say, queue: ShardedQueue, tmp_path: Path
+) -> None:
+    queue.put([Task(f"t{i}", group=f"g{i}.example") for i in range(20)])
+    queue.ack(queue.claim(20))
+    done = queue.stats().done
+    file = tmp_path / "ids"
+    file.write_text("".join(f"t{i}\n" for i in range(25)))
+    assert say("intersect", file, f"{queue.name}:done", "--count").texts == [str(done)]
+    assert len(say("diff", file, f"{queue.name}:done").texts) == 25 - done
+    assert say("diff", f"{queue.name}:done", file, "--count").texts == ["0"]
+
+
+def test_a_server_that_is_slow_to_say_what_a_queue_is_makes_no_plain_queue_of_it(
+    say: Say, queue: ShardedQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.put("a")
+    look: Any = opening._is_sharded  # pyright: ignore[reportPrivateUsage]  # a server that answers only from then on
+    asked = 0
+
+    def slow(client: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return look(client) if asked > 1 else silent()
+
+    def silent() -> Any:
+        yield from ()
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(opening, "_is_sharded", slow)
+    for words in (["states", queue.name, "x"], ["put", queue.name, "b"], ["claim", queue.name], ["status", queue.name]):
+        asked = 0
+        done = say(*words)
+        assert (done.code, done.err) == (3, "timeoutq: no answer\n")
+    asked = 0
+    done = say("doctor", queue.name)
+    assert (done.code, asked) == (0, 2)
+    assert "4 shards by host" in done.out
+    assert queue.stats().known == 1
 
 
 def test_a_worker_finds_the_shards_and_drains_all_of_them(say: Say, queue: ShardedQueue) -> None:

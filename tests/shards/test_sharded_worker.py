@@ -348,6 +348,88 @@ async def test_what_several_handlers_found_for_a_shard_goes_in_one_call(queue: S
         assert desk.parts[3].presses, "a hundred tasks do not wait until other exchanges have ended"
 
 
+async def test_what_handlers_found_goes_in_calls_of_500_tasks_at_most(queue: ShardedQueue) -> None:
+    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
+        desk = Worker(mine, nothing, signals=False)._desk
+        desk.divide()
+        lease = Lease("t", "w:1:2#1@0", 0.0, fence=7)
+        for tasks in (250, 250, 300, 300, 100, 101):
+            found = TaskList([b"%d" % i for i in range(tasks)])
+            desk.parts[3].post(Parcel(AckOfFound(lease, TaskList(), -1, None), found))
+        errands = desk.parts[3].take()
+        assert [(errand.found, len(errand.acks)) for errand in errands] == [(500, 2), (300, 1), (400, 2), (101, 1)]
+
+
+async def test_what_was_found_for_other_shards_stays_out_once_the_lease_is_ended_in_another_way(
+    queue: ShardedQueue,
+) -> None:
+    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
+        desk = Worker(mine, nothing, signals=False)._desk
+        desk.divide()
+        first, second = (AckOfFound(Lease(f"t{i}", "w:1:2#1@0", 0.0, fence=i), TaskList(), -1, None) for i in range(2))
+        for part in (2, 3):
+            desk.parts[part].post(Parcel(first, TaskList([b"of the first"])))
+        desk.parts[3].post(Parcel(second, TaskList([b"of the second"])))
+        (errand,) = desk.parts[2].take()
+        assert errand.void() == [first.lease], "shard 2 refuses what was found, so the task fails"
+        (errand,) = desk.parts[3].take()
+        assert (errand.found, errand.acks) == (1, [second])
+
+
+async def test_what_handlers_found_goes_in_calls_of_a_mebibyte_at_most(queue: ShardedQueue) -> None:
+    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
+        desk = Worker(mine, nothing, signals=False)._desk
+        desk.divide()
+        lease = Lease("t", "w:1:2#1@0", 0.0, fence=7)
+        for i, weight in enumerate((400_000, 400_000, 400_000, 700_000, 10)):
+            found = TaskList([b"%d" % i], {0: b"x" * weight})
+            desk.parts[3].post(Parcel(AckOfFound(lease, TaskList(), -1, None), found))
+        assert [len(errand.acks) for errand in desk.parts[3]._posting()] == [2, 1, 2]
+
+
+def test_the_record_tells_of_groups_before_a_task_with_a_group_is_put() -> None:
+    queue = ShardedQueue("q", "redis://127.0.0.1:1", shards=SHARDS)
+    talk = queue.division.talks[2]
+    calls = talk.operations.put((Task("a", group="g.example"),), talk.nonce)
+    step: Any = next(queue.division.exchange(talk, calls, puts=True, grouped=True))
+    assert [command[0] for command in step.commands] == ["EXISTS", "HSETNX", "HMGET"]
+    queue.close()
+
+
+async def test_what_a_handler_has_found_when_the_worker_stops_at_once_is_put_and_its_lease_is_acked(
+    queue: ShardedQueue,
+) -> None:
+    async def handler(lease: Lease) -> Ack:
+        stop[0].stop(now=True)
+        return Ack(put=PAGES)
+
+    stop: list[Worker] = []
+    queue.put("seed")
+    async with working(queue, handler) as worker:
+        stop.append(worker)
+        await until(lambda: worker.tally.end == "stopped")
+    assert queue.states("seed", PAGES).counts() == {"done": 1, "todos": len(PAGES)}
+    assert queue.stats().in_progress == 0
+
+
+async def test_what_a_handler_puts_into_a_queue_that_was_purged_meanwhile_is_found_again(queue: ShardedQueue) -> None:
+    async def handler(lease: Lease) -> Ack | None:
+        if lease.task != "seed":
+            return None
+        await asyncio.to_thread(queue.purge)
+        return Ack(put=PAGES)
+
+    def home(task: str) -> int:
+        return route(key_of(task.encode()), SHARDS)
+
+    queue.put("seed")
+    away = [page for page in PAGES if home(page) != home("seed")]  # the others go with the ack, which is too late
+    async with working(queue, handler):
+        with ShardedQueue(queue.name, queue.given[0], shards=SHARDS) as other:
+            await until(lambda: other.stats().done == len(away))
+            assert other.exists()
+
+
 async def test_a_paused_queue_gives_nothing(queue: ShardedQueue) -> None:
     queue.pause()
     queue.put(PAGES)

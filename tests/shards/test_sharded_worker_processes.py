@@ -11,14 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.rig.handlers import history, page
 from tests.rig.invariants import check
-from tests.rig.nodes import QUICK, Cluster
+from tests.rig.nodes import QUICK, Cluster, frozen
 from tests.rig.processes import Processes, processes, run
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
+from timeoutq import Queue, directory, open_queue
 from timeoutq.cluster import slot_of
+from timeoutq.embedded import EmbeddedServer
 from timeoutq.shards import ShardedQueue
 from timeoutq.shards.names import tags
 
@@ -119,6 +122,61 @@ def test_a_cleaner_takes_back_what_ran_out_in_all_shards(queue: ShardedQueue, ru
     wait_until(lambda: queue.stats().todos == 50, 30)
     cleaner.send_signal(signal.SIGTERM)
     assert cleaner.wait(30) == 0
+
+
+@pytest.mark.parametrize("words", [("worker",), ("worker", "--no-supervise"), ("cleaner",)])
+def test_what_starts_while_the_server_is_away_finds_the_shards_when_it_answers(
+    name: str, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    with (
+        EmbeddedServer(binary=valkey()) as server,
+        ShardedQueue(name, server.url, shards=SHARDS) as queue,
+        processes(server.url, tmp_path) as run,
+    ):
+        queue.schedule((page(i) for i in range(20)), after=1)
+        with frozen(server):
+            command, *rest = words
+            started = run.worker(name, "work", *rest) if command == "worker" else run.start(command, name)
+            wait_until(lambda: "no answer" in run.log(started), 60)
+        if command == "worker":
+            wait_until(lambda: queue.stats().done == 20, 60)
+        else:
+            wait_until(lambda: queue.stats().todos == 20, 60)
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(30) == 0, run.log(started)
+
+
+def test_a_worker_that_is_told_the_shards_of_a_new_queue_makes_its_record(url: str, name: str, run: Processes) -> None:
+    worker = run.worker(name, "work", "--shards", str(SHARDS))
+    with Queue("any", url) as looks:
+        wait_until(lambda: name in [one.name for one in directory.look(looks, [name])], 30)
+        (listed,) = directory.look(looks, [name])
+        assert listed.stats is not None
+        assert listed.stats.shards is not None
+        assert len(listed.stats.shards) == SHARDS
+    with open_queue(name, url) as queue:
+        assert queue.put("x", "y", "z").added == 3
+        wait_until(lambda: queue.stats().done == 3, 30)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0, run.log(worker)
+        queue.purge()
+
+
+@pytest.mark.parametrize("words", [("worker",), ("worker", "--no-supervise"), ("cleaner",)])
+def test_what_waits_for_a_queue_that_is_then_made_with_shards_begins_anew(
+    name: str, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    with EmbeddedServer(binary=valkey()) as server, processes(server.url, tmp_path) as run:
+        command, *rest = words
+        handler = ["tests.rig.handlers:work"] if command == "worker" else []
+        started = run.start(command, name, *handler, *rest)
+        with redis.Redis.from_url(server.url) as client:
+            wait_until(lambda: client.info("clients")["blocked_clients"], 30)
+        with ShardedQueue(name, server.url, shards=SHARDS) as queue:
+            queue.schedule((page(i) for i in range(20)), after=0.1)
+            wait_until(lambda: (queue.stats().done if handler else queue.stats().todos) == 20, 30)
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(30) == 0, run.log(started)
 
 
 def test_workers_and_a_primary_die_and_every_page_is_done(name: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.rig.faces import Blocking
 from tests.rig.nodes import QUICK, Cluster
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Queue, ShardsUnavailable
+from timeoutq import InvalidInput, Queue, ShardsUnavailable, UnsafeServer
 from timeoutq.cluster import slot_of
 from timeoutq.link import AsyncLink, Link
 from timeoutq.model import Answer
@@ -120,6 +120,20 @@ def test_a_claim_waits_on_a_cluster(cluster: Cluster, queue: Any) -> None:
         timer.start()
         assert [lease.task for lease in queue.claim(wait=10)] == ["next"]
         timer.join()
+
+
+def test_a_client_is_refused_if_any_node_evicts(cluster: Cluster, queue: Any) -> None:
+    queue.put("a")
+    node = next(node for node in cluster.primary_nodes() if node is not cluster.primary_of(slot_of(queue.name)))
+    with cluster.client(node) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        try:
+            with ShardedQueue(queue.name, cluster.url) as other, pytest.raises(UnsafeServer, match="allkeys-lru"):
+                other.put("b")
+            with ShardedQueue(queue.name, cluster.url, allow_eviction=True) as other:
+                assert other.put("b").added == 1
+        finally:
+            client.config_set("maxmemory-policy", "noeviction")
 
 
 def test_a_plain_client_is_refused_on_a_cluster(cluster: Cluster, queue: Any) -> None:

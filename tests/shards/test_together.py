@@ -88,6 +88,11 @@ def test_joined_flushes_wait_for_replicas_once() -> None:
     assert parted(parts, ["one", "two", "three", "four", 1]) == [["one", 1], ["two"], ["three", "four", 1]]
 
 
+def test_joined_flushes_wait_for_as_many_replicas_as_any_of_them_wants() -> None:
+    parts: list[Any] = [[("PUT", 1), ("WAIT", 2, 500)], [("PUT", 2), ("WAIT", 1, 700)]]
+    assert joined(parts)[-1] == ("WAIT", 2, 500)
+
+
 def test_a_durable_put_is_one_wait_for_all_shards(url: str, name: str) -> None:
     with ShardedQueue(name, url, shards=4, deadline=4.0) as queue:
         began = time.monotonic()

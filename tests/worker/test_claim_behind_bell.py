@@ -16,6 +16,7 @@ from tests.rig.inside import pump_of
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Lease, Queue, State, TimeoutqError, Worker, flows, scripts
+from timeoutq.deadlines import ATTEMPT
 from timeoutq.errors import WorkerBroken
 from timeoutq.replies import Claimed
 
@@ -152,6 +153,30 @@ async def test_what_the_claim_has_taken_comes_back_when_only_the_wait_ends(
     assert queue.stats().counters.get("expired", 0) == 0
 
 
+@pytest.mark.parametrize("how", ["its connection is reset", "a handler cancels it"])
+async def test_what_the_claim_has_taken_comes_back_though_the_wait_began_long_ago(
+    url: str, queue: Queue, raw: redis.Redis, how: str
+) -> None:
+    know_the_scripts(queue, raw)
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=60, deadline=1.0) as mine:
+            worker = Worker(mine, lambda lease: None, signals=False)
+            proxy.arm(Fault.SWALLOW, WAIT)
+            running = asyncio.create_task(worker.run())
+            await until(lambda: proxy.struck == 1 and listens(raw))
+            later = time.monotonic() + 1.5  # longer than a call takes
+            await until(lambda: time.monotonic() > later)
+            await asyncio.to_thread(loses_the_reply, proxy, queue, raw)
+            if how == "a handler cancels it":
+                pump_of(worker).source.bell.cancel()  # type: ignore[union-attr]  # it waits
+            else:
+                proxy.cut()
+            await until(lambda: worker.tally.acked == 1)
+            worker.stop()
+            await running
+    assert queue.stats().counters.get("expired", 0) == 0
+
+
 async def test_nothing_runs_beside_a_suspect(url: str, queue: Queue, raw: redis.Redis) -> None:
     began: list[str] = []
     go = asyncio.Event()
@@ -175,6 +200,28 @@ async def test_nothing_runs_beside_a_suspect(url: str, queue: Queue, raw: redis.
         await until(lambda: began == ["suspect", "a"])
         worker.stop()
         await running
+
+
+async def test_a_worker_that_drains_waits_behind_the_bell_no_longer(url: str, queue: Queue, raw: redis.Redis) -> None:
+    began: list[str] = []
+    go = asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        began.append(lease.task)
+        await go.wait()
+
+    queue.put("a")
+    async with AsyncQueue(queue.name, url, timeout=20) as mine:
+        worker = Worker(mine, handler, concurrency=2, signals=False)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: began == ["a"] and listens(raw))
+        worker.stop()
+        await until(lambda: not listens(raw), 5)  # by itself, the wait would take ten seconds
+        queue.put("b")
+        go.set()
+        await running
+    stats = queue.stats()
+    assert (stats.counters["claimed"], stats.done, stats.todos) == (1, 1, 1)
 
 
 async def test_a_worker_that_hung_while_the_reply_lay_there_does_not_begin_with_an_old_lease(
@@ -257,6 +304,30 @@ async def test_a_lease_is_given_back_if_the_queue_has_become_durable_meanwhile(
         assert [lease.task for lease in await claim] == ["a"]
     counters = queue.stats().counters
     assert (counters["claimed"], counters["released"]) == (2, 1)
+
+
+def test_a_claim_behind_the_bell_may_run_until_the_wait_is_over_and_not_after_its_reply_is_due(queue: Queue) -> None:
+    queue.claim()
+    for seconds in (0.5, 10.0):
+        call = queue.operations.claim(b"token", 1, 30_000, 0)
+        bell: Any = next(flows.hear_bell(queue.talk, seconds, call))
+        (command,) = bell.then
+        left = command[-1] - queue.talk.clock.now_ms
+        assert 1000 * seconds < left + 100 <= 1000 * (seconds + queue.talk.deadline * ATTEMPT) + 100
+
+
+def test_a_claim_that_arrives_when_nobody_waits_for_it_any_more_takes_nothing(queue: Queue, raw: redis.Redis) -> None:
+    queue.put("a", "b")
+    queue.claim()
+    call = queue.operations.claim(b"token", 1, 60_000, 0)
+    client: Any = raw
+    seconds, micros = client.time()
+    now_ms = seconds * 1000 + micros // 1000
+    with pytest.raises(ResponseError, match=r"^LATE the claim arrived \d+ ms after its caller gave up"):
+        client.execute_command(*call.command(not_after=now_ms - 20))
+    assert queue.stats().todos == 1
+    client.execute_command(*call.command(not_after=now_ms + 60_000))
+    assert queue.stats().in_progress == 2
 
 
 def test_nothing_is_sent_behind_the_bell_of_a_durable_queue_or_without_the_servers_time(queue: Queue) -> None:

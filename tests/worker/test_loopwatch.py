@@ -51,6 +51,13 @@ def block() -> Iterator[Blocking]:
     logging.getLogger("timeoutq.loopwatch").removeHandler(found)
 
 
+async def turns_again(caplog: pytest.LogCaptureFixture, times: int) -> None:
+    """Wait until it was told that often that the loop turns again."""
+    async with asyncio.timeout(20):
+        while len(lines(caplog, "turns again")) < times:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_handler_that_blocks_the_loop_is_named_once_with_its_line_and_the_cure(
     caplog: pytest.LogCaptureFixture, block: Blocking
 ) -> None:
@@ -80,8 +87,9 @@ async def test_a_handler_that_blocks_the_loop_is_named_once_with_its_line_and_th
 
 async def test_each_blocking_is_told_of(caplog: pytest.LogCaptureFixture, block: Blocking) -> None:
     async def handler(lease: Lease) -> None:
+        told = len(lines(caplog, "turns again"))
         block()
-        await asyncio.sleep(0.6)  # the loop turns meanwhile
+        await turns_again(caplog, told + 1)
 
     async with fake_async_queue(timeout=3) as queue:
         await queue.put("a", "b")
@@ -135,9 +143,9 @@ async def test_a_call_of_no_handler_is_named_by_its_asyncio_task_or_as_nobodys(
         while not worker.running:
             await asyncio.sleep(0.01)
         await asyncio.create_task(blocks(), name="of-the-user")
-        await asyncio.sleep(0.6)  # the loop turns meanwhile
+        await turns_again(caplog, 1)
         asyncio.get_running_loop().call_soon(block)
-        await asyncio.sleep(0.6)
+        await turns_again(caplog, 2)
         go_on.set()
         await working
     first, second = [line.getMessage() for line in lines(caplog, "has been blocked")]
@@ -304,12 +312,16 @@ async def test_a_lease_that_max_runtime_has_ended_does_not_blame_the_timeout(
     assert "raise timeout=" not in said
 
 
-async def test_a_reply_that_a_blocked_loop_has_not_read_is_not_blamed_on_the_server(url: str, queue: Queue) -> None:
-    async with AsyncQueue(queue.name, url, deadline=0.5) as mine:
+async def test_a_reply_that_a_blocked_loop_has_not_read_is_not_blamed_on_the_server(
+    url: str, queue: Queue, raw: redis.Redis
+) -> None:
+    async with AsyncQueue(queue.name, url, deadline=2.5) as mine:
         await mine.stats()
-        asking = asyncio.create_task(mine._link().send([("BLPOP", f"{queue.name}-nothing", 1)]))
-        await asyncio.sleep(0.01)
-        time.sleep(1.0)  # noqa: ASYNC251  # longer than the reply may take
+        asking = asyncio.create_task(mine._link().send([("BLPOP", f"{queue.name}-nothing", 5)]))
+        client: Any = raw
+        while client.info("clients")["blocked_clients"] == 0:
+            await asyncio.sleep(0.001)
+        time.sleep(1.5)  # noqa: ASYNC251  # longer than the reply may take
         with pytest.raises(redis.TimeoutError) as caught:
             await asking
     said = str(troubles.explain(caught.value, "redis://h"))

@@ -482,9 +482,17 @@ async def test_a_wrong_password_ends_the_worker_at_once(url: str) -> None:
 # ---- the cleaner
 
 
-async def test_expired_leases_are_back_within_a_quarter_of_a_second(jobs: AsyncQueue, queue: Queue) -> None:
-    cleaner = asyncio.create_task(Cleaner(jobs).run())
-    await asyncio.sleep(0.3)  # let it fall asleep: it must be woken by the claim, not find it by chance
+async def sleeping(jobs: AsyncQueue, raw: Any) -> asyncio.Task[None]:
+    """Start a cleaner that sleeps: it must be woken by what is due, not find it by chance."""
+    cleaner = Cleaner(jobs)
+    task = asyncio.create_task(cleaner.run())
+    await until(lambda: cleaner.met and any(one["cmd"] == "xread" for one in raw.client_list()))
+    await until(lambda: not (cleaner._alarm.is_set() or cleaner._asking.locked()))
+    return task
+
+
+async def test_expired_leases_are_back_within_a_quarter_of_a_second(jobs: AsyncQueue, queue: Queue, raw: Any) -> None:
+    cleaner = await sleeping(jobs, raw)
     queue.put([f"t{i}" for i in range(100)])
     (first, *_) = queue.claim(100, timeout=0.5)
     await until(lambda: queue.stats().todos == 100)
@@ -494,9 +502,8 @@ async def test_expired_leases_are_back_within_a_quarter_of_a_second(jobs: AsyncQ
     await asyncio.gather(cleaner, return_exceptions=True)
 
 
-async def test_due_tasks_are_ready_within_fifty_milliseconds(jobs: AsyncQueue, queue: Queue) -> None:
-    cleaner = asyncio.create_task(Cleaner(jobs).run())
-    await asyncio.sleep(0.3)  # as above
+async def test_due_tasks_are_ready_within_fifty_milliseconds(jobs: AsyncQueue, queue: Queue, raw: redis.Redis) -> None:
+    cleaner = await sleeping(jobs, raw)
     lateness: list[float] = []
     for _ in range(10):
         queue.schedule("a", after=0.12)

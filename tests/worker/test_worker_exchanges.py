@@ -264,7 +264,8 @@ async def test_a_worker_opens_no_more_connections_than_it_has_exchanges(
     before = len(raw.client_list())
     queue.put([f"t{i}" for i in range(5000)])
     most = 0
-    async with AsyncQueue(queue.name, url, timeout=20) as mine:
+    # if the machine stalls for long, exchanges are cut, and the server counts closed connections beside the new ones
+    async with AsyncQueue(queue.name, url, timeout=20, deadline=100) as mine:
         worker = Worker(mine, handler, concurrency=100, signals=False)
         running = asyncio.create_task(worker.run())
         while worker.tally.acked < 5000:
@@ -274,6 +275,20 @@ async def test_a_worker_opens_no_more_connections_than_it_has_exchanges(
         await running
     # of the test: one; of the worker: two exchanges, the cleaner's, the bell, the alarm, and the heartbeat
     assert most <= before + 1 + 6
+
+
+async def test_a_cleaner_takes_one_connection_besides_the_one_for_the_alarm(
+    url: str, queue: Queue, raw: redis.Redis
+) -> None:
+    before = len(raw.client_list())
+    async with AsyncQueue(queue.name, url, deadline=100) as mine:
+        cleaner = Cleaner(mine)
+        running = asyncio.create_task(cleaner.run())
+        await until(lambda: any(one["cmd"] == "xread" for one in raw.client_list()))
+        await until(lambda: cleaner.met)
+        assert len(raw.client_list()) == before + 2
+        running.cancel()
+        await asyncio.wait([running])
 
 
 async def test_a_worker_that_has_two_reasons_to_end_tells_the_first(url: str, queue: Queue) -> None:

@@ -407,19 +407,23 @@ async def test_a_task_is_not_left_to_a_consumer_that_a_handler_has_cancelled(url
 
 
 async def test_who_hears_the_alarm_is_started_again_when_a_handler_cancels_it(
-    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+    url: str, queue: Queue, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handler(lease: Lease) -> None:
         if lease.task == "cancels":
             cancel_tasks("alarm-")
 
+    def who_hears() -> set[str]:
+        return {one["id"] for one in raw.client_list() if one["cmd"] == "xread"}
+
     async with AsyncQueue(queue.name, url) as mine:
         worker = Worker(mine, handler, signals=False)
         working = asyncio.create_task(worker.run())
-        await asyncio.sleep(0.3)  # the cleaner has looked, and sleeps until the alarm sounds, or ten seconds
+        await until(lambda: bool(who_hears()))
+        first = who_hears()
         queue.put("cancels")
         await until(lambda: "who hears its alarm was cancelled by somebody else" in caplog.text)
-        await asyncio.sleep(0.3)
+        await until(lambda: bool(who_hears() - first))
         queue.schedule("due", after=0.1)
         await until(lambda: queue.stats().done == 2, 4.0)
         worker.stop()

@@ -73,7 +73,8 @@ class Report:
 def choose(only: Sequence[str], *, quick: bool = False, far: bool = False) -> list[Measure]:
     """Give the measurements of a run: all usual ones, or those that have these names, with their limits.
 
-    `far` is the one behind delays. Raises `InvalidInput` for a name that there is not, with those that there are.
+    A name may be the beginning of several: `claim` is `claim-1`, `claim-10` and so on. `far` is the one behind delays.
+    Raises `InvalidInput` for a name that there is not, with those that there are.
     """
     home = {figure.name: measure for measure in MEASURES for figure in measure.figures}
     names = [name for words in only for name in words.replace(",", " ").split()]
@@ -82,12 +83,15 @@ def choose(only: Sequence[str], *, quick: bool = False, far: bool = False) -> li
             raise InvalidInput("--latency is one measurement of its own: leave out --only")
         names = [latency.LATENCY.name]
     by_name = {measure.name: measure for measure in MEASURES} | home
-    unknown = [name for name in names if name not in by_name]
-    if unknown:
-        raise InvalidInput(f"no figure has the name {unknown[0]!r:.60}; there are: {', '.join(by_name)}")
     if not names:
         return [measure for measure in MEASURES if not measure.asked and not (quick and measure.heavy)]
-    chosen = {by_name[name].name for name in names}
+    chosen: set[str] = set()
+    for name in names:
+        # claim is short for claim-1, claim-10 and so on
+        found = [by_name[name]] if name in by_name else [each for each in MEASURES if each.name.startswith(f"{name}-")]
+        if not found:
+            raise InvalidInput(f"no figure has the name {name!r:.60}; there are: {', '.join(by_name)}")
+        chosen.update(each.name for each in found)
     while True:
         needed = {
             home[figure.limit].name

@@ -4,18 +4,21 @@ Tables for people on a terminal, tab-separated lines elsewhere, JSON with --json
 imported by the commands that need them, so that --help and completion are quick.
 """
 
-from timeoutq.cli.app import app, main
+try:
+    from timeoutq.cli.app import app, main
 
-# importing a module hangs its commands into `app`: the order here is that of --help
-# isort: off
-from timeoutq.cli import tasks as tasks
-from timeoutq.cli import leases as leases
-from timeoutq.cli import serving as serving
-from timeoutq.cli import looking as looking
-from timeoutq.cli import hosts as hosts
-from timeoutq.cli import sets as sets
-from timeoutq.cli import moving as moving
-from timeoutq.cli import operating as operating
-# isort: on
+    # importing a module hangs its commands into `app`: the order here is that of --help
+    # isort: off
+    from timeoutq.cli import tasks as tasks
+    from timeoutq.cli import leases as leases
+    from timeoutq.cli import serving as serving
+    from timeoutq.cli import looking as looking
+    from timeoutq.cli import hosts as hosts
+    from timeoutq.cli import sets as sets
+    from timeoutq.cli import moving as moving
+    from timeoutq.cli import operating as operating
+    # isort: on
+except KeyboardInterrupt:  # Ctrl-C while the command is still being loaded
+    raise SystemExit(130) from None
 
 __all__ = ["app", "main"]

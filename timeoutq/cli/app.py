@@ -8,24 +8,27 @@ from __future__ import annotations
 import io
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO, TypeVar
 
 import typer
 
 from timeoutq import exit_codes
 from timeoutq.cli.completion import queue_names
-from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.errors import InvalidInput, ServerError, TimeoutqError, Unavailable
 from timeoutq.exit_codes import DONE, INTERRUPTED, USAGE
 from timeoutq.exit_codes import LOST as LOST
 from timeoutq.exit_codes import NOTHING as NOTHING
 from timeoutq.exit_codes import SERVER as SERVER
-from timeoutq.text import safe
+from timeoutq.text import age, safe
 
 if TYPE_CHECKING:
     from timeoutq.shards import AnyQueue
+
+T = TypeVar("T")
 
 EPILOG = (
     "Exit codes: 0 done · 1 nothing found, or the answer is no · 2 wrong usage, input or file · 3 the server is away "
@@ -111,6 +114,36 @@ def saying_how_far(far: Callable[[], tuple[int, str]]) -> Iterator[None]:
         raise
 
 
+def patiently(step: Callable[[], T], wait: float) -> T:
+    """Take a step of long work; if the server is away, wait for it, `wait` seconds at most, and take the step again.
+
+    The step may be taken twice: what it brings in must not be brought in twice by that. Says when it waits.
+    """
+    from timeoutq import flows, retry
+
+    began = failures = 0.0
+    while True:
+        try:
+            found = step()
+        except TimeoutqError as error:
+            if flows.is_final(error) or isinstance(error, ServerError):
+                raise
+            now = time.monotonic()
+            if not failures:
+                began = now
+                if wait > 0:
+                    say(f"waits for the server, {age(wait)} at most (--wait): {error}")
+            failures += 1
+            left = began + wait - now
+            if left <= 0:
+                raise
+            time.sleep(min(left, retry.pause(int(failures))))
+            continue
+        if failures:
+            say(f"goes on after {age(time.monotonic() - began)}; tasks that were sent twice count as known")
+        return found
+
+
 def server_address(url: str | None, url_file: Path | None) -> str | None:
     """Give the URL from --url or --url-file; None if neither is given: then the environment names the server."""
     from timeoutq.address import redact
@@ -136,19 +169,29 @@ def server_address(url: str | None, url_file: Path | None) -> str | None:
 
 
 def open_queue(
-    name: str, url: str | None, url_file: Path | None, shards: int | None = None, **settings: Any
+    name: str,
+    url: str | None,
+    url_file: Path | None,
+    shards: int | None = None,
+    *,
+    waits: bool = False,
+    **settings: Any,
 ) -> AnyQueue:
-    """Open the queue that the arguments of a command name, as what it is: plain, or over several shards."""
+    """Open the queue that the arguments of a command name, as what it is: plain, or over several shards.
+
+    Raises `Unavailable` if the server does not say what the queue is. With `waits`, the queue is then opened as a plain
+    one, for a caller that waits for the server, and opens the queue again if it has shards.
+    """
     from timeoutq.client import Queue
     from timeoutq.shards import open_queue
 
     address = server_address(url, url_file)
     try:
         return open_queue(name, address, shards=shards, **settings)
-    except InvalidInput:
-        raise
-    except TimeoutqError:
-        return Queue(name, address, **settings)  # the first call says what is wrong, or waits for the server
+    except TimeoutqError as error:
+        if isinstance(error, InvalidInput) or (isinstance(error, Unavailable) and not waits):
+            raise
+        return Queue(name, address, **settings)  # the first call says what is wrong
 
 
 @contextmanager

@@ -214,6 +214,8 @@ def ban(
 COMMANDS = {
     "done": "`timeoutq put {queue} {task} --again` makes it ready again",
     "failed": "`timeoutq retry {queue} {task}` brings it back",
+    "banned": "first `timeoutq unblock {queue} {host}`, then `timeoutq retry {queue} {task}` brings it back; before "
+    "that, it fails again at once",
     "no_replica": "start replicas, or `timeoutq configure {queue} --durable N` asks for fewer",
     "budget": "`timeoutq host {queue} {host} --budget N` gives the host more visits",
 }

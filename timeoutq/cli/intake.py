@@ -60,6 +60,8 @@ class Intake:
     """Whether what was read last is the beginning of a line that is too long."""
     spider: str | None = None
     """The spider that owns the queue: the URLs of its tasks are in Scrapy's form."""
+    domain: Callable[[str], str] | None = None
+    """Gives the domain of a URL; None: by the public suffix list of this machine."""
     unlike: int = 0
     """How many URLs are in another form."""
 
@@ -119,7 +121,7 @@ class Intake:
                 raise BadUrl(id, url=id, reason="it holds a tab; a line holds a URL and nothing else")
             if self.urls:
                 id = normalise(id)
-            group = domain(id) if self.by is By.domain else None
+            group = (self.domain or domain)(id) if self.by is By.domain else None
             if self.by is By.host:
                 host(id)  # which the queue finds by itself: what is no URL has none, and is refused
         except BadUrl as error:

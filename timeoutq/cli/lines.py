@@ -39,6 +39,11 @@ def of(seen: Snapshot) -> Iterator[Sequence[Any]]:
     if stats.durations is not None:
         ran = stats.durations  # seconds
         yield "handlers ran", ran.count, f"{ran.p50:.4g}", f"{ran.p95:.4g}", f"{ran.max:.4g}"
+    for number, ready in seen.depths.items():
+        shard = stats.shards[number]
+        yield "shard", number, ready, shard.scheduled, shard.in_progress, shard.done, shard.failed
+    for what, why in seen.silent.items():
+        yield "silent", what, why
     yield "workers", len(seen.living)
     yield "gone", len(seen.gone)
     for worker in seen.workers:
@@ -47,6 +52,9 @@ def of(seen: Snapshot) -> Iterator[Sequence[Any]]:
             "worker", worker.worker, alive, worker.concurrency, worker.held, worker.acked, worker.failed,
             iso(worker.beat), *([worker.trouble] if worker.trouble else []),
         )  # fmt: skip
+    for worker in seen.workers:
+        if worker.tends is not None:
+            yield "tends", worker.worker, *worker.tends
     for host in seen.hosts:
         yield "host", host.host, host.waiting, host.busy, iso(host.turn), host.visits, host.failures
     for entry in seen.leases:

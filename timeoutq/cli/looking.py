@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from timeoutq.model import Page, Stats
     from timeoutq.shards import AnyQueue
     from timeoutq.watch.doctor import Finding
+    from timeoutq.watch.limits import Limits
     from timeoutq.watch.snapshot import Snapshot
 
 
@@ -124,6 +125,9 @@ def status(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJs
     - handlers ran, RUNS, P50, P95, MAX: how long handlers ran, in seconds
     - worker, NAME, alive or gone, CONCURRENCY, LEASES HELD, ACKED, FAILED,
       LAST SIGN OF LIFE, and WHY if it lives and does not claim
+    - shard, NUMBER, TASKS READY OR WAITING, SCHEDULED, IN PROGRESS, DONE, FAILED
+    - silent, what does not answer (shards 4, 5), WHY; it is not counted
+    - tends, NAME of a worker, the NUMBER of each shard that it tends
     - host, NAME, TASKS WAITING, TASKS IN FLIGHT, NEXT TURN, VISITS, FAILED VISITS
     - lease, TASK, HOLDER, DEADLINE
     - due, TASK, TIME
@@ -154,10 +158,17 @@ def dashboard(
     """Watch the queue live; q or Ctrl-C ends it."""
     from timeoutq.watch import live, snapshot
 
-    with open_queue(queue, url, url_file) as opened:
+    with open_queue(queue, url, url_file, waits=sys.stdout.isatty()) as opened:
         seen = snapshot.snapshot(opened) if not sys.stdout.isatty() else None
         if seen is None:
-            live.run(opened, interval, unknown=lambda: unknown_words(opened))
+            try:
+                live.run(opened, interval, unknown=lambda: unknown_words(opened))
+            except InvalidInput:
+                # the server was away when it was to say what the queue is
+                with open_queue(queue, url, url_file) as again:
+                    if type(again) is type(opened):
+                        raise
+                    live.run(again, interval)
         elif seen.exists:
             _show(seen)
         else:
@@ -343,9 +354,8 @@ def doctor(
     With --workers, --max-failed or --max-age the command is a health check of a
     queue, for containers and monitors.
     """
-    from timeoutq.shards import talks_of
-    from timeoutq.watch import doctor as examine
-    from timeoutq.watch import limits, nodes
+    from timeoutq.troubles import is_sharded
+    from timeoutq.watch import limits
 
     wanted = limits.Limits(workers, max_failed, max_age, here)
     if here and workers is None:
@@ -355,25 +365,47 @@ def doctor(
     if repair and queue is None:
         raise InvalidInput("--repair is about a queue: name one")
 
-    with open_queue(queue or "doctor", url, url_file, allow_eviction=True) as opened:
-        mended = [examine.repair(opened)] if repair else []
-        is_whole = queue is not None and len(talks_of(opened)) == 1  # of shards, only their server and limits are seen
-        findings = mended + nodes.examine(opened)
-        try:
-            findings += examine.examine(opened, named=is_whole)
-            if queue is not None and not _met(opened):
-                findings.append(examine.Finding("queue", "red", unknown_words(opened)))
-        except Unavailable as error:
-            if not findings:
-                raise
-            findings.append(examine.Finding("queue", "red", str(error)))  # the node of the queue is away
-        try:
-            findings += limits.check_limits(opened, wanted) if wanted else []
-        except TimeoutqError as error:
-            findings.append(examine.Finding("health", "red", str(error)))
+    def look(*, waits: bool) -> list[Finding]:
+        with open_queue(queue or "doctor", url, url_file, allow_eviction=True, waits=waits) as opened:
+            return _examined(opened, wanted, named=queue is not None, repair=repair)
+
+    try:
+        findings = look(waits=True)
+    except InvalidInput as error:
+        if not is_sharded(error):
+            raise
+        findings = look(waits=False)  # the server was slow to say what the queue is
     _show_findings(findings, as_json)
     if any(finding.verdict == "red" for finding in findings):
         raise typer.Exit(NOTHING)
+
+
+def _examined(opened: AnyQueue, wanted: Limits, *, named: bool, repair: bool) -> list[Finding]:
+    from timeoutq.shards import ShardedQueue
+    from timeoutq.troubles import is_sharded
+    from timeoutq.watch import divided, limits, nodes
+    from timeoutq.watch import doctor as examine
+
+    mended = [examine.repair(opened)] if repair else []
+    findings = mended + nodes.examine(opened)
+    try:
+        if isinstance(opened, ShardedQueue):
+            findings += divided.examine(opened)
+        else:
+            findings += examine.examine(opened, named=named)
+        if named and not _met(opened):
+            findings.append(examine.Finding("queue", "red", unknown_words(opened)))
+    except Unavailable as error:
+        if not findings:
+            raise
+        findings.append(examine.Finding("queue", "red", str(error)))  # the node of the queue is away
+    try:
+        findings += limits.check_limits(opened, wanted) if wanted else []
+    except TimeoutqError as error:
+        if is_sharded(error):
+            raise
+        findings.append(examine.Finding("health", "red", str(error)))
+    return findings
 
 
 def _show_findings(findings: Sequence[Finding], as_json: bool) -> None:
@@ -399,7 +431,7 @@ def _show_findings(findings: Sequence[Finding], as_json: bool) -> None:
 def bench(
     url: Url = None, url_file: UrlFile = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this figure, with its limit; may be given again.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only these figures, with their limits: worker,claim.")
     ] = None,
     latency: Annotated[
         bool, typer.Option("--latency", help="Measure a worker that is 0 to 200 ms away from its server.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,13 +25,14 @@ from timeoutq.cli.app import (
     app,
     known_queue,
     open_queue,
+    patiently,
     say,
     saying_how_far,
     stop,
     sure,
 )
 from timeoutq.cli.printing import Sink, length, progress
-from timeoutq.cli.reading import LONGEST_LINE, lines_of, piped_in
+from timeoutq.cli.reading import LONGEST_LINE, Wait, lines_of, piped_in
 from timeoutq.cli.sets import PANEL
 from timeoutq.errors import InvalidInput
 from timeoutq.model import HostRecord, Politeness, Record, State, raw
@@ -162,10 +164,12 @@ class BrokenLine(InvalidInput):
 class Import:
     """The lines of an export on their way into a queue, and what became of them."""
 
-    def __init__(self, queue: AnyQueue, lenient: bool, tasks_only: bool) -> None:
+    def __init__(self, queue: AnyQueue, lenient: bool, tasks_only: bool, wait: float = 0.0) -> None:
         self.queue = queue
         self.lenient = lenient
         self.tasks_only = tasks_only
+        self.wait = wait
+        """How long the server may be away once it has taken something, seconds."""
         self.taken = 0
         """The number of lines, from the first on, that need not be read again."""
         self.restored = self.known = self.broken = self.hosts = self.hosts_known = 0
@@ -223,16 +227,17 @@ class Import:
         """Bring in what some lines tell: their tasks in one atomic step, and before that their hosts in one."""
         from timeoutq import transfer
 
+        wait = self.wait if self.taken else 0.0  # who has never answered may have another address
         for item in items:
             if isinstance(item, Politeness):
                 self._adopt(item)
         # before their tasks, so that bans, blocks and delays count for them at once
         if hosts := [item for item in items if isinstance(item, HostRecord)]:
-            taken = transfer.restore_hosts(self.queue, hosts)
+            taken = patiently(partial(transfer.restore_hosts, self.queue, hosts), wait)
             self.hosts += taken
             self.hosts_known += len(hosts) - taken
         if records := [item for item in items if isinstance(item, Record)]:
-            outcome = transfer.restore(self.queue, records)
+            outcome = patiently(partial(transfer.restore, self.queue, records), wait)
             self.restored += outcome.added
             self.known += len(outcome) - outcome.added
         self.taken = number
@@ -273,6 +278,7 @@ def import_tasks(
     tasks_only: Annotated[
         bool, typer.Option("--tasks-only", help="Leave the politeness and the hosts of the file out.")
     ] = False,
+    wait: Wait = "5m",  # type: ignore[assignment]  # typer parses the default
     shards: Shards = None, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Bring in what export printed: the politeness, the hosts, and each task as it was.
@@ -283,6 +289,10 @@ def import_tasks(
     is not polite does not become polite: the command ends with exit code 2, and
     brings nothing in; make the queue polite, or give --tasks-only.
 
+    "known" counts tasks that the queue had already. If the network lost the
+    answer to a step with such tasks in it, the tasks that this step itself has
+    brought in count as known, too.
+
     Tasks that were in progress become ready. A broken line ends the command with
     exit code 1; no later line is brought in.
     """
@@ -290,7 +300,7 @@ def import_tasks(
         raise InvalidInput("name a file, or pipe in what export printed")
     total = file.stat().st_size if file is not None and file.is_file() else None
     with open_queue(queue, url, url_file, shards) as opened:
-        work = Import(opened, lenient, tasks_only)
+        work = Import(opened, lenient, tasks_only, wait)
         chunks = work.chunks(lines_of(file), skip_lines)
 
         def far() -> tuple[int, str]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -35,6 +36,10 @@ from timeoutq.model import Politeness, State, Stats
 
 if TYPE_CHECKING:
     from timeoutq.model import Outcome
+    from timeoutq.shards import AnyQueue
+
+LOOKED_AT = 100
+"""Of at most this many retried tasks, `retry` looks whether their hosts are banned."""
 
 
 @app.command(rich_help_panel="Operating")
@@ -59,8 +64,26 @@ def retry(
             outcome = opened.run(opened.retrial(given_ids(tasks)))
             moved = outcome.ok
             Sink(as_json).rows(("task", "answer"), _retried(outcome))
+            _tell_banned(opened, outcome)
     if not moved:
         raise typer.Exit(NOTHING)
+
+
+def _tell_banned(queue: AnyQueue, outcome: Outcome) -> None:
+    """Say of which hosts the retried tasks fail again at once, because the hosts are banned."""
+    from timeoutq.model import Answer
+
+    hosts: dict[str, str] = {}
+    for task, answer in list(outcome.items())[:LOOKED_AT]:
+        if answer is Answer.OK:
+            found = queue.why(task)
+            if found.host is not None and found.host.banned is not None:
+                hosts[found.host.host] = found.host.banned
+    for name, reason in hosts.items():
+        say(
+            f"host {name} is banned ({reason}), and its tasks fail again at once: first timeoutq unblock {queue.name} "
+            f"{shlex.quote(name)}, then retry"
+        )
 
 
 def _retried(outcome: Outcome) -> Iterator[tuple[str, str]]:

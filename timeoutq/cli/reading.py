@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -29,6 +29,15 @@ def seconds(text: str) -> float:
     if not found:
         raise typer.BadParameter(f"{text!r} is not a length of time: write 30, 250ms, 30s, 5m, 2h or 1d")
     return float(found[1]) * {"ms": 0.001, None: 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+
+
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait", parser=seconds, metavar="TIME",
+        help="How long to wait for the server if it goes away in the middle of many tasks; 0: not at all.",
+    ),
+]  # fmt: skip
 
 
 def nodes(text: str) -> tuple[int, int]:

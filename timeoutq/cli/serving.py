@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -22,7 +22,7 @@ from timeoutq.cli.reading import nodes, seconds
 from timeoutq.errors import InvalidInput, MissingExtra, TimeoutqError
 
 if TYPE_CHECKING:
-    from timeoutq.embedded_cluster import EmbeddedCluster
+    from timeoutq.embedded_cluster import EmbeddedCluster, Member
     from timeoutq.ledger import SharedLedger
     from timeoutq.retry import RetryPolicy
     from timeoutq.shards import AnyAsyncQueue
@@ -174,36 +174,82 @@ def worker(
             raise InvalidInput(
                 "--shards divides one new queue: make it with `timeoutq put --shards`, and leave it out here"
             )
-        many = [_shards_of(name, address, shards) for name in names]
 
-        def opened() -> list[AnyAsyncQueue]:
-            return [
-                _opened(name, address, some, timeout=timeout, max_runtime=max_runtime, retry=policy)
-                for name, some in zip(names, many, strict=True)
-            ]
+        def work(many: Sequence[int | None]) -> tuple[int, str]:
+            def opened() -> list[AnyAsyncQueue]:
+                return [
+                    _opened(name, address, some, timeout=timeout, max_runtime=max_runtime, retry=policy)
+                    for name, some in zip(names, many, strict=True)
+                ]
 
-        def make(ledger: SharedLedger | None) -> Worker:
-            # the handler and the lifespan are imported here: in each process, after the fork
-            return Worker(
-                dict(zip(opened(), weights, strict=True)) if weights else opened(), path, concurrency=concurrency,
-                prefetch=prefetch, burst=burst, lifespan=lifespan, max_tasks=max_tasks, max_releases=max_releases,
-                drain_deadline=drain_deadline, signals=ledger is None, ledger=ledger and ledger.pages,
-            )  # fmt: skip
+            def make(ledger: SharedLedger | None) -> Worker:
+                # the handler and the lifespan are imported here: in each process, after the fork
+                found = opened()
+                return Worker(
+                    dict(zip(found, weights, strict=True)) if weights else found, path, concurrency=concurrency,
+                    prefetch=prefetch, burst=burst, lifespan=lifespan, max_tasks=max_tasks, max_releases=max_releases,
+                    drain_deadline=drain_deadline, signals=ledger is None, ledger=ledger and ledger.pages,
+                )  # fmt: skip
 
-        if not supervise:
-            if processes > 1:
-                raise InvalidInput(f"--no-supervise runs the worker in this process: leave out --processes {processes}")
-            stop(run_worker(lambda: make(None), alone=True))
-        if sys.platform != "win32":
-            from timeoutq import ledger, supervisor
+            if not supervise:
+                return run_worker(lambda: make(None), alone=True), ""
+            return _supervised(make, opened, processes, concurrency, prefetch, drain_deadline)
 
-            slots = ledger.slots_for(concurrency, prefetch)
-            code, words = supervisor.supervise(supervisor.Job(make, opened, processes, slots, drain_deadline))
-            _stop(code, words, as_json=log_json)
-        raise InvalidInput(
-            "worker processes need fork(), which Windows lacks: use --no-supervise for a worker in one process, or run "
-            "timeoutq in WSL"
-        )
+        if not supervise and processes > 1:
+            raise InvalidInput(f"--no-supervise runs the worker in this process: leave out --processes {processes}")
+        code, words = _as_they_are(names, work, lambda: [_shards_of(name, address, shards) for name in names])
+        _stop(code, words, as_json=log_json)
+
+
+def _supervised(
+    make: Callable[[SharedLedger | None], Worker], opened: Callable[[], list[AnyAsyncQueue]], processes: int,
+    concurrency: int, prefetch: int | None, drain_deadline: float,
+) -> tuple[int, str]:  # fmt: skip
+    if sys.platform != "win32":
+        from timeoutq import ledger, supervisor
+
+        slots = ledger.slots_for(concurrency, prefetch)
+        return supervisor.supervise(supervisor.Job(make, opened, processes, slots, drain_deadline))
+    raise InvalidInput(
+        "worker processes need fork(), which Windows lacks: use --no-supervise for a worker in one process, or run "
+        "timeoutq in WSL"
+    )
+
+
+def _as_they_are(
+    names: Sequence[str],
+    work: Callable[[Sequence[int | None]], tuple[int, str]],
+    ask: Callable[[], Sequence[tuple[int | None, bool]]],
+) -> tuple[int, str]:
+    """Work on queues as what they are; a worker that is refused asks what its queues are by now.
+
+    When the worker started, a server may have been away, or a queue may not have been there yet.
+    """
+    from timeoutq import telling
+
+    many = [shards for shards, _ in ask()]
+    while True:
+        refused: InvalidInput | None = None
+        code, words = exit_codes.USAGE, ""
+        try:
+            code, words = work(many)
+        except InvalidInput as error:
+            refused = error
+        found = many
+        if code == exit_codes.USAGE:
+            found = [now if is_known else before for before, (now, is_known) in zip(many, ask(), strict=True)]
+        if found == many:
+            break
+        for name, before, now in zip(names, many, found, strict=True):
+            if before != now:
+                telling.say(
+                    log, logging.INFO, "queue %s has %s, which was not known before: the worker begins again", name,
+                    "no shards" if now is None else f"{now} shards", fields={"queue": name},
+                )  # fmt: skip
+        many = found
+    if refused is not None:
+        raise refused
+    return code, words
 
 
 @contextmanager
@@ -271,21 +317,52 @@ def read_queues(words: Sequence[str], handler: str | None) -> tuple[list[str], l
     return [name for name, _, _ in weighted], [int(weight) for _, _, weight in weighted], handler
 
 
-def _shards_of(name: str, address: str | None, shards: int | None) -> int | None:
-    """Look how many shards a queue has, None if it is a plain one; say so if it is new, and if its name looks wrong."""
-    from timeoutq import telling
-    from timeoutq.shards import ShardedQueue, open_queue
+def _shards_of(name: str, address: str | None, shards: int | None) -> tuple[int | None, bool]:
+    """Look how many shards a queue has, None if it is a plain one; and say whether the server has answered.
 
+    Says so if the queue is new, and if its name looks wrong. With `shards`, a new queue is divided now: else a put that
+    does not name the shards would make a plain queue.
+    """
     try:
-        with open_queue(name, address, shards=shards, deadline=1.0) as queue:
-            words = new_words(queue)
-            if words:
-                telling.say(log, logging.WARNING, "%s", words, fields={"queue": name})
-            return queue.shards.wanted if isinstance(queue, ShardedQueue) else None
+        return _asked(name, address, shards), True
     except InvalidInput:
         raise
     except TimeoutqError:
-        return None if shards == 1 else shards  # whoever opens the queue next waits for the server
+        return None if shards == 1 else shards, False  # whoever opens the queue next waits for the server
+
+
+def _asked(name: str, address: str | None, shards: int | None) -> int | None:
+    from timeoutq import telling
+    from timeoutq.shards import ShardedQueue, open_queue
+
+    with open_queue(name, address, shards=shards, deadline=1.0) as queue:
+        words = new_words(queue)
+        if words:
+            telling.say(log, logging.WARNING, "%s", words, fields={"queue": name})
+        if not isinstance(queue, ShardedQueue):
+            return None
+        if shards is not None:
+            queue.run(queue.shards.make())
+        return queue.shards.wanted
+
+
+async def _waited_for(name: str, address: str | None) -> int | None:
+    """Look how many shards a queue has, as `_shards_of` does, and wait for the server until it answers."""
+    import asyncio
+
+    from timeoutq import flows, retry, telling
+
+    failures = 0
+    while True:
+        try:
+            return await asyncio.to_thread(_asked, name, address, None)
+        except TimeoutqError as error:
+            if flows.is_final(error):
+                raise
+            failures += 1
+            if failures == 1:
+                telling.say(log, logging.WARNING, "cleaner of queue %s waits for the server: %s", name, error)
+        await asyncio.sleep(retry.pause(failures))
 
 
 def _opened(name: str, address: str | None, shards: int | None, **settings: Any) -> AnyAsyncQueue:
@@ -327,24 +404,27 @@ def cleaner(
     import signal
 
     from timeoutq.cleaner import Cleaner
+    from timeoutq.troubles import is_sharded
 
     _log(log_level, log_json)
     address = server_address(url, url_file)
-    opened = [_opened(name, address, _shards_of(name, address, None)) for name in queues]
+
+    async def clean(name: str) -> None:
+        while True:
+            try:
+                async with _opened(name, address, await _waited_for(name, address)) as one:
+                    await asyncio.gather(*(Cleaner(one, talk=talk).run() for talk in one.division.talks))
+            except InvalidInput as error:
+                if not is_sharded(error):  # else the queue was made while a cleaner of a plain queue ran
+                    raise
 
     async def body() -> None:
-        cleaners = [Cleaner(one, talk=talk) for one in opened for talk in one.division.talks]
-        tasks = [asyncio.create_task(one.run()) for one in cleaners]
+        tasks = [asyncio.create_task(clean(name)) for name in queues]
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lambda: [task.cancel() for task in tasks])
-        try:
+        with suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks)
-        except asyncio.CancelledError:
-            pass
-        finally:
-            for one in opened:
-                await one.close()
 
     with _errors_told(as_json=log_json):
         asyncio.run(body())
@@ -365,7 +445,17 @@ def server(
         ),
     ] = None,
 ) -> None:  # fmt: skip
-    """Run a private Valkey server in the foreground, for a laptop: Ctrl-C (SIGINT) or SIGTERM ends it."""
+    """Run a private Valkey server in the foreground, for a laptop: Ctrl-C (SIGINT) or SIGTERM ends it.
+
+    A node of a cluster that dies is not started again: stderr names the node,
+    and the command that starts it by hand, with the settings in its directory. A
+    replica takes over from a dead primary within seconds, if there are three
+    primaries. Without --dir, a primary comes back empty: so let its replica take
+    over first. A node that was started by hand is also stopped by hand.
+
+    With --dir, nodes that were added by hand (redis-cli --cluster add-node) are
+    not started: stderr names those that the cluster knows and that do not run.
+    """
     import signal
 
     from timeoutq.embedded import EmbeddedServer
@@ -413,15 +503,33 @@ def _tell_cluster(cluster: EmbeddedCluster, kept: str) -> None:
     many = "1 Valkey node" if len(members) == 1 else f"{len(members)} Valkey nodes"
     say(f"a cluster of {many}, {kept}; Ctrl-C or SIGTERM ends it")
     for node, member in zip(cluster.nodes, members, strict=True):
-        slots = ", ".join(f"{part[0]}-{part[-1]}" for part in member.slots)
-        role = f"replica of {places[member.follows]}" if member.follows else f"primary of slots {slots}"
+        role = f"primary of slots {member.slot_words}" if member.slots else "primary without slots"
+        if member.follows:
+            role = f"replica of {places.get(member.follows, 'a node that was added by hand')}"
         say(f"{node.place}: {role}; pid {node.pid}, log in {node.directory}")
     if cluster.replicas > 0 and cluster.primaries < 3:
         say(
             "no replica takes over by itself: more than half of the primaries must agree that one is gone, which needs "
             "3 primaries or more"
         )
+    for member in cluster.absent():
+        say(f"{member.place} was added by hand, and does not run: {_cure(cluster, member)}")
     say(f"to look at it: redis-cli -p {cluster.nodes[0].port} cluster nodes")
+
+
+def _cure(cluster: EmbeddedCluster, absent: Member) -> str:
+    """Say what to do about a node that the cluster knows and that does not run."""
+    if absent.slots:
+        return (
+            f"until it does, the cluster takes no commands, because slots {absent.slot_words} lie there: start that "
+            f"node; if its data is gone for good, run redis-cli --cluster fix {cluster.nodes[0].place} "
+            "--cluster-fix-with-unreachable-masters"
+        )
+    ports = " ".join(str(node.port) for node in cluster.nodes)
+    return (
+        f"start that node, or let all nodes forget it: for port in {ports}; do redis-cli -p $port cluster forget "
+        f"{absent.id}; done"
+    )
 
 
 def _watch_nodes(cluster: EmbeddedCluster) -> NoReturn:
@@ -429,7 +537,10 @@ def _watch_nodes(cluster: EmbeddedCluster) -> NoReturn:
     while left:
         for node in [node for node in left if node.pid is None]:
             left.remove(node)
-            say(f"the node {node.place} has ended, its log is in {node.directory}; nodes that are left: {len(left)}")
+            say(
+                f"the node {node.place} has ended, its log is in {node.directory}; nodes that are left: {len(left)}; "
+                f"to start it by hand: {node.command}"
+            )
         if left:
             os.waitpid(-1, 0)
     stop(SERVER, "all nodes of the cluster have ended")

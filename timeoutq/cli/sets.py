@@ -83,6 +83,7 @@ def _compare(
             return stack.enter_context(known_queue(str(which.queue), url, url_file))
 
         looked = taken = found = 0
+        word = "are on both sides" if both else f"are not in {second}"
 
         def counted(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
             nonlocal taken
@@ -98,7 +99,7 @@ def _compare(
         else:
             batches = transfer.parts(ids_of(one.path, null))
         stack.enter_context(
-            saying_how_far(lambda: (looked, f"{looked:,} tasks of {first} were looked at, {found:,} of them found"))
+            saying_how_far(lambda: (looked, f"{looked:,} tasks of {first} were looked at, {found:,} of them {word}"))
         )
         there = _membership(stack, opened, other, null)
         tell = stack.enter_context(progress(f"comparing {first}", total, beside_output=not count))

@@ -10,16 +10,18 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from timeoutq.cli.app import AsJson, Ids, Name, Shards, Url, UrlFile, app, new_words, open_queue, say
+from timeoutq.cli.app import AsJson, Ids, Name, Shards, Url, UrlFile, app, new_words, open_queue, patiently, say
 from timeoutq.cli.intake import OWNER, By, Intake, Sitemaps, place, voice
 from timeoutq.cli.printing import Sink, bar, report
 from timeoutq.cli.reading import (
     LONGEST_LINE,
+    Wait,
     bare_line,
     duration,
     given_ids,
@@ -91,6 +93,8 @@ class Source:
     payload: Any = None
     sitemaps: Sitemaps = field(default_factory=lambda: Sitemaps([]))
     intake: Intake = field(default_factory=Intake)
+    wait: float = 0.0
+    """How long the server may be away between two tasks, seconds."""
 
     def chunks(self) -> Iterator[tuple[int, list[bytes | Task]]]:
         """Give tasks in lists of bounded size, each with the number of bytes read so far."""
@@ -142,7 +146,9 @@ def _put_stream(queue: AnyQueue, source: Source, how: dict[str, Any]) -> dict[st
                 source.intake.tell = voice(progress)
             for read, chunk in source.chunks():
                 source.intake.compare(chunk)
-                for answer, count in _put_or_schedule(queue, [chunk], how).counts().items():
+                # a server that has never answered is not waited for: its address may be wrong
+                step = partial(_put_or_schedule, queue, [chunk], how)
+                for answer, count in patiently(step, source.wait if put else 0.0).counts().items():
                     counts[answer] = counts.get(answer, 0) + count
                 put += len(chunk)
                 if progress:
@@ -293,6 +299,7 @@ def put(
         float | None, duration("The longest time for each --sitemap (default: 1h).")
     ] = None,
     group_by: GroupBy = None, lenient: Lenient = False, shards: Shards = None,
+    wait: Wait = "5m",  # type: ignore[assignment]  # typer parses the default
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Put tasks, from arguments, a file, stdin or a sitemap.
@@ -313,9 +320,14 @@ def put(
         raise InvalidInput("give --group or --group-by, not both")
     sitemaps = Sitemaps(sitemap or [], sitemap_data, max_urls, max_time)
     intake = Intake(urls or bool(sitemap), group_by, lenient)
-    source = Source(file, jsonl, _payload(payload, jsonl), sitemaps, intake)
+    source = Source(file, jsonl, _payload(payload, jsonl), sitemaps, intake, wait)
     how = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable}
     with open_queue(queue, url, url_file, shards) as opened:
+        if group_by is By.domain:
+            from timeoutq.urls import domains_of
+
+            intake.check()
+            intake.domain = domains_of(opened)
         _put(opened, given_ids(tasks), source, how, as_json)
 
 
@@ -331,13 +343,14 @@ def schedule(
     file: File = None, jsonl: Jsonl = False, payload: PayloadOption = None, again: Again = False,
     group: Group = None, priority: Priority = None, improve: Improve = False, durable: Durable = 0,
     shards: Shards = None,
+    wait: Wait = "5m",  # type: ignore[assignment]  # typer parses the default
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Schedule tasks at a time or after a while; tasks that are scheduled already get the new time."""
     from timeoutq import arguments
 
     arguments.due(at, after)
-    source = Source(file, jsonl, _payload(payload, jsonl))
+    source = Source(file, jsonl, _payload(payload, jsonl), wait=wait)
     due = {"at": at} if at is not None else {"after": after}
     how = {"again": again, "group": group, "priority": priority, "improve": improve, "durable": durable, **due}
     with open_queue(queue, url, url_file, shards) as opened:

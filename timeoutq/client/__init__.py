@@ -4,7 +4,7 @@ Programs, workers, the command and everything else call them. The files of this 
 
     face          settings, the name of a client, tokens
     driving       carries out the steps of flows: the only caller of the links
-    queue         the methods, for code that blocks
+    queue         the methods, for code that blocks; sharded queues have them, too
     async_queue   the same methods, for asyncio
     twin          from a client for asyncio to one for another thread
 """

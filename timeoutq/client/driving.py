@@ -1,6 +1,6 @@
 """Carries out the steps of flows: for code that blocks, and for asyncio. Only the drivers call the links.
 
-`Queue` is a `Driver` with methods, `AsyncQueue` an `AsyncDriver` with the same methods.
+`Verbs` is a `Driver` with methods, `AsyncVerbs` an `AsyncDriver` with the same methods.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from timeoutq import cluster
 from timeoutq.client.face import Face
 from timeoutq.cluster import AsyncClusterLink, ClusterLink, slot_of
+from timeoutq.connection import Server
 from timeoutq.errors import TimeoutqError
 from timeoutq.keeper import AsyncKeeper, Keeper, Keepers
 from timeoutq.link import AsyncLink, Link
+from timeoutq.methods import Claim
 from timeoutq.model import Lease
 from timeoutq.sending import BELL_WAIT, Alarm, Bell, Flow, Nodes, Send, Sends
 from timeoutq.troubles import LINK_ERRORS
@@ -29,29 +31,14 @@ Leases = Lease | Iterable[Lease]
 """One lease, or many."""
 
 
-class Claim(Protocol):
-    """A claim that Ctrl-C or a cancel may interrupt, as in `methods.py`: what it took can then be given back."""
-
-    @property
-    def sent(self) -> bool:
-        """Whether a call of this claim may have been sent."""
-        ...
-
-    def flow(self) -> Flow[list[Lease]]:
-        """Claim."""
-        ...
-
-    def give_back(self) -> Flow[None]:
-        """Release what the last call of the claim took."""
-        ...
-
-
 class Driver(Face):
     """Carries out flows, for code that blocks."""
 
     def _prepare(self) -> None:
         self._opened = False
         self._held: tuple[int, Link | ClusterLink] | None = None  # the process that uses the link, and the link
+        self._haste: tuple[Link | ClusterLink, float, Link | ClusterLink] | None = None
+        # the usual link, a shorter deadline, and the link with this deadline
         self._keepers = Keepers[Keeper]()
 
     def run(self, flow: Flow[T]) -> T:
@@ -73,7 +60,8 @@ class Driver(Face):
                 if isinstance(step, Send):
                     result = (link if step.at is None else link.at(step.at)).send(step.commands)
                 elif isinstance(step, Sends):
-                    result = link.send_all([part.commands for part in step.parts], [part.at for part in step.parts])
+                    lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
+                    result = self._hurried(link, step.within).send_all(lists, places)
                 elif isinstance(step, Bell):
                     result = link.at(step.at).wait_bell(step.key, step.seconds, step.then)
                 elif isinstance(step, Alarm):
@@ -89,13 +77,22 @@ class Driver(Face):
     def _link(self) -> Link | ClusterLink:
         pid = os.getpid()
         if self._held is None or self._held[0] != pid:
-            self._held = (pid, self._new_link())
+            self._held = (pid, self._new_link(self.server_at))
         return self._held[1]
 
-    def _new_link(self) -> Link | ClusterLink:
-        if not self.server_at.nodes:
-            return Link(self.server_at, BELL_WAIT)
-        return ClusterLink(cluster.Nodes(self.server_at, BELL_WAIT), slot_of(self.name), self._moved)
+    def _hurried(self, link: Link | ClusterLink, within: float | None) -> Link | ClusterLink:
+        # a link waits for a reply as long as the deadline of its server allows
+        if within is None or within >= self.server_at.deadline:
+            return link
+        if self._haste is None or self._haste[:2] != (link, within):
+            known = link.route.map if isinstance(link, ClusterLink) else None
+            self._haste = (link, within, self._new_link(self.server_at.within(within), known))
+        return self._haste[2]
+
+    def _new_link(self, server: Server, known: cluster.Map | None = None) -> Link | ClusterLink:
+        if not server.nodes:
+            return Link(server, BELL_WAIT)
+        return ClusterLink(cluster.Nodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
 
     def _moved(self, slot: int) -> None:
         self.talk.clock.forget()
@@ -124,6 +121,9 @@ class Driver(Face):
             for keeper in self._keepers.all():
                 keeper.close()
         finally:
+            if self._haste is not None:
+                self._haste[2].close()
+                self._haste = None
             if self._held is not None:
                 self._held[1].close()
                 self._held = None
@@ -148,6 +148,8 @@ class AsyncDriver(Face):
         # the event loop that used the driver last, and its link
         self._held: tuple[asyncio.AbstractEventLoop, AsyncLink | AsyncClusterLink] | None = None
         self._links: dict[asyncio.AbstractEventLoop, AsyncLink | AsyncClusterLink] = {}
+        self._haste: dict[tuple[AsyncLink | AsyncClusterLink, float], AsyncLink | AsyncClusterLink] = {}
+        # by the usual link, and a shorter deadline: the link with this deadline
         self._background: set[asyncio.Future[None]] = set()  # asyncio tasks that give claims back
         self._keepers = Keepers[AsyncKeeper]()
 
@@ -171,7 +173,7 @@ class AsyncDriver(Face):
                     result = await (link if step.at is None else link.at(step.at)).send(step.commands)
                 elif isinstance(step, Sends):
                     lists, places = [part.commands for part in step.parts], [part.at for part in step.parts]
-                    result = await link.send_all(lists, places)
+                    result = await self._hurried(link, step.within).send_all(lists, places)
                 elif isinstance(step, Bell):
                     result = await link.at(step.at).wait_bell(step.key, step.seconds, step.then)
                 elif isinstance(step, Alarm):
@@ -190,14 +192,24 @@ class AsyncDriver(Face):
             # connections belong to their event loop: forget those of event loops that are closed
             self._links = {known: link for known, link in self._links.items() if not known.is_closed()}
             if loop not in self._links:
-                self._links[loop] = self._new_link()
+                self._links[loop] = self._new_link(self.server_at)
+            self._haste = {use: link for use, link in self._haste.items() if use[0] in self._links.values()}
             self._held = (loop, self._links[loop])
         return self._held[1]
 
-    def _new_link(self) -> AsyncLink | AsyncClusterLink:
-        if not self.server_at.nodes:
-            return AsyncLink(self.server_at, BELL_WAIT)
-        return AsyncClusterLink(cluster.AsyncNodes(self.server_at, BELL_WAIT), slot_of(self.name), self._moved)
+    def _hurried(self, link: AsyncLink | AsyncClusterLink, within: float | None) -> AsyncLink | AsyncClusterLink:
+        # a link waits for a reply as long as the deadline of its server allows
+        if within is None or within >= self.server_at.deadline:
+            return link
+        if (link, within) not in self._haste:
+            known = link.route.map if isinstance(link, AsyncClusterLink) else None
+            self._haste[link, within] = self._new_link(self.server_at.within(within), known)
+        return self._haste[link, within]
+
+    def _new_link(self, server: Server, known: cluster.Map | None = None) -> AsyncLink | AsyncClusterLink:
+        if not server.nodes:
+            return AsyncLink(server, BELL_WAIT)
+        return AsyncClusterLink(cluster.AsyncNodes(server, BELL_WAIT, known), slot_of(self.name), self._moved)
 
     def _moved(self, slot: int) -> None:
         self.talk.clock.forget()
@@ -229,6 +241,8 @@ class AsyncDriver(Face):
             await asyncio.gather(*mine, return_exceptions=True)
         self._held = None
         link = self._links.pop(loop, None)
+        for use in [use for use in self._haste if use[0] is link]:
+            await self._haste.pop(use).close()
         if link is not None:
             await link.close()
 

@@ -14,19 +14,22 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
-from timeoutq import arguments, flows
-from timeoutq.confirming import UNCONFIRMED
+from timeoutq import arguments
 from timeoutq.connection import Server
 from timeoutq.division import Division
 from timeoutq.errors import LeaseLost
+from timeoutq.methods import QueueFlows
 from timeoutq.model import Lease, Outcome, Politeness, TaskId
 from timeoutq.operations import Operations
 from timeoutq.retry import Retries, RetryPolicy
-from timeoutq.sending import Flow, ServerClock, Talk, Terms, answers
+from timeoutq.sending import Flow, ServerClock, Talk, Terms
 
 
 class Face:
     """What `Queue` and `AsyncQueue` have in common."""
+
+    beats_apart = False
+    """Whether signs of life go to another node than leases may lie on."""
 
     def __init__(
         self,
@@ -90,6 +93,7 @@ class Face:
         self._identify()
         self._prepare()
         self.talk = Talk(self.operations, self.server_at, ServerClock(), deadline, self.token, terms)
+        self.flows = QueueFlows(self.talk)
         self.division = Division(self.talk)
 
     def __repr__(self) -> str:
@@ -114,15 +118,15 @@ class Face:
 
     def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
         """Give the flow that extends leases by the usual timeout; a keeper and a heartbeat carry it out."""
-        return flows.extend_many(self.talk, leases, self.talk.terms.timeout_ms, UNCONFIRMED)
+        return self.flows.extension(leases)
 
     def loss(self, lease: Lease) -> Flow[LeaseLost]:
         """Give the flow that finds out who has the task of a lost lease, and gives the error that says so."""
-        return flows.lost(self.talk, lease)
+        return self.flows.lost(lease)
 
     def retrial(self, tasks: Sequence[TaskId]) -> Flow[Outcome]:
         """Give the flow that makes failed tasks ready again, and answers for each of them."""
-        return answers(self.talk, self.operations.retry_failed((tasks,)))
+        return self.flows.retrial((tasks,))
 
     def settings(self) -> dict[str, Any]:
         """Give the arguments that make another client of this queue, but for its name, and the queue's settings."""
@@ -138,7 +142,7 @@ class Face:
 
     def _opening(self) -> Flow[None]:
         """Check the server, and write the settings of the queue."""
-        return flows.opening(self.talk, self._settings, self.allow_eviction)
+        return self.flows.opening(self._settings, self.allow_eviction)
 
     def _is_open(self) -> bool:
         """Say whether the next flow may do without another opening."""

@@ -1,7 +1,7 @@
 """`Queue`: the face of a queue for code that blocks, one line per method. `AsyncQueue` is its twin.
 
-`methods.py`, `flows.py`, `reads.py` and `why.py` say what a method does; the driver carries it out. The twins have the
-same names, signatures and docstrings, which a test holds equal.
+`methods.py` says what a method does; the driver carries it out. The twins have the same names, signatures and
+docstrings, which a test holds equal. The methods stand in `Verbs`, because sharded queues have them, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Literal, overload
 
-from timeoutq import flows, methods, reads, why
+from timeoutq import reads
 from timeoutq.arguments import How
 from timeoutq.client.driving import Driver
 from timeoutq.hosts import Hosts
@@ -34,26 +34,14 @@ from timeoutq.model import (
     Tasks,
     WorkerInfo,
 )
-from timeoutq.sending import answer, answers
 from timeoutq.why import Reason
 
 Found = list
 """`list` is a method of the queue: below it, the type goes by this name."""
 
 
-class Queue(Driver):
-    """A queue, for code that blocks. Safe to share between threads; in a forked process it becomes a new client.
-
-    put, schedule                                        tasks in
-    claim, extend, keeper, ack, release, fail, pull      leases, and tasks without one
-    requeue_expired, promote_due, prune                  what cleaners do
-    states, inspect, why, list, each                     look at tasks
-    stats, workers, history, errors, server              look at the queue
-    exists, drained, wait_drained                        ask the queue
-    pause, resume, configure                             change the queue
-    retry_failed, forget, purge                          move or remove tasks
-    hosts                                                the room of the hosts of a polite queue
-    """
+class Verbs(Driver):
+    """The verbs of a queue, for code that blocks: `Queue` has them, and `ShardedQueue`."""
 
     # ---- tasks in
 
@@ -69,8 +57,9 @@ class Queue(Driver):
         """Put tasks: ids, `Task`s, mappings of ids to payloads, or iterables of ids and `Task`s, any number.
 
         Gives for each id, in order, `ADDED` or the state that holds the id already; `again=True` puts done and failed
-        tasks back with a clean record. Each 500 ids (or each MiB of payloads) are one atomic step. If one of the ids is
-        bad, nothing is put.
+        tasks back with a clean record. Each 500 ids (or each MiB of payloads) are one atomic step, in a sharded queue
+        those of one shard. If one of the ids is bad, nothing is put. If some shards do not answer, `ShardsUnavailable`
+        has the answers of the others.
         On a polite queue, `group` is the host that the tasks count for, instead of the host of their URL; it may be a
         function that gives the host for each id, and a `Task` may have a group of its own. A queue that is not polite
         keeps groups for later. Also on a polite queue, `priority` (-1000 to 1000, 0 if omitted) says which of the tasks
@@ -82,7 +71,7 @@ class Queue(Driver):
         one of them does not lose the tasks. If the queue is durable, too, the higher number counts.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
-        return self.run(methods.put(self.talk, tasks, How(again, group, priority, improve), durable))
+        return self.run(self.flows.put(tasks, How(again, group, priority, improve), durable))
 
     def schedule(
         self,
@@ -101,7 +90,7 @@ class Queue(Driver):
         by the server's clock. `group`, `priority`, `improve` and `durable` are as for `put`. Raises `InvalidInput`,
         `ServerFull`, `Unavailable`, `NotReplicated`.
         """
-        return self.run(methods.later(self.talk, tasks, at, after, How(again, group, priority, improve), durable))
+        return self.run(self.flows.schedule(tasks, at, after, How(again, group, priority, improve), durable))
 
     # ---- leases
 
@@ -114,7 +103,7 @@ class Queue(Driver):
         Raises `InvalidInput`, `Unavailable`, and `NotReplicated` on a durable queue whose replicas do not confirm the
         leases in time: then the tasks have been given back.
         """
-        return self._claim(methods.Claim(self.talk, n, timeout, max_runtime, wait))
+        return self._claim(self.flows.claim(n, timeout, max_runtime, wait))
 
     @overload
     def extend(self, lease: Lease, timeout: float | None = None) -> Lease: ...
@@ -126,7 +115,7 @@ class Queue(Driver):
         For one lease: gives the lease with its new deadline, or raises `LeaseLost`. For many: gives an answer for each,
         `OK`, `LOST`, or `MAX_RUNTIME` if the lease may not be extended any more.
         """
-        return self.run(methods.extend(self.talk, lease, timeout))
+        return self.run(self.flows.extend(lease, timeout))
 
     def keeper(self, on_lost: OnLost | None = None, *, concurrency: int = 1) -> Keeper:
         """Make a keeper, which extends all leases that it holds, each third of `timeout`, until they are removed.
@@ -158,7 +147,8 @@ class Queue(Driver):
     ) -> Answer | Outcome:
         """End leases as done; with `put`, put the tasks that one of them found in the same atomic step.
 
-        The step takes up to 499 tasks and 1 MiB of their payloads; further tasks are put before the ack, never after.
+        The step takes up to 499 tasks and 1 MiB of their payloads, in a sharded queue those of the lease's own shard;
+        further tasks are put before the ack, never after.
 
         With `again_in`, the tasks are not done, but scheduled again in that many seconds, with a clean record; a single
         lease may also give its task a new `payload`.
@@ -168,7 +158,7 @@ class Queue(Driver):
         gives an answer for each. On a durable queue, raises `NotReplicated` when the replicas do not confirm in time:
         the leases have ended, and a failover may undo this until the same call has confirmed it.
         """
-        return self._end(lease, lambda ended: methods.ack(self.talk, ended, put, again_in, payload))
+        return self._end(lease, lambda ended: self.flows.ack(ended, put, again_in, payload))
 
     @overload
     def release(self, lease: Lease, delay: float = 0.0, *, block_host: float = 0.0) -> Answer: ...
@@ -182,7 +172,7 @@ class Queue(Driver):
         A release does not count as an attempt. On a polite queue, `block_host` also keeps all workers from the hosts of
         these tasks for that many seconds, in the same step.
         """
-        return self._end(lease, lambda ended: methods.release(self.talk, ended, delay, block_host))
+        return self._end(lease, lambda ended: self.flows.release(ended, delay, block_host))
 
     @overload
     def fail(
@@ -209,32 +199,36 @@ class Queue(Driver):
 
         `error` is kept with the task, at most 4 KiB of it. Answers as `ack` does.
         """
-        return self._end(lease, lambda ended: methods.fail(self.talk, ended, error, retry_in, give_up))
+        return self._end(lease, lambda ended: self.flows.fail(ended, error, retry_in, give_up))
 
     def pull(self, n: int = 1) -> list[Task]:
         """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
 
         This is at most once: if you die, the tasks are lost. One call brings about 4 MiB of payloads, so fewer tasks
-        when their payloads are large; no task comes only when no task is ready.
+        when their payloads are large, and in a sharded queue the tasks of one shard; no task comes only when no task is
+        ready.
 
         Raises `Unavailable` when the reply was lost; its tasks are not given again. Raises `InvalidInput` on a durable
         queue, because a failover may bring tasks back that have no lease.
         """
-        return self.run(methods.pull(self.talk, n))
+        return self.run(self.flows.pull(n))
 
     # ---- the cleaner's
 
     def requeue_expired(self, n: int = 200) -> int:
-        """Take back up to `n` tasks whose lease ran out; give their number. Any number of processes may do this."""
-        return self.run(methods.requeue_expired(self.talk, n))
+        """Take back up to `n` tasks (or `n` of each shard) whose lease ran out; give their number.
+
+        Any number of processes may do this.
+        """
+        return self.run(self.flows.requeue_expired(n))
 
     def promote_due(self, n: int = 500) -> int:
-        """Make up to `n` scheduled tasks ready whose time has come; give their number."""
-        return self.run(methods.promote_due(self.talk, n))
+        """Make up to `n` scheduled tasks (or `n` of each shard) ready whose time has come; give their number."""
+        return self.run(self.flows.promote_due(n))
 
     def prune(self, n: int = 500) -> int:
-        """Drop up to `n` done tasks that `keep_done` does not keep; give their number."""
-        return self.run(methods.prune(self.talk, n))
+        """Drop up to `n` done tasks (or `n` of each shard) that `keep_done` does not keep; give their number."""
+        return self.run(self.flows.prune(n))
 
     # ---- the operator's
 
@@ -243,30 +237,32 @@ class Queue(Driver):
 
         Raises `InvalidInput` when no tasks are named and `all` is not given, and when both are.
         """
-        return self.run(methods.retry_failed(self.talk, tasks, all))
+        return self.run(self.flows.retry_failed(tasks, all))
 
     def forget(self, *tasks: Tasks) -> Outcome:
         """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""
-        return self.run(answers(self.talk, self.operations.forget(tasks)))
+        return self.run(self.flows.forget(tasks))
 
     def inspect(self, task: TaskId | Task) -> TaskInfo:
         """Tell all that is known of one task; `state` is None when no state holds the task."""
-        return self.run(answer(self.talk, self.operations.inspect(task)))
+        return self.run(self.flows.inspect(task))
 
     def states(self, *tasks: Tasks) -> Outcome:
-        """Give the state of each task, any number of them, 500 at one moment; `UNKNOWN` for a task in no state.
+        """Give the state of each task, any number of them; `UNKNOWN` for a task in no state.
 
+        Each 500 of them, in a sharded queue those of one shard, are looked at in one moment.
         `outcome["https://example.com/"]` is the state of one task, `outcome.items()` gives pairs of id and state, and
         `outcome.counts()` the number of tasks in each state.
         """
-        return self.run(answers(self.talk, self.operations.states(tasks)))
+        return self.run(self.flows.states(tasks))
 
     def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
         """Read a page of a state, about `n` entries: leases by deadline, scheduled by due time, sets in no order.
 
+        A sharded queue is read shard by shard.
         Raises `InvalidInput` for done tasks if the queue has keep_done="compact": it keeps no ids of them.
         """
-        return self.run(reads.page(self.talk, state, cursor, n))
+        return self.run(self.flows.page(state, cursor, n))
 
     def each(self, state: State | str) -> Iterator[Entry]:
         """Go through all entries of a state, in no order, some hundred at a time.
@@ -276,32 +272,35 @@ class Queue(Driver):
         """
         cursor = reads.START
         while cursor is not None:
-            found, cursor = self.run(reads.entries(self.talk, state, cursor))
+            found, cursor = self.run(self.flows.entries(state, cursor))
             yield from found
 
     def stats(self) -> Stats:
-        """Count all states, read counters and settings, at one moment."""
-        return self.run(answer(self.talk, self.operations.stats()))
+        """Count all states, read counters and settings, at one moment; of a sharded queue, each shard at its own.
+
+        `shards` has the same of each shard.
+        """
+        return self.run(self.flows.stats())
 
     def workers(self) -> Found[WorkerInfo]:
         """Tell which workers there are: the 500 whose signs of life are the newest."""
-        return self.run(reads.workers(self.talk))
+        return self.run(self.flows.workers())
 
     def history(self) -> Found[Sample]:
         """Give the counters of the last twenty minutes: about one sample per ten seconds, the oldest first."""
-        return self.run(reads.history(self.talk))
+        return self.run(self.flows.history())
 
     def errors(self, n: int = 10) -> Found[Failure]:
         """Give the last errors, newest first, 50 at most."""
-        return self.run(reads.errors(self.talk, n))
+        return self.run(self.flows.errors(n))
 
     def pause(self) -> None:
         """Stop giving out tasks; tasks that have a lease are finished."""
-        self.run(methods.pause(self.talk))
+        self.run(self.flows.pause())
 
     def resume(self) -> None:
         """Give out tasks again."""
-        self.run(methods.resume(self.talk))
+        self.run(self.flows.resume())
 
     def configure(
         self,
@@ -316,42 +315,44 @@ class Queue(Driver):
         When politeness begins or ends (`"off"`), the tasks that are in the queue are adapted too, 500 in each step;
         handlers that run are not disturbed. When politeness ends, the hosts and their rules are forgotten.
         Raises `NotReplicated`, and writes nothing, if `durable` asks for more replicas than the server has.
+        In a sharded queue, every shard gets the settings; after an error that names shards, call again.
 
         `keep_done="compact"` keeps done tasks as fingerprints. Raises `InvalidInput` if it is to begin and the queue
         has tasks, and if it is to end and the queue has done tasks.
         """
-        self.run(methods.configure(self.talk, keep_done, max_crashes, politeness, durable))
+        self.run(self.flows.configure(keep_done, max_crashes, politeness, durable))
 
     def exists(self) -> bool:
         """Say whether anything was put to the queue, or set for it, since the queue was last purged.
 
         A queue does not exist only because a worker or a cleaner waits there.
         """
-        return self.run(reads.exists(self.talk))
+        return self.run(self.flows.exists())
 
     def drained(self, before: float | datetime | None = None) -> bool:
         """Say whether nothing is ready, held, scheduled (before a time, if one is given), or waiting for a host's turn.
 
-        This is one atomic answer. A task that waits because its host's budget is used up does not count. A queue to
-        which nothing was put is drained, too: `exists` tells a mistyped name from a queue that is done.
+        This is one atomic answer; for a sharded queue it is as exact, though the shards are asked one by one. A task
+        that waits because its host's budget is used up does not count. A queue to which nothing was put is drained,
+        too: `exists` tells a mistyped name from a queue that is done.
         """
-        return self.run(methods.drained(self.talk, before))
+        return self.run(self.flows.drained(before))
 
     def wait_drained(self, timeout: float | None = None, before: float | datetime | None = None) -> bool:
         """Wait until the queue is drained (see `drained`), for `timeout` seconds at most; say whether it is."""
-        return self.run(methods.wait_drained(self.talk, timeout, before))
+        return self.run(self.flows.wait_drained(timeout, before))
 
     def why(self, task: TaskId | Task) -> Reason:
         """Say why a task is not being worked on now, or who works on it."""
-        return self.run(why.explain(self.talk, task))
+        return self.run(self.flows.why(task))
 
     def purge(self) -> None:
         """Remove the queue with all its keys. Workers that hold leases lose them."""
-        self.run(flows.purge(self.talk))
+        self.run(self.flows.purge())
 
     def server(self) -> dict[str, Any]:
         """Give what the command INFO says about the server."""
-        return self.run(reads.server(self.talk))
+        return self.run(self.flows.server())
 
     # ---- rooms
 
@@ -361,4 +362,19 @@ class Queue(Driver):
 
         For example `queue.hosts.block("a.example", for_=60)`.
         """
-        return Hosts(self)
+        return Hosts(self, self.flows.hosts)
+
+
+class Queue(Verbs):
+    """A queue, for code that blocks. Safe to share between threads; in a forked process it becomes a new client.
+
+    put, schedule                                        tasks in
+    claim, extend, keeper, ack, release, fail, pull      leases, and tasks without one
+    requeue_expired, promote_due, prune                  what cleaners do
+    states, inspect, why, list, each                     look at tasks
+    stats, workers, history, errors, server              look at the queue
+    exists, drained, wait_drained                        ask the queue
+    pause, resume, configure                             change the queue
+    retry_failed, forget, purge                          move or remove tasks
+    hosts                                                the room of the hosts of a polite queue
+    """

@@ -10,28 +10,31 @@ from datetime import datetime
 from typing import Literal
 
 from timeoutq import reads
-from timeoutq.hosts import flows
+from timeoutq.hosts.flows import HostFlows
 from timeoutq.model import HostInfo, HostPage
 from timeoutq.rooms import AsyncRoom, Room
 
 
-class Hosts(Room):
+class Hosts(Room[HostFlows]):
     """The hosts of a polite queue. Every method raises `InvalidInput` on a queue that is not polite."""
 
     def list(self, cursor: str | None = None, n: int = 100) -> HostPage:
-        """Read a page of the hosts that the queue has met; the host whose turn is next comes first."""
-        return self._queue.run(flows.page(self._queue.talk, cursor, n))
+        """Read a page of the hosts that the queue has met; the host whose turn is next comes first.
+
+        A sharded queue is read shard by shard.
+        """
+        return self._queue.run(self._flows.page(cursor, n))
 
     def each(self) -> Iterator[HostInfo]:
         """Go through all hosts that the queue has met, in no order; each is given at least once."""
         cursor = reads.START
         while cursor is not None:
-            found, cursor = self._queue.run(flows.some(self._queue.talk, cursor))
+            found, cursor = self._queue.run(self._flows.some(cursor))
             yield from found
 
     def inspect(self, host: str) -> HostInfo:
         """Tell all about one host (`example.com`, `example.com:8080`, a URL of the host, or a group)."""
-        return self._queue.run(flows.inspect(self._queue.talk, host))
+        return self._queue.run(self._flows.inspect(host))
 
     def set(
         self,
@@ -47,7 +50,7 @@ class Hosts(Room):
         is how many visits the host may have in all, acked or failed; `"none"` removes this limit. When the budget is
         used up, the host's tasks wait until you raise the budget.
         """
-        return self._queue.run(flows.set_rules(self._queue.talk, host, delay, per_host, budget))
+        return self._queue.run(self._flows.set_rules(host, delay, per_host, budget))
 
     def block(
         self,
@@ -62,35 +65,38 @@ class Hosts(Room):
         `until` is Unix seconds or an aware datetime. `why` shows the `reason`; without one, it shows the name of this
         client.
         """
-        return self._queue.run(flows.block(self._queue.talk, host, until, for_, reason, by=self._queue.worker))
+        return self._queue.run(self._flows.block(host, until, for_, reason, by=self._queue.worker))
 
     def unblock(self, host: str) -> HostInfo:
         """End a block or a ban."""
-        return self._queue.run(flows.unblock(self._queue.talk, host))
+        return self._queue.run(self._flows.unblock(host))
 
     def ban(self, host: str, reason: str = "banned") -> HostInfo:
         """Never visit a host again: its ready tasks, and all that become ready later, go to failed with the reason."""
-        return self._queue.run(flows.ban(self._queue.talk, host, reason))
+        return self._queue.run(self._flows.ban(host, reason))
 
 
-class AsyncHosts(AsyncRoom):
+class AsyncHosts(AsyncRoom[HostFlows]):
     """The hosts of a polite queue, for asyncio. Every method raises `InvalidInput` on a queue that is not polite."""
 
     async def list(self, cursor: str | None = None, n: int = 100) -> HostPage:
-        """Read a page of the hosts that the queue has met; the host whose turn is next comes first."""
-        return await self._queue.run(flows.page(self._queue.talk, cursor, n))
+        """Read a page of the hosts that the queue has met; the host whose turn is next comes first.
+
+        A sharded queue is read shard by shard.
+        """
+        return await self._queue.run(self._flows.page(cursor, n))
 
     async def each(self) -> AsyncIterator[HostInfo]:
         """Go through all hosts that the queue has met, in no order; each is given at least once."""
         cursor = reads.START
         while cursor is not None:
-            found, cursor = await self._queue.run(flows.some(self._queue.talk, cursor))
+            found, cursor = await self._queue.run(self._flows.some(cursor))
             for info in found:
                 yield info
 
     async def inspect(self, host: str) -> HostInfo:
         """Tell all about one host (`example.com`, `example.com:8080`, a URL of the host, or a group)."""
-        return await self._queue.run(flows.inspect(self._queue.talk, host))
+        return await self._queue.run(self._flows.inspect(host))
 
     async def set(
         self,
@@ -106,7 +112,7 @@ class AsyncHosts(AsyncRoom):
         is how many visits the host may have in all, acked or failed; `"none"` removes this limit. When the budget is
         used up, the host's tasks wait until you raise the budget.
         """
-        return await self._queue.run(flows.set_rules(self._queue.talk, host, delay, per_host, budget))
+        return await self._queue.run(self._flows.set_rules(host, delay, per_host, budget))
 
     async def block(
         self,
@@ -121,12 +127,12 @@ class AsyncHosts(AsyncRoom):
         `until` is Unix seconds or an aware datetime. `why` shows the `reason`; without one, it shows the name of this
         client.
         """
-        return await self._queue.run(flows.block(self._queue.talk, host, until, for_, reason, by=self._queue.worker))
+        return await self._queue.run(self._flows.block(host, until, for_, reason, by=self._queue.worker))
 
     async def unblock(self, host: str) -> HostInfo:
         """End a block or a ban."""
-        return await self._queue.run(flows.unblock(self._queue.talk, host))
+        return await self._queue.run(self._flows.unblock(host))
 
     async def ban(self, host: str, reason: str = "banned") -> HostInfo:
         """Never visit a host again: its ready tasks, and all that become ready later, go to failed with the reason."""
-        return await self._queue.run(flows.ban(self._queue.talk, host, reason))
+        return await self._queue.run(self._flows.ban(host, reason))

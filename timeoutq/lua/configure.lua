@@ -1,6 +1,6 @@
 -- configure: write settings that all clients of the queue share; pause and resume are such settings.
 -- KEYS  lock meta bell alarm
--- PARTS open wake switch
+-- PARTS open mark wake switch
 -- SOUND alarm; bell
 -- ARGV  1 call id   2 age of the call, ms   3.. (name, value) *   a name that ends in `?` is written only where the queue has
 --       no such setting: of two clients that write it at the same moment, the first counts
@@ -24,4 +24,5 @@ for i = 3, #ARGV, 2 do
   if name == 'paused' and value == '0' then ring() end
 end
 if not schema then redis.call('HSETNX', meta, 'schema', '3') end
+mark()
 return reply

@@ -1,6 +1,6 @@
 -- host: what is known of a host of a polite queue; set its rules, block it, ban it.
 -- KEYS  todos lock meta stats bell alarm
--- PARTS open ready
+-- PARTS open mark ready
 -- SOUND stats alarm todos
 -- ARGV  1 call id   2 age of the call, ms   3 host
 --       4.. (rule, value) *: delay ms, per_host n, budget n, or '' for the queue's own; block ms from now, or '@' and the
@@ -39,6 +39,7 @@ end
 if #ARGV > 3 then
   sound()
   even_when_full()
+  mark()
   if ARGV[4] ~= 'recall' then
     write_policy(one)
     if banned then note_error(name, 'this host is banned: ' .. one.reason .. '; its tasks that are or become ready go to failed') end

@@ -22,9 +22,10 @@ local where, codes = find_all(ids), {}
 sound()
 if done_sound then done_sound(ids) end
 if tonumber(ARGV[2]) > 0 and was_called(call_id) then
+  local whole = was_called(call_id .. '+')
   if has('durable') then called_again(call_id) end
   for i = 1, #ids do
-    codes[i] = where[i] or 'A'
+    codes[i] = not whole and where[i] or 'A'
   end
   return table.concat(codes)
 end
@@ -77,4 +78,5 @@ if earliest then
 end
 if count > 0 then put_new(count) end
 note_call(call_id)
+if count == #ids then note_call(call_id .. '+') end -- so that the call, if it is sent again, does not take its own tasks for known
 return table.concat(codes)

@@ -11,7 +11,10 @@ local names, count = {}, 0
 for i = 3, #ARGV, 10 do names[#names + 1] = ARGV[i] end
 local known, usual = load_hosts(names), tonumber(string.match(rules, '^%d+'))
 sound()
-if tonumber(ARGV[2]) > 0 and was_called(ARGV[1]) then return #names end
+if tonumber(ARGV[2]) > 0 and was_called(ARGV[1]) then
+  if has('durable') then called_again(ARGV[1]) end
+  return #names
+end
 for i = 3, #ARGV, 10 do
   local one, taken = known[ARGV[i]], false
   local delay, per_host, budget = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])

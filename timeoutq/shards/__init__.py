@@ -8,17 +8,16 @@ route.py       which shard a task belongs to
 together.py    several flows at the same time, in one flush for each node
 root.py        the record of the queue, and what its flows share
 gathering.py   calls to many shards, and one answer made of theirs
-flows.py claims.py ends.py looking.py quiet.py
+flows.py claims.py ends.py looking.py quiet.py methods.py
                what the methods do
-hosts.py       the hosts of a polite queue
-shared.py queue.py async_queue.py opening.py
+queue.py opening.py
                the faces, and how one is opened
 """
 
-from timeoutq.shards.async_queue import AsyncShardedQueue as AsyncShardedQueue
 from timeoutq.shards.opening import AnyAsyncQueue as AnyAsyncQueue
 from timeoutq.shards.opening import AnyQueue as AnyQueue
 from timeoutq.shards.opening import open_async_queue as open_async_queue
 from timeoutq.shards.opening import open_queue as open_queue
 from timeoutq.shards.opening import talks_of as talks_of
+from timeoutq.shards.queue import AsyncShardedQueue as AsyncShardedQueue
 from timeoutq.shards.queue import ShardedQueue as ShardedQueue

@@ -1,6 +1,6 @@
 """Claims of a client that has no shards of its own: it tries two shards, then looks at all, then waits and tries again.
 
-`Claim` has the methods of `methods.Claim`. A worker claims from the shards that it tends, with the flows of a plain
+A worker claims from the shards that it tends, with the flows of a plain
 queue.
 """
 
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from timeoutq import flows, methods, replies
-from timeoutq.errors import TimeoutqError, Unavailable
+from timeoutq.errors import NotReplicated, TimeoutqError, Unavailable
 from timeoutq.model import Lease, Task
 from timeoutq.reads import pairs_of
-from timeoutq.sending import Flow, Talk, a_moment, answers, ask
+from timeoutq.sending import Flow, Talk, a_moment, answer, answers, ask
 from timeoutq.shards.gathering import failure
 from timeoutq.shards.root import Shards
 from timeoutq.shards.together import together
@@ -54,14 +54,15 @@ def depth(talk: Talk) -> Flow[Depth]:
     return Depth(int(ready), min(times, default=None), int(moment[0]) + int(moment[1]) / 1e6)
 
 
-class Claim:
+class Claim(methods.Claim):
     """A claim that Ctrl-C or a cancel may interrupt: what the claim took can then be given back."""
 
     def __init__(self, shards: Shards, n: int, timeout: float | None, max_runtime: float | None, wait: float) -> None:
         """Check what the caller passed."""
+        super().__init__(shards.root, n, timeout, max_runtime, wait)
         self._shards = shards
-        self._terms = methods.Claim(shards.root, n, timeout, max_runtime, wait)
-        self._tokens: dict[int, bytes] = {}
+        self._tokens: list[tuple[int, bytes]] = []
+        """What the calls of this round were sent with, and to which shards: a shard may get two calls in a round."""
         self._away: dict[int, float] = {}
         self._errors: dict[int, TimeoutqError] = {}
 
@@ -72,15 +73,21 @@ class Claim:
 
     def flow(self) -> Flow[list[Lease]]:
         """Claim."""
-        shards, until = self._shards, time.monotonic() + self._terms.wait
+        shards, until = self._shards, time.monotonic() + self.wait
         while True:
-            self._tokens, self._errors = {}, {}
-            leases, pause = yield from self._round(self._terms.n)
-            if leases:
+            self._tokens, self._errors = [], {}
+            leases, pause = yield from self._round(self.n)
+            if leases:  # an error of another shard comes again, when there is nothing to hand out
                 return (yield from self._without_company(leases))
+            for error in self._errors.values():
+                if not isinstance(error, Unavailable):
+                    raise error
             left = until - time.monotonic()
             if left <= 0:
                 if self._errors:
+                    missing = list(self._errors.values())
+                    if all(isinstance(error, NotReplicated) for error in missing):
+                        raise missing[0]  # the shards have answered, and this error says what became of their tasks
                     raise failure(shards, self._errors, len(shards.talks))
                 return []
             yield from self._listen(min(left, pause))
@@ -113,11 +120,9 @@ class Claim:
         return present if len(present) > 1 else list(every)
 
     def _take(self, wanted: Mapping[int, int]) -> Flow[list[Lease]]:
-        terms = self._terms
-
         def claim(shard: int, n: int) -> Flow[list[Lease]]:
             talk = self._shards.talks[shard]
-            return flows.claim(talk, n, terms.timeout_ms, terms.max_runtime_ms, 0.0, self._noting(shard, talk))
+            return flows.claim(talk, n, self.timeout_ms, self.max_runtime_ms, 0.0, self._noting(shard, talk))
 
         asked = [shard for shard, n in wanted.items() if n]
         results = yield from together([claim(shard, wanted[shard]) for shard in asked])
@@ -128,18 +133,20 @@ class Claim:
         return leases
 
     def _heard(self, asked: Iterable[int], results: Iterable[Any]) -> Iterable[tuple[int, Any]]:
-        # gives the results of the shards that answered, and notes which shards are away
+        # gives the results of the shards that answered, and notes the errors of the others, and which of them are away
         for shard, result in zip(asked, results, strict=True):
             if not isinstance(result, TimeoutqError):
                 yield shard, result
-            elif isinstance(result, Unavailable):
-                self._errors[shard], self._away[shard] = result, time.monotonic() + AWAY
-            else:
-                raise result
+                continue
+            # not raised here: leases that other shards have just given would be lost with this error
+            self._errors[shard] = result
+            if isinstance(result, Unavailable):
+                self._away[shard] = time.monotonic() + AWAY
 
     def _noting(self, shard: int, talk: Talk) -> Callable[[], bytes]:
         def nonce() -> bytes:
-            self._tokens[shard] = token = talk.nonce()
+            token = talk.nonce()
+            self._tokens.append((shard, token))
             return token
 
         return nonce
@@ -174,34 +181,29 @@ class Claim:
 
     def give_back(self) -> Flow[None]:
         """Release what the last calls of the claim took, if the servers answer at once."""
-        terms = self._terms
 
         def back(shard: int, token: bytes) -> Flow[None]:
             talk = self._shards.talks[shard]
-            call = talk.operations.claim(token, 0, terms.timeout_ms, terms.max_runtime_ms)
+            call = talk.operations.claim(token, 0, self.timeout_ms, self.max_runtime_ms)
             with suppress(TimeoutqError):
                 yield from flows.give_back(talk, call, int(talk.deadline * 1000))
 
-        yield from together([back(shard, token) for shard, token in self._tokens.items()])
+        yield from together([back(shard, token) for shard, token in self._tokens])
 
 
 def pull(shards: Shards, n: int) -> Flow[list[Task]]:
     """Take tasks without a lease, from one shard: an error of a second shard would lose the tasks of the first."""
-    methods.pull(shards.root, n)  # this only checks n
-    return _pull(shards, n)
-
-
-def _pull(shards: Shards, n: int) -> Flow[list[Task]]:
     every = list(range(len(shards.talks)))
     random.shuffle(every)
     depths = yield from together([depth(shards.talks[shard]) for shard in every])
     errors = {shard: found for shard, found in zip(every, depths, strict=True) if isinstance(found, TimeoutqError)}
     deep = [(found.ready, shard) for shard, found in zip(every, depths, strict=True) if isinstance(found, Depth)]
-    for ready, shard in sorted(deep, reverse=True):
-        if ready:
-            tasks = yield from methods.pull(shards.talks[shard], n)
-            if tasks:
-                return tasks
+    # if no shard has a task, one is asked all the same: it says whether the queue allows this at all
+    for shard in [shard for ready, shard in sorted(deep, reverse=True) if ready] or [shard for _, shard in deep[:1]]:
+        talk = shards.talks[shard]
+        tasks = yield from answer(talk, talk.operations.pull(n))
+        if tasks:
+            return tasks
     if errors:
         raise failure(shards, errors, len(every))
     return []

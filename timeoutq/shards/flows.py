@@ -1,4 +1,4 @@
-"""What the methods of a sharded queue do: each function checks what the caller passed, and gives the flow. No I/O.
+"""Flows of a sharded queue: tasks in, tasks by their ids, settings. No I/O.
 
 In each shard, the flows are those of a plain queue. This module says how tasks find their shards, and how the answers
 of all shards become one. `claims.py` and `ends.py` have the flows of leases, `looking.py` those that only read.
@@ -6,19 +6,21 @@ of all shards become one. `claims.py` and `ends.py` have the flows of leases, `l
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 
-from timeoutq import arguments, flows, methods, reads
+from timeoutq import arguments, confirming, flows, reads
 from timeoutq.arguments import How, TaskList
 from timeoutq.calls import Call
-from timeoutq.errors import InvalidInput, Unavailable
+from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.hosts import operations
+from timeoutq.methods import ById
 from timeoutq.model import Answer, HostRecord, Outcome, Record, Tasks
 from timeoutq.operations import how_words
-from timeoutq.sending import Flow, ServerClock, Talk, answer
+from timeoutq.sending import Flow, ServerClock, Talk, answer, ask
 from timeoutq.shards import gathering
 from timeoutq.shards.root import Shards
 from timeoutq.shards.route import host_of, route
@@ -41,8 +43,24 @@ def opening(shards: Shards, settings: Mapping[str, bytes], allow_eviction: bool)
             if error is not None and not isinstance(error, Unavailable):
                 raise error
     yield from shards.look()
-    if settings:
-        yield from _configure(shards, settings)
+    new = yield from _new(shards, settings)
+    if new:
+        yield from configure(shards, new)
+
+
+def _new(shards: Shards, settings: Mapping[str, bytes]) -> Flow[Mapping[str, bytes]]:
+    # a queue that is durable already is opened also while its replicas are away
+    if not shards.made or "durable" not in settings:
+        return settings
+    looks = yield from together([ask(talk, [confirming.look(talk.operations)]) for talk in shards.talks])
+    for talk, found in zip(shards.talks, looks, strict=True):
+        if isinstance(found, TimeoutqError):
+            return settings
+        talk.durable.read(found[0], time.monotonic())
+    wanted = int(settings["durable"])
+    if any(talk.durable.replicas != wanted for talk in shards.talks):
+        return settings
+    return {name: value for name, value in settings.items() if name != "durable"}
 
 
 # ---- tasks in
@@ -50,6 +68,7 @@ def opening(shards: Shards, settings: Mapping[str, bytes], allow_eviction: bool)
 
 def put(shards: Shards, tasks: tuple[Tasks, ...], how: How, durable: int) -> Flow[Outcome]:
     """Put tasks."""
+    check_group(shards, how.group)
     found = arguments.tasks(tasks)
     words = how_words(found, how)
 
@@ -69,6 +88,7 @@ def later(
     durable: int,
 ) -> Flow[Outcome]:
     """Schedule tasks."""
+    check_group(shards, how.group)
     due, found = arguments.due(at, after), arguments.tasks(tasks)
     words = how_words(found, how)
 
@@ -92,6 +112,17 @@ def check_priorities(found: TaskList, *, everything: bool = False, grouped: bool
                 f"task {arguments.shown(found.ids[at])} belongs to no host, so it does not wait for a turn, and a "
                 "priority would mean nothing: put it with group=, or without a priority"
             )
+
+
+def check_group(shards: Shards, group: object) -> None:
+    """Refuse the function `domain` of the installed package: another machine may find other domains."""
+    name = getattr(group, "__module__", ""), getattr(group, "__qualname__", "")
+    if name == ("timeoutq.urls.domains", "domain") and shards.by != "id":
+        raise InvalidInput(
+            f"group=domain would bring tasks of queue {shards.name} into the wrong shards on a machine that has "
+            "another version of the public suffix list: write group=domains_of(queue), or for asyncio "
+            "group=await async_domains_of(queue), both of timeoutq.urls; they use the list that the queue keeps"
+        )
 
 
 def _group(how: How) -> bytes | None:
@@ -118,45 +149,16 @@ def spread(shards: Shards, found: TaskList, group: bytes | None = None) -> dict[
     return gathering.places_of(of(id, groups.get(at, group)) for at, id in enumerate(found.ids))
 
 
-# ---- the cleaner's
-
-
-def requeue_expired(shards: Shards, n: int) -> Flow[int]:
-    """Take back tasks whose lease ran out, in every shard."""
-    return _summed(shards, methods.requeue_expired, n)
-
-
-def promote_due(shards: Shards, n: int) -> Flow[int]:
-    """Make those scheduled tasks ready that are due, in every shard."""
-    return _summed(shards, methods.promote_due, n)
-
-
-def prune(shards: Shards, n: int) -> Flow[int]:
-    """Drop done tasks that need not be kept, in every shard."""
-    return _summed(shards, methods.prune, n)
-
-
-def _summed(shards: Shards, method: Callable[[Talk, int], Flow[int]], n: int) -> Flow[int]:
-    method(shards.root, n)  # this only checks n; nobody carries the flow out
-    return _sum(shards, lambda talk: method(talk, n))
-
-
-def _sum(shards: Shards, flow: Callable[[Talk], Flow[int]]) -> Flow[int]:
-    return sum((yield from gathering.each(shards, flow)))
-
-
 # ---- tasks by id
 
 
-def by_id(
-    shards: Shards, ids: Sequence[bytes], build: Callable[[Talk, Sequence[bytes]], list[Call[Outcome]]], *, all: bool
-) -> Flow[Outcome]:
+def by_id(shards: Shards, ids: Sequence[bytes], build: ById, *, everywhere: bool) -> Flow[Outcome]:
     """Send each id, in the calls that `build` makes, to the shard of the id; give the answers.
 
-    If the queue has tasks with groups, an id may be in any shard: with `all`, each id goes to all shards; without it,
-    to all shards if its own shard does not know it.
+    If the queue has tasks with groups, an id may be in any shard: with `everywhere`, each id goes to all shards;
+    without it, to all shards if its own shard does not know it.
     """
-    everywhere = all and (yield from shards.may_be_elsewhere())
+    everywhere = everywhere and (yield from shards.may_be_elsewhere())
     places = gathering.places_of(map(shards.of_task, ids))
     if everywhere:
         places = {shard: list(range(len(ids))) for shard in range(len(shards.talks))}
@@ -177,14 +179,9 @@ def by_id(
     return outcome
 
 
-def _asked(
-    shards: Shards,
-    ids: Sequence[bytes],
-    places: Mapping[int, Sequence[int]],
-    build: Callable[[Talk, Sequence[bytes]], list[Call[Outcome]]],
-) -> Flow[Outcome]:
+def _asked(shards: Shards, ids: Sequence[bytes], places: Mapping[int, Sequence[int]], build: ById) -> Flow[Outcome]:
     # if several shards answer for an id: a state goes before `UNANSWERED`, and `UNANSWERED` before `UNKNOWN`
-    calls = {shard: build(shards.talks[shard], [ids[at] for at in chosen]) for shard, chosen in places.items()}
+    calls = {shard: build(shards.talks[shard], ([ids[at] for at in chosen],)) for shard, chosen in places.items()}
     results = yield from gathering.gather(shards, calls)
     order = sorted(results, key=lambda shard: isinstance(results[shard], Exception))
     codes = bytearray(b"u" * len(ids))
@@ -196,32 +193,6 @@ def _asked(
     outcome = Outcome(ids, bytes(codes))
     gathering.whole(shards, results, outcome)
     return outcome
-
-
-def states(shards: Shards, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
-    """Tell where tasks are."""
-    return by_id(shards, arguments.ids(tasks), lambda talk, ids: talk.operations.states((ids,)), all=False)
-
-
-def forget(shards: Shards, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
-    """Remove tasks from every state."""
-    return by_id(shards, arguments.ids(tasks), lambda talk, ids: talk.operations.forget((ids,)), all=True)
-
-
-def retry_failed(shards: Shards, tasks: tuple[Tasks, ...], all: bool) -> Flow[int]:
-    """Make failed tasks ready again: those named, or all."""
-    ids = arguments.ids(tasks)
-    methods.retry_failed(shards.root, (ids,) if tasks else (), all)  # this only checks them
-    return _sum(shards, flows.retry_all) if all else _retried(shards, ids)
-
-
-def _retried(shards: Shards, ids: Sequence[bytes]) -> Flow[int]:
-    return (yield from retrial(shards, ids)).ok
-
-
-def retrial(shards: Shards, ids: Sequence[bytes]) -> Flow[Outcome]:
-    """Make these failed tasks ready again; answer for each of them."""
-    return by_id(shards, ids, lambda talk, part: talk.operations.retry_failed((part,)), all=True)
 
 
 # ---- what an export has written
@@ -257,20 +228,16 @@ def restore_hosts(shards: Shards, records: Sequence[HostRecord]) -> Flow[int | N
 # ---- settings
 
 
-def configure(
-    shards: Shards, keep_done: object, max_crashes: object, politeness: object, durable: object
-) -> Flow[None]:
+def configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
     """Change settings in every shard."""
-    given = {"keep_done": keep_done, "max_crashes": max_crashes, "politeness": politeness, "durable": durable}
-    return _configure(shards, arguments.settings(given))
-
-
-def _configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
     if shards.record.by == "id" and settings.get("politeness", b"off") != b"off":
         raise InvalidInput(
             f"queue {shards.name} routes its tasks by id, so many shards have tasks of one host, and no shard could be "
             'polite to this host: politeness needs a queue with by="host"'
         )
+    durable = int(settings.get("durable", 0))
+    if durable:  # before anything is written: neither a new record nor a part of the shards is to stay
+        yield from gathering.each(shards, lambda talk: flows.find_replicas(talk, durable))
     yield from shards.make()
     for name in ("keep_done", "keep_done?"):
         if name in settings:
@@ -295,16 +262,6 @@ def _check_keep_done(shards: Shards, *, is_compact: bool) -> Flow[None]:
                 'other keep_done can read: keep_done stays "compact" until the queue is purged; for another keep_done '
                 "use a new queue"
             )
-
-
-def pause(shards: Shards) -> Flow[None]:
-    """Stop giving out tasks."""
-    return _configure(shards, {"paused": b"1"})
-
-
-def resume(shards: Shards) -> Flow[None]:
-    """Give out tasks again."""
-    return _configure(shards, {"paused": b"0"})
 
 
 def purge(shards: Shards) -> Flow[None]:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from timeoutq.calls import BATCH, FLUSH, Call
 from timeoutq.confirming import UNCONFIRMED
-from timeoutq.errors import ShardsUnavailable, TimeoutqError, Unavailable
-from timeoutq.model import Outcome
+from timeoutq.errors import NotReplicated, ShardsUnavailable, TimeoutqError, Unavailable
+from timeoutq.model import Outcome, Stats
 from timeoutq.sending import CALLS, Flow, Talk, settle
 from timeoutq.shards.root import Shards
 from timeoutq.shards.together import together
@@ -31,6 +31,11 @@ def each(shards: Shards, flow: Callable[[Talk], Flow[T]]) -> Flow[list[T]]:
     return whole(shards, dict(enumerate(results)))
 
 
+def total(shards: Shards, flow: Callable[[Talk], Flow[int]]) -> Flow[int]:
+    """Carry out a flow in every shard; give the sum of the results."""
+    return sum((yield from each(shards, flow)))
+
+
 def whole(shards: Shards, results: Mapping[int, T | TimeoutqError], outcome: Outcome | None = None) -> list[T]:
     """Give the results of shards; raise an error that names those that failed, if any did."""
     errors = {shard: result for shard, result in results.items() if isinstance(result, TimeoutqError)}
@@ -45,7 +50,7 @@ def known(results: Mapping[int, T | TimeoutqError]) -> list[T]:
 
 
 def failure(
-    shards: Shards, errors: Mapping[int, TimeoutqError], asked: int, outcome: Outcome | None = None
+    shards: Shards, errors: Mapping[int, TimeoutqError], asked: int, outcome: Outcome | Stats | None = None
 ) -> TimeoutqError:
     """Make the error that says which of the `asked` shards failed, and why; if all failed alike, it names no shard."""
     error = next((one for one in errors.values() if not isinstance(one, Unavailable)), next(iter(errors.values())))
@@ -55,10 +60,13 @@ def failure(
     words = f"shard{'' if len(errors) == 1 else 's'} {named} of queue {shards.name}"
     if isinstance(error, Unavailable):
         others = counted(asked - len(errors), "other")
-        return ShardsUnavailable(
-            f"{words} did not answer, and {others} did: {error}; call again: nothing is done twice",
-            shards=errors, outcome=outcome,
-        )  # fmt: skip
+        silent = [one for one in errors.values() if not isinstance(one, NotReplicated)]
+        if not silent:  # the error of one shard says all the rest, and the cure
+            said = f"{words}: no replica has confirmed it, and {others} had no such trouble: {error}"
+        else:
+            what = "did not answer" if len(silent) == len(errors) else "did not answer, or their replicas did not"
+            said = f"{words} {what}, and {others} did: {silent[0]}; call again: nothing is done twice"
+        return ShardsUnavailable(said, shards=errors, outcome=outcome)
     return type(error)(f"{words}: {error}")
 
 
@@ -78,7 +86,7 @@ def gather(
     found: dict[int, list[Any] | TimeoutqError] = {shard: [] for shard in calls}
     for flush in _flushes(calls):
         sent = [shard for shard in flush if isinstance(found[shard], list)]
-        ended = yield from together([settle(talks[shard], flush[shard], replicas) for shard in sent])
+        ended = yield from together([settle(talks[shard], flush[shard], replicas) for shard in sent], within)
         for shard, results in zip(sent, ended, strict=True):
             before = found[shard]
             if isinstance(results, TimeoutqError):

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import inf
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -16,15 +18,32 @@ from timeoutq import arguments, reads, why
 from timeoutq.calls import Call
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.hosts import flows as hosts
-from timeoutq.model import Entry, Failure, HostInfo, HostPage, Page, Sample, State, Stats, Task, TaskId, TaskInfo
+from timeoutq.hosts.operations import Rule
+from timeoutq.model import (
+    Entry,
+    Failure,
+    HostInfo,
+    HostPage,
+    Page,
+    Sample,
+    State,
+    Stats,
+    Task,
+    TaskId,
+    TaskInfo,
+    WorkerInfo,
+)
 from timeoutq.replies import Why
 from timeoutq.sending import Flow, Talk, answer, ask
-from timeoutq.shards.gathering import each, whole
+from timeoutq.shards.gathering import each, failure, whole
 from timeoutq.shards.root import Shards
 from timeoutq.shards.together import together
 from timeoutq.why import Reason
 
 T = TypeVar("T")
+
+PATIENCE = 2.0
+"""Seconds after which a picture goes without a shard that does not answer."""
 
 SAMPLE = 10.0
 """Seconds between two samples of a shard's history."""
@@ -104,7 +123,7 @@ def place(cursor: object, shards: int) -> tuple[int, str]:
         return 0, "0"
     found = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,18})", cursor) if isinstance(cursor, str) else None
     if found is None or int(found[1]) >= shards:
-        raise InvalidInput(f"{arguments.shown(cursor)} is not a cursor that a page of this queue ended with")
+        raise _no_cursor(cursor)
     return int(found[1]), found[2]
 
 
@@ -115,12 +134,80 @@ def after(shard: int, cursor: str | None, shards: int) -> str | None:
     return f"{shard + 1}.0" if shard + 1 < shards else None
 
 
+def places(cursor: object, shards: int) -> list[int | None]:
+    """Read a cursor of a walk in order: how far the walk has come in each shard, None where it has ended."""
+    if cursor is None:
+        return [0] * shards
+    words = cursor.split(".") if isinstance(cursor, str) else []
+    if len(words) != shards or not all(re.fullmatch(r"[0-9]{1,18}|x", word, re.ASCII) for word in words):
+        raise _no_cursor(cursor)
+    return [None if word == "x" else int(word) for word in words]
+
+
+def _no_cursor(cursor: object) -> InvalidInput:
+    return InvalidInput(f"{arguments.shown(cursor)} is not a cursor that a page of this queue ended with")
+
+
+def in_order(
+    shards: Shards,
+    cursor: str | None,
+    n: int,
+    read: Callable[[Talk, str, int], Flow[tuple[Sequence[T], str | None]]],
+    at: Callable[[T], float | None],
+) -> Flow[tuple[list[T], str | None]]:
+    """Read the next `n` of what all shards have together, by their times; give them, and the cursor of the rest.
+
+    Each shard gives its own in the order of their times, as `read` does from a place on: a few at a time, and more only
+    if all these were taken.
+    """
+    many, found = len(shards.talks), list[T]()
+    begins, few = places(cursor, many), max(10, min(n, 2 * n // many))
+    ends = list[int | None](begins)
+    read_so_far: list[list[T]] = [[] for _ in range(many)]
+    while len(found) < n:
+        hungry = [shard for shard in range(many) if not read_so_far[shard] and ends[shard] is not None]
+        flows = [read(shards.talks[shard], str(ends[shard]), few) for shard in hungry]
+        parts = whole(shards, dict(zip(hungry, (yield from together(flows)), strict=True))) if flows else []
+        for shard, (rows, following) in zip(hungry, parts, strict=True):
+            read_so_far[shard], ends[shard] = [*rows], None if following is None else int(following)
+        heads = [(when(at(rows[0])), shard) for shard, rows in enumerate(read_so_far) if rows]
+        while heads and len(found) < n:
+            shard = min(heads)[1]
+            found.append(read_so_far[shard].pop(0))
+            begins[shard] = (begins[shard] or 0) + 1
+            if not read_so_far[shard] and ends[shard] is not None:
+                break  # the next of this shard may come before those of the others
+            heads = [(when(at(rows[0])), shard) for shard, rows in enumerate(read_so_far) if rows]
+        if not heads:
+            break
+    left = [None if ends[shard] is None and not read_so_far[shard] else begins[shard] for shard in range(many)]
+    if all(one is None for one in left):
+        return found, None
+    return found, ".".join("x" if one is None else str(one) for one in left)
+
+
+def when(at: float | None) -> float:
+    """Give a time to sort by: what has no time comes last."""
+    return inf if at is None else at
+
+
 def page(shards: Shards, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
-    """Read a page of about `n` entries of a state, from where the last page ended; shard by shard."""
+    """Read a page of about `n` entries of a state, from where the last page ended.
+
+    What has a time comes in its order, from all shards; all else shard by shard.
+    """
     return _page(shards, arguments.state(state), cursor, arguments.count(n, high=1000))
 
 
 def _page(shards: Shards, state: State, cursor: str | None, n: int) -> Flow[Page]:
+    if state in reads.ORDERED:
+
+        def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[Entry], str | None]]:
+            part = yield from reads.page(talk, state, start, most)
+            return part.entries, part.cursor
+
+        entries, following = yield from in_order(shards, cursor, n, read, lambda entry: entry.at)
+        return Page(state, entries, following)
     many, found = len(shards.talks), list[Entry]()
     while True:
         shard, start = place(cursor, many)
@@ -147,15 +234,30 @@ def _entries(shards: Shards, state: State, cursor: str) -> Flow[tuple[list[Entry
 
 
 def stats(shards: Shards) -> Flow[Stats]:
-    """Count all states, and read counters and settings."""
+    """Count all states, and read counters and settings.
+
+    If some shards do not answer, the error has the same of the others as its `outcome`.
+    """
     *parts, root = yield from together([answer(talk, talk.operations.stats()) for talk in (*shards.talks, shards.root)])
-    found = whole(shards, dict(enumerate(parts)))
     if isinstance(root, TimeoutqError):
         raise root
-    return _added(shards, found, root)
+    errors = {shard: part for shard, part in enumerate(parts) if isinstance(part, TimeoutqError)}
+    if len(errors) == len(parts):
+        raise failure(shards, errors, len(parts))
+    found = _added(shards, parts, root)
+    if errors:
+        raise failure(shards, errors, len(parts), found)
+    return found
 
 
-def _added(shards: Shards, parts: list[Stats], root: Stats) -> Stats:
+NOTHING = Stats(0.0, 0, 0, 0, 0, 0, paused=False, counters={})
+"""Stands among the stats of shards for a shard that did not answer."""
+
+
+def _added(shards: Shards, found: Sequence[Stats | TimeoutqError], root: Stats) -> Stats:
+    each_part = [NOTHING if isinstance(part, TimeoutqError) else part for part in found]
+    parts = [part for part in each_part if part is not NOTHING]
+
     def total(name: str) -> int:
         return sum(map(attrgetter(name), parts))
 
@@ -181,9 +283,88 @@ def _added(shards: Shards, parts: list[Stats], root: Stats) -> Stats:
         workers=root.workers,
         next_turn=first("next_turn"),
         durations=root.durations,
-        shards=tuple(parts),
+        shards=tuple(each_part),
         **{name: total(name) for name in names},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a dashboard shows of a queue; of shards that do not answer, it says so, and shows the others."""
+
+    stats: Stats
+    workers: Sequence[WorkerInfo]
+    leases: Sequence[Entry]
+    due: Sequence[Entry]
+    errors: Sequence[Failure]
+    hosts: Sequence[HostInfo]
+    history: Sequence[Sample]
+    silent: Mapping[str, str]
+    """What did not answer, in words, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    stats: Stats
+    leases: Sequence[Entry]
+    due: Sequence[Entry]
+    errors: Sequence[Failure]
+    hosts: Sequence[HostInfo]
+    history: list[Sample]
+
+
+def picture(shards: Shards, rows: int) -> Flow[Picture]:
+    """Look at all shards at the same time, at most `rows` of each table. Raises `Unavailable` if no shard answers."""
+    root, *talks = (replace(talk, deadline=min(talk.deadline, PATIENCE)) for talk in (shards.root, *shards.talks))
+    work: list[Flow[Any]] = [_workers(root), *(_part(talk, rows) for talk in talks)]
+    about, *found = yield from together(work)
+    errors = {shard: part for shard, part in enumerate(found) if isinstance(part, TimeoutqError)}
+    if len(errors) == len(found):
+        raise failure(shards, errors, len(found))
+    parts = [part for part in found if isinstance(part, _Part)]
+    silent: dict[str, str] = {}
+    if errors:
+        shown = ", ".join(map(str, errors))
+        silent[f"shard{'' if len(errors) == 1 else 's'} {shown}"] = str(next(iter(errors.values())))
+    if isinstance(about, TimeoutqError):
+        silent["workers"] = str(about)
+        about = NOTHING, ()
+    stats = [part.stats if isinstance(part, _Part) else part for part in found]
+
+    def first(name: str, at: Callable[[Any], float | None]) -> list[Any]:
+        some = [one for part in parts for one in getattr(part, name)]
+        return sorted(some, key=lambda one: (found := at(one)) is None or found)[:rows]
+
+    return Picture(
+        _added(shards, stats, about[0]),
+        about[1],
+        first("leases", lambda entry: entry.at),
+        first("due", lambda entry: entry.at),
+        first("errors", lambda failure: -failure.at),
+        # of those that have no turn, those with most to do come first
+        sorted((host for part in parts for host in part.hosts), key=lambda host: (when(host.turn), -host.waiting))[
+            :rows
+        ],
+        _history(part.history for part in parts),
+        silent,
+    )
+
+
+def _workers(root: Talk) -> Flow[tuple[Stats, Sequence[WorkerInfo]]]:
+    counted = yield from answer(root, root.operations.stats())
+    return counted, (yield from reads.workers(root))
+
+
+def _part(talk: Talk, rows: int) -> Flow[_Part]:
+    counted = yield from answer(talk, talk.operations.stats())
+    leases = yield from reads.page(talk, State.IN_PROGRESS, None, rows)
+    due = yield from reads.page(talk, State.SCHEDULED, None, rows)
+    met: Sequence[HostInfo] = ()
+    if counted.politeness:
+        with suppress(InvalidInput):  # it is polite no more
+            met = (yield from hosts.page(talk, None, rows)).hosts
+    last = yield from reads.errors(talk, min(rows, 50))
+    return _Part(counted, leases.entries, due.entries, last, met, (yield from reads.history(talk)))
 
 
 def history(shards: Shards) -> Flow[list[Sample]]:
@@ -226,19 +407,16 @@ def _errors(shards: Shards, n: int) -> Flow[list[Failure]]:
 
 
 def host_page(shards: Shards, cursor: str | None, n: int) -> Flow[HostPage]:
-    """Read a page of `n` hosts, from where the last page ended; shard by shard."""
+    """Read a page of `n` hosts, from where the last page ended: of all shards, the host with the next turn first."""
     return _host_page(shards, cursor, arguments.count(n, high=500))
 
 
 def _host_page(shards: Shards, cursor: str | None, n: int) -> Flow[HostPage]:
-    many, found = len(shards.talks), list[HostInfo]()
-    while True:
-        shard, start = place(cursor, many)
-        part = yield from hosts.page(shards.talks[shard], start, n - len(found))
-        found += part.hosts
-        cursor = after(shard, part.cursor, many)
-        if cursor is None or len(found) >= n:
-            return HostPage(found, cursor)
+    def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[HostInfo], str | None]]:
+        part = yield from hosts.page(talk, start, most)
+        return part.hosts, part.cursor
+
+    return HostPage(*(yield from in_order(shards, cursor, n, read, lambda host: host.turn)))
 
 
 def some_hosts(shards: Shards, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
@@ -249,11 +427,11 @@ def some_hosts(shards: Shards, cursor: str) -> Flow[tuple[list[HostInfo], str | 
     return found, after(shard, following, many)
 
 
-def one_host(shards: Shards, host: object, flow: Callable[[Talk], Flow[HostInfo]]) -> Flow[HostInfo]:
-    """Carry out a flow about a host in the shard of the host."""
-    flow(shards.root)  # this only checks what the caller passed
-    return _one_host(shards, host, flow)
+def one_host(shards: Shards, host: str, rules: Sequence[Rule]) -> Flow[HostInfo]:
+    """Set the rules of a host, if there are any, and tell all about the host, in the shard of the host."""
+    hosts.one(shards.root, host, rules)  # this only checks what the caller passed
+    return _one_host(shards, host, rules)
 
 
-def _one_host(shards: Shards, host: object, flow: Callable[[Talk], Flow[HostInfo]]) -> Flow[HostInfo]:
-    return (yield from flow(shards.of_host(host)))
+def _one_host(shards: Shards, host: str, rules: Sequence[Rule]) -> Flow[HostInfo]:
+    return (yield from hosts.one(shards.of_host(host), host, rules))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import Any
 
 from timeoutq.client import AsyncQueue, Queue
 from timeoutq.errors import InvalidInput
 from timeoutq.sending import Flow, Talk, ask
 from timeoutq.shards import root
-from timeoutq.shards.async_queue import AsyncShardedQueue
-from timeoutq.shards.queue import ShardedQueue
+from timeoutq.shards.queue import AsyncShardedQueue, ShardedQueue
 from timeoutq.shards.route import By
 
 AnyQueue = Queue | ShardedQueue
@@ -60,13 +61,42 @@ def open_queue(
     return ShardedQueue(name, url, **settings) if found else Queue(name, url, **settings)
 
 
-async def open_async_queue(
+class Opening(Awaitable[AnyAsyncQueue], AbstractAsyncContextManager[AnyAsyncQueue]):
+    """A queue that is being opened: `await` gives the queue, and `async with` gives the queue and closes it."""
+
+    def __init__(self, opened: Callable[[], Coroutine[Any, Any, AnyAsyncQueue]]) -> None:
+        """Prepare; nothing is asked before `await` or `async with`."""
+        self._opened = opened
+        self._queue: AnyAsyncQueue | None = None
+
+    def __await__(self) -> Generator[Any, Any, AnyAsyncQueue]:
+        return self._opened().__await__()
+
+    async def __aenter__(self) -> AnyAsyncQueue:
+        self._queue = await self
+        return self._queue
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._queue is not None:
+            await self._queue.close()
+
+
+def open_async_queue(
     name: str, url: str | None = None, *, shards: int | None = None, by: By | None = None, **settings: Any
-) -> AnyAsyncQueue:
+) -> Opening:
     """Open a queue as what it is: an `AsyncQueue`, or an `AsyncShardedQueue` if it has shards. This asks the server.
 
-    All else is as for `open_queue`.
+    Write `async with open_async_queue("crawl") as queue`, or `queue = await open_async_queue("crawl")`. All else is as
+    for `open_queue`.
     """
+    return Opening(lambda: _open(name, url, shards, by, settings))
+
+
+async def _open(
+    name: str, url: str | None, shards: int | None, by: By | None, settings: dict[str, Any]
+) -> AnyAsyncQueue:
     if _wants_shards(shards, by):
         return AsyncShardedQueue(name, url, shards=shards, by=by, **settings)
     if shards == 1:

@@ -1,362 +1,103 @@
-"""`ShardedQueue`: the face of a queue over several shards, for code that blocks. `AsyncShardedQueue` is its twin.
+"""`ShardedQueue` and `AsyncShardedQueue`: the two faces of a queue over several shards.
 
-The methods are those of `Queue`, one line each; the modules of this room say what they do.
+The verbs are those of a plain queue; `methods.py` of this room says what they do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
-from typing import Any, Literal, overload
+from datetime import timedelta
+from typing import Any
 
-from timeoutq import reads
-from timeoutq.arguments import How
-from timeoutq.client.driving import Driver
-from timeoutq.keeper import Keeper, OnLost
-from timeoutq.model import (
-    Answer,
-    Entry,
-    Failure,
-    Group,
-    Lease,
-    Outcome,
-    Page,
-    Payload,
-    Politeness,
-    Sample,
-    State,
-    Stats,
-    Task,
-    TaskId,
-    TaskInfo,
-    Tasks,
-    WorkerInfo,
-)
-from timeoutq.shards import claims, ends, flows, looking, quiet
-from timeoutq.shards.hosts import ShardedHosts
-from timeoutq.shards.shared import ShardedFace
-from timeoutq.why import Reason
-
-Found = list
-"""`list` is a method of the queue: below it, the type goes by this name."""
+from timeoutq.client.async_queue import AsyncVerbs
+from timeoutq.client.face import Face
+from timeoutq.client.queue import Verbs
+from timeoutq.model import Politeness
+from timeoutq.retry import Retries
+from timeoutq.shards import root
+from timeoutq.shards.methods import ShardedFlows
+from timeoutq.shards.root import Shards
+from timeoutq.shards.route import By
+from timeoutq.shards.working import ShardedDivision
 
 
-class ShardedQueue(ShardedFace, Driver):
-    """A queue over several shards, for code that blocks. Safe to share between threads.
+class ShardedFace(Face):
+    """What both faces of a sharded queue hold: the settings of a client, and the talks with the shards."""
 
-    put, schedule                                        tasks in
-    claim, extend, keeper, ack, release, fail, pull      leases, and tasks without one
-    requeue_expired, promote_due, prune                  what cleaners do
-    states, inspect, why, list, each                     look at tasks
-    stats, workers, history, errors, server              look at the queue
-    exists, drained, wait_drained                        ask the queue
-    pause, resume, configure                             change the queue
-    retry_failed, forget, purge                          move or remove tasks
-    hosts                                                the room of the hosts of a polite queue
-    """
+    beats_apart = True
 
-    # ---- tasks in
-
-    def put(
+    def __init__(
         self,
-        *tasks: Tasks,
-        again: bool = False,
-        group: Group | None = None,
-        priority: int | None = None,
-        improve: bool = False,
-        durable: int = 0,
-    ) -> Outcome:
-        """Put tasks: ids, `Task`s, mappings of ids to payloads, or iterables of ids and `Task`s, any number.
-
-        Gives for each id, in order, `ADDED` or the state that holds the id already; `again=True` puts done and failed
-        tasks back with a clean record. In each shard, 500 ids (or each MiB of payloads) are one atomic step. If one of
-        the ids is bad, nothing is put. If some shards do not answer, `ShardsUnavailable` has the answers of the others.
-        On a polite queue, `group` is the host that the tasks count for, instead of the host of their URL; it may be a
-        function that gives the host for each id, and a `Task` may have a group of its own. A queue that is not polite
-        keeps groups for later. Also on a polite queue, `priority` (-1000 to 1000, 0 if omitted) says which of the tasks
-        that wait for one host is next: the one with the highest priority, then the longest wait. A task that is there
-        already with a lower priority, and is not claimed yet, gets this priority and this payload, and the answer is
-        `RAISED`. With `improve=True` a task in progress is raised, too: it runs once more after this run; and a task
-        that was done at a lower priority is put back. Without `priority`, nothing is raised.
-        With `durable`, the call returns when that many replicas have confirmed the tasks (WAIT), so that a failover to
-        one of them does not lose the tasks.
-        Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
-        """
-        return self.run(flows.put(self.shards, tasks, How(again, group, priority, improve), durable))
-
-    def schedule(
-        self,
-        *tasks: Tasks,
-        at: float | datetime | None = None,
-        after: float | None = None,
-        again: bool = False,
-        group: Group | None = None,
-        priority: int | None = None,
-        improve: bool = False,
-        durable: int = 0,
-    ) -> Outcome:
-        """Schedule tasks `at` a time (Unix seconds or an aware datetime), or `after` a number of seconds.
-
-        A task that is scheduled already gets the new time, earlier or later, and the answer `SCHEDULED`. `after` counts
-        by the server's clock. `group`, `priority`, `improve` and `durable` are as for `put`. Raises `InvalidInput`,
-        `ServerFull`, `Unavailable`, `NotReplicated`.
-        """
-        return self.run(flows.later(self.shards, tasks, at, after, How(again, group, priority, improve), durable))
-
-    # ---- leases
-
-    def claim(
-        self, n: int = 1, *, timeout: float | None = None, max_runtime: float | None = None, wait: float = 0.0
-    ) -> list[Lease]:
-        """Lease up to `n` ready tasks (500 at most) for `timeout` seconds; wait up to `wait` seconds for the first.
-
-        Gives an empty list when nothing is ready or the queue is paused. Expired and due tasks are made ready first.
-        Raises `InvalidInput`, `Unavailable`, and `NotReplicated` on a durable queue whose replicas do not confirm the
-        leases in time: then the tasks have been given back.
-        """
-        return self._claim(claims.Claim(self.shards, n, timeout, max_runtime, wait))
-
-    @overload
-    def extend(self, lease: Lease, timeout: float | None = None) -> Lease: ...
-    @overload
-    def extend(self, lease: Iterable[Lease], timeout: float | None = None) -> Outcome: ...
-    def extend(self, lease: Lease | Iterable[Lease], timeout: float | None = None) -> Lease | Outcome:
-        """Let leases run for `timeout` seconds from now; also one that ran out, if nobody has taken the task back yet.
-
-        For one lease: gives the lease with its new deadline, or raises `LeaseLost`. For many: gives an answer for each,
-        `OK`, `LOST`, or `MAX_RUNTIME` if the lease may not be extended any more.
-        """
-        return self.run(ends.extend(self.shards, lease, timeout))
-
-    def keeper(self, on_lost: OnLost | None = None, *, concurrency: int = 1) -> Keeper:
-        """Make a keeper, which extends all leases that it holds, each third of `timeout`, until they are removed.
-
-        `with queue.keeper() as keeper` (for an `AsyncQueue`: `async with`), then `keeper.add(lease)` after a claim; an
-        `ack`, `fail` or `release` of this queue object takes the lease out, and `keeper.remove(lease)` does so without
-        an end; all take any number of leases. When a lease is lost, the keeper lets go of it and calls
-        `on_lost(lease, answer)`, a plain function: the answer is `LOST` or `MAX_RUNTIME`. A `Queue` has a thread for
-        this, which calls `on_lost`, too; an `AsyncQueue` has an asyncio task. In a forked process a keeper begins
-        anew, with no leases. `workers` shows the program as a worker, with `concurrency`, the number of leases that the
-        keeper holds, and the counts `keeper.acked` and `keeper.failed`, which the program may raise. One keeper for
-        each queue object is enough.
-        """
-        return self._keep(Keeper(self, on_lost, concurrency))
-
-    @overload
-    def ack(
-        self, lease: Lease, put: Tasks | None = None, *, again_in: float | None = None, payload: Payload = None
-    ) -> Answer: ...
-    @overload
-    def ack(self, lease: Iterable[Lease], put: None = None, *, again_in: float | None = None) -> Outcome: ...
-    def ack(
-        self,
-        lease: Lease | Iterable[Lease],
-        put: Tasks | None = None,
+        name: str,
+        url: str | None = None,
         *,
-        again_in: float | None = None,
-        payload: Payload = None,
-    ) -> Answer | Outcome:
-        """End leases as done; with `put`, put the tasks that one of them found, before the ack or in the same step.
-
-        The step takes up to 499 tasks of the lease's own shard, and 1 MiB of their payloads; all other tasks are put
-        before the ack, never after.
-
-        With `again_in`, the tasks are not done, but scheduled again in that many seconds, with a clean record; a single
-        lease may also give its task a new `payload`.
-
-        An ack after the deadline counts as long as nobody has taken the task back. For one lease: gives `OK`, or
-        `ALREADY` when this very ack was carried out before, and raises `LeaseLost` when the lease is lost. For many:
-        gives an answer for each.
-        """
-        return self._end(lease, lambda ended: ends.ack(self.shards, ended, put, again_in, payload))
-
-    @overload
-    def release(self, lease: Lease, delay: float = 0.0, *, block_host: float = 0.0) -> Answer: ...
-    @overload
-    def release(self, lease: Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0) -> Outcome: ...
-    def release(
-        self, lease: Lease | Iterable[Lease], delay: float = 0.0, *, block_host: float = 0.0
-    ) -> Answer | Outcome:
-        """Give leases back; their tasks are ready at once, or after `delay` seconds. Answers as `ack` does.
-
-        A release does not count as an attempt. On a polite queue, `block_host` also keeps all workers from the hosts of
-        these tasks for that many seconds, in the same step.
-        """
-        return self._end(lease, lambda ended: ends.release(self.shards, ended, delay, block_host))
-
-    @overload
-    def fail(
-        self, lease: Lease, error: BaseException | str, *, retry_in: float | None = None, give_up: bool = False
-    ) -> Answer: ...
-    @overload
-    def fail(
-        self,
-        lease: Iterable[Lease],
-        error: BaseException | str,
-        *,
-        retry_in: float | None = None,
-        give_up: bool = False,
-    ) -> Outcome: ...
-    def fail(
-        self,
-        lease: Lease | Iterable[Lease],
-        error: BaseException | str,
-        *,
-        retry_in: float | None = None,
-        give_up: bool = False,
-    ) -> Answer | Outcome:
-        """End leases as failed; tasks are tried again in `retry_in` seconds, never (`give_up`), or as the policy says.
-
-        `error` is kept with the task, at most 4 KiB of it. Answers as `ack` does.
-        """
-        return self._end(lease, lambda ended: ends.fail(self.shards, ended, error, retry_in, give_up))
-
-    def pull(self, n: int = 1) -> list[Task]:
-        """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
-
-        This is at most once: if you die, the tasks are lost. One call brings the tasks of one shard, and about 4 MiB of
-        payloads; an empty list means that no task is ready.
-
-        Raises `Unavailable` when the reply was lost; its tasks are not given again.
-        """
-        return self.run(claims.pull(self.shards, n))
-
-    # ---- the cleaner's
-
-    def requeue_expired(self, n: int = 200) -> int:
-        """Take back, in each shard, up to `n` tasks whose lease ran out; give their number. Any process may do this."""
-        return self.run(flows.requeue_expired(self.shards, n))
-
-    def promote_due(self, n: int = 500) -> int:
-        """Make ready, in each shard, up to `n` scheduled tasks whose time has come; give their number."""
-        return self.run(flows.promote_due(self.shards, n))
-
-    def prune(self, n: int = 500) -> int:
-        """Drop, in each shard, up to `n` done tasks that `keep_done` does not keep; give their number."""
-        return self.run(flows.prune(self.shards, n))
-
-    # ---- the operator's
-
-    def retry_failed(self, *tasks: Tasks, all: bool = False) -> int:
-        """Make failed tasks ready again with a clean record: these, or with `all` every failed task; give their number.
-
-        Raises `InvalidInput` when no tasks are named and `all` is not given, and when both are.
-        """
-        return self.run(flows.retry_failed(self.shards, tasks, all))
-
-    def forget(self, *tasks: Tasks) -> Outcome:
-        """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""
-        return self.run(flows.forget(self.shards, tasks))
-
-    def inspect(self, task: TaskId | Task) -> TaskInfo:
-        """Tell all that is known of one task; `state` is None when no state holds the task."""
-        return self.run(looking.inspect(self.shards, task))
-
-    def states(self, *tasks: Tasks) -> Outcome:
-        """Give the state of each task, any number of them; `UNKNOWN` for a task in no state.
-
-        `outcome["https://example.com/"]` is the state of one task, `outcome.items()` gives pairs of id and state, and
-        `outcome.counts()` the number of tasks in each state.
-        """
-        return self.run(flows.states(self.shards, tasks))
-
-    def list(self, state: State | str, cursor: str | None = None, n: int = 100) -> Page:
-        """Read a page of a state, about `n` entries, shard by shard; within a shard, leases and scheduled by time."""
-        return self.run(looking.page(self.shards, state, cursor, n))
-
-    def each(self, state: State | str) -> Iterator[Entry]:
-        """Go through all entries of a state, in no order, some hundred at a time.
-
-        A task that stays in the state is given at least once; a task that moves meanwhile may be left out.
-        Raises `InvalidInput` as `list` does.
-        """
-        cursor = reads.START
-        while cursor is not None:
-            found, cursor = self.run(looking.entries(self.shards, state, cursor))
-            yield from found
-
-    def stats(self) -> Stats:
-        """Count all states, read counters and settings; `shards` has the same of each shard at a moment of its own."""
-        return self.run(looking.stats(self.shards))
-
-    def workers(self) -> Found[WorkerInfo]:
-        """Tell which workers there are: the 500 whose signs of life are the newest."""
-        return self.run(reads.workers(self.shards.root))
-
-    def history(self) -> Found[Sample]:
-        """Give the counters of the last twenty minutes: about one sample per ten seconds, the oldest first."""
-        return self.run(looking.history(self.shards))
-
-    def errors(self, n: int = 10) -> Found[Failure]:
-        """Give the last errors, newest first, 50 at most."""
-        return self.run(looking.errors(self.shards, n))
-
-    def pause(self) -> None:
-        """Stop giving out tasks; tasks that have a lease are finished."""
-        self.run(flows.pause(self.shards))
-
-    def resume(self) -> None:
-        """Give out tasks again."""
-        self.run(flows.resume(self.shards))
-
-    def configure(
-        self,
-        *,
+        shards: int | None = None,
+        by: By | None = None,
+        client: Any = None,
+        timeout: float = 30.0,
+        max_runtime: float | None = None,
+        retry: Retries = None,
         keep_done: int | str | timedelta | None = None,
         max_crashes: int | None = None,
-        politeness: Politeness | Literal["off"] | None = None,
+        politeness: Politeness | None = None,
         durable: int | None = None,
+        deadline: float = 5.0,
+        allow_eviction: bool = False,
     ) -> None:
-        """Change settings of the queue for all its clients; see `Queue()` for their meaning.
+        """Describe a queue over several shards; the first operation connects, the first put or setting makes it.
 
-        Every shard gets the settings; after an error that names shards, call again. When politeness begins or ends
-        (`"off"`), the tasks that are in the queue are adapted too, 500 in each step; handlers that run are not
-        disturbed. When politeness ends, the hosts and their rules are forgotten.
-        Raises `NotReplicated` if `durable` asks for more replicas than the server of a shard has.
+        `shards` is how many there are, 2 to 1000: a new queue gets 12 if you do not say; a queue that is there keeps
+        its number for ever, and another number is refused. `by` is what tasks are routed by: `"host"` (their group,
+        else the host of their URL, else their id), so that a host is wholly in one shard; or `"id"`, for a queue that
+        is never polite. All else is as for `Queue`.
 
-        `keep_done="compact"` keeps done tasks as fingerprints. Raises `InvalidInput` if it is to begin and the queue
-        has tasks, and if it is to end and the queue has done tasks.
+        Raises `InvalidInput` for an argument that cannot be used.
         """
-        self.run(flows.configure(self.shards, keep_done, max_crashes, politeness, durable))
+        wanted, by = None if shards is None else root.count(shards), None if by is None else root.by(by)
+        super().__init__(
+            name,
+            url,
+            client=client,
+            timeout=timeout,
+            max_runtime=max_runtime,
+            retry=retry,
+            keep_done=keep_done,
+            max_crashes=max_crashes,
+            politeness=politeness,
+            durable=durable,
+            deadline=deadline,
+            allow_eviction=allow_eviction,
+        )
+        self.shards = Shards(self.talk, wanted, by, self.token)
+        # what is said of the whole queue, such as the signs of life of a keeper, goes to the root
+        self.talk = self.shards.root
+        self.operations = self.talk.operations
+        self.flows = ShardedFlows(self.shards)
+        self.division = ShardedDivision(self.shards)
 
-    def exists(self) -> bool:
-        """Say whether anything was put to the queue, or set for it, since the queue was last purged.
+    def settings(self) -> dict[str, Any]:
+        """Give the arguments that make another client of this queue, but for its name, and the queue's settings."""
+        return {**super().settings(), "shards": self.shards.wanted, "by": self.shards.by}
 
-        A queue does not exist only because a worker or a cleaner waits there.
-        """
-        return self.run(looking.exists(self.shards))
+    def _is_open(self) -> bool:
+        return self.shards.made  # until then, each flow looks whether somebody has made the queue
 
-    def drained(self, before: float | datetime | None = None) -> bool:
-        """Say whether nothing is ready, held, scheduled (before a time, if one is given), or waiting for a host's turn.
+    def _moved(self, slot: int) -> None:
+        for talk in (self.shards.root, *self.shards.talks):
+            if talk.at == slot:
+                talk.clock.forget()
 
-        The answer is exact, though the shards are asked one by one. A task that waits because its host's budget is used
-        up does not count. A queue to which nothing was put is drained, too: `exists` tells a mistyped name from a queue
-        that is done.
-        """
-        return self.run(quiet.drained(self.shards, before))
 
-    def wait_drained(self, timeout: float | None = None, before: float | datetime | None = None) -> bool:
-        """Wait until the queue is drained (see `drained`), for `timeout` seconds at most; say whether it is."""
-        return self.run(quiet.wait_drained(self.shards, timeout, before))
+class ShardedQueue(ShardedFace, Verbs):
+    """A queue over several shards, for code that blocks. Safe to share between threads.
 
-    def why(self, task: TaskId | Task) -> Reason:
-        """Say why a task is not being worked on now, or who works on it."""
-        return self.run(looking.explain(self.shards, task))
+    Its verbs are those of `Queue`.
+    """
 
-    def purge(self) -> None:
-        """Remove the queue with all its keys. Workers that hold leases lose them."""
-        self.run(flows.purge(self.shards))
 
-    def server(self) -> dict[str, Any]:
-        """Give what the command INFO says about the server."""
-        return self.run(reads.server(self.shards.root))
+class AsyncShardedQueue(ShardedFace, AsyncVerbs):
+    """A queue over several shards, for asyncio. Each event loop that uses it has connections of its own.
 
-    # ---- rooms
+    Its verbs are those of `AsyncQueue`.
+    """
 
-    @property
-    def hosts(self) -> ShardedHosts:
-        """The hosts of a polite queue: `list`, `each` and `inspect` look; `set`, `block`, `unblock` and `ban` change.
-
-        For example `queue.hosts.block("a.example", for_=60)`.
-        """
-        return ShardedHosts(self)
+    blocking = ShardedQueue

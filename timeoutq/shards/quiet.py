@@ -10,13 +10,10 @@ tries this.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
-from timeoutq import arguments, methods
-from timeoutq.sending import Flow, Sleep, Talk, answer
+from timeoutq.sending import Flow, Talk, answer
 from timeoutq.shards.gathering import each
 from timeoutq.shards.root import Shards
 
@@ -55,12 +52,8 @@ def _look(talk: Talk, before_ms: int | None) -> Flow[Look]:
             return Look(quiet, began, counters)
 
 
-def drained(shards: Shards, before: float | datetime | None) -> Flow[bool]:
-    """Say whether the queue is drained."""
-    return _drained(shards, methods.before_ms(before))
-
-
-def _drained(shards: Shards, before_ms: int | None) -> Flow[bool]:
+def drained(shards: Shards, before_ms: int | None) -> Flow[bool]:
+    """Say whether the queue is drained; tasks that are scheduled count if they are due before `before_ms`."""
     last: list[Look] | None = None
     for _ in range(LOOKS):
         looks = yield from each(shards, lambda talk: _look(talk, before_ms))
@@ -70,20 +63,3 @@ def _drained(shards: Shards, before_ms: int | None) -> Flow[bool]:
             return True
         last = looks
     return False
-
-
-def wait_drained(shards: Shards, timeout: float | None, before: float | datetime | None) -> Flow[bool]:
-    """Wait until the queue is drained."""
-    seconds = None if timeout is None else arguments.seconds(timeout, "timeout")
-    return _wait_drained(shards, seconds, methods.before_ms(before))
-
-
-def _wait_drained(shards: Shards, seconds: float | None, before_ms: int | None) -> Flow[bool]:
-    until, pause = None if seconds is None else time.monotonic() + seconds, 0.01
-    while not (yield from _drained(shards, before_ms)):
-        left = pause if until is None else until - time.monotonic()
-        if left <= 0:
-            return False
-        yield Sleep(min(pause, left))
-        pause = min(0.5, pause * 1.5)
-    return True

@@ -16,10 +16,11 @@ from typing import Any, cast, get_args
 from timeoutq import arguments
 from timeoutq.calls import Command
 from timeoutq.cluster import slot_of
+from timeoutq.confirming import Durable
 from timeoutq.errors import InvalidInput, SchemaMismatch
 from timeoutq.model import Lease, State
 from timeoutq.operations import Operations
-from timeoutq.sending import Flow, ServerClock, Talk, ask
+from timeoutq.sending import Flow, Talk, ask
 from timeoutq.shards.names import MOST, USUAL, stem, tags
 from timeoutq.shards.route import By, key_of, route
 
@@ -68,8 +69,9 @@ def read(name: str, schema: Any, shards: Any, grouped: Any) -> Record | None:
         if schema[:1] == b"s":
             raise SchemaMismatch(f"queue {name} was divided into shards by a later timeoutq: upgrade this one")
         raise InvalidInput(
-            f"queue {name} is there already and is not sharded: open it with Queue or AsyncQueue; to divide it, export "
-            "it, purge it, and import it into a sharded queue"
+            f"queue {name} is there already and is not sharded: open it with Queue or AsyncQueue; to divide it, "
+            f"export it and import it into another queue with shards, such as {name}-{USUAL}; compare the two "
+            "(timeoutq diff), and purge the old one then"
         )
     found = re.fullmatch(r"(\d{1,4}) (host|id) (\w+)", shards.decode("latin-1") if isinstance(shards, bytes) else "")
     if found is None or not 1 < int(found[1]) <= MOST:
@@ -90,7 +92,9 @@ class Shards:
         """Prepare; `plain` is the talk with a plain queue of this name, `wanted` and `by` are what the caller said."""
         self.name = plain.operations.name
         slot = slot_of(self.name)
-        self.root = replace(plain, operations=Operations(self.name, f"timeoutq:{{{self.name}}}:shards:"), at=slot)
+        operations = Operations(self.name, f"timeoutq:{{{self.name}}}:shards:")
+        # whether the queue is durable is told by each shard; the root has no such setting
+        self.root = replace(plain, operations=operations, at=slot, durable=Durable())
         # nothing but the record is read or written by the plain names
         self._plain = replace(plain, at=slot)
         self.wanted, self.by = wanted, by
@@ -110,7 +114,12 @@ class Shards:
         for shard, tag in enumerate(tags(self.name, record.shards)):
             operations = Operations(self.name, stem(tag))
             made = replace(
-                self.root, operations=operations, clock=ServerClock(), nonce=self._named(shard), at=slot_of(tag)
+                self.root,
+                operations=operations,
+                durable=Durable(),
+                clock=self.root.clock.another(),
+                nonce=self._named(shard),
+                at=slot_of(tag),
             )
             talks.append(made)
         self.talks = tuple(talks)
@@ -206,6 +215,15 @@ class Shards:
         if self.record.by == "host" and not self.record.grouped:
             yield from self.look()
         return self.record.grouped
+
+    def keep(self, field: str, value: bytes) -> Flow[bytes]:
+        """Write a field of the record, which is made if there is none, unless somebody has; give what it is then."""
+        key = self._plain.operations.key("meta")
+        yield from self.make()
+        (kept,) = yield from ask(self._plain, [("HGET", key, field)])
+        if kept is None:
+            _, kept = yield from ask(self._plain, [("HSETNX", key, field, value), ("HGET", key, field)])
+        return bytes(kept)
 
     def unmake(self) -> Flow[None]:
         """Remove the record."""

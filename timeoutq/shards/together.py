@@ -12,19 +12,20 @@ from timeoutq.sending import Flow, Send, Sends, Sleep
 T = TypeVar("T")
 
 
-def together(flows: Sequence[Flow[T]]) -> Flow[list[T | TimeoutqError]]:
+def together(flows: Sequence[Flow[T]], within: float | None = None) -> Flow[list[T | TimeoutqError]]:
     """Carry out flows in lock-step; give for each flow its result, or the error in which it ended.
 
-    The flows may send and sleep, nothing else. While any flow has something to send, none is waited for.
+    The flows may send and sleep, nothing else. While any flow has something to send, none is waited for. `within` is as
+    for `Sends`.
     """
-    if len(flows) == 1:
+    if len(flows) == 1 and within is None:
         return [(yield from _alone(flows[0]))]
     work = [_Course(flow) for flow in flows]
     try:
         while True:
             sending = [one for one in work if isinstance(one.step, Send)]
             if sending:
-                results: Any = yield Sends([one.step for one in sending])
+                results: Any = yield Sends([one.step for one in sending], within)
                 for one, result in zip(sending, results, strict=True):
                     one.go(result)
             asleep = [one for one in work if isinstance(one.step, Sleep)]

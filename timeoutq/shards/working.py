@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -29,6 +30,8 @@ TENDERS = 2
 """How many workers tend a shard."""
 LATE = 1.0
 """A shard is not cleaned by anybody if something in it has been due for this many seconds."""
+GLANCE = 1.0
+"""About how many seconds an idle worker waits for a shard that does not answer, before it helps another one."""
 CLEANED = 4
 """How many of such shards a worker that helps cleans at once."""
 LIVE = 15.0
@@ -120,7 +123,7 @@ class ShardedDivision(Division):
 
     def deepest(self) -> Flow[int | None]:
         talks = self._shards.talks
-        looks = yield from together([depth(talk) for talk in talks])
+        looks = yield from together([depth(replace(talk, deadline=min(talk.deadline, GLANCE))) for talk in talks])
         found = {shard: look for shard, look in enumerate(looks) if isinstance(look, Depth)}
         # both workers that tended a shard may have died: until others tend it, those that help clean it, too
         late = [shard for shard, look in found.items() if look.next_at is not None and look.next_at < look.now - LATE]

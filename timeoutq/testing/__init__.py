@@ -7,16 +7,21 @@
             assert ran.states == {"https://example.com/busy": "done"}
             assert (ran.runs["https://example.com/busy"], ran.seconds) == (2, 60)
 
-`run` runs the handler in a real `Worker`; `lease` makes a `Lease` to call a handler with. For fixtures, write
+`fake_sharded_queue(shards=4)` gives a queue over several shards, for which all this holds, too. `run` runs the handler
+in a real `Worker`; `lease` makes a `Lease` to call a handler with. For fixtures, write
 `pytest_plugins = ["timeoutq.testing.fixtures"]` into a conftest.py; without this line pytest loads none.
 """
 
 from timeoutq.testing.fake import START as START
 from timeoutq.testing.fake import Clock as Clock
 from timeoutq.testing.fake import FakeAsyncQueue as FakeAsyncQueue
+from timeoutq.testing.fake import FakeAsyncShardedQueue as FakeAsyncShardedQueue
 from timeoutq.testing.fake import FakeQueue as FakeQueue
+from timeoutq.testing.fake import FakeShardedQueue as FakeShardedQueue
 from timeoutq.testing.fake import fake_async_queue as fake_async_queue
+from timeoutq.testing.fake import fake_async_sharded_queue as fake_async_sharded_queue
 from timeoutq.testing.fake import fake_queue as fake_queue
+from timeoutq.testing.fake import fake_sharded_queue as fake_sharded_queue
 from timeoutq.testing.running import NotDrained as NotDrained
 from timeoutq.testing.running import Ran as Ran
 from timeoutq.testing.running import lease as lease
@@ -26,11 +31,15 @@ __all__ = [
     "START",
     "Clock",
     "FakeAsyncQueue",
+    "FakeAsyncShardedQueue",
     "FakeQueue",
+    "FakeShardedQueue",
     "NotDrained",
     "Ran",
     "fake_async_queue",
+    "fake_async_sharded_queue",
     "fake_queue",
+    "fake_sharded_queue",
     "lease",
     "run",
 ]

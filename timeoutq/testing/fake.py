@@ -1,6 +1,7 @@
 """Queues on fakeredis, in memory, with a clock that the test advances and nothing else does.
 
-`fake_queue()` and `fake_async_queue()` give real queues, which run the same scripts as on a server. Only this module's
+`fake_queue()` and `fake_async_queue()` give real queues, which run the same scripts as on a server, and
+`fake_sharded_queue()` and `fake_async_sharded_queue()` give queues over several shards. Only this module's
 servers follow the clock: the `time` of the process, and its other fakeredis servers, are not touched.
 
     def test_a_lost_lease_is_given_to_the_next() -> None:
@@ -17,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -24,6 +26,8 @@ from timeoutq import arguments
 from timeoutq.client import AsyncQueue, Queue
 from timeoutq.errors import InvalidInput, MissingExtra
 from timeoutq.sending import ServerClock
+from timeoutq.shards import AsyncShardedQueue, ShardedQueue
+from timeoutq.shards.root import Shards
 
 START = 1_700_000_000.0
 """When every clock starts, Unix seconds: 2023-11-14 22:13:20 UTC."""
@@ -65,6 +69,7 @@ class FakeQueue(Queue):
     """A `Queue` in memory, with a clock."""
 
     def __init__(self, name: str, clock: Clock, **settings: Any) -> None:
+        _refuse_shards(settings)
         super().__init__(name, client=_client(clock), **settings)
         self.clock = clock
         self.talk.clock = _ClientClock(clock)
@@ -74,9 +79,28 @@ class FakeAsyncQueue(AsyncQueue):
     """An `AsyncQueue` in memory, with a clock."""
 
     def __init__(self, name: str, clock: Clock, **settings: Any) -> None:
+        _refuse_shards(settings)
         super().__init__(name, client=_client(clock), **settings)
         self.clock = clock
         self.talk.clock = _ClientClock(clock)
+
+
+class FakeShardedQueue(ShardedQueue):
+    """A `ShardedQueue` in memory, with a clock; all shards are on one fake server."""
+
+    def __init__(self, name: str, clock: Clock, **settings: Any) -> None:
+        super().__init__(name, client=_client(clock), **settings)
+        self.clock = clock
+        _follow(self.shards, clock)
+
+
+class FakeAsyncShardedQueue(AsyncShardedQueue):
+    """An `AsyncShardedQueue` in memory, with a clock; all shards are on one fake server."""
+
+    def __init__(self, name: str, clock: Clock, **settings: Any) -> None:
+        super().__init__(name, client=_client(clock), **settings)
+        self.clock = clock
+        _follow(self.shards, clock)
 
 
 def fake_queue(name: str = "test", *, clock: Clock | None = None, **settings: Any) -> FakeQueue:
@@ -93,12 +117,30 @@ def fake_async_queue(name: str = "test", *, clock: Clock | None = None, **settin
     return FakeAsyncQueue(name, Clock() if clock is None else clock, **settings)
 
 
+def fake_sharded_queue(name: str = "test", *, clock: Clock | None = None, **settings: Any) -> FakeShardedQueue:
+    """Make a queue over several shards in memory; `settings` are those of `ShardedQueue`, such as `shards=4`.
+
+    In all else it is like `fake_queue`. There is one server, so no shard is ever silent.
+    """
+    return FakeShardedQueue(name, Clock() if clock is None else clock, **settings)
+
+
+def fake_async_sharded_queue(
+    name: str = "test", *, clock: Clock | None = None, **settings: Any
+) -> FakeAsyncShardedQueue:
+    """Make a queue over several shards in memory for asyncio; in all else it is like `fake_sharded_queue`."""
+    return FakeAsyncShardedQueue(name, Clock() if clock is None else clock, **settings)
+
+
 class _ClientClock(ServerClock):
     """What a client knows of the server's time: here the time itself, so that `advance` does not look like a jump."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
+
+    def another(self) -> ServerClock:
+        return _ClientClock(self._clock)
 
     @property
     def now_ms(self) -> int:
@@ -107,6 +149,19 @@ class _ClientClock(ServerClock):
     @property
     def expected_ms(self) -> int:
         return self.now_ms
+
+
+def _refuse_shards(settings: Mapping[str, Any]) -> None:
+    for name in ("shards", "by"):
+        if name in settings:
+            raise InvalidInput(
+                f"{name}= is about a queue over several shards: use fake_sharded_queue() or fake_async_sharded_queue()"
+            )
+
+
+def _follow(shards: Shards, clock: Clock) -> None:
+    for talk in (shards.root, *shards.talks):
+        talk.clock = _ClientClock(clock)
 
 
 def _client(clock: Clock) -> Any:

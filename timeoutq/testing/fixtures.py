@@ -13,7 +13,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from timeoutq.testing.fake import Clock, FakeAsyncQueue, FakeQueue, fake_async_queue, fake_queue
+from timeoutq.testing.fake import (
+    Clock,
+    FakeAsyncQueue,
+    FakeAsyncShardedQueue,
+    FakeQueue,
+    FakeShardedQueue,
+    fake_async_queue,
+    fake_async_sharded_queue,
+    fake_queue,
+    fake_sharded_queue,
+)
 
 
 @pytest.fixture
@@ -33,3 +43,16 @@ def timeoutq_queue(timeoutq_clock: Clock) -> Iterator[FakeQueue]:
 def timeoutq_async_queue(timeoutq_clock: Clock) -> FakeAsyncQueue:
     """The same queue for asyncio."""
     return fake_async_queue(clock=timeoutq_clock)
+
+
+@pytest.fixture
+def timeoutq_sharded_queue(timeoutq_clock: Clock) -> Iterator[FakeShardedQueue]:
+    """An empty queue over four shards in memory."""
+    with fake_sharded_queue("sharded", clock=timeoutq_clock, shards=4) as queue:
+        yield queue
+
+
+@pytest.fixture
+def timeoutq_async_sharded_queue(timeoutq_clock: Clock) -> FakeAsyncShardedQueue:
+    """The same queue over four shards for asyncio."""
+    return fake_async_sharded_queue("sharded", clock=timeoutq_clock, shards=4)

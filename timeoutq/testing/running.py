@@ -22,8 +22,11 @@ from timeoutq.errors import InvalidInput
 from timeoutq.handlers import Handler
 from timeoutq.model import Answer, Lease, Payload, State
 from timeoutq.retry import Retries
-from timeoutq.testing.fake import START, FakeAsyncQueue, FakeQueue
+from timeoutq.testing.fake import START, FakeAsyncQueue, FakeAsyncShardedQueue, FakeQueue, FakeShardedQueue
 from timeoutq.worker import Tally, Worker
+
+AnyFake = FakeQueue | FakeShardedQueue
+AnyAsyncFake = FakeAsyncQueue | FakeAsyncShardedQueue
 
 PATIENCE = 20.0
 """Real seconds after which a handler that does not end, or a queue in which nothing moves, ends the run."""
@@ -61,7 +64,7 @@ class Ran:
 @overload
 def run(
     handler: Handler | str,
-    queue: FakeQueue,
+    queue: AnyFake,
     *,
     retry: Retries = None,
     max_runtime: float | None = None,
@@ -73,7 +76,7 @@ def run(
 @overload
 def run(
     handler: Handler | str,
-    queue: FakeAsyncQueue,
+    queue: AnyAsyncFake,
     *,
     retry: Retries = None,
     max_runtime: float | None = None,
@@ -84,7 +87,7 @@ def run(
 ) -> Awaitable[Ran]: ...
 def run(
     handler: Handler | str,
-    queue: FakeQueue | FakeAsyncQueue,
+    queue: AnyFake | AnyAsyncFake,
     *,
     retry: Retries = None,
     max_runtime: float | None = None,
@@ -113,14 +116,14 @@ def run(
     if lifespan is not None:
         settings["lifespan"] = lifespan
     limits = _Limits(runs_each, runs)
-    if isinstance(queue, FakeAsyncQueue):
+    if isinstance(queue, AnyAsyncFake):
         if not _in_loop():
             raise InvalidInput(
                 "run() of a FakeAsyncQueue must be awaited: write `await run(…)` in an async test, or use fake_queue() "
                 "without await"
             )
         return _run(handler, queue, settings, limits)
-    if not isinstance(queue, FakeQueue):
+    if not isinstance(queue, AnyFake):
         raise InvalidInput(f"run() takes a queue of fake_queue() or fake_async_queue(), not {type(queue).__name__}")
     if _in_loop():
         raise InvalidInput("a FakeQueue cannot be run inside of asyncio: use fake_async_queue(), and await run(…)")
@@ -170,7 +173,7 @@ class _Watch:
 
     def start(self, lease: Lease) -> None:
         with self._lock:
-            self.running[lease.fence] = lease
+            self.running[lease.key] = lease
             self.runs[lease.task] += 1
             if self.runs[lease.task] > self._limits.each:
                 self.too_often = (
@@ -184,20 +187,16 @@ class _Watch:
 
     def finish(self, lease: Lease) -> None:
         with self._lock:
-            self.running.pop(lease.fence, None)
+            self.running.pop(lease.key, None)
 
     def end(self, leases: Iterable[Lease]) -> None:
         pass
 
 
-async def _run(
-    handler: Handler | str, given: FakeQueue | FakeAsyncQueue, settings: dict[str, Any], limits: _Limits
-) -> Ran:
+async def _run(handler: Handler | str, given: AnyFake | AnyAsyncFake, settings: dict[str, Any], limits: _Limits) -> Ran:
     began = given.clock.now_us
     # the worker has a client of its own: a lease that the test holds, and lets run out, is not taken for the worker's
-    queue = FakeAsyncQueue(
-        given.name, given.clock, timeout=given.timeout, max_runtime=given.max_runtime, retry=given.retry
-    )
+    queue = _client_of(given)
     watch = _Watch(limits)
     worker = Worker(queue, handler, burst=True, signals=False, ledger=watch, drain_deadline=0.0, **settings)
     working = asyncio.create_task(worker.run())
@@ -215,7 +214,15 @@ async def _run(
     return Ran(tally, states, dict(watch.runs), errors, (given.clock.now_us - began) / 1e6)
 
 
-async def _states(queue: FakeAsyncQueue, ran: Iterable[str]) -> dict[str, State]:
+def _client_of(given: AnyFake | AnyAsyncFake) -> AnyAsyncFake:
+    of: dict[str, Any] = {"timeout": given.timeout, "max_runtime": given.max_runtime, "retry": given.retry}
+    if isinstance(given, FakeShardedQueue | FakeAsyncShardedQueue):
+        of |= {"shards": given.shards.wanted, "by": given.shards.by}
+        return FakeAsyncShardedQueue(given.name, given.clock, **of)
+    return FakeAsyncQueue(given.name, given.clock, **of)
+
+
+async def _states(queue: AnyAsyncFake, ran: Iterable[str]) -> dict[str, State]:
     if not (await queue.stats()).compact:
         return {entry.task: state for state in State async for entry in queue.each(state)}
     # done tasks cannot be listed: those that ran are asked for
@@ -226,7 +233,7 @@ async def _states(queue: FakeAsyncQueue, ran: Iterable[str]) -> dict[str, State]
 
 
 async def _drive(
-    queue: FakeAsyncQueue, worker: Worker, working: asyncio.Task[Tally], watch: _Watch, runtime: float | None
+    queue: AnyAsyncFake, worker: Worker, working: asyncio.Task[Tally], watch: _Watch, runtime: float | None
 ) -> None:
     moved, since = None, time.monotonic()
     while not working.done():
@@ -245,17 +252,17 @@ async def _drive(
             await _pass(queue, worker, watch, min(ends))
 
 
-def _ends(queue: FakeAsyncQueue, worker: Worker, watch: _Watch, runtime: float | None) -> list[float]:
+def _ends(queue: AnyAsyncFake, worker: Worker, watch: _Watch, runtime: float | None) -> list[float]:
     """Give the time, whole µs, up to which each handler at work may run; threads over their time do not count."""
     if runtime is None:
         return [math.inf] * len(watch.running)
     first = min(queue.timeout, runtime)
     leases = list(watch.running.values())
     ends = [(lease, round((lease.deadline - first + runtime - JUST_BEFORE) * 1e6)) for lease in leases]
-    return [end for lease, end in ends if lease.fence in worker.held or end > queue.clock.now_us]
+    return [end for lease, end in ends if lease.key in worker.held or end > queue.clock.now_us]
 
 
-async def _pass(queue: FakeAsyncQueue, worker: Worker, watch: _Watch, end_us: float) -> None:
+async def _pass(queue: AnyAsyncFake, worker: Worker, watch: _Watch, end_us: float) -> None:
     """Let time pass to the next moment at which something happens, `end_us` at the latest, and keep leases alive."""
     stats = await queue.stats()
     if stats.todos:
@@ -273,7 +280,7 @@ async def _pass(queue: FakeAsyncQueue, worker: Worker, watch: _Watch, end_us: fl
     await queue.promote_due()
 
 
-async def _advance(queue: FakeAsyncQueue, working: asyncio.Task[Tally]) -> None:
+async def _advance(queue: AnyAsyncFake, working: asyncio.Task[Tally]) -> None:
     """Advance the clock to the next moment at which something happens, unless something can happen without it."""
     stats = await queue.stats()
     if stats.paused and not stats.drained:
@@ -291,14 +298,14 @@ async def _advance(queue: FakeAsyncQueue, working: asyncio.Task[Tally]) -> None:
     await queue.promote_due()
 
 
-async def _has_leases(queue: FakeAsyncQueue) -> bool:
+async def _has_leases(queue: AnyAsyncFake) -> bool:
     async for entry in queue.each(State.IN_PROGRESS):
         if entry.holder == queue.worker:
             return True
     return False
 
 
-async def _stuck(queue: FakeAsyncQueue, watch: _Watch) -> str:
+async def _stuck(queue: AnyAsyncFake, watch: _Watch) -> str:
     if watch.running:
         names = ", ".join(f"{lease.task!r:.80}" for lease in list(watch.running.values())[:NAMED])
         return (

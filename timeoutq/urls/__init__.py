@@ -2,6 +2,7 @@
 
     normalise(url, base)   the one form of a URL, which is the id of its page
     host(url), domain(url) names for the groups of a polite queue
+    domains_of(queue)      `domain` by the list of suffixes that a sharded queue keeps; for asyncio, async_domains_of
     sitemap(source)        the pages that a sitemap names, on the web or in a file
 
 `cli/` and the demo call it, and so may your handlers: `Ack(put=[normalise(link, lease.task) for link in links])`.
@@ -10,6 +11,18 @@
 from timeoutq.errors import BadSitemap, BadUrl
 from timeoutq.urls.domains import domain, host
 from timeoutq.urls.normal import normalise
+from timeoutq.urls.pinned import async_domains_of, domains_of
 from timeoutq.urls.sitemaps import Limits, Page, sitemap
 
-__all__ = ["BadSitemap", "BadUrl", "Limits", "Page", "domain", "host", "normalise", "sitemap"]
+__all__ = [
+    "BadSitemap",
+    "BadUrl",
+    "Limits",
+    "Page",
+    "async_domains_of",
+    "domain",
+    "domains_of",
+    "host",
+    "normalise",
+    "sitemap",
+]

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -18,7 +18,7 @@ from timeoutq import directory, flows, repairs
 from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
 from timeoutq.rights import HARMLESS, MAKING, cure
 from timeoutq.scripts import SIZES
-from timeoutq.sending import Flow, Send
+from timeoutq.sending import Flow, Send, Talk, answer
 from timeoutq.shards import AnyQueue, talks_of
 from timeoutq.text import counted
 
@@ -76,6 +76,8 @@ class Facts:
     """Whether a queue was named."""
     name: str = "QUEUE"
     """The name of the queue, for cures; a placeholder when none was named."""
+    stem: str = "timeoutq:{QUEUE}:"
+    """What the names of the queue's keys begin with."""
     keys: str = "allowed"
     """Whether this user may use the queue's keys: `allowed`, `refused`, or `untried` when no command could be tried."""
     foreign: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -88,6 +90,9 @@ class Facts:
     """Of so many sets of fingerprints that were looked at (the second number), how many are no plain rows."""
 
 
+Check = Callable[[Facts], Finding | None]
+
+
 def examine(queue: AnyQueue, named: bool = True) -> list[Finding]:
     """Gather the facts and judge them; without `named`, they are about the server, and the queue is any.
 
@@ -96,9 +101,9 @@ def examine(queue: AnyQueue, named: bool = True) -> list[Finding]:
     return judge(gather(queue, named))
 
 
-def judge(facts: Facts) -> list[Finding]:
-    """Run every check; pure."""
-    return [finding for check in CHECKS for finding in [check(facts)] if finding is not None]
+def judge(facts: Facts, checks: Sequence[Check] | None = None) -> list[Finding]:
+    """Run every check, or these; pure."""
+    return [finding for check in checks or CHECKS for finding in [check(facts)] if finding is not None]
 
 
 def repair(queue: AnyQueue) -> Finding:
@@ -121,17 +126,36 @@ def repair(queue: AnyQueue) -> Finding:
 
 def gather(queue: AnyQueue, named: bool = True) -> Facts:
     """Ask the server; where it refuses to tell, the facts stay empty, and the checks say what they could not see."""
-    (told,) = queue.run(_try(queue, [("INFO",)]))
-    info: dict[str, Any] = {} if isinstance(told, BaseException) else told
+    facts = queue.run(of_queue(queue.talk, queue.run(of_server(queue.talk))))
+    if named:
+        return facts
+    return replace(facts, pattern="timeoutq:*", named=False, name="QUEUE")
+
+
+def of_server(talk: Talk) -> Flow[Facts]:
+    """Gather the facts about the server, or about the node of a cluster, that has this queue."""
+    (told,) = yield from _try(talk, [("INFO",)])
     began = time.time()
-    (moment,) = queue.run(_try(queue, [("TIME",)]))
+    (moment,) = yield from _try(talk, [("TIME",)])
     ended = time.time()
     ahead = None
     if not isinstance(moment, BaseException):
         ahead = (int(moment[0]) + int(moment[1]) / 1e6 - (began + ended) / 2) * 1000
-    error, found, compact = "", {}, False
+    user, config = (yield from _user(talk)), (yield from _config(talk))
+    refused, keys = yield from _refused(talk)
+    stem = talk.operations.key("")
+    return Facts(
+        url=talk.server.url, info={} if isinstance(told, BaseException) else told, config=config, clock_ms=ahead,
+        trip_ms=(ended - began) * 1000, user=user, refused=refused, keys=keys, pattern=f"{stem}*", stem=stem,
+        name=talk.operations.name,
+    )  # fmt: skip
+
+
+def of_queue(talk: Talk, server: Facts) -> Flow[Facts]:
+    """Add the facts about the queue to those about its server."""
+    error, found, compact = "", dict[str, Any](), False
     try:
-        stats = queue.stats()
+        stats = yield from answer(talk, talk.operations.stats())
         compact = stats.compact
         found = {"known": stats.known, "settings": dict(stats.settings), "next_deadline": stats.next_deadline,
                  "next_due": stats.next_due, "in_progress": stats.in_progress, "scheduled": stats.scheduled,
@@ -141,27 +165,24 @@ def gather(queue: AnyQueue, named: bool = True) -> Facts:
         error = f"schema: {mismatch}"
     except TimeoutqError as refused:
         error = str(refused)
-    commands, keys = _refused(queue)
-    return Facts(
-        url=queue.url, info=info, config=_config(queue), clock_ms=ahead,
-        trip_ms=(ended - began) * 1000, script_error=error, queue=found, user=_user(queue), refused=commands,
-        pattern=queue.operations.key("") + "*" if named else "timeoutq:*", named=named, keys=keys,
-        name=queue.name if named else "QUEUE",
-        foreign=_foreign(queue), crooked=_crooked(queue), compact=compact, large=_large(queue) if compact else (0, 0),
-    )  # fmt: skip
+    foreign, crooked = (yield from _foreign(talk)), (yield from _crooked(talk))
+    large = (yield from _large(talk)) if compact else (0, 0)
+    return replace(
+        server, script_error=error, queue=found, foreign=foreign, crooked=crooked, compact=compact, large=large
+    )
 
 
-def _try(queue: AnyQueue, commands: Sequence[tuple[Any, ...]]) -> Flow[list[Any]]:
+def _try(talk: Talk, commands: Sequence[tuple[Any, ...]]) -> Flow[list[Any]]:
     # what the server says against a command stands in the place of its reply: it may hide much, and doctor goes on
-    reply = yield Send(commands)
+    reply = yield Send(commands, talk.at)
     if isinstance(reply, BaseException):
-        raise queue.server_at.explain(reply)
+        raise talk.server.explain(reply)
     return cast("list[Any]", reply)
 
 
-def _config(queue: AnyQueue) -> dict[str, str]:
+def _config(talk: Talk) -> Flow[dict[str, str]]:
     config: dict[str, str] = {}
-    for reply in queue.run(_try(queue, [("CONFIG", "GET", name) for name in SETTINGS])):
+    for reply in (yield from _try(talk, [("CONFIG", "GET", name) for name in SETTINGS])):
         if isinstance(reply, BaseException):
             continue
         pairs: Any = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # a reply
@@ -169,21 +190,21 @@ def _config(queue: AnyQueue) -> dict[str, str]:
     return config
 
 
-def _user(queue: AnyQueue) -> str:
-    (reply,) = queue.run(_try(queue, [("ACL", "WHOAMI")]))
-    return queue.server_at.user if isinstance(reply, BaseException) else _text(reply)
+def _user(talk: Talk) -> Flow[str]:
+    (reply,) = yield from _try(talk, [("ACL", "WHOAMI")])
+    return talk.server.user if isinstance(reply, BaseException) else _text(reply)
 
 
-def _refused(queue: AnyQueue) -> tuple[list[str], str]:
+def _refused(talk: Talk) -> Flow[tuple[list[str], str]]:
     # a user who is not allowed much may not ask ACL DRYRUN either: so each command is tried, on a key that nobody has
-    key = f"{queue.operations.key('doctor')}:{secrets.token_hex(8)}"
+    key = f"{talk.operations.key('doctor')}:{secrets.token_hex(8)}"
 
     def spoken(name: str, words: Sequence[str | int]) -> tuple[str | int, ...]:
         return (name, *(key if word == "KEY" else word for word in words))
 
     def judged(replies: Mapping[str, Any]) -> None:
         for name, reply in replies.items():
-            if isinstance(reply, BaseException) and isinstance(queue.server_at.explain(reply), AccessDenied):
+            if isinstance(reply, BaseException) and isinstance(talk.server.explain(reply), AccessDenied):
                 # a server that names the keys has allowed the command
                 (keyless if re.search(r"\bkeys?\b", str(reply)) else refused).append(name)
             elif "KEY" in {**HARMLESS, **MAKING}[name]:
@@ -193,34 +214,34 @@ def _refused(queue: AnyQueue) -> tuple[list[str], str]:
     keyless: list[str] = []
     keyed: list[str] = []
     tried = list(HARMLESS)
-    judged(dict(zip(tried, queue.run(_try(queue, [spoken(name, HARMLESS[name]) for name in tried])), strict=True)))
+    judged(dict(zip(tried, (yield from _try(talk, [spoken(name, HARMLESS[name]) for name in tried])), strict=True)))
     if "UNLINK" not in refused:  # else what they make would stay
         making = [words for name in MAKING for words in (spoken(name, MAKING[name]), ("UNLINK", key))]
-        judged(dict(zip(MAKING, queue.run(_try(queue, making))[::2], strict=True)))
+        judged(dict(zip(MAKING, (yield from _try(talk, making))[::2], strict=True)))
     return sorted(refused), "refused" if keyless else "allowed" if keyed else "untried"
 
 
-def _foreign(queue: AnyQueue) -> dict[str, str]:
+def _foreign(talk: Talk) -> Flow[dict[str, str]]:
     kinds = {"SCARD": "set", "ZCARD": "zset", "HLEN": "hash", "LLEN": "list", "XLEN": "stream"}
     wanted = {name: kinds[size] for size, names in SIZES.items() for name in names.split()} | {"meta": "hash"}
-    replies = queue.run(_try(queue, [("TYPE", queue.operations.key(name)) for name in wanted]))
+    replies = yield from _try(talk, [("TYPE", talk.operations.key(name)) for name in wanted])
     found = {
         name: _text(reply) for name, reply in zip(wanted, replies, strict=True) if not isinstance(reply, Exception)
     }
     return {name: kind for name, kind in found.items() if kind not in (wanted[name], "none")}
 
 
-def _crooked(queue: AnyQueue) -> dict[str, int]:
+def _crooked(talk: Talk) -> Flow[dict[str, int]]:
     try:
-        found, _ = queue.run(flows.repair(queue.talk, mend=False, calls=WALK))
+        found, _ = yield from flows.repair(talk, mend=False, calls=WALK)
     except TimeoutqError:  # another check reports this error
         return {}
     return dict(found)
 
 
-def _large(queue: AnyQueue) -> tuple[int, int]:
-    key = queue.operations.key
-    replies = queue.run(_try(queue, [("OBJECT", "ENCODING", key(f"seen:{number}")) for number in range(SAMPLE)]))
+def _large(talk: Talk) -> Flow[tuple[int, int]]:
+    key = talk.operations.key
+    replies = yield from _try(talk, [("OBJECT", "ENCODING", key(f"seen:{number}")) for number in range(SAMPLE)])
     kinds = [_text(reply) for reply in replies if isinstance(reply, str | bytes)]
     return sum(kind != "intset" for kind in kinds), len(kinds)
 
@@ -431,7 +452,7 @@ def keys(facts: Facts) -> Finding | None:
     if not facts.foreign:
         return None
     said = ", ".join(f"{name} is a {kind}" for name, kind in facts.foreign.items())
-    key = f"timeoutq:{{{facts.name}}}:{next(iter(facts.foreign))}"
+    key = f"{facts.stem}{next(iter(facts.foreign))}"
     return Finding(
         "keys", "red", f"{said}: the scripts refuse to run, and nothing is written",
         f"find out who wrote it; then redis-cli RENAME '{key}' elsewhere",
@@ -549,7 +570,8 @@ def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
     )  # fmt: skip
 
 
-CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
-    version, role, lone_node, replicas, eviction, memory, durability, clock, access, acl, scripts, keys, tasks, values,
-    compact, politeness, paused, leases, scheduled,
+SERVER_CHECKS: tuple[Check, ...] = (
+    version, role, lone_node, replicas, eviction, memory, durability, clock, access, acl,
 )  # fmt: skip
+QUEUE_CHECKS: tuple[Check, ...] = (scripts, keys, tasks, values, compact, politeness, paused, leases, scheduled)
+CHECKS = SERVER_CHECKS + QUEUE_CHECKS

@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
@@ -38,6 +39,15 @@ WIDE = 140
 
 NAMED = 76
 """With less room than this the table of hosts has fewer columns, so that names can be told from each other."""
+
+ROOMY = 84
+"""With less room than this the table of workers shows which shards they tend, and not how many slots they have."""
+
+UNEVEN = 100
+"""Shards differ much if the deepest has so many more ready tasks than twice as many as the shallowest."""
+
+MOST_LINES = 3
+"""What troubles a worker is drawn in at most this many lines."""
 
 _DIM = "bright_black"
 
@@ -74,6 +84,7 @@ def render(seen: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
     counts = {state.value: int(getattr(seen.stats, state.value)) for state in shown}
     lines.append(_bar(counts, inner))
     lines += _equation(counts, seen.stats, inner)
+    lines += _shards(seen, inner)
     lines += _pace(seen, inner)
     lines += _durations(seen)
     lines += _tables(seen, inner, height - 2 - len(lines))
@@ -119,6 +130,38 @@ def _equation(counts: dict[str, int], stats: Stats, width: int) -> list[Text]:
             lines[-1].append(" ")
         lines[-1].append_text(piece)
     return lines
+
+
+def _shards(seen: Snapshot, width: int) -> list[Text]:
+    """Say how deep the shards are if they differ much, which shards nobody tends, and what does not answer."""
+    if not seen.stats.shards:
+        return []
+    line = one_line((f"{len(seen.stats.shards)} shards", _DIM))
+    depths = seen.depths
+    deep, shallow = max(depths, key=lambda one: depths[one]), min(depths, key=lambda one: depths[one])
+    if depths[deep] > 2 * depths[shallow] + UNEVEN:
+        line.append(f"  ready: {number(depths[deep])} in shard {deep}", COLOURS["todos"])
+        line.append(f", {number(depths[shallow])} in shard {shallow}", COLOURS["todos"])
+    if seen.untended:
+        line.append(f"  nobody tends {ranges(seen.untended)}", "yellow")
+    found = [line]
+    for what, why in seen.silent.items():
+        begin = f" {what}: no answer, and not counted here: "
+        found.append(
+            one_line((begin, ""), (safe(why, max(10, width - cell_len(begin))), ""), style="bold white on red")
+        )
+    return found
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Write numbers as people do: 0-3,7."""
+    words: list[tuple[int, int]] = []
+    for one in sorted(numbers):
+        if words and words[-1][1] == one - 1:
+            words[-1] = (words[-1][0], one)
+        else:
+            words.append((one, one))
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in words)
 
 
 def _pace(seen: Snapshot, width: int) -> list[Text]:
@@ -191,34 +234,31 @@ class _Section:
         return line
 
 
-def _worker_rows(worker: WorkerInfo, now: float) -> Iterator[tuple[str, tuple[str | tuple[str, str], ...]]]:
+def _worker_rows(
+    worker: WorkerInfo, now: float, left_out: Collection[str], width: int
+) -> Iterator[tuple[str, tuple[str | tuple[str, str], ...]]]:
     gone = is_gone(worker, now)
     style = _DIM if gone else "red" if worker.trouble else ""
-    yield (
-        style,
-        (
-            ("† " if gone else "") + (worker.host or worker.worker), str(worker.pid), compact(worker.concurrency),
-            (compact(worker.held), COLOURS["in_progress"]), (compact(worker.acked), COLOURS["done"]),
-            (compact(worker.failed), COLOURS["failed"] if worker.failed else ""), age(max(0.0, now - worker.beat)),
-        ),
-    )  # fmt: skip
-    if worker.trouble:
-        yield style, (f"  {worker.trouble}",)
+    cells: dict[str, str | tuple[str, str]] = {
+        "worker": ("† " if gone else "") + (worker.host or worker.worker),
+        "pid": str(worker.pid),
+        "tends": "" if worker.tends is None else ranges(worker.tends),
+        "slots": compact(worker.concurrency),
+        "held": (compact(worker.held), COLOURS["in_progress"]),
+        "acked": (compact(worker.acked), COLOURS["done"]),
+        "failed": (compact(worker.failed), COLOURS["failed"] if worker.failed else ""),
+        "last beat": age(max(0.0, now - worker.beat)),
+    }
+    yield style, tuple(cell for column, cell in cells.items() if column not in left_out)
+    # the cause stands at the beginning of what troubles a worker, and the cure at the end
+    for line in textwrap.wrap(worker.trouble, width - 2)[:MOST_LINES]:
+        yield style, (f"  {line}",)
 
 
 def _sections(seen: Snapshot, width: int) -> list[_Section]:
-    stats, now = seen.stats, seen.stats.now
-    gone = f" ({number(len(seen.gone))} gone)" if seen.gone else ""
-    workers = _Section(
-        (
-            _Column(f"workers {number(len(seen.living))}{gone}"), _Column("pid", 8, True),
-            _Column("slots", 6, True), _Column("held", 6, True), _Column("acked", 7, True),
-            _Column("failed", 6, True), _Column("last beat", 9, True),
-        ),
-        [row for worker in seen.workers for row in _worker_rows(worker, now)]
-        or [("red" if stats.todos else _DIM, ("none at work", "", "", "", "", "", ""))],
-    )  # fmt: skip
+    now = seen.stats.now
     holder = 18 if width < 90 else 28
+    workers = _worker_section(seen, width)
     leases = _Section(
         (_Column("leases nearest their end"), _Column("holder", holder), _Column("left", 8, True)),
         [
@@ -235,6 +275,22 @@ def _sections(seen: Snapshot, width: int) -> list[_Section]:
         [("", (failure.task, (failure.error, "red"), age(max(0.0, now - failure.at)))) for failure in seen.errors],
     )
     return [workers, *_host_section(seen, width), leases, errors, due]
+
+
+def _worker_section(seen: Snapshot, width: int) -> _Section:
+    stats, now = seen.stats, seen.stats.now
+    gone = f" ({number(len(seen.gone))} gone)" if seen.gone else ""
+    columns = {
+        "worker": _Column(f"workers {number(len(seen.living))}{gone}"), "pid": _Column("pid", 8, True),
+        "tends": _Column("tends", 12), "slots": _Column("slots", 6, True), "held": _Column("held", 6, True),
+        "acked": _Column("acked", 7, True), "failed": _Column("failed", 6, True),
+        "last beat": _Column("last beat", 9, True),
+    }  # fmt: skip
+    left_out = {"tends"} if not stats.shards else {"slots"} if width < ROOMY else set[str]()
+    rows = [row for worker in seen.workers for row in _worker_rows(worker, now, left_out, width)]
+    shown = [column for name, column in columns.items() if name not in left_out]
+    nobody = [("red" if stats.todos else _DIM, ("none at work", *[""] * (len(shown) - 1)))]
+    return _Section(shown, rows or nobody)
 
 
 def _host_section(seen: Snapshot, width: int) -> list[_Section]:

@@ -88,7 +88,7 @@ def short_wait(stats: Stats, history: Sequence[Sample], longest: float, name: st
     if not stats.workers:
         found += ", and no worker is alive"
         return Finding("ready", "red", f"{found}, wanted {age(longest)}", f"start one: timeoutq worker {name} …")
-    claims = pace(history, "claimed", longest)
+    claims = _lasting(stats, history, longest)
     if claims:
         wait = stats.todos / claims
         found += f"; at the present pace they are all claimed in {age(wait)}"
@@ -97,3 +97,16 @@ def short_wait(stats: Stats, history: Sequence[Sample], longest: float, name: st
     else:
         found += ", and none is being claimed"
     return Finding("ready", "red", f"{found}, wanted {age(longest)}", "start more workers, or see why they are slow")
+
+
+def _lasting(stats: Stats, history: Sequence[Sample], over: float) -> float | None:
+    """Give the pace of claims, per second; on a durable queue, of those that replicas can have confirmed.
+
+    A claim that is not confirmed is given back, and taken again, so the counter of claims grows while all stands still.
+    Tasks that have left the ready ones for good have ended meanwhile, or are held now.
+    """
+    claims = pace(history, "claimed", over)
+    if not claims or not stats.durable:
+        return claims
+    ends = [found for counter in ("acked", "failed") if (found := pace(history, counter, over))]
+    return min(claims, sum(ends) + stats.in_progress / over)

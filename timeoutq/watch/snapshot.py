@@ -14,7 +14,8 @@ from typing import Any
 
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Entry, Failure, HostInfo, Sample, State, Stats, WorkerInfo
-from timeoutq.shards import AnyAsyncQueue, AnyQueue
+from timeoutq.shards import AnyAsyncQueue, AnyQueue, AsyncShardedQueue, ShardedQueue, looking
+from timeoutq.shards.looking import Picture
 from timeoutq.watch.metrics import rates
 
 SILENT = 30.0
@@ -42,6 +43,8 @@ class Snapshot:
     """Why the snapshot is not fresh: the server cannot be reached."""
     stale: float = 0.0
     """The age of a snapshot that is not fresh, seconds."""
+    silent: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of a queue over several shards: what did not answer, such as `shards 4, 5`, and why; all else is of the rest."""
 
     @property
     def exists(self) -> bool:
@@ -66,6 +69,19 @@ class Snapshot:
         """
         return None if self.stats.todos_since is None else max(0.0, self.stats.now - self.stats.todos_since)
 
+    @property
+    def depths(self) -> Mapping[int, int]:
+        """How many ready tasks each shard has that has answered; empty for a plain queue."""
+        shards = enumerate(self.stats.shards)
+        return {shard: one.todos + one.waiting for shard, one in shards if one.now}
+
+    @property
+    def untended(self) -> Sequence[int]:
+        """The shards that no living worker tends, if there are workers that tend shards at all."""
+        tending = [worker.tends for worker in self.living if worker.tends is not None]
+        tended = {shard for shards in tending for shard in shards}
+        return [shard for shard in range(len(self.stats.shards)) if shard not in tended] if tending else ()
+
 
 def is_gone(worker: WorkerInfo, now: float) -> bool:
     """Say whether a worker has given no sign of life for `SILENT` seconds; `now` is the server's time, Unix seconds."""
@@ -74,6 +90,8 @@ def is_gone(worker: WorkerInfo, now: float) -> bool:
 
 def snapshot(queue: AnyQueue, rows: int = 20) -> Snapshot:
     """Look at the queue: counts, and pages of at most `rows` entries. Raises `Unavailable`."""
+    if isinstance(queue, ShardedQueue):
+        return _shown(queue, queue.run(looking.picture(queue.shards, rows)))
     stats = queue.stats()
     return _seen(
         queue,
@@ -82,13 +100,15 @@ def snapshot(queue: AnyQueue, rows: int = 20) -> Snapshot:
         queue.workers(),
         queue.list(State.IN_PROGRESS, n=rows).entries[:rows],
         queue.list(State.SCHEDULED, n=rows).entries[:rows],
-        queue.errors(rows),
+        queue.errors(min(rows, 50)),
         queue.history(),
     )
 
 
 async def snapshot_async(queue: AnyAsyncQueue, rows: int = 20) -> Snapshot:
     """Look at the queue as `snapshot` does, for asyncio."""
+    if isinstance(queue, AsyncShardedQueue):
+        return _shown(queue, await queue.run(looking.picture(queue.shards, rows)))
     stats = await queue.stats()
     return _seen(
         queue,
@@ -97,7 +117,7 @@ async def snapshot_async(queue: AnyAsyncQueue, rows: int = 20) -> Snapshot:
         await queue.workers(),
         (await queue.list(State.IN_PROGRESS, n=rows)).entries[:rows],
         (await queue.list(State.SCHEDULED, n=rows)).entries[:rows],
-        await queue.errors(rows),
+        await queue.errors(min(rows, 50)),
         await queue.history(),
     )
 
@@ -112,6 +132,11 @@ async def _hosts_of_async(queue: AnyAsyncQueue, rows: int) -> Sequence[HostInfo]
     with suppress(InvalidInput):  # it is polite no more
         return (await queue.hosts.list(n=rows)).hosts
     return ()
+
+
+def _shown(queue: ShardedQueue | AsyncShardedQueue, seen: Picture) -> Snapshot:
+    of = (seen.stats, seen.hosts, seen.workers, seen.leases, seen.due, seen.errors, seen.history)
+    return replace(_seen(queue, *of), silent=seen.silent)
 
 
 def _seen(
@@ -135,14 +160,17 @@ class Memory:
 
     def __init__(self) -> None:
         self._samples: list[Sample] = []
+        self._silent: list[str] = []
         self._visits: deque[tuple[float, dict[str, int]]] = deque(maxlen=10)
 
     def add(self, seen: Snapshot) -> Snapshot:
         """Remember a snapshot, and give it back with a finer history and the rates of its hosts."""
         # snapshots of a dashboard are closer together than the samples that the queue keeps
         now = seen.stats.sample
-        if self._samples and now.at <= self._samples[-1].at:
-            self._samples.clear()  # the clock stepped back, or it is another server
+        if (self._samples and now.at <= self._samples[-1].at) or self._silent != [*seen.silent]:
+            # the clock stepped back, or it is another server; or the sums are those of other shards
+            self._samples.clear()
+        self._silent = [*seen.silent]
         self._samples = [*self._samples[-1200:], now]
         older = [sample for sample in seen.history if sample.at < self._samples[0].at]
         return replace(seen, history=[*older, *self._samples], host_rates=self._paces(seen))

@@ -24,6 +24,7 @@ from timeoutq.cleaner import Cleaner
 from timeoutq.errors import InvalidInput, NotReplicated, TimeoutqError, Unavailable
 from timeoutq.model import Lease
 from timeoutq.replies import Claimed
+from timeoutq.troubles import is_sharded
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.ends import Ends, Errand
 from timeoutq.worker.sources import Source, asked
@@ -50,7 +51,7 @@ class Common:
     lanes: int = 1
     """How many queues the worker has."""
     refused: set[int] = field(default_factory=set)
-    """The numbers of the queues whose servers have refused what waiting cannot mend, before any server has answered."""
+    """The numbers of the queues whose servers refuse what waiting cannot mend."""
 
     def refuse(self, lane: int, trouble: TimeoutqError) -> None:
         """Note that a queue cannot be worked on; raises the error if this holds for all queues of the worker."""
@@ -254,6 +255,7 @@ class Exchanges:
 
     def _note_answer(self) -> None:
         self.common.met = self._cleaner.met = True
+        self.common.refused.discard(self._desk.lane)
         if self.failures:
             what = "the replicas confirm" if self.unconfirmed else "the server answers"
             self._voice.say(logging.INFO, "worker %s: %s again", self._voice.worker, what)
@@ -261,7 +263,7 @@ class Exchanges:
 
     async def wait_out(self, trouble: TimeoutqError) -> None:
         """Pause before the next attempt; raises an error that waiting cannot mend."""
-        if not self.common.met and flows.is_final(trouble):
+        if flows.is_final(trouble) and (not self.common.met or is_sharded(trouble)):
             self.common.refuse(self._desk.lane, trouble)
         self.failures += 1
         unconfirmed = str(trouble) if isinstance(trouble, NotReplicated) else ""

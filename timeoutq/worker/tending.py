@@ -33,6 +33,7 @@ class Tending:
         self._helps = False
         """Whether the last look has found a part to help."""
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._choosing: asyncio.Task[None] | None = None
         for source in lane.sources:
             source.tended, source.idle = False, True
 
@@ -45,18 +46,25 @@ class Tending:
         """Tend until cancelled. Raises what ends a cleaner, and `InvalidInput` if the queue is divided anew."""
         try:
             while True:
-                if time.monotonic() >= self._chosen_at + CHOOSE_EVERY:
-                    await self._choose()
-                    self._chosen_at = time.monotonic()
+                self._choose_again()
                 self._look_after_cleaners()
                 if self._is_free():
                     await self._help()
                 pause = GO_ON if self._helps else IDLE
                 await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
         finally:
-            for cleaner in self._running.values():
-                cleaner.cancel()
-            await asyncio.gather(*self._running.values(), return_exceptions=True)
+            tasks = [*self._running.values(), *([self._choosing] if self._choosing is not None else [])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _choose_again(self) -> None:
+        # in an asyncio task of its own: the node that knows the workers may be away, and other shards have tasks
+        if self._choosing is not None and self._choosing.done():
+            self._choosing.result()
+            self._choosing = None
+        if self._choosing is None and time.monotonic() >= self._chosen_at + CHOOSE_EVERY:
+            self._choosing = asyncio.create_task(self._choose(), name=f"tending-{self._queue.name}")
 
     async def _choose(self) -> None:
         try:
@@ -66,6 +74,7 @@ class Tending:
         except TimeoutqError:
             # better too many listeners than a part without any
             chosen = self.tended or [source.part for source in self._lane.sources]
+        self._chosen_at = time.monotonic()
         self._tend(chosen)
 
     def _tend(self, chosen: Collection[int]) -> None:
@@ -75,6 +84,7 @@ class Tending:
             if begins:
                 source.idle = False
                 self._desk.wake()
+        self._look_after_cleaners()
 
     def _look_after_cleaners(self) -> None:
         for source in self._lane.sources:

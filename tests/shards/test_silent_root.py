@@ -1,0 +1,161 @@
+"""The node that hears the signs of life of a sharded queue's workers is away: work on the other nodes goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.rig.nodes import Cluster, frozen
+from tests.rig.servers import valkey
+from tests.rig.waiting import wait_until
+from tests.worker.test_worker_exchanges import until
+from timeoutq import AsyncShardedQueue, Lease, ShardedQueue, Worker, reads
+from timeoutq.cluster import slot_of
+from timeoutq.model import Answer, Outcome, Page, State
+from timeoutq.sending import Flow
+from timeoutq.shards.names import tags
+from timeoutq.shards.route import key_of, route
+
+SHARDS = 6
+LEASE = 3.0
+"""Seconds: two thirds of a lease are less than a call to a silent node takes."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Three primaries whose silence is not taken for death while a test runs."""
+    with Cluster(3, 0, node_timeout_ms=60_000, binary=valkey()) as found:
+        yield found
+
+
+def elsewhere(cluster: Cluster, name: str) -> list[str]:
+    """Give tasks whose shards are not on the node of the root."""
+    root = cluster.primary_of(slot_of(name))
+    home = {shard for shard, tag in enumerate(tags(name, SHARDS)) if cluster.primary_of(slot_of(tag)) is root}
+    assert len(home) == 2
+    return [task for i in range(60) if route(key_of((task := f"t{i}").encode()), SHARDS) not in home][:20]
+
+
+def held(queue: ShardedQueue | AsyncShardedQueue, lease: Lease) -> Flow[Page]:
+    return reads.page(queue.shards.talks[queue.shards.of_lease(lease)], State.IN_PROGRESS, None, 10)
+
+
+def deadline_of(page: Page, lease: Lease) -> float:
+    return next(entry.at or 0.0 for entry in page if entry.task == lease.task)
+
+
+def test_a_worker_keeps_its_leases_claims_and_stops_while_the_node_of_the_root_is_away(
+    cluster: Cluster, name: str
+) -> None:
+    tasks = elsewhere(cluster, name)
+    ran = Counter[str]()
+
+    async def handler(lease: Lease) -> None:
+        ran[lease.task] += 1
+        await asyncio.sleep(3 * LEASE if lease.task in tasks[:10] else 0)
+
+    async def work(worker: Worker) -> float:
+        working = asyncio.create_task(worker.run())
+        await until(lambda: len(ran) >= 10)
+        with frozen(cluster.primary_of(slot_of(name))):
+            began = time.monotonic()
+            await until(lambda: set(tasks[10:]) <= ran.keys(), 20)
+            late = time.monotonic() - began - LEASE
+            await until(lambda: worker.tally.acked == 20, 30)
+            began = time.monotonic()
+            worker.stop()
+            await working
+            assert time.monotonic() - began < 4
+        return late
+
+    async def test() -> None:
+        async with AsyncShardedQueue(name, cluster.url, shards=SHARDS, timeout=LEASE) as queue:
+            await queue.put(tasks[:10])
+            await queue.schedule(tasks[10:], after=LEASE)
+            worker = Worker(queue, handler, concurrency=50, signals=False)
+            assert await work(worker) < 3
+            assert set(ran.values()) == {1}
+            assert worker.tally.lost == 0
+
+    asyncio.run(test())
+    with ShardedQueue(name, cluster.url) as queue:
+        wait_until(lambda: queue.stats().done == 20)
+        assert queue.stats().counters.get("expired", 0) == 0
+        queue.purge()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_leases_on_living_nodes_do_not_wait_for_the_long_deadline_of_a_silent_one(
+    cluster: Cluster, name: str, kind: str
+) -> None:
+    async def extended(leases: list[Lease]) -> tuple[float, Outcome]:
+        async with AsyncShardedQueue(name, cluster.url, timeout=LEASE, deadline=60.0) as queue:
+            await queue.exists()
+            with frozen(silent):
+                began = time.monotonic()
+                outcome = await queue.run(queue.extension(leases))
+                return time.monotonic() - began, outcome
+
+    silent = cluster.primary_of(slot_of(tags(name, SHARDS)[0]))
+    with ShardedQueue(name, cluster.url, shards=SHARDS, timeout=LEASE, deadline=60.0) as queue:
+        queue.put(f"t{i}" for i in range(60))
+        leases: list[Lease] = []
+        while len(leases) < 60:
+            leases += queue.claim(60)
+        away = {shard for shard, tag in enumerate(tags(name, SHARDS)) if cluster.primary_of(slot_of(tag)) is silent}
+        if kind == "async":
+            took, outcome = asyncio.run(extended(leases))
+        else:
+            with frozen(silent):
+                began = time.monotonic()
+                outcome = queue.run(queue.extension(leases))
+                took = time.monotonic() - began
+        assert took < LEASE / 2
+        wanted = [Answer.UNANSWERED if lease.shard in away else Answer.OK for lease in leases]
+        assert list(outcome) == wanted
+        queue.purge()
+
+
+def test_keepers_keep_leases_too(cluster: Cluster, name: str) -> None:
+    tasks = elsewhere(cluster, name)[:8]
+    lost: list[tuple[str, Answer]] = []
+
+    async def test() -> None:
+        async with AsyncShardedQueue(name, cluster.url, timeout=LEASE) as queue, queue.keeper() as keeper:
+            leases: list[Lease] = []
+            while len(leases) < 4:
+                leases += await queue.claim(1)
+            keeper.add(*leases)
+            await asyncio.sleep(0.5)
+            with frozen(cluster.primary_of(slot_of(name))):
+                until = time.monotonic() + 2 * LEASE
+                while time.monotonic() < until:
+                    for lease in leases:
+                        assert deadline_of(await queue.run(held(queue, lease)), lease) > time.time()
+                    await asyncio.sleep(0.1)
+
+    with ShardedQueue(name, cluster.url, shards=SHARDS, timeout=LEASE) as queue:
+        queue.put(tasks)
+        leases: list[Lease] = []
+        while len(leases) < 4:
+            leases += queue.claim(1)
+        with queue.keeper(lambda lease, answer: lost.append((lease.task, answer))) as keeper:
+            keeper.add(*leases)
+            wait_until(lambda: queue.workers())
+            with frozen(cluster.primary_of(slot_of(name))):
+                until = time.monotonic() + 2 * LEASE
+                while time.monotonic() < until:
+                    for lease in leases:
+                        assert deadline_of(queue.run(held(queue, lease)), lease) > time.time()
+                    time.sleep(0.1)
+                began = time.monotonic()
+                keeper.close()
+                assert time.monotonic() - began < 4
+        assert lost == []
+        queue.ack(leases)
+        asyncio.run(test())
+        queue.purge()

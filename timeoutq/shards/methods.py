@@ -1,0 +1,144 @@
+"""What the methods of the faces do on a sharded queue: what is said here anew; all else is as on a plain queue.
+
+In each shard, the flows are those of a plain queue. `flows.py`, `claims.py`, `ends.py`, `looking.py` and `quiet.py` say
+how tasks find their shards, and how the answers of all shards become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from timeoutq import arguments
+from timeoutq.arguments import How, TaskList
+from timeoutq.hosts.flows import HostFlows
+from timeoutq.hosts.operations import Rule
+from timeoutq.methods import Build, ById, QueueFlows
+from timeoutq.model import (
+    Answer,
+    Entry,
+    Failure,
+    HostInfo,
+    HostPage,
+    Lease,
+    Outcome,
+    Page,
+    Sample,
+    State,
+    Stats,
+    Task,
+    TaskId,
+    TaskInfo,
+    Tasks,
+)
+from timeoutq.sending import Flow, Talk
+from timeoutq.shards import claims, ends, flows, gathering, looking, quiet
+from timeoutq.shards.root import Shards
+from timeoutq.why import Reason
+
+T = TypeVar("T")
+
+
+class ShardedHostFlows(HostFlows):
+    """The flows about the hosts of a sharded queue. A host is wholly in one shard: what is about a host goes there."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.root)
+        self._shards = shards
+
+    def page(self, cursor: str | None, n: int) -> Flow[HostPage]:
+        return looking.host_page(self._shards, cursor, n)
+
+    def some(self, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
+        return looking.some_hosts(self._shards, cursor)
+
+    def _ask(self, host: str, *rules: Rule) -> Flow[HostInfo]:
+        return looking.one_host(self._shards, host, rules)
+
+
+class ShardedFlows(QueueFlows):
+    """The flows of a sharded queue. `talk` is the talk with the root: it knows the workers, and no task."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.root)
+        self._shards = shards
+        self.hosts = ShardedHostFlows(shards)
+
+    def opening(self, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
+        return flows.opening(self._shards, settings, allow_eviction)
+
+    def put(self, tasks: tuple[Tasks, ...], how: How, durable: int) -> Flow[Outcome]:
+        return flows.put(self._shards, tasks, how, durable)
+
+    def schedule(
+        self,
+        tasks: tuple[Tasks, ...],
+        at: float | datetime | None,
+        after: float | None,
+        how: How,
+        durable: int,
+    ) -> Flow[Outcome]:
+        return flows.later(self._shards, tasks, at, after, how, durable)
+
+    def claim(self, n: int, timeout: float | None, max_runtime: float | None, wait: float) -> claims.Claim:
+        return claims.Claim(self._shards, n, timeout, max_runtime, wait)
+
+    def extension(self, leases: Sequence[Lease]) -> Flow[Outcome]:
+        return ends.extension(self._shards, leases)
+
+    def inspect(self, task: TaskId | Task) -> Flow[TaskInfo]:
+        return looking.inspect(self._shards, task)
+
+    def why(self, task: TaskId | Task) -> Flow[Reason]:
+        return looking.explain(self._shards, task)
+
+    def page(self, state: State | str, cursor: str | None, n: int) -> Flow[Page]:
+        return looking.page(self._shards, state, cursor, n)
+
+    def entries(self, state: State | str, cursor: str) -> Flow[tuple[list[Entry], str | None]]:
+        return looking.entries(self._shards, state, cursor)
+
+    def stats(self) -> Flow[Stats]:
+        return looking.stats(self._shards)
+
+    def history(self) -> Flow[list[Sample]]:
+        return looking.history(self._shards)
+
+    def errors(self, n: int) -> Flow[list[Failure]]:
+        return looking.errors(self._shards, n)
+
+    def exists(self) -> Flow[bool]:
+        return looking.exists(self._shards)
+
+    def purge(self) -> Flow[None]:
+        return flows.purge(self._shards)
+
+    # ---- where the flows of `QueueFlows` go
+
+    def _of(self, lease: Lease, flow: Callable[[Talk], Flow[T]]) -> Flow[T]:
+        return ends.in_its_shard(self._shards, lease, flow)
+
+    def _extend(self, leases: Sequence[Lease], timeout_ms: int) -> Flow[Outcome]:
+        return ends.extend(self._shards, leases, timeout_ms)
+
+    def _end(self, given: object, leases: Sequence[Lease], build: Build) -> Flow[Answer | Outcome]:
+        return ends.end(self._shards, given, leases, build)
+
+    def _ack_put(self, lease: Lease, found: TaskList, again_ms: int, payload: bytes | None) -> Flow[Answer]:
+        return ends.ack_put(self._shards, lease, found, again_ms, payload)
+
+    def _pull(self, n: int) -> Flow[list[Task]]:
+        return claims.pull(self._shards, n)
+
+    def _sum(self, flow: Callable[..., Flow[int]], *words: int) -> Flow[int]:
+        return gathering.total(self._shards, lambda talk: flow(talk, *words))
+
+    def _by_id(self, tasks: tuple[Tasks, ...], build: ById, *, everywhere: bool) -> Flow[Outcome]:
+        return flows.by_id(self._shards, arguments.ids(tasks), build, everywhere=everywhere)
+
+    def _configure(self, settings: Mapping[str, bytes]) -> Flow[None]:
+        return flows.configure(self._shards, settings)
+
+    def _drained(self, before_ms: int | None) -> Flow[bool]:
+        return quiet.drained(self._shards, before_ms)
