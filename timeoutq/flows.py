@@ -270,6 +270,20 @@ def hear_bell(talk: Talk, seconds: float, call: Call[Claimed] | None = None) -> 
     return found
 
 
+def hear_stroke(talk: Talk, seconds: float, has_room: Callable[[], bool]) -> Flow[None]:
+    """Wait for a stroke of the bell, at most `seconds`; pass the stroke on if then there is no room for a task.
+
+    A worker with several queues hears all bells, also while its handlers are busy with tasks of one queue. Without this
+    the stroke would be lost for an idle worker.
+    """
+    key = talk.operations.key("bell")
+    heard: Any = yield Bell(key, seconds, talk.at)
+    if isinstance(heard, BaseException):
+        raise talk.server.explain(heard)
+    if heard is not None and heard[0] is not None and not has_room():
+        yield Send([("RPUSH", key, "1")], talk.at)
+
+
 def newest_alarm(talk: Talk) -> Flow[bytes]:
     """Give the id of the newest sound of the alarm; `0-0` if the alarm was never sounded. Asks only once."""
     reply = yield Send([("XREVRANGE", talk.operations.key("alarm"), "+", "-", "COUNT", 1)], talk.at)

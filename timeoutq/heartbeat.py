@@ -273,7 +273,7 @@ class Heartbeat:
             self._ended_by = error
 
     def _beat_on(self) -> None:
-        """Carry out rounds until the stop; `AsyncKeeper._beat_on` (keeper.py) is the same loop for asyncio."""
+        """Carry out rounds until the stop; `AsyncKeeper._beat_on` and `Beat._beat_on` are the same for asyncio."""
         pulse = self.pulse
         while not self._stop.is_set():
             spoke = False

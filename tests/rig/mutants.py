@@ -286,9 +286,9 @@ MUTANTS = [
     ),
     Mutant(
         "a worker that stops keeps what its last claim brings",
-        "worker/pump.py",
-        "if self._stopping.level or self.common.leaving or self.suspects.waiting is not None:",
-        "if self.common.leaving or self.suspects.waiting is not None:",
+        "worker/lanes.py",
+        "if shared.stopping.level or shared.common.leaving or suspects.waiting is not None:",
+        "if shared.common.leaving or suspects.waiting is not None:",
         [_test("test_worker_exchanges", "stop_gives_back")],
     ),
     Mutant(
@@ -307,9 +307,9 @@ MUTANTS = [
     ),
     Mutant(
         "a claim waits behind the bell while a suspect runs",
-        "worker/pump.py",
-        "            source.deafen()\n            self.give_back_unstarted()",
-        "            self.give_back_unstarted()",
+        "worker/lanes.py",
+        "            shared.deafen()\n            shared.give_back_unstarted()",
+        "            shared.give_back_unstarted()",
         [_test("test_claim_behind_bell", "beside_a_suspect")],
     ),
     Mutant(
@@ -332,6 +332,62 @@ MUTANTS = [
         "    if all(isinstance(reply, BaseException) for reply in replies):",
         "    if isinstance(replies[0], BaseException):",
         [_test("test_links", "though_the_bell_is_refused")],
+    ),
+    Mutant(
+        "a lower queue is asked while a higher one has tasks",
+        "worker/sharing.py",
+        "return 0 if any(above.hungry for above in lanes[:lane]) else want",
+        "return want",
+        [_test("test_lanes", "begins_before_the_second")],
+    ),
+    Mutant(
+        "an urgent task waits behind what was fetched before",
+        "worker/crews.py",
+        "self._ranks[work.rank].append(",
+        "self._ranks[0].append(",
+        [_test("test_lanes", "not_for_those_that_were_fetched")],
+    ),
+    Mutant(
+        "a queue that was empty has saved up tasks",
+        "worker/sharing.py",
+        "if not (one.hungry or one.late):",
+        "if False:",
+        [_test("test_sharing", "saves_nothing_up")],
+    ),
+    Mutant(
+        "a busy worker keeps the stroke of a bell from those who are free",
+        "flows.py",
+        "heard[0] is not None and not has_room():",
+        "heard[0] is not None and False:",
+        [_test("test_lanes", "leaves_an_urgent_task_to_another")],
+    ),
+    Mutant(
+        "a handler is kept free for an empty queue while another queue has tasks",
+        "worker/lanes.py",
+        "            self.crowded_until = time.monotonic() + CROWDED\n            self.deafen()",
+        "            pass",
+        [_test("test_lanes", "only_while_other_handlers_are_free")],
+    ),
+    Mutant(
+        "a suspect of one queue runs beside the tasks of another",
+        "worker/pump.py",
+        "elif not (shared.running or self.crew.unstarted or shared.claiming_now or self._holds_others(suspect)):",
+        "elif not self.lanes[self.suspects.lane].desk.running:",
+        [_test("test_lanes", "suspect_runs_alone")],
+    ),
+    Mutant(
+        "a queue that is refused ends the work on all others",
+        "worker/exchanges.py",
+        "if len(self.refused) == self.lanes:",
+        "if self.refused:",
+        [_test("test_lanes", "refused_does_not_stop")],
+    ),
+    Mutant(
+        "a supervisor does not tell the second queue of a dead process",
+        "supervisor.py",
+        "child.ledger.read(lane)",
+        "child.ledger.read(0) if lane == 0 else ([], [])",
+        [_test("test_lanes_processes", "tells_both_queues")],
     ),
     Mutant(
         "a worker that ends does not ask what its last claims took",
@@ -1287,7 +1343,7 @@ MUTANTS = [
     Mutant(
         "shards: a worker that gets no answer tends nothing",
         "worker/tending.py",
-        "chosen = self.tended or [source.part for source in self._pump.sources]",
+        "chosen = self.tended or [source.part for source in self._lane.sources]",
         "chosen = self.tended",
         [_test("test_tending", "without_an_answer")],
     ),
@@ -1308,8 +1364,8 @@ MUTANTS = [
     Mutant(
         "shards: a burst that finds nothing to help with never ends",
         "worker/tending.py",
-        "            self._pump.sources[part].idle = False\n        self._desk.wake()",
-        "            self._pump.sources[part].idle = False\n            self._desk.wake()",
+        "            self._lane.sources[part].idle = False\n        self._desk.wake()",
+        "            self._lane.sources[part].idle = False\n            self._desk.wake()",
         [_test("test_tending", "burst_is_over")],
     ),
     Mutant(

@@ -274,7 +274,11 @@ async def test_two_workers_tend_each_shard_and_workers_shows_which(queue: Sharde
 
 
 def worker_tending(worker: Worker) -> Any:
-    return lambda: None if worker._tending is None or worker._tending._chosen_at == 0 else worker._tending.tended
+    def tends() -> list[int] | None:
+        lane = worker._pump and worker._pump.lanes[0]
+        return lane.tends() if lane and lane.tends else None
+
+    return tends
 
 
 def test_a_worker_that_comes_or_goes_changes_only_its_own_shards() -> None:

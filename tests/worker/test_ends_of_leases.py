@@ -17,6 +17,7 @@ from tests.rig.inside import seen
 from tests.rig.proxy import Fault, Proxy
 from timeoutq import Ack, Answer, AsyncQueue, GiveUp, Lease, Queue, Release, Retry, State, Worker
 from timeoutq.calls import BYTES
+from timeoutq.heartbeat import Heartbeat
 
 SHAPES = ["async", "thread", "awaited"]
 """The handler is an `async def`, a `def`, or a `def` that gives an awaitable."""
@@ -165,7 +166,7 @@ async def test_leases_that_are_lost_end_wherever_their_tasks_are_and_leave_the_o
         (waits,) = known - {*tasks.begun}
         queue.forget(waits, runs, ends)
         # as the heartbeat says, which may have asked before the server went away, or before the end was sent
-        assert worker._heartbeat is not None
+        assert isinstance(worker._heartbeat, Heartbeat)
         worker._heartbeat._on_lost([(leases[task], why) for task in (waits, runs, ends)])
         await until(lambda: runs not in [lease.task for lease in worker.running])
         proxy.disarm()
@@ -194,7 +195,7 @@ async def test_each_run_counts_once_for_max_tasks_and_for_the_durations(
         if how == "is lost":
             (lease,) = worker.held.values()
             queue.forget("first")
-            assert worker._heartbeat is not None
+            assert isinstance(worker._heartbeat, Heartbeat)
             worker._heartbeat._on_lost([(lease, Answer.LOST)])
             await until(lambda: not worker.running)
         elif how == "runs too long":

@@ -340,7 +340,7 @@ def opened():
 def make(ledger):
     return Worker(opened(), "tests.rig.handlers:leave", burst=True, signals=False, ledger=ledger)
 
-code, words = supervise(Job(make, opened, 1, 100))
+code, words = supervise(Job(make, lambda: [opened()], 1, 100))
 print(words)
 sys.exit(code)
 """
@@ -523,7 +523,7 @@ def test_what_an_ended_process_held_is_given_back_and_only_who_died_by_itself_is
     ledger.hold(leases)
     for lease in leases[:2]:
         ledger.start(lease)
-    job = Job(lambda ledger: Worker(fake_async_queue(), work), lambda: AsyncQueue(queue.name, url), 1, 10)
+    job = Job(lambda ledger: Worker(fake_async_queue(), work), lambda: [AsyncQueue(queue.name, url)], 1, 10)
     reading, writing = os.pipe()
     child = _Child(12345, ledger, writing)
     _Supervisor(job, cast("_Signals", None))._report(child, died, blame=blame)

@@ -199,7 +199,7 @@ async def test_threads_that_hang_hold_up_nobody_and_leave_no_more_at_work(jobs: 
     await until(lambda: queue.stats().done == 20)
     release.set()
     await until(lambda: not at_work)
-    assert pump_of(worker).crew.queued == set()  # a look at the queue keeps no thread from ending
+    assert pump_of(worker).crew.queued() == set()  # a look at the queue keeps no thread from ending
     most.clear()
     queue.put([f"after{i}" for i in range(100)])
     await until(lambda: queue.stats().done == 120)

@@ -17,9 +17,12 @@
     interrupts   ends handlers and leases that do not end by themselves
     sources      a part of the queue as the pump sees it
     exchanges    ends go to the queue, claimed tasks come
-    pump         claims, exchanges, drains
-    tending      of a queue with several parts: which of them this worker tends
     parts        what runs beside the pump
+    sharing      how several queues share the handlers of a worker
+    lanes        one queue of a worker: its claims and exchanges
+    pump         goes round the lanes, and drains
+    tending      of a queue with several parts: which of them this worker tends
+    beats        the heartbeats of several queues, in one thread
     closing      the end of a worker
     worker       settings, run(), stop(), peers
 """

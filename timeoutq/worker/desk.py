@@ -51,6 +51,19 @@ class Tally:
     """Why the worker ended: "stopped", "drained" (a burst), or "max_tasks"; empty while it works and after an error."""
 
 
+def added(tallies: Iterable[Tally]) -> Tally:
+    """Add tallies of one worker, whose end is the same in each."""
+    total = Tally()
+    for one in tallies:
+        total.claimed += one.claimed
+        total.acked += one.acked
+        total.failed += one.failed
+        total.released += one.released
+        total.lost += one.lost
+        total.end = total.end or one.end
+    return total
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The settings by which a desk decides how leases end."""
@@ -63,16 +76,26 @@ class Rules:
 
 
 class Desk:
-    """The leases of one worker, and how each of them ends."""
+    """The leases of one worker on one queue, and how each of them ends."""
 
-    def __init__(self, queue: AsyncDriver, rules: Rules, voice: Voice, ledger: Ledger | None) -> None:
+    def __init__(
+        self,
+        queue: AsyncDriver,
+        rules: Rules,
+        voice: Voice,
+        ledger: Ledger | None,
+        woken: asyncio.Event | None = None,
+        lane: int = 0,
+    ) -> None:
+        """Prepare; the desks of one worker share `woken`, and `lane` is the number of this one's queue."""
         self.queue = queue
+        self.lane = lane
         self.rules = rules
         self.voice = voice
         self._refusals = Refusals()
         self._losses = Losses(queue, rules.runtime, voice)
         self.ledger = ledger
-        self.woken = asyncio.Event()
+        self.woken = asyncio.Event() if woken is None else woken
         """Set when there is something to send, or another reason for the pump to look."""
         self.wake = self.woken.set
         self.started = time.time()

@@ -10,9 +10,9 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from timeoutq import unending
-from timeoutq.heartbeat import Heartbeat
 from timeoutq.model import Answer, Lease
 from timeoutq.worker.crews import Crew
 from timeoutq.worker.desk import Desk
@@ -25,8 +25,21 @@ CLEANUP = 5.0
 """Seconds that a cancelled handler may clean up; then it is left behind, and another takes its place."""
 
 
+class Living(Protocol):
+    """What extends the leases."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether it goes on."""
+        ...
+
+    def told_of_end(self) -> str:
+        """Say what has ended it."""
+        ...
+
+
 class Interrupts:
-    """Whatever ends handlers and leases of one worker from outside."""
+    """Whatever ends handlers and leases of one queue of a worker from outside."""
 
     def __init__(self, desk: Desk, crew: Crew, suspects: Suspects) -> None:
         self._queue, self._voice, self._runtime = desk.queue, desk.voice, desk.rules.runtime
@@ -52,10 +65,10 @@ class Interrupts:
 
     def _take_out(self, lease: Lease) -> bool:
         """Take a lease, whose handler has not begun, out of those that are going to run; say whether it was there."""
-        if self._suspects.take_out(lease.key) is not None:
+        if self._suspects.take_out(lease.key, self._desk.lane) is not None:
             self._desk.wake()
             return True
-        return self._crew.take_out(lease)
+        return self._crew.take_out(lease, self._desk.lane)
 
     # ---- handlers
 
@@ -117,7 +130,7 @@ class Interrupts:
                 if self._runtime.over_ms(run.lease) >= -margin_ms:
                     self.cancel(run, "max_runtime")
 
-    async def watch_held(self, heartbeat: Heartbeat, broken: Callable[[str], None]) -> None:
+    async def watch_held(self, heartbeat: Living, broken: Callable[[str], None]) -> None:
         """Give back leases that are held, but that nothing works on and nothing will end: a bug in this room.
 
         Calls `broken` with the reason if the heartbeat has ended: all leases would run out, again and again.
@@ -134,10 +147,10 @@ class Interrupts:
 
     def _unattended(self) -> set[int]:
         left = self._desk.unattended
-        if self._suspects.waiting is not None:
+        if self._suspects.waiting is not None and self._suspects.lane == self._desk.lane:
             left.discard(self._suspects.waiting.key)
         if left:
-            left -= self._crew.queued
+            left -= self._crew.queued(self._desk.lane)
         return left
 
     def _give_back(self, lease: Lease) -> None:

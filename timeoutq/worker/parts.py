@@ -15,7 +15,7 @@ from timeoutq.worker.voice import Voice
 
 
 class Parts:
-    """The parts of one worker, by name."""
+    """The parts of one worker that one queue needs, by name."""
 
     def __init__(self, voice: Voice, wake: Callable[[], None]) -> None:
         """Prepare; `wake` is called when a part has ended."""
@@ -43,8 +43,8 @@ class Parts:
 
     def check(self, name: str) -> None:
         """Raise the error that has ended this part, if an error has ended it."""
-        task = self._tasks[name]
-        if task.done() and not task.cancelled():
+        task = self._tasks.get(name)
+        if task is not None and task.done() and not task.cancelled():
             task.result()
 
     def tell_cancelled(self) -> None:
