@@ -319,7 +319,9 @@ def health(talk: Talk) -> Flow[Health]:
         ]  # fmt: skip
         first, (following, found) = yield from ask(talk, commands)
         rows: Any = found
-        records: list[tuple[Any, Any]] = list(rows.items()) if isinstance(rows, dict) else reads.pairs_of(rows)
+        records: list[tuple[Any, Any]] = (
+            list(cast("dict[Any, Any]", rows).items()) if isinstance(rows, dict) else reads.pairs_of(rows)
+        )
         for name, record in records:
             state = STATES.get(bytes(record)[:1], "ended")
             counts[state] += 1
