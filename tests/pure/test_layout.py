@@ -102,6 +102,8 @@ ROOMS = {
         "outcomes",
         "envelope",
         "sender",
+        "answering",
+        "posting",
         "calls",
         "task",
         "app",
