@@ -18,7 +18,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -100,8 +101,7 @@ _STEPS = msgspec.json.Decoder(tuple[Step, ...])
 _ENCODER = msgspec.json.Encoder()
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
+class Letter(NamedTuple):
     """What a payload says."""
 
     function: str
@@ -178,14 +178,26 @@ def _digest(key: bytes, queue: str, id: bytes, letter: _Payload) -> str:
 def seal(letter: Letter, queue: str, id: bytes, secrets: Secrets) -> bytes:
     """Give the payload of a call, at most 256 KiB. Raises `CallTooLarge`."""
     a, k = letter.arguments
-    o, t = _ENCODER.encode(letter.options), _ENCODER.encode(letter.then)
-    parts = [b'{"v":1,"f":' + _ENCODER.encode(letter.function), b'"a":' + a, b'"k":' + k]
+    begin = _begin(letter.function)
+    if not (secrets or letter.then) and letter.options is NO_OPTIONS:
+        return _checked(letter, b"".join((begin, b',"a":', a, b',"k":', k, b"}")))
+    o = b"{}" if letter.options is NO_OPTIONS else _ENCODER.encode(letter.options)
+    t = _ENCODER.encode(letter.then) if letter.then else b"[]"
+    parts = [begin, b'"a":' + a, b'"k":' + k]
     parts += [b'"o":' + o] * (o != b"{}") + [b'"t":' + t] * (t != b"[]")
     if secrets:
         raw = msgspec.Raw
         payload = _Payload(VERSION, letter.function, raw(a), raw(k), raw(o), raw(t))
         parts.append(b'"s":' + _ENCODER.encode(secrets.sign(queue, id, payload)))
-    data = b",".join(parts) + b"}"
+    return _checked(letter, b",".join(parts) + b"}")
+
+
+@lru_cache(maxsize=1_000)
+def _begin(function: str) -> bytes:
+    return b'{"v":1,"f":' + _ENCODER.encode(function)
+
+
+def _checked(letter: Letter, data: bytes) -> bytes:
     if len(data) > LIMIT:
         raise CallTooLarge(_too_large(letter, data), size=len(data), limit=LIMIT)
     return data

@@ -134,11 +134,8 @@ def _kinds(calls: Sequence[Posted]) -> dict[_Kind, list[int]]:
 def _putting(queue: AnyQueue | AnyAsyncQueue, kind: _Kind, calls: Sequence[Posted]) -> Flow[Outcome]:
     _, at, after, again = kind
     tasks = TaskList([call.id for call in calls], {place: call.payload for place, call in enumerate(calls)})
-    for place, call in enumerate(calls):
-        if call.group is not None:
-            tasks.groups[place] = arguments.host(call.group)
-        if call.priority is not None:
-            tasks.priorities[place] = call.priority
+    tasks.groups = {place: arguments.host(call.group) for place, call in enumerate(calls) if call.group is not None}
+    tasks.priorities = {place: call.priority for place, call in enumerate(calls) if call.priority is not None}
     checked: Any = (tasks,)
     if at is None and after is None:
         return queue.flows.put(checked, How(again=again), 0)

@@ -7,9 +7,10 @@ decides everything about a call before it hands the call to the sender.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from timeoutq.functions.options import Unique
 from timeoutq.model import Answer, TaskInfo
@@ -17,15 +18,14 @@ from timeoutq.model import Answer, TaskInfo
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(msgspec.Struct, frozen=True):
     """Where the result of a call will be: for a chain, that of its last call."""
 
     queue: str
     id: bytes
     keep_result: float
     """Seconds for which the result is kept; 0 is not at all, so `wait` is refused at once."""
-    returns: Any = field(repr=False)
+    returns: Any
     """The type of the result, as msgspec takes it."""
     keep_none: bool = True
     """Whether a result that is None is kept, too."""
@@ -43,13 +43,12 @@ class Answers:
         return (*self.before, (self.queue, self.id))
 
 
-@dataclass(frozen=True, slots=True)
-class Posted:
+class Posted(msgspec.Struct, frozen=True):
     """A call, ready to be put: everything is decided and checked."""
 
     queue: str
     id: bytes
-    payload: bytes = field(repr=False)
+    payload: bytes
     """The JSON itself; goes into Redis as it is (`arguments.Packed`)."""
     at: float | None
     """Unix seconds; None: not at a time."""
@@ -61,6 +60,10 @@ class Posted:
     group: str | None
     """The group of a polite queue that the function's limit makes of the arguments."""
     answers: Answers
+
+    def __repr__(self) -> str:
+        """Show the call, without its arguments."""
+        return f"Posted({self.queue!r}, {self.id!r})"
 
 
 class Result(Protocol[T_co]):

@@ -165,16 +165,17 @@ class TaskFunction(Generic[P, R]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Make a call, which nobody has put yet. Raises `BadArguments` for arguments that do not fit."""
-        encoded = self.signature.encode(args, kwargs)
+        definition = self.definition
+        encoded = definition.signature.encode(args, kwargs)
         return Call(
-            function=self.name,
+            function=definition.signature.name,
             arguments=encoded.arguments,
-            settings=self.settings,
+            settings=definition.settings,
             chosen=self.chosen,
-            key=self.definition.key_of(encoded.values),
-            group=self.definition.group_of(encoded.values),
+            key=definition.key_of(encoded.values) if definition.key else None,
+            group=definition.group_of(encoded.values) if definition.settings.limit is not None else None,
             home=self.home,
-            returns=self.returns,
+            returns=definition.returns,
         )
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
