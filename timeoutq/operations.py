@@ -50,9 +50,10 @@ from timeoutq.calls import (
     split,
     task_words,
 )
+from timeoutq.counts import Stats
 from timeoutq.durations import Delta
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Lease, Outcome, Record, Stats, Task, TaskId, TaskInfo, Tasks, text
+from timeoutq.model import Lease, Outcome, Record, Task, TaskId, TaskInfo, Tasks, text
 from timeoutq.replies import Claimed, Plan, Pruned, Repaired, Swept, Why
 from timeoutq.tracebacks import digest
 

@@ -14,8 +14,8 @@ from tests.rig import house
 
 PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
-    "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
-    "scripts", "calls", "replies", "operations", "confirming", "rights", "address", "troubles", "deadlines",
+    "errors", "exit_codes", "model", "counts", "standing", "arguments", "text", "telling", "retry", "tracebacks",
+    "durations", "scripts", "calls", "replies", "operations", "confirming", "rights", "address", "troubles", "deadlines",
     "patience", "names", "connection", "wire", "link", "cluster", "embedded", "embedded_cluster", "sending", "flows",
     "reads", "division", "repairs", "why", "rooms", "hosts", "results", "schedules", "methods", "heartbeat", "keeper",
     "client", "machine", "handlers", "found", "lifespan", "signals", "unending", "forks", "loopwatch", "cleaner",
