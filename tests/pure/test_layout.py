@@ -99,6 +99,7 @@ ROOMS = {
         "signature",
         "ids",
         "options",
+        "outcomes",
         "envelope",
         "sender",
         "calls",
