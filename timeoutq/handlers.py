@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context, copy_context
@@ -76,6 +77,50 @@ class Judge(Protocol):
         If it raises, the error is logged, and the worker decides.
         """
         ...
+
+
+@dataclass(kw_only=True)
+class Unrun(Release):
+    """A handler that `Serves` returns this for a task that only another worker can run.
+
+    Such a release counts against no limit. Once `within` seconds have passed since the first such release after the
+    last failed attempt, the task is not released any more: the attempt fails with `error`.
+    """
+
+    within: float
+    error: BaseException
+
+    __hash__ = Release.__hash__
+
+
+class Place(Protocol):
+    """One queue of a worker, for a handler that `Serves`."""
+
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
+        ...
+
+    @property
+    def state(self) -> Any:
+        """What the lifespan yielded in this process; None without a lifespan."""
+        ...
+
+    def at_end(self, close: Callable[[], object]) -> None:
+        """Have this called when the worker has ended all work."""
+        ...
+
+
+class Serves(ABC):
+    """A handler that is an object, and that the worker asks, once for each queue, what runs the tasks of the queue."""
+
+    @abstractmethod
+    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result]]:
+        """Give what runs the tasks of this queue. The payloads of its leases are the bytes as they stand in Redis."""
+
+    async def __call__(self, lease: Lease) -> Result:
+        """Refuse: only a worker knows of which queue a lease is."""
+        raise InvalidInput(f"{name_of(self)} runs in a worker: pass it to Worker(…), which calls what serve(…) gives")
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,13 +137,23 @@ class Operations:
     # ---- leases
 
     def claim(
-        self, token: bytes, n: int, timeout_ms: int, max_runtime_ms: int = 0, share: int = 1, start: bytes = b""
+        self,
+        token: bytes,
+        n: int,
+        timeout_ms: int,
+        max_runtime_ms: int = 0,
+        share: int = 1,
+        start: bytes = b"",
+        read: Callable[[bytes | None], Any] = arguments.unpack,
     ) -> Call[Claimed]:
-        """Build a claim of up to `n` leases; with `start`, the call goes on looking for leases that it took before."""
+        """Build a claim of up to `n` leases; with `start`, the call goes on looking for leases that it took before.
+
+        `read` makes the payloads of the leases of what stands in Redis.
+        """
         name = token.decode()
 
         def rest(start: bytes) -> Call[Claimed]:
-            return self.claim(token, n, timeout_ms, max_runtime_ms, share, start)
+            return self.claim(token, n, timeout_ms, max_runtime_ms, share, start, read)
 
         words: Words = [min(n, BATCH), timeout_ms, 0]
         if max_runtime_ms:
@@ -152,7 +162,7 @@ class Operations:
             words += section("share", share)
         if start:
             words += section("from", start)
-        return self.call("claim", words, lambda reply: replies.claimed(reply, name, rest), id=token, dated=2)
+        return self.call("claim", words, lambda reply: replies.claimed(reply, name, rest, read), id=token, dated=2)
 
     def extend(self, leases: Sequence[Lease], timeout_ms: int) -> list[Call[tuple[float, Outcome]]]:
         """Build the calls that extend leases; each gives the new deadline (seconds) and the answers."""
@@ -235,15 +245,16 @@ class Operations:
         return puts, self.ack_put(lease, found, again_ms, payload)
 
     def release(
-        self, leases: Sequence[Lease], delay_ms: int = 0, block_ms: int = 0, most: int = 0
+        self, leases: Sequence[Lease], delay_ms: int = 0, block_ms: int = 0, most: int = 0, within_ms: int = 0
     ) -> list[Call[Outcome]]:
         """Build the calls that give leases back.
 
         With `most`, they are releases of handlers: each that blocks no host is counted, waits longer than the one
-        before, and the `most`-th moves its task to failed.
+        before, and the `most`-th moves its task to failed. With `within_ms`, a task is not released any more when so
+        much time has passed since the first such release; the answer is then `OVERDUE`, and the lease is still held.
         """
         options: Words = []
-        for name, value in (("delay", delay_ms), ("block", block_ms), ("most", most)):
+        for name, value in (("delay", delay_ms), ("block", block_ms), ("most", most), ("within", within_ms)):
             if value:
                 options += section(name, value)
         return [

@@ -41,6 +41,7 @@ ROOMS = {
         "crews",
         "threads",
         "interrupts",
+        "places",
         "sources",
         "exchanges",
         "parts",
@@ -105,6 +106,8 @@ ROOMS = {
         "calls",
         "task",
         "app",
+        "threads",
+        "running",
         "__init__",
     ],
     "bench": [

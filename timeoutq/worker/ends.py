@@ -148,6 +148,8 @@ class Ends:
         """Leases that the worker itself gives back."""
         self.refused: list[Lease] = []
         """Leases that handlers released: these releases are counted."""
+        self.unrun: list[tuple[Lease, tuple[int, int]]] = []
+        """Leases on tasks that this worker cannot run, each with the delay and the bound of its release, ms."""
         self.errands: list[Errand] = []
         """Ends that have their calls already."""
         self.parcels: list[Parcel] = []
@@ -156,7 +158,7 @@ class Ends:
 
     def __len__(self) -> int:
         ended = len(self.acks) + len(self.errands) + len(self.fails) + len(self.releases) + len(self.refused)
-        return ended + len(self.parcels)
+        return ended + len(self.unrun) + len(self.parcels)
 
     @property
     def leases(self) -> Iterator[Lease]:
@@ -164,6 +166,8 @@ class Ends:
         yield from self.acks
         yield from self.releases
         yield from self.refused
+        for lease, _ in self.unrun:
+            yield lease
         for errand in self.errands:
             yield from errand.leases
         for failure in self.fails:
@@ -223,9 +227,12 @@ class Ends:
             parts[which(lease)].releases.append(lease)
         for lease in self.refused:
             parts[which(lease)].refused.append(lease)
+        for unrun in self.unrun:
+            parts[which(unrun[0])].unrun.append(unrun)
         for errand in self.errands:
             parts[which(errand.leases[0])].errands.append(errand)
         self.acks, self.fails, self.releases, self.refused, self.errands = [], [], [], [], []
+        self.unrun = []
 
     # ---- out
 
@@ -253,9 +260,22 @@ class Ends:
             errands.append(Errand("release", part, call))
         for call, part in zip(ops.release(refused, most=self._most_releases), _parts(refused), strict=True):
             errands.append(Errand("release", part, call))
+        if self.unrun:
+            errands += self._giving_back()
         if self.parcels:
             errands += self._posting()
         return errands
+
+    def _giving_back(self) -> Iterator[Errand]:
+        """Build the calls that release what this worker cannot run: one for all leases of the same times."""
+        alike: dict[tuple[int, int], list[Lease]] = {}
+        for lease, times in self.unrun:
+            alike.setdefault(times, []).append(lease)
+        self.unrun = []
+        for (delay_ms, within_ms), leases in alike.items():
+            calls = self._talk.operations.release(leases, delay_ms, within_ms=within_ms)
+            for call, part in zip(calls, _parts(leases), strict=True):
+                yield Errand("release", part, call)
 
     def _posting(self) -> Iterator[Errand]:
         """Build the calls that put the parcels: as many of them in one call as fit."""
