@@ -191,7 +191,24 @@ def shape_of(handler: object, *, has_state: bool = False) -> Shape:
         raise InvalidInput(
             f"the handler {name} is a generator function: calling it runs nothing; return Ack(put=[…]) where it yields"
         )
-    return Shape(name, inspect.iscoroutinefunction(inner), _takes_state(handler, name, has_state))
+    takes_state, judge = _takes_state(handler, name, has_state), _judge_of(handler, name)
+    return Shape(name, inspect.iscoroutinefunction(inner), takes_state, judge)
+
+
+def _judge_of(handler: object, name: str) -> Callable[[Lease, BaseException], Verdict | None] | None:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if inspect.isroutine(handler) or inspect.isclass(handler) or not callable(getattr(type(handler), "judge", None)):
+        return None
+    judge: Callable[..., Any] = cast("Any", handler).judge
+    if inspect.iscoroutinefunction(judge):
+        raise InvalidInput(f"judge of the handler {name} is an async def: the worker calls it, so make it a def")
+    with suppress(ValueError):  # Python does not know its parameters
+        try:
+            inspect.signature(judge).bind(None, None)
+        except TypeError:
+            raise InvalidInput(f"judge of the handler {name} cannot be called with (lease, error)") from None
+    return judge
 
 
 def _inner(handler: Callable[..., Any]) -> Any:

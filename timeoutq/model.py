@@ -7,7 +7,7 @@ surrogate escapes and go back to Redis as the bytes they were.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, cast, overload
 
@@ -160,6 +160,11 @@ class Ack(Exception):  # a decision that a handler may take from any depth: rais
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.put, self.again_in, self.payload, self.result, self.keep_result, self.keep_id)
+
+    def __repr__(self) -> str:
+        given = ((one, getattr(self, one.name)) for one in fields(self))
+        told = (f"{one.name}={value!r}" for one, value in given if value is not one.default)
+        return f"{type(self).__name__}({', '.join(told)})"
 
     def __str__(self) -> str:
         return repr(self)

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 from timeoutq import arguments, handlers
 from timeoutq.arguments import TaskList
+from timeoutq.calls import Kept
 from timeoutq.client import AsyncDriver
 from timeoutq.durations import Spans
-from timeoutq.errors import LeaseLost
+from timeoutq.errors import InvalidInput, LeaseLost
 from timeoutq.handlers import Unrun
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.refusals import Refusals
@@ -201,11 +202,13 @@ class Desk:
         put: object = result.put
         found = put if isinstance(put, TaskList) else arguments.tasks((result.put,))
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
+        kept, bare = Kept.of(result.result, result.keep_result), not arguments.flag(result.keep_id, "keep_id")
+        if again_ms >= 0 and (kept is not None or bare):
+            what = "result=" if kept is not None else "keep_id=False"
+            raise InvalidInput(f"{what} and again_in= exclude each other: a task that runs again has not ended")
         home, away = self.queue.division.sorted(lease, found)
-        ack = AckOfFound(lease, home, again_ms, payload, away)
-        if ack.is_plain and not away:
-            self.ends.acks.append(lease)
-        elif ack.is_long:
+        ack = AckOfFound(lease, home, again_ms, payload, away, kept, bare=bare)
+        if ack.is_long:
             if not self.long_acks.add(ack):
                 self.given_back([lease])
                 self.voice.tell_unconfirmed([lease], "the worker ends")
@@ -332,11 +335,7 @@ class Desk:
         """Have those acks sent whose parcels are all there now."""
         for ack in acks:
             ack.missing -= 1
-            if ack.missing or ack.is_void:
-                continue
-            if ack.is_plain:
-                self.ends.acks.append(ack.lease)
-            else:
+            if not (ack.missing or ack.is_void):
                 self.ends.ack_found(ack)
 
     def refused(self, errand: Errand, error: Exception) -> None:

@@ -140,7 +140,7 @@ class Worker:
     def _new_desk(self, lane: int, ledger: Ledger | None) -> Desk:
         queue = self.queues[lane]
         voice = self._voice if len(self.queues) == 1 else Voice(queue, is_one_of_several=True)
-        failures = Failures(queue.retry if self._retry is None else self._retry, voice)
+        failures = Failures(queue.retry if self._retry is None else self._retry, voice, self._shape.judge)
         read = bytes_as_they_stand if isinstance(self.handler, handlers.Serves) else arguments.unpack
         rules = Rules(self._shape.name, MaxRuntime(queue, self._max_runtime), failures, self._most_releases, read)
         return Desk(queue, rules, voice, ledger, self._woken, lane)
