@@ -10,19 +10,19 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from timeoutq.arguments import Packed, delay_ms
+from timeoutq.arguments import delay_ms
 from timeoutq.calls import Kept
 from timeoutq.errors import TimeoutqError
 from timeoutq.functions import outcomes
 from timeoutq.functions.context import Context
 from timeoutq.functions.envelope import Secrets
-from timeoutq.functions.errors import MAY_FIT_LATER, Forged, UnknownFunction, UnknownSecret
+from timeoutq.functions.errors import MAY_FIT_LATER, Forged, UnknownSecret
 from timeoutq.functions.threads import Threads
 from timeoutq.handlers import RESULTS, Place, Result, Serves, Unrun, Verdict
-from timeoutq.model import Ack, Lease, Task, raw
-from timeoutq.retry import GiveUp, RetryPolicy
+from timeoutq.model import Ack, Lease, raw
+from timeoutq.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from timeoutq.functions.app import App, Opened

@@ -71,9 +71,7 @@ class Source:
         """Build a call that claims up to `n` tasks, which count as coming until `over` is called."""
         token = self.talk.nonce()
         self._coming[token] = n
-        return self.talk.operations.claim(
-            token, n, self._timeout_ms, self._runtime_ms, peers, read=self._read
-        )
+        return self.talk.operations.claim(token, n, self._timeout_ms, self._runtime_ms, peers, read=self._read)
 
     def over(self, claim: Call[Claimed]) -> bool:
         """Note that nothing comes from this claim any more; say whether something might have come until now."""
