@@ -11,7 +11,7 @@ import functools
 import inspect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -89,6 +89,9 @@ class Unrun(Release):
 
     within: float
     error: BaseException
+    function: str = ""
+    """The name of the function, a blank, and the digest of the version that this worker has, or `-`: if another worker
+    has another version, the task waits only for a moment."""
 
     __hash__ = Release.__hash__
 
@@ -104,6 +107,10 @@ class Place(Protocol):
     @property
     def state(self) -> Any:
         """What the lifespan yielded in this process; None without a lifespan."""
+        ...
+
+    def publish(self, functions: Mapping[str, tuple[str, str]]) -> None:
+        """Have the queue told which functions there are here: of each the digest and the JSON of what it takes."""
         ...
 
     def at_end(self, close: Callable[[], object]) -> None:

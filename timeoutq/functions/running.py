@@ -18,7 +18,7 @@ from timeoutq.errors import TimeoutqError
 from timeoutq.functions import outcomes
 from timeoutq.functions.context import Context
 from timeoutq.functions.envelope import Secrets
-from timeoutq.functions.errors import MAY_FIT_LATER, Forged, UnknownSecret
+from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, Forged, UnknownFunction, UnknownSecret
 from timeoutq.functions.threads import Threads
 from timeoutq.handlers import RESULTS, Place, Result, Serves, Unrun, Verdict
 from timeoutq.model import Ack, Lease, raw
@@ -27,8 +27,8 @@ from timeoutq.retry import RetryPolicy
 if TYPE_CHECKING:
     from timeoutq.functions.app import App, Opened
 
-BACK_AFTER = (5.0, 10.0)
-"""Seconds after which a call that this worker cannot run is offered again: some time between these two."""
+BACK_AFTER = (50, 100)
+"""Tenths of a second after which a call that this worker cannot run is offered again: a time between these two."""
 BACK_FOR = 3600.0
 """Seconds for which such a call is offered to other workers; then it fails."""
 
@@ -53,6 +53,7 @@ class Calls(Serves):
 
     def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result]]:
         """Give what runs the calls of this queue."""
+        place.publish({name: one.version for name, one in self.app.functions.items()})
         return _Bench(self.app, place).run
 
     def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
@@ -80,7 +81,7 @@ class _Bench:
         try:
             opened = self._open(lease.payload, self._queue, raw(lease.task))
         except MAY_FIT_LATER as error:
-            return Unrun(random.uniform(*BACK_AFTER), within=BACK_FOR, error=error)  # noqa: S311  # jitter, not a secret
+            return self._unrun(error)
         definition = opened.definition
         if definition.is_async and not self._app.middlewares:
             args = opened.args
@@ -92,6 +93,14 @@ class _Bench:
         if value is None and not (opened.then or opened.keep_none):
             return LEAVES_NO_ID if opened.leaves_no_id else None
         return self._end(lease, opened, value)
+
+    def _unrun(self, error: TimeoutqError) -> Unrun:
+        lacks = ""
+        if isinstance(error, UnknownFunction | BadArguments):
+            function = self._app.functions.get(error.function)
+            lacks = f"{error.function} {'-' if function is None else function.version[0]}"
+        delay = random.randint(*BACK_AFTER) / 10  # noqa: S311  # jitter, not a secret; few values, so that calls are few
+        return Unrun(delay, within=BACK_FOR, error=error, function=lacks)
 
     # ---- around the function
 

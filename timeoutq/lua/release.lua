@@ -7,12 +7,14 @@
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
 -- SECTIONS  delay=ms after which the tasks are ready   block=ms for which their hosts are blocked
 --       most=1 the release at which a task goes to failed; without it releases are not counted, and one that blocks a host never is
---       within=ms the time since the first such release after which a task is not released any more
+--       within=ms the time since the first such release after which a task is not released any more   functions=pairs (position,
+--       function, a blank, the digest of the version that this worker has, or -) *: if another worker has another one, the task waits
+--       only for a moment
 -- Reply letters, one per lease: O released; f that was the last release, and the task is in failed; R this very call was carried
 --       out before; L the lease is not this token's; o the time is over, and the token has the lease still
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
-local given, refused = sections(at, ' delay=ms block=ms most=1 within=ms')
+local given, refused = sections(at, ' delay=ms block=ms most=1 within=ms functions=pairs')
 if refused then return refused end
 local delay, block_ms, most = tonumber(given.delay or 0), tonumber(given.block or 0), tonumber(given.most or 0)
 local names = hosts_of(ids)
@@ -20,6 +22,18 @@ local yes, codes, ended, ended_names, lost = mine(ids, tokens), {}, {}, {}, 0
 local held, seen = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}
 local within = tonumber(given.within)
 local counts = (most > 0 or block_ms > 0 or within) and redis.call('HMGET', key('releases'), unpack(ids))
+-- elsewhere: has a worker lately told of another version of a function? `of` has the function, and the version of this worker
+local told = {}
+local function elsewhere(of)
+  local name, own = string.match(of or '', '^(%S+) (%S+)$')
+  if name and told[of] == nil then
+    told[of] = false
+    for digest, at in string.gmatch('\n' .. (redis.call('HGET', key('functions'), name) or ''), '\n(%x+) (%d+) ') do
+      if digest ~= own and number(at, 0) > now - 150000 then told[of] = true end
+    end
+  end
+  return told[of]
+end
 local failures = within and redis.call('HMGET', key('attempts'), unpack(ids))
 local into, back, back_names, dues, soonest, counted, spent = {}, {}, {}, {}, math.huge, {}, {}
 for i = 1, #ids do
@@ -35,6 +49,7 @@ for i = 1, #ids do
     -- a block bounds how often its host's tasks run; where no host can be blocked, the release is counted like any other
     local bound = block_ms > 0 and names[i]
     if within then
+      if given.functions and elsewhere(given.functions[i]) then wait = math.min(wait, 100 + i % 200) end
       counted[#counted + 1] = id
       counted[#counted + 1] = string.format('%.0f %.0f %.0f %.0f', own, blocking, since, number(failures[i], 0))
     elseif bound or most > 0 then

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -123,6 +123,8 @@ class Desk:
         """The errands of the exchanges that are under way."""
         self.at_end: list[Callable[[], object]] = []
         """What the handler wants to be called when all work has ended."""
+        self.functions: Mapping[str, tuple[str, str]] = {}
+        """What the queue is told of the functions that there are here."""
         self.long_acks = LongAcks(queue, voice, self._end_long_ack, self.wake)
 
     def divide(self) -> None:
@@ -222,7 +224,8 @@ class Desk:
         delay_ms = arguments.delay_ms(result.delay, "delay")
         if isinstance(result, Unrun):
             self._unrun[lease.key] = result.error
-            self.ends.unrun.append((lease, (delay_ms, arguments.delay_ms(result.within, "within"))))
+            times = delay_ms, arguments.delay_ms(result.within, "within")
+            self.ends.unrun.append((lease, times, result.function))
             return
         block_ms = arguments.delay_ms(result.block_host, "block_host")
         if block_ms:

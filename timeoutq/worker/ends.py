@@ -158,8 +158,9 @@ class Ends:
         """Leases that the worker itself gives back."""
         self.refused: list[Lease] = []
         """Leases that handlers released: these releases are counted."""
-        self.unrun: list[tuple[Lease, tuple[int, int]]] = []
-        """Leases on tasks that this worker cannot run, each with the delay and the bound of its release, ms."""
+        self.unrun: list[tuple[Lease, tuple[int, int], str]] = []
+        """Leases on tasks that this worker cannot run, each with the delay and the bound of its release, ms, and with
+        the function that it lacks."""
         self.errands: list[Errand] = []
         """Ends that have their calls already."""
         self.parcels: list[Parcel] = []
@@ -176,7 +177,7 @@ class Ends:
         yield from self.acks
         yield from self.releases
         yield from self.refused
-        for lease, _ in self.unrun:
+        for lease, *_ in self.unrun:
             yield lease
         for errand in self.errands:
             yield from errand.leases
@@ -300,12 +301,14 @@ class Ends:
 
     def _giving_back(self) -> Iterator[Errand]:
         """Build the calls that release what this worker cannot run: one for all leases of the same times."""
-        alike: dict[tuple[int, int], list[Lease]] = {}
-        for lease, times in self.unrun:
-            alike.setdefault(times, []).append(lease)
+        alike: dict[tuple[int, int], tuple[list[Lease], list[str]]] = {}
+        for lease, times, function in self.unrun:
+            leases, functions = alike.setdefault(times, ([], []))
+            leases.append(lease)
+            functions.append(function)
         self.unrun = []
-        for (delay_ms, within_ms), leases in alike.items():
-            calls = self._talk.operations.release(leases, delay_ms, within_ms=within_ms)
+        for (delay_ms, within_ms), (leases, functions) in alike.items():
+            calls = self._talk.operations.release(leases, delay_ms, within_ms=within_ms, functions=functions)
             for call, part in zip(calls, _parts(leases), strict=True):
                 yield Errand("release", part, call)
 

@@ -35,7 +35,7 @@ from timeoutq.worker.exchanges import Common
 from timeoutq.worker.failures import Failures
 from timeoutq.worker.lanes import Lane, Shared
 from timeoutq.worker.pace import Pace
-from timeoutq.worker.places import Place
+from timeoutq.worker.places import Place, tell_functions
 from timeoutq.worker.pump import Pump
 from timeoutq.worker.runs import MaxRuntime
 from timeoutq.worker.sharing import Sharing, Strict, Weighted
@@ -357,6 +357,8 @@ class Worker:
             tending = Tending(lane, self.concurrency)
             lane.tends, clean = (lambda: tending.tended), tending.run
         lane.kept.keep("cleaner", clean)
+        if lane.desk.functions:
+            lane.kept.keep("telling of functions", partial(tell_functions, lane.desk))
 
     async def _knows_parts(self, desk: Desk, lane: Lane | None = None) -> bool:
         """Wait until it is known of which parts a queue consists; false if the worker was stopped before that.
