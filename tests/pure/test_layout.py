@@ -103,6 +103,8 @@ ROOMS = {
         "outcomes",
         "envelope",
         "sender",
+        "answering",
+        "posting",
         "calls",
         "task",
         "app",

@@ -77,5 +77,11 @@ class Direct:
     async def aput(self, calls: Sequence[Posted], /) -> Sequence[Answer]:
         return self.put(calls)
 
-    def result(self, call: Posted, answer: Answer, /) -> Call:
-        return Call(self, call.answers, answer)
+    def result(self, answers: Answers, answer: Answer = Answer.ADDED, /) -> Call:
+        return Call(self, answers, answer)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    async def aclose(self) -> None:
+        self._stack.close()

@@ -7,7 +7,7 @@ to read what is kept. No I/O.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -99,7 +99,7 @@ def _decoder(returns: Any) -> msgspec.json.Decoder[Any]:
 
 @lru_cache(maxsize=1_000)
 def _made(returns: Any) -> msgspec.json.Decoder[Any]:
-    return cast("msgspec.json.Decoder[Any]", msgspec.json.Decoder(returns))
+    return msgspec.json.Decoder(returns)
 
 
 def _wrong(error: Exception) -> str:

@@ -11,7 +11,7 @@ from timeoutq.errors import TimeoutqError
 from timeoutq.worker.desk import Desk
 
 AGAIN_EVERY, AGAIN_SOON = 60.0, 1.0
-"""Seconds after which a queue is told again which functions there are: if the server has heard it, and if it has not."""
+"""Seconds after which a queue is told again which functions there are: if the server has heard, and if it has not."""
 
 
 class Place:
