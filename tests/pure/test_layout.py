@@ -107,6 +107,7 @@ ROOMS = {
         "posting",
         "calls",
         "task",
+        "scheduling",
         "app",
         "threads",
         "running",

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from timeoutq import address, arguments
 from timeoutq.arguments import shown
@@ -21,18 +21,20 @@ from timeoutq.functions.calls import Call
 from timeoutq.functions.context import Context
 from timeoutq.functions.envelope import Letter, Options, Secrets, Step, seal, unseal
 from timeoutq.functions.errors import BadFunction, UnknownFunction
-from timeoutq.functions.options import Chosen, Limit, Missed, Queues, Settings, Timed, Unique
+from timeoutq.functions.options import Chosen, Limit, Missed, Queues, Settings, Unique
 from timeoutq.functions.sender import Answers, Posted, Result, Sender
 from timeoutq.functions.task import Definition, Registered, TaskFunction, define
 from timeoutq.model import TaskId
 from timeoutq.retry import Delay, Retries, RetryPolicy
 
+if TYPE_CHECKING:
+    from timeoutq.functions.scheduling import AppSchedules
+
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 
-_TIMED = ("cron", "tz", "every", "times", "missed", "grace", "overlap")
-_OPTIONS = ("name", "queue", "retry", "max_runtime", "keep_result", "key", "unique", "limit", *_TIMED)
+_OPTIONS = ("name", "queue", "retry", "max_runtime", "keep_result", "key", "unique", "limit", *options.TIMED)
 """What the decorator takes."""
 
 
@@ -221,7 +223,7 @@ class App:
             keep_none=bool(kept),
             unique="active" if unique is None else options.checked_unique(unique),
             limit=limit,
-            timed=Timed.of({name: given.get(name) for name in _TIMED}),
+            timed=options.timed(given),
         )
 
     def _refuse_same_keys(self, new: Definition) -> None:
@@ -291,6 +293,13 @@ class App:
             places.append((named if following is None else following.settings.queue, own))
         returns = Any if function is None else function.returns
         return self.sender.result(Answers(*places[-1], math.inf, returns, before=tuple(places[:-1])))
+
+    @property
+    def schedules(self) -> AppSchedules:
+        """The schedules of calls in the queues of this app."""
+        from timeoutq.functions.scheduling import AppSchedules  # likewise
+
+        return AppSchedules(self)
 
     def _queue_of(self, queue: str | None) -> str:
         usual = self.queues.usual(self.name) if queue is None else self.queues.one(queue)

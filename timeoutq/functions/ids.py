@@ -85,6 +85,12 @@ def chain(id: bytes) -> list[tuple[bytes, str]]:
     return found if found[-1][0] == id else [(id, "")]
 
 
+def before_tick(id: bytes) -> bytes | None:
+    """Give the id to which a schedule has added `@` and the time of a tick, ms; None if this is no such id."""
+    base, at, tick = id.rpartition(b"@")
+    return base if at and base and tick.isdigit() else None
+
+
 def whole_call(function: str, values: Mapping[str, object]) -> str:
     """Give the id that stands for a function and all its arguments, defaults too (`key=True`)."""
     return shortened(f"{function}:{canonical(dict(values)).decode()}")
