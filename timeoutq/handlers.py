@@ -158,6 +158,14 @@ def parts_of(path: str, kind: str = "handler") -> tuple[str, str]:
 
 def load(path: str, kind: str = "handler") -> Any:
     """Import `module:function`; raises `HandlerNotFound`, whose message says what is missing."""
+    found = imported(path, kind)
+    if not callable(found):
+        raise HandlerNotFound(f"{kind} {path!r} is not callable but {type(found).__name__}")
+    return found
+
+
+def imported(path: str, kind: str) -> Any:
+    """Import `module:name`, whatever it is; raises `HandlerNotFound`."""
     module, name = parts_of(path, kind)
     try:
         found: Any = import_module(module)
@@ -170,8 +178,6 @@ def load(path: str, kind: str = "handler") -> Any:
             found = getattr(found, part)
         except AttributeError:
             raise HandlerNotFound(f"{kind} {path!r}: module {module} has no {name}") from None
-    if not callable(found):
-        raise HandlerNotFound(f"{kind} {path!r} is not callable but {type(found).__name__}")
     return found
 
 

@@ -111,6 +111,7 @@ ROOMS = {
         "app",
         "threads",
         "running",
+        "loading",
         "__init__",
     ],
     "bench": [
@@ -141,6 +142,8 @@ ROOMS = {
         "serving",
         "looking",
         "hosts",
+        "calling",
+        "scheduling",
         "sets",
         "moving",
         "operating",

@@ -82,8 +82,8 @@ class Pending(Generic[T_co]):
             ended = self._asks.ended(queue, id, None if until is None else max(0.0, until - time.monotonic()))
             if ended is None:
                 raise TimeoutError(f"call {text(id)!r} has not ended within {timeout:g} s")
-            _refuse_failed(ended)
-        return cast("T_co", _value(self._answers, ended))
+            refuse_failed(ended)
+        return cast("T_co", value_of(self._answers, ended))
 
     def __await__(self) -> Generator[Any, None, T_co]:
         """Wait until the call has ended, and give what it returned; raises what `wait` raises."""
@@ -95,8 +95,8 @@ class Pending(Generic[T_co]):
         for queue, id in self._answers.places:
             ended = await self._asks.aended(queue, id)
             if ended is not None:
-                _refuse_failed(ended)
-        return cast("T_co", _value(self._answers, ended))
+                refuse_failed(ended)
+        return cast("T_co", value_of(self._answers, ended))
 
     def info(self) -> TaskInfo:
         """Tell all that the queue knows of the call; of a chain, of the call that has come furthest; blocks."""
@@ -124,7 +124,7 @@ def _check_kept(answers: Answers) -> None:
         )
 
 
-def _refuse_failed(ended: Ended) -> None:
+def refuse_failed(ended: Ended) -> None:
     """Raise the error of a call that was given up, or cancelled."""
     if ended.state is not State.FAILED:
         return
@@ -142,7 +142,7 @@ def _refuse_failed(ended: Ended) -> None:
     )  # fmt: skip
 
 
-def _value(answers: Answers, ended: Ended | None) -> Any:
+def value_of(answers: Answers, ended: Ended | None) -> Any:
     """Give what a call has returned that has ended, and not failed."""
     id = text(answers.id)
     if ended is None or ended.result is None:

@@ -135,7 +135,8 @@ class App:
         self._functions: dict[str, TaskFunction[..., Any]] = {}
         self.middlewares: list[Middleware] = []
         """What runs around each call, the outermost first."""
-        self._url = None if url is None else address.find_url(url)
+        self.url = None if url is None else address.find_url(url)
+        """The server, if the program names it; else the environment does."""
         self._sender = sender
 
     def __repr__(self) -> str:
@@ -247,7 +248,7 @@ class App:
         if self._sender is None:
             from timeoutq.functions.posting import Posting  # a program that only defines functions needs no client
 
-            self._sender = Posting(self._url)
+            self._sender = Posting(self.url)
         return self._sender
 
     @sender.setter
