@@ -112,6 +112,7 @@ ROOMS = {
         "threads",
         "running",
         "loading",
+        "testing",
         "__init__",
     ],
     "bench": [

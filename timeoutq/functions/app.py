@@ -29,6 +29,7 @@ from timeoutq.retry import Delay, Retries, RetryPolicy
 
 if TYPE_CHECKING:
     from timeoutq.functions.scheduling import AppSchedules
+    from timeoutq.functions.testing import AppTest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -324,6 +325,22 @@ class App:
             if call.home is not self:
                 raise InvalidInput(f"a call of {call.function}() belongs to {call.home!r}, not to {self!r}")
         return [calls.posted(call, self.secrets) for call in found]
+
+    # ---- tests
+
+    def test(self) -> AppTest:
+        """Put the app on queues in memory, for a test: `with app.test() as t`, then `t.run()` and `t.advance(3600)`.
+
+        The real scripts run on fakeredis, whose clock the test advances. Raises `MissingExtra` without fakeredis.
+        """
+        from timeoutq.functions.testing import AppTest  # programs need no fakeredis
+
+        return AppTest(self)
+
+    def swap(self, sender: Sender | None) -> Sender | None:
+        """Put another sender in the place of the app's, None for the usual one; give the one that was there."""
+        before, self._sender = self._sender, sender
+        return before
 
     # ---- what a worker reads
 
