@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from timeoutq.cli.app import NOTHING, AsJson, Name, TaskName, Url, UrlFile, app,
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.reading import duration, moment, read_json
 from timeoutq.errors import InvalidInput
-from timeoutq.model import State
+from timeoutq.model import State, text
 
 if TYPE_CHECKING:
     from timeoutq.functions import App, Call
@@ -53,6 +54,20 @@ def app_at(path: str) -> App:
     return load_app(path)
 
 
+@contextmanager
+def opened_app(path: str, address: str | None) -> Iterator[App]:
+    """Import an app, whose calls go to this server, or to the one that the app or the environment names."""
+    from timeoutq.functions.posting import Posting
+
+    found = app_at(path)
+    before = found.swap(Posting(found.url if address is None else address))
+    try:
+        yield found
+    finally:
+        found.close()
+        found.swap(before)
+
+
 def call_of(found: App, function: str, given: str | None, args: str | None, kwargs: str | None, **options: Any) -> Any:
     """Make a call from what was typed. Raises `InvalidInput`."""
     known = found.functions.get(function)
@@ -68,10 +83,11 @@ def _arguments(given: str | None, args: str | None, kwargs: str | None) -> tuple
     if given is not None and (args is not None or kwargs is not None):
         raise InvalidInput("give the arguments behind the function, or with --args and --kwargs, not both")
     if given is not None:
-        found = _read("the arguments", given, (list, dict), "a list or an object")
-        return (found, {}) if isinstance(found, list) else ([], found)
-    by_place = [] if args is None else _read("--args", args, list, "a list")
-    return by_place, {} if kwargs is None else _read("--kwargs", kwargs, dict, "an object")
+        found: Any = _read("the arguments", given, (list, dict), "a list or an object")
+        return (found, {}) if given.lstrip().startswith("[") else ([], found)
+    by_place: list[Any] = [] if args is None else _read("--args", args, list, "a list")
+    by_name: dict[str, Any] = {} if kwargs is None else _read("--kwargs", kwargs, dict, "an object")
+    return by_place, by_name
 
 
 def _read(what: str, words: str, kinds: Any, said: str) -> Any:
@@ -104,27 +120,16 @@ def call(
     Without --wait, prints the id of the call, and "added" or the state that has
     the call already. Exit 1 if the call fails, or has not ended in time.
     """
-    found = app_at(path)
-    address = server_address(url, url_file)
-    if address is not None:
-        from timeoutq.functions.posting import Posting
-
-        found.sender = Posting(address)
     if wait is not None and keep_result is None:
         keep_result = 3600.0  # whoever waits wants None, too
-    made = call_of(
-        found, function, given, args, kwargs, id=id, queue=queue, at=at, after=after, keep_result=keep_result
-    )
-    try:
-        put = found.post(made)
+    options = {"id": id, "queue": queue, "at": at, "after": after, "keep_result": keep_result}
+    with opened_app(path, server_address(url, url_file)) as found:
+        put = found.post(call_of(found, function, given, args, kwargs, **options))
         if wait is None:
-            sink = Sink(as_json)
-            sink.rows(("id", "answer"), [(put.id, str(put.answer))])
+            Sink(as_json).rows(("id", "answer"), [(put.id, str(put.answer))])
             return
         value = _waited(put, wait)
         Sink(as_json).document({"id": put.id, "answer": str(put.answer), "result": value} if as_json else value)
-    finally:
-        found.close()
 
 
 def _waited(put: Any, wait: float) -> Any:
@@ -246,14 +251,12 @@ def _of_queue(opened: AnyQueue) -> list[dict[str, Any]]:
     newest: dict[str, tuple[int, Any]] = {}
     for talk in talks_of(opened):
         (reply,) = opened.run(ask(talk, [("HGETALL", talk.operations.key("functions"))]))
-        pairs: Mapping[bytes, bytes] = (
-            reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
-        )
+        pairs: dict[bytes, bytes] = reply
         for name, lines in pairs.items():
             words = lines.split(b"\n", 1)[0].split(b" ", 2)
             if len(words) == 3 and words[1].isdigit():
                 told = int(words[1]), read_json(words[2])
-                key = name.decode("utf-8", "replace")
+                key = text(name)
                 newest[key] = max(newest.get(key, told), told, key=lambda one: one[0])
     return [
         {"function": name, "queue": opened.name, "when": None, "told": iso(at / 1000), "schema": schema}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timeoutq.cli.app import NOTHING, AsJson, Name, Url, UrlFile, app, known_queue, open_queue, server_address, stop
-from timeoutq.cli.calling import Args, Kwargs, app_at, call_of
+from timeoutq.cli.calling import Args, Kwargs, call_of, opened_app
 from timeoutq.cli.printing import Sink, iso, length
 from timeoutq.cli.reading import duration, moment, read_json
 from timeoutq.errors import InvalidInput
@@ -143,15 +143,8 @@ def _set_call(
     where: str, name: str, function: str, args: str | None, kwargs: str | None, how: Any, address: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    from timeoutq.functions.posting import Posting
-
-    found = app_at(where)
-    if address is not None:
-        found.sender = Posting(address)
-    try:
+    with opened_app(where, address) as found:
         _show(found.schedules.set(name, call_of(found, function, None, args, kwargs), **how), as_json=as_json)
-    finally:
-        found.close()
 
 
 @group.command()

@@ -161,9 +161,9 @@ class AppSchedules:
 
     # ---- which queue
 
-    def _own(self, call: object) -> Call[Any]:
-        home: object = call.home if isinstance(call, Call) else None
-        if not isinstance(call, Call) or home is not self._app:
+    def _own(self, call: Call[Any]) -> Call[Any]:
+        home: object = getattr(call, "home", None)
+        if home is not self._app:
             raise InvalidInput(
                 f"a schedule of {self._app!r} takes a call of it, as send.call(…) makes, not {shown(call)}"
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from timeoutq.errors import InvalidInput
 from timeoutq.functions.posting import Posting
@@ -18,9 +18,6 @@ from timeoutq.functions.scheduling import declared
 from timeoutq.model import Ended, State, text
 from timeoutq.testing import Clock, FakeAsyncQueue, FakeQueue, Ran, fake_async_queue, fake_queue, run
 from timeoutq.worker.desk import added
-
-if TYPE_CHECKING:
-    from timeoutq.functions.app import App
 
 ROUNDS = 1_000
 """How often `run` goes round the queues: calls in one may put calls into another."""
@@ -79,7 +76,7 @@ class AppTest:
     __test__ = False
     """For pytest, which would take this class for a test."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Any) -> None:
         """Prepare; `App.test` makes these. Raises `MissingExtra` without fakeredis."""
         self.clock = Clock()
         """The clock of all queues: it stands still until it is advanced."""
@@ -164,8 +161,9 @@ def _together(ran: list[Ran], seconds: float) -> Ran:
     runs: dict[str, int] = {}
     errors: dict[str, str] = {}
     for one in ran:
-        states |= one.states
-        errors = {task: error for task, error in (errors | one.errors).items() if states.get(task) is State.FAILED}
+        states.update(one.states)
+        errors.update(one.errors)
         for task, times in one.runs.items():
             runs[task] = runs.get(task, 0) + times
-    return Ran(added(one.tally for one in ran), states, runs, errors, seconds)
+    still = {task: error for task, error in errors.items() if states.get(task) is State.FAILED}
+    return Ran(added(one.tally for one in ran), states, runs, still, seconds)
