@@ -286,7 +286,7 @@ async def test_a_verdict_that_cannot_be_used_is_logged_and_the_task_fails_all_th
 
 async def test_a_judge_that_the_worker_could_not_call_is_refused_at_once(queue: Queue) -> None:
     class Waits(Judging):
-        async def judge(self, lease: Lease, error: BaseException) -> None: ...  # type: ignore[override]  # that is what is tested
+        async def judge(self, lease: Lease, error: BaseException) -> None: ...
 
     class Takes(Judging):
         def judge(self, lease: Lease) -> None: ...  # type: ignore[override]  # that is what is tested
@@ -326,7 +326,7 @@ async def test_a_full_server_takes_acks_and_failures_though_their_results_do_not
     assert (queue.stats().done, queue.stats().failed, queue.stats().counters["results_lost"]) == (10, 1, 11)
 
 
-async def test_acks_whose_replies_are_lost_are_sent_again_and_write_each_result_once(queue: Queue) -> None:
+async def test_acks_whose_replies_are_lost_are_sent_again_and_write_each_result_once(url: str, queue: Queue) -> None:
     gate = asyncio.Event()
 
     async def handler(lease: Lease) -> Ack:
@@ -335,7 +335,7 @@ async def test_acks_whose_replies_are_lost_are_sent_again_and_write_each_result_
 
     tasks = [f"t{i}" for i in range(50)]
     queue.put(tasks)
-    with Proxy(queue.given[0]) as proxy:
+    with Proxy(url) as proxy:
         async with working(queue, handler, proxy.url, concurrency=50) as worker:
             await until(lambda: len(worker.running) == 50)
             proxy.arm(Fault.RESET_AFTER, b"results", times=1)
