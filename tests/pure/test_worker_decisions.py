@@ -129,7 +129,7 @@ def test_what_goes_with_a_result_is_so_much_less(size: int) -> None:
     puts, call = ack.calls(AsyncQueue("q").operations, lambda: b"nonce")
     assert [one.weight for one in puts] == [4], "a byte says that it is bytes"
     assert call.weight == BYTES
-    assert not AckOfFound(lease("t", 1), found, -1, None).is_long
+    assert not AckOfFound(lease("t", 1), found.part(0, 2), -1, None, kept=Kept(b"x" * size, 1000)).is_long
 
 
 def test_exchanges_are_short_while_few_tasks_end() -> None:
