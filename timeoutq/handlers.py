@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter
 from operator import is_
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from timeoutq.arguments import class_name, error_words
+from timeoutq.calls import Kept
 from timeoutq.errors import HandlerNotFound, InvalidInput, WrongResult
 from timeoutq.model import Ack, Lease, Release
-from timeoutq.retry import GiveUp, Retry, members
+from timeoutq.retry import GiveUp, Retry, RetryPolicy, members
 from timeoutq.telling import running
 
 S = TypeVar("S")
@@ -56,6 +57,28 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a handler says of one failed attempt."""
+
+    policy: RetryPolicy | None = None
+    """Decides when the task is tried again; None: the policy of the worker decides."""
+    result: Callable[[], Kept] | Kept | None = None
+    """What the queue keeps as the result if the task is given up. A function is called only then."""
+
+
+class Judge(Protocol):
+    """A handler that is an object, and that the worker asks about each failed attempt of a task."""
+
+    def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
+        """Say what decides about this failure; with None, the worker decides as for any handler.
+
+        It is called in the event loop of the worker, also for failures that the worker finds, such as `max_runtime`.
+        If it raises, the error is logged, and the worker decides.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """How a handler is called."""
 
@@ -63,6 +86,8 @@ class Shape:
     is_async: bool
     """Whether a call of the handler only makes a coroutine. If not, the call may block, so it is made in a thread."""
     takes_state: bool
+    judge: Callable[[Lease, BaseException], Verdict | None] | None = None
+    """The `judge` of the handler, if it is a `Judge`."""
 
 
 def parts_of(path: str, kind: str = "handler") -> tuple[str, str]:
@@ -121,7 +146,25 @@ def shape_of(handler: object, *, has_state: bool = False) -> Shape:
         raise InvalidInput(
             f"the handler {name} is a generator function: calling it runs nothing; return Ack(put=[…]) where it yields"
         )
-    return Shape(name, inspect.iscoroutinefunction(inner), _takes_state(handler, name, has_state))
+    takes_state, judge = _takes_state(handler, name, has_state), _judge_of(handler, name)
+    return Shape(name, inspect.iscoroutinefunction(inner), takes_state, judge)
+
+
+def _judge_of(handler: object, name: str) -> Callable[[Lease, BaseException], Verdict | None] | None:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if inspect.isroutine(handler) or inspect.isclass(handler) or not callable(getattr(type(handler), "judge", None)):
+        return None
+    judge: Callable[..., Any] = cast("Any", handler).judge
+    if inspect.iscoroutinefunction(judge):
+        raise InvalidInput(f"judge of the handler {name} is an async def: the worker calls it, so make it a def")
+    try:
+        inspect.signature(judge).bind(None, None)
+    except ValueError:
+        pass  # a builtin: Python does not know its parameters
+    except TypeError:
+        raise InvalidInput(f"judge of the handler {name} cannot be called with (lease, error)") from None
+    return judge
 
 
 def _inner(handler: Callable[..., Any]) -> Any:

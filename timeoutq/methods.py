@@ -15,6 +15,7 @@ from timeoutq import arguments, flows, reads, sending, tracebacks, why
 from timeoutq.arguments import How, TaskList
 from timeoutq.calls import BATCH, Call
 from timeoutq.confirming import UNCONFIRMED
+from timeoutq.counts import Sample, Stats
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.model import (
@@ -25,9 +26,7 @@ from timeoutq.model import (
     Outcome,
     Page,
     Payload,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,

@@ -50,9 +50,10 @@ from timeoutq.calls import (
     split,
     task_words,
 )
+from timeoutq.counts import Stats
 from timeoutq.durations import Delta
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Lease, Outcome, Record, Stats, Task, TaskId, TaskInfo, Tasks, text
+from timeoutq.model import Lease, Outcome, Record, Task, TaskId, TaskInfo, Tasks, text
 from timeoutq.replies import Claimed, Plan, Pruned, Repaired, Swept, Why
 from timeoutq.tracebacks import digest
 
@@ -224,14 +225,23 @@ class Operations:
         return self.call("ack", [*words, *options], replies.outcome(mine), id=digest_of(b"a", words), weight=weight)
 
     def ack_in_parts(
-        self, lease: Lease, found: TaskList, fits: int, nonce: Callable[[], bytes], again_ms: int, payload: bytes | None
+        self,
+        lease: Lease,
+        found: TaskList,
+        fits: int,
+        nonce: Callable[[], bytes],
+        again_ms: int,
+        payload: bytes | None,
+        result: Kept | None = None,
+        *,
+        bare: bool = False,
     ) -> tuple[list[Call[Outcome]], Call[Outcome]]:
         """Build the puts that go before an ack, and the ack, which puts the first `fits` tasks (see `fitting`)."""
         puts: list[Call[Outcome]] = []
         if fits < len(found.ids):
             puts = self.put_checked(found.part(fits, len(found.ids)), nonce)
             found = found.part(0, fits)
-        return puts, self.ack_put(lease, found, again_ms, payload)
+        return puts, self.ack_put(lease, found, again_ms, payload, result, bare=bare)
 
     def release(
         self, leases: Sequence[Lease], delay_ms: int = 0, block_ms: int = 0, most: int = 0

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from timeoutq import arguments
 from timeoutq.calls import Call
+from timeoutq.counts import Sample, Stats
 from timeoutq.durations import read as read_durations
 from timeoutq.model import (
     MAX_TIME_MS,
@@ -24,9 +25,7 @@ from timeoutq.model import (
     Lease,
     Outcome,
     Record,
-    Sample,
     State,
-    Stats,
     Task,
     TaskInfo,
     WorkerInfo,

@@ -14,6 +14,7 @@ from timeoutq import reads
 from timeoutq.arguments import How
 from timeoutq.client.driving import AsyncDriver
 from timeoutq.client.queue import Queue
+from timeoutq.counts import Sample, Stats
 from timeoutq.hosts import AsyncHosts
 from timeoutq.keeper import AsyncKeeper, OnLost
 from timeoutq.model import (
@@ -26,9 +27,7 @@ from timeoutq.model import (
     Page,
     Payload,
     Politeness,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,

@@ -13,6 +13,7 @@ from typing import Any, Literal, overload
 from timeoutq import reads
 from timeoutq.arguments import How
 from timeoutq.client.driving import Driver
+from timeoutq.counts import Sample, Stats
 from timeoutq.hosts import Hosts
 from timeoutq.keeper import Keeper, OnLost
 from timeoutq.model import (
@@ -25,9 +26,7 @@ from timeoutq.model import (
     Page,
     Payload,
     Politeness,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from timeoutq import arguments, reads
 from timeoutq.arguments import How, TaskList
+from timeoutq.counts import Sample, Stats
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.hosts.operations import Rule
 from timeoutq.methods import Build, ById, QueueFlows
@@ -24,9 +25,7 @@ from timeoutq.model import (
     Lease,
     Outcome,
     Page,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,

@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from timeoutq import arguments, handlers
 from timeoutq.arguments import TaskList
+from timeoutq.calls import Kept
 from timeoutq.client import AsyncDriver
 from timeoutq.durations import Spans
-from timeoutq.errors import LeaseLost
+from timeoutq.errors import InvalidInput, LeaseLost
+from timeoutq.found import is_nothing
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.refusals import Refusals
 from timeoutq.retry import GiveUp, Retry
-from timeoutq.worker.ends import AckOfFound, Ends, Errand, Parcel
+from timeoutq.worker.ends import NOWHERE, AckOfFound, Ends, Errand, Parcel
 from timeoutq.worker.failures import Failures
 from timeoutq.worker.long_acks import LongAcks
 from timeoutq.worker.losses import Losses
@@ -191,14 +193,14 @@ class Desk:
             self.failed(lease, handlers.wrong_result(self.rules.handler, came))
 
     def _ack(self, lease: Lease, result: Ack) -> None:
-        put: object = result.put
-        found = put if isinstance(put, TaskList) else arguments.tasks((result.put,))
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
-        home, away = self.queue.division.sorted(lease, found)
-        ack = AckOfFound(lease, home, again_ms, payload, away)
-        if ack.is_plain and not away:
-            self.ends.acks.append(lease)
-        elif ack.is_long:
+        kept, bare = Kept.of(result.result, result.keep_result), not arguments.flag(result.keep_id, "keep_id")
+        if again_ms >= 0 and (kept is not None or bare):
+            what = "result=" if kept is not None else "keep_id=False"
+            raise InvalidInput(f"{what} and again_in= exclude each other: a task that runs again has not ended")
+        home, away = self._sorted(lease, result.put)
+        ack = AckOfFound(lease, home, again_ms, payload, away, kept, bare=bare)
+        if ack.is_long:
             if not self.long_acks.add(ack):
                 self.given_back([lease])
                 self.voice.tell_unconfirmed([lease], "the worker ends")
@@ -207,6 +209,12 @@ class Desk:
                 self.parts[part].post(Parcel(ack, there))
         else:
             self.ends.ack_found(ack)
+
+    def _sorted(self, lease: Lease, put: Any) -> tuple[TaskList, Mapping[int, TaskList]]:
+        """Give what goes with the ack, and what goes to other parts of the queue."""
+        if is_nothing(put):
+            return TaskList(), NOWHERE
+        return self.queue.division.sorted(lease, put if isinstance(put, TaskList) else arguments.tasks((put,)))
 
     def _release(self, lease: Lease, result: Release) -> None:
         delay_ms = arguments.delay_ms(result.delay, "delay")
@@ -310,11 +318,7 @@ class Desk:
         """Have those acks sent whose parcels are all there now."""
         for ack in acks:
             ack.missing -= 1
-            if ack.missing or ack.is_void:
-                continue
-            if ack.is_plain:
-                self.ends.acks.append(ack.lease)
-            else:
+            if not (ack.missing or ack.is_void):
                 self.ends.ack_found(ack)
 
     def refused(self, errand: Errand, error: Exception) -> None:

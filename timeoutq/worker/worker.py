@@ -139,7 +139,7 @@ class Worker:
     def _new_desk(self, lane: int, ledger: Ledger | None) -> Desk:
         queue = self.queues[lane]
         voice = self._voice if len(self.queues) == 1 else Voice(queue, is_one_of_several=True)
-        failures = Failures(queue.retry if self._retry is None else self._retry, voice)
+        failures = Failures(queue.retry if self._retry is None else self._retry, voice, self._shape.judge)
         rules = Rules(self._shape.name, MaxRuntime(queue, self._max_runtime), failures, self._most_releases)
         return Desk(queue, rules, voice, ledger, self._woken, lane)
 
