@@ -107,9 +107,10 @@ ROOMS = {
         "posting",
         "calls",
         "task",
-        "app",
         "threads",
         "running",
+        "app",
+        "loading",
         "__init__",
     ],
     "bench": [
