@@ -94,6 +94,8 @@ class Answer(StrEnum):
     """Another worker has the lease now, or nobody has."""
     MAX_RUNTIME = "max_runtime"
     """The lease has reached its `max_runtime` and is not extended."""
+    OVERDUE = "overdue"
+    """The task has been released like this for as long as the caller allows; it is still leased."""
     UNKNOWN = "unknown"
     """No state holds this id."""
     UNANSWERED = "unanswered"
@@ -314,6 +316,7 @@ ANSWERS: dict[int, Answer] = {
     ord("R"): Answer.ALREADY,
     ord("L"): Answer.LOST,
     ord("X"): Answer.MAX_RUNTIME,
+    ord("o"): Answer.OVERDUE,
     ord("u"): Answer.UNKNOWN,
     ord("?"): Answer.UNANSWERED,
 }
@@ -347,6 +350,8 @@ class TaskInfo:
     """On a polite queue, the host that the task counts for."""
     host_releases: int = 0
     """How often a release of the task blocked its host; such releases do not count against `max_releases`."""
+    unrun_since: float | None = None
+    """When a worker that cannot run the task first gave it back, since its last failed attempt; None if none has."""
     priority: int = 0
     again: bool = False
     """Whether a task in progress runs once more after this run, because it was put meanwhile with `improve=True`."""

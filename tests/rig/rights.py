@@ -111,6 +111,10 @@ VERBS: dict[str, tuple[str, Verb]] = {
         "release",
         lambda q, held: q.run(sending.answers(q.talk, q.operations.release(held, most=1))),
     ),
+    "release what a worker cannot run": (
+        "release",
+        lambda q, held: q.run(sending.answers(q.talk, q.operations.release(held, 5_000, within_ms=60_000))),
+    ),
     "crash": ("crash", lambda q, held: q.run(sending.answers(q.talk, q.operations.crash(held, "died")))),
     "requeue_expired": ("requeue_expired", lambda q, _: q.requeue_expired()),
     "requeue_expired after a restart": ("requeue_expired", lambda q, _: q.requeue_expired()),

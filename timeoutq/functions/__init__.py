@@ -25,6 +25,10 @@ from timeoutq.functions.context import Context
 from timeoutq.functions.errors import (
     BadArguments,
     BadFunction,
+    BadResult,
+    CallCancelled,
+    CallFailed,
+    CallGone,
     CallTooLarge,
     Forged,
     NewerCall,
@@ -33,6 +37,7 @@ from timeoutq.functions.errors import (
     UnknownSecret,
 )
 from timeoutq.functions.options import Limit, Unique
+from timeoutq.functions.running import Calls
 from timeoutq.functions.sender import Result, Sender
 from timeoutq.functions.task import TaskFunction
 
@@ -40,8 +45,13 @@ __all__ = [
     "App",
     "BadArguments",
     "BadFunction",
+    "BadResult",
     "Call",
+    "CallCancelled",
+    "CallFailed",
+    "CallGone",
     "CallTooLarge",
+    "Calls",
     "Context",
     "Decorator",
     "Forged",

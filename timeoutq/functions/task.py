@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,6 +47,11 @@ class Definition:
     """What makes ids of arguments; True: all arguments; False: nothing does."""
     group: ids.Template | None
     queues: Queues
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a worker need only await it: an `async def` without a context, and without a limit of time."""
+        return self.is_async and self.signature.context is None and self.settings.max_runtime is None
 
     @property
     def key_begins(self) -> str | None:
@@ -159,6 +166,12 @@ class TaskFunction(Generic[P, R]):
     def schema(self) -> dict[str, Any]:
         """Give the JSON Schema of the payload of a call, for programs in other languages."""
         return self.signature.schema()
+
+    @functools.cached_property
+    def version(self) -> tuple[str, str]:
+        """What workers tell of it: a digest that differs where it takes something else, and its schema as JSON."""
+        schema = json.dumps(self.schema(), separators=(",", ":"), sort_keys=True)
+        return hashlib.sha256(schema.encode()).hexdigest()[:16], schema
 
     def __repr__(self) -> str:
         return f"<function {self.name} of {self.home!r}>"

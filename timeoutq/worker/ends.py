@@ -158,6 +158,9 @@ class Ends:
         """Leases that the worker itself gives back."""
         self.refused: list[Lease] = []
         """Leases that handlers released: these releases are counted."""
+        self.unrun: list[tuple[Lease, tuple[int, int], str]] = []
+        """Leases on tasks that this worker cannot run, each with the delay and the bound of its release, ms, and with
+        the function that it lacks."""
         self.errands: list[Errand] = []
         """Ends that have their calls already."""
         self.parcels: list[Parcel] = []
@@ -166,7 +169,7 @@ class Ends:
 
     def __len__(self) -> int:
         ended = len(self.acks) + len(self.errands) + len(self.fails) + len(self.releases) + len(self.refused)
-        return ended + len(self.parcels) + len(self.kept)
+        return ended + len(self.parcels) + len(self.kept) + len(self.unrun)
 
     @property
     def leases(self) -> Iterator[Lease]:
@@ -174,6 +177,8 @@ class Ends:
         yield from self.acks
         yield from self.releases
         yield from self.refused
+        for lease, *_ in self.unrun:
+            yield lease
         for errand in self.errands:
             yield from errand.leases
         for ack in self.kept:
@@ -242,9 +247,12 @@ class Ends:
             parts[which(lease)].releases.append(lease)
         for lease in self.refused:
             parts[which(lease)].refused.append(lease)
+        for unrun in self.unrun:
+            parts[which(unrun[0])].unrun.append(unrun)
         for errand in self.errands:
             parts[which(errand.leases[0])].errands.append(errand)
         self.acks, self.fails, self.releases, self.refused, self.errands, self.kept = [], [], [], [], [], []
+        self.unrun = []
 
     # ---- out
 
@@ -273,6 +281,8 @@ class Ends:
             errands.append(Errand("release", part, call))
         for call, part in zip(ops.release(refused, most=self._most_releases), _parts(refused), strict=True):
             errands.append(Errand("release", part, call))
+        if self.unrun:
+            errands += self._giving_back()
         if self.parcels:
             errands += self._posting()
         return errands
@@ -288,6 +298,19 @@ class Ends:
             bare={at for at, ack in enumerate(kept) if ack.bare},
         )
         self.errands += _in_turn("ack", [ack.lease for ack in kept], calls)
+
+    def _giving_back(self) -> Iterator[Errand]:
+        """Build the calls that release what this worker cannot run: one for all leases of the same times."""
+        alike: dict[tuple[int, int], tuple[list[Lease], list[str]]] = {}
+        for lease, times, function in self.unrun:
+            leases, functions = alike.setdefault(times, ([], []))
+            leases.append(lease)
+            functions.append(function)
+        self.unrun = []
+        for (delay_ms, within_ms), (leases, functions) in alike.items():
+            calls = self._talk.operations.release(leases, delay_ms, within_ms=within_ms, functions=functions)
+            for call, part in zip(calls, _parts(leases), strict=True):
+                yield Errand("release", part, call)
 
     def _posting(self) -> Iterator[Errand]:
         """Build the calls that put the parcels: as many of them in one call as fit."""
