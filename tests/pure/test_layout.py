@@ -17,8 +17,8 @@ ORDER = [
     "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
     "scripts", "calls", "replies", "operations", "confirming", "rights", "address", "troubles", "deadlines",
     "patience", "names", "connection", "wire", "link", "cluster", "embedded", "embedded_cluster", "sending", "flows",
-    "reads", "division", "repairs", "why", "rooms", "hosts", "results", "schedules", "methods", "heartbeat", "keeper",
-    "client", "machine", "handlers", "found", "lifespan", "signals", "unending", "forks", "loopwatch", "cleaner",
+    "reads", "division", "repairs", "why", "rooms", "hosts", "results", "schedules", "batches", "methods", "heartbeat",
+    "keeper", "client", "machine", "handlers", "found", "lifespan", "signals", "unending", "forks", "loopwatch", "cleaner",
     "refusals", "worker", "endings", "roster", "ledger", "process", "supervisor", "shards", "directory", "watch",
     "testing", "transfer", "urls", "scrapy", "functions", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
@@ -26,6 +26,7 @@ ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],
     "results": ["operations", "flows", "waiting", "face", "__init__"],
     "schedules": ["cron", "timing", "ticks", "definition", "operations", "ticking", "flows", "face", "__init__"],
+    "batches": ["operations", "flows", "face", "__init__"],
     "client": ["face", "driving", "queue", "async_queue", "twin", "__init__"],
     "worker": [
         "pace",

@@ -12,6 +12,7 @@ from timeoutq.client.async_queue import AsyncVerbs
 from timeoutq.client.driving import AsyncDriver, Driver
 from timeoutq.client.queue import Verbs
 from timeoutq.hosts import AsyncHosts, Hosts
+from timeoutq.batches import AsyncBatches, Batches
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.keeper import AsyncKeeper, Keeper
 from timeoutq.methods import QueueFlows
@@ -23,11 +24,11 @@ from timeoutq.shards.methods import ShardedFlows, ShardedHostFlows, ShardedSched
 
 TWINS: list[tuple[type, type]] = [
     (Verbs, AsyncVerbs), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Results, AsyncResults),
-    (Schedules, AsyncSchedules), (Keeper, AsyncKeeper),
+    (Schedules, AsyncSchedules), (Batches, AsyncBatches), (Keeper, AsyncKeeper),
 ]  # fmt: skip
 PLAIN = {"keeper", "add"}
 """Methods that send nothing: they are plain functions on both sides."""
-ROOMS = ["hosts", "results", "schedules"]
+ROOMS = ["hosts", "results", "schedules", "batches"]
 """The rooms of a queue, in the order of its properties."""
 
 

@@ -13,6 +13,7 @@ import pytest
 import timeoutq
 from timeoutq import arguments, repairs
 from timeoutq.arguments import How
+from timeoutq.batches import operations as of_batches
 from timeoutq.calls import Call, Kept
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as of_hosts
@@ -81,6 +82,8 @@ def calls() -> dict[str, Call[Any]]:
         of_schedules.tick(ops, b"n", STORED, DEFINITION, [b"a"], 2, 1, 0, 0),
         of_schedules.renew(ops, {b"s": "d"}),
         of_schedules.page(ops, "0", 5),
+        of_batches.seal(ops, b"n", "b", arguments.tasks((Task("c", 1, "g", priority=1),)), "done", 5),
+        of_batches.page(ops, "0", 5),
         of_results.look(ops, [b"a"], "c"),
         ops.convert(),
         ops.drained(),

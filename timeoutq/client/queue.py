@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, overload
 
 from timeoutq import reads
+from timeoutq.batches import Batches
 from timeoutq.arguments import How
 from timeoutq.client.driving import Driver
 from timeoutq.hosts import Hosts
@@ -382,6 +383,14 @@ class Verbs(Driver):
         """
         return Schedules(self, self.flows.schedules)
 
+    @property
+    def batches(self) -> Batches:
+        """The batches of the queue: `put` and `seal` make them; `look`, `list` and `members` look; `forget` drops one.
+
+        For example `queue.batches.put("b7", *urls)`, and then `queue.batches.seal("b7", "report of b7")`.
+        """
+        return Batches(self, self.flows.batches)
+
 
 class Queue(Verbs):
     """A queue, for code that blocks. Safe to share between threads; in a forked process it becomes a new client.
@@ -397,4 +406,5 @@ class Queue(Verbs):
     hosts                                                the room of the hosts of a polite queue
     results                                              the room of the results: how tasks have ended
     schedules                                            the room of the schedules: tasks put again and again
+    batches                                              the room of the batches: tasks counted together
     """
