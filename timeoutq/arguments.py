@@ -318,6 +318,8 @@ class How:
     group: object = None
     priority: object = None
     improve: object = False
+    batch: str | None = None
+    """The batch that they join; its name is checked."""
 
 
 AS_IT_IS = How()

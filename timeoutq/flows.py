@@ -528,7 +528,11 @@ def purge(talk: Talk) -> Flow[None]:
             return  # the queue itself is gone; a user who may not SCAN leaves such lanes and locks behind
         cursor = page[0] if isinstance(page[0], bytes) else str(page[0]).encode()
         names = [key[len(prefix) :] for key in page[1]]
-        strays = [name for name in names if name.startswith((b"host:", b"lock:", b"seen:", b"result:", b"answers:", b"batch:"))]
+        strays = [
+            name
+            for name in names
+            if name.startswith((b"host:", b"lock:", b"seen:", b"result:", b"answers:", b"batch:"))
+        ]
         for at in range(0, len(strays), BATCH):
             yield from answer(talk, talk.operations.purge(strays[at : at + BATCH]))
         if cursor == b"0":

@@ -26,7 +26,14 @@ WORDS = {
 }
 """What is wrong with a task, by the word that the script uses."""
 
-NOUNS = {"turnless": "host", "tickless": "schedule", "undefined": "schedule", "unsettled": "batch", "leftover": "record", "noted": "record"}
+NOUNS = {
+    "turnless": "host",
+    "tickless": "schedule",
+    "undefined": "schedule",
+    "unsettled": "batch",
+    "leftover": "record",
+    "noted": "record",
+}
 """What is wrong, where it is not a task."""
 
 ODD = "odd "

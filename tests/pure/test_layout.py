@@ -18,9 +18,9 @@ ORDER = [
     "scripts", "calls", "replies", "operations", "confirming", "rights", "address", "troubles", "deadlines",
     "patience", "names", "connection", "wire", "link", "cluster", "embedded", "embedded_cluster", "sending", "flows",
     "reads", "division", "repairs", "why", "rooms", "hosts", "results", "schedules", "batches", "methods", "heartbeat",
-    "keeper", "client", "machine", "handlers", "found", "lifespan", "signals", "unending", "forks", "loopwatch", "cleaner",
-    "refusals", "worker", "endings", "roster", "ledger", "process", "supervisor", "shards", "directory", "watch",
-    "testing", "transfer", "urls", "scrapy", "functions", "bench", "logs", "cli", "__main__",
+    "keeper", "client", "machine", "handlers", "found", "lifespan", "signals", "unending", "forks", "loopwatch",
+    "cleaner", "refusals", "worker", "endings", "roster", "ledger", "process", "supervisor", "shards", "directory",
+    "watch", "testing", "transfer", "urls", "scrapy", "functions", "bench", "logs", "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],

@@ -7,12 +7,12 @@ import inspect
 import pytest
 
 from timeoutq import AsyncQueue, AsyncShardedQueue, Queue, ShardedQueue
+from timeoutq.batches import AsyncBatches, Batches
 from timeoutq.client import twin
 from timeoutq.client.async_queue import AsyncVerbs
 from timeoutq.client.driving import AsyncDriver, Driver
 from timeoutq.client.queue import Verbs
 from timeoutq.hosts import AsyncHosts, Hosts
-from timeoutq.batches import AsyncBatches, Batches
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.keeper import AsyncKeeper, Keeper
 from timeoutq.methods import QueueFlows

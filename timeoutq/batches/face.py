@@ -36,8 +36,7 @@ class Batches(Room[BatchFlows]):
         can be in four batches that have not ended.
         Raises `InvalidInput` for a batch that is sealed, and for a queue over shards; and what `put` raises.
         """
-        how = How(again=again, group=group, priority=priority)
-        return self._queue.run(self._flows.put(name, tasks, how, at, after))
+        return self._queue.run(self._flows.put(name, tasks, How(again, group, priority), at, after))
 
     def seal(
         self, name: str, callback: TaskId | Task | None = None, *, on: On = "ended", keep: float | timedelta = KEEP
@@ -97,8 +96,7 @@ class AsyncBatches(AsyncRoom[BatchFlows]):
         can be in four batches that have not ended.
         Raises `InvalidInput` for a batch that is sealed, and for a queue over shards; and what `put` raises.
         """
-        how = How(again=again, group=group, priority=priority)
-        return await self._queue.run(self._flows.put(name, tasks, how, at, after))
+        return await self._queue.run(self._flows.put(name, tasks, How(again, group, priority), at, after))
 
     async def seal(
         self, name: str, callback: TaskId | Task | None = None, *, on: On = "ended", keep: float | timedelta = KEEP

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from timeoutq import arguments
 from timeoutq.arguments import How, shown
 from timeoutq.batches import operations
 from timeoutq.batches.operations import BatchInfo, BatchPage, Member, On
-from timeoutq.calls import BATCH, Call, section
+from timeoutq.calls import BATCH, Call
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Outcome, Task, TaskId, Tasks
-from timeoutq.operations import how_words
 from timeoutq.sending import Flow, Talk, answer, answers
 from timeoutq.text import counted, safe
 
@@ -35,22 +35,13 @@ def checked(name: object) -> str:
     return str.__str__(name)
 
 
-def put(talk: Talk, name: str, tasks: tuple[Tasks, ...], how: How, at: object, after: object) -> Flow[Outcome]:
-    """Put tasks into a batch; give what `put` answers."""
-    found = arguments.tasks(tasks)
-    options = [*how_words(found, how), *section("batch", name)]
-    if at is None and after is None:
-        calls: list[Call[Outcome]] = talk.operations.put_checked(found, talk.nonce, options)
-    else:
-        calls = talk.operations.schedule_checked(arguments.due(at, after), found, talk.nonce, options)
-    return answers(talk, calls)
-
-
 def seal(talk: Talk, name: str, callback: TaskId | Task | None, on: On, keep: object) -> Flow[BatchInfo]:
     """Seal a batch, and tell about it."""
     found = arguments.tasks(() if callback is None else (callback,))
     if len(found.ids) > 1:
-        raise InvalidInput(f"a batch has one callback, and this names {len(found.ids):,}: let the callback put the others")
+        raise InvalidInput(
+            f"a batch has one callback, and this names {len(found.ids):,}: let the callback put the others"
+        )
     if on not in ("ended", "done"):
         raise InvalidInput(f"on= is 'ended' (however the tasks end) or 'done' (all must be done), not {shown(on)}")
     keep_ms = round(arguments.seconds(keep, "keep") * 1000)
@@ -95,7 +86,11 @@ def health(talk: Talk) -> Flow[tuple[str, str, str]]:
     said = f"{many} not over, {counted(sum(one.outstanding for one in running), 'task')} outstanding"
     if stale:
         names = ", ".join(safe(name) for _, name in stale[:5])
-        return "yellow", f"{said}; nobody has sealed: {names}", "queue.batches.seal(name), or queue.batches.forget(name)"
+        return (
+            "yellow",
+            f"{said}; nobody has sealed: {names}",
+            "queue.batches.seal(name), or forget(name)",
+        )
     if broken:
         names = ", ".join(safe(name) for name in broken[:5])
         return (
@@ -120,7 +115,11 @@ class BatchFlows:
         self, name: str, tasks: tuple[Tasks, ...], how: How, at: float | datetime | None, after: float | None
     ) -> Flow[Outcome]:
         """Put tasks into a batch."""
-        return put(self.talk, checked(name), tasks, how, at, after)
+        into = replace(how, batch=checked(name))
+        if at is None and after is None:
+            return answers(self.talk, self.talk.operations.put(tasks, self.talk.nonce, into))
+        calls = self.talk.operations.schedule(tasks, self.talk.nonce, at=at, after=after, how=into)
+        return answers(self.talk, calls)
 
     def seal(self, name: str, callback: TaskId | Task | None, on: On, keep: float | timedelta) -> Flow[BatchInfo]:
         """Seal a batch."""

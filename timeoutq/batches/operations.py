@@ -85,10 +85,11 @@ def seal(operations: Operations, nonce: bytes, name: str, callback: TaskList, on
     options: Words = []
     if callback.ids:
         options += section("callback", callback.ids[0])
-        for word, found in (("payload", callback.payloads), ("group", callback.groups), ("priority", callback.priorities)):
+        kinds = {"payload": callback.payloads, "group": callback.groups, "priority": callback.priorities}
+        for word, found in kinds.items():
             if 0 in found:
                 one = cast("Argument | Body", found[0])
-                options += section(word, one.pack() or b"" if isinstance(one, Body) else one)
+                options += section(word, one.pack() if isinstance(one, Body) else one)
     words = [on[:1], keep_ms]
     said = b"\0".join(word if isinstance(word, bytes) else str(word).encode() for word in [*words, *options])
     digest = hashlib.sha256(said).hexdigest()[:24]

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, overload
 
 from timeoutq import reads
-from timeoutq.batches import AsyncBatches
 from timeoutq.arguments import How
+from timeoutq.batches import AsyncBatches
 from timeoutq.client.driving import AsyncDriver
 from timeoutq.client.queue import Queue
 from timeoutq.hosts import AsyncHosts

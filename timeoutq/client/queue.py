@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, overload
 
 from timeoutq import reads
-from timeoutq.batches import Batches
 from timeoutq.arguments import How
+from timeoutq.batches import Batches
 from timeoutq.client.driving import Driver
 from timeoutq.hosts import Hosts
 from timeoutq.keeper import Keeper, OnLost

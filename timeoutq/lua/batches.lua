@@ -1,8 +1,8 @@
 -- batches: what is known of batches: some by their names, a page of all, or the tasks of one.
 -- KEYS  lock meta
 -- PARTS open batch
--- ARGV  1 call id   2 age of the call, ms   3 names, page or tasks   4 page: the cursor; tasks: the batch   5.. names: the names; page:
---       about how many; tasks: the first place, and the last
+-- ARGV  1 call id   2 age of the call, ms   3 names, page or tasks   4 page: the cursor; tasks: the batch
+--       5 names: a name; page: about how many; tasks: the first place   6.. names: further names; tasks: the last place
 -- Reply {now ms, the next cursor, then for each batch: name, record, how many tasks, how many have not ended, how many have ended but not
 --       as done}; for tasks {now ms, how many tasks, then for each: place, o not ended d done l ended in another way, id}
 local kind, cursor, names = ARGV[3], '0', {}

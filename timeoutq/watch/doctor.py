@@ -158,12 +158,12 @@ def of_queue(talk: Talk, server: Facts) -> Flow[Facts]:
     error, found, compact = "", dict[str, Any](), False
     try:
         stats = yield from answer(talk, talk.operations.stats())
-        compact = stats.compact
+        compact, uses = stats.compact, stats.settings.get("uses", "").split()
         found = {"known": stats.known, "settings": dict(stats.settings), "next_deadline": stats.next_deadline,
                  "next_due": stats.next_due, "in_progress": stats.in_progress, "scheduled": stats.scheduled,
                  "durable": stats.durable,
                  "schedules": (yield from health(talk)) if stats.has_schedules else None,
-                 "batches": (yield from batches_health(talk)) if "batches" in stats.settings.get("uses", "").split() else None,
+                 "batches": (yield from batches_health(talk)) if "batches" in uses else None,
                  "paused": stats.paused, "workers": stats.workers, "now": stats.now}  # fmt: skip
     except SchemaMismatch as mismatch:
         error = f"schema: {mismatch}"
