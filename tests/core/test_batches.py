@@ -13,7 +13,7 @@ from tests.rig.invariants import a_minute_later
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Lease, Politeness, Queue, ServerFull, State, Task, arguments, flows, sending
 from timeoutq.batches import operations
-from timeoutq.batches.operations import Member
+from timeoutq.batches.operations import How, Member
 from timeoutq.shards import open_queue
 from timeoutq.testing import fake_async_queue, fake_queue
 from timeoutq.watch import doctor
@@ -224,9 +224,9 @@ def test_members_come_in_their_order_with_their_ends(face: Any) -> None:
     done, lost = leases.values()
     face.ack(done)
     face.fail(lost, "no", give_up=True)
-    ends = {done.task: "done", lost.task: "lost"}
+    ends: dict[str, How] = {done.task: "done", lost.task: "lost"}
     found = list(face.batches.members("b"))
-    assert found == [Member(f"t{n}", n + 1, ends.get(f"t{n}", "open")) for n in range(1200)]  # type: ignore[arg-type]
+    assert found == [Member(f"t{n}", n + 1, ends.get(f"t{n}", "open")) for n in range(1200)]
     assert list(face.batches.members("unknown")) == []
     assert [one.name for one in face.batches.list()] == ["b"]
     assert face.batches.look("unknown") == {}
@@ -283,7 +283,7 @@ def test_a_host_that_is_banned_ends_its_tasks_in_their_batches(url: str, name: s
 
 def test_a_batch_is_the_same_on_a_queue_with_fingerprints_and_when_done_tasks_are_not_kept(url: str, name: str) -> None:
     for keep in ("compact", 0):
-        with Queue(f"{name}.{keep}", url, keep_done=keep) as queue:  # type: ignore[arg-type]  # one of two
+        with Queue(f"{name}.{keep}", url, keep_done=keep) as queue:
             batch(queue, "a", "b")
             queue.ack(queue.claim(2))
             assert list(claimed(queue)) == ["after"]

@@ -160,6 +160,7 @@ LOSES = {
     "forget": {"ends", "later"},
     "prune": {"pruned"},
     "ack and put itself": {"ends", f"{A}ends"},
+    "forget the last of a batch": {f"{host}{n}" for host in (A, B) for n in range(3)} | {"free"},
     "ack bare": {f"{host}{n}" for host in (A, B) for n in range(3)} | {"free"},
 }
 """What a verb is there to remove."""

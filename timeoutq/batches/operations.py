@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from timeoutq.arguments import Body, TaskList
-from timeoutq.calls import Argument, Call, Words, section
+from timeoutq.calls import Call, Words, section
 from timeoutq.model import text
 from timeoutq.operations import Operations
 
@@ -85,12 +85,14 @@ def seal(operations: Operations, nonce: bytes, name: str, callback: TaskList, on
     options: Words = []
     if callback.ids:
         options += section("callback", callback.ids[0])
-        kinds = {"payload": callback.payloads, "group": callback.groups, "priority": callback.priorities}
-        for word, found in kinds.items():
-            if 0 in found:
-                one = cast("Argument | Body", found[0])
-                options += section(word, one.pack() if isinstance(one, Body) else one)
-    words = [on[:1], keep_ms]
+        body, group, priority = callback.payloads.get(0), callback.groups.get(0), callback.priorities.get(0)
+        if body is not None:
+            options += section("payload", body.pack() if isinstance(body, Body) else body)
+        if group is not None:
+            options += section("group", group)
+        if priority is not None:
+            options += section("priority", priority)
+    words: Words = [on[:1], keep_ms]
     said = b"\0".join(word if isinstance(word, bytes) else str(word).encode() for word in [*words, *options])
     digest = hashlib.sha256(said).hexdigest()[:24]
     weight = sum(len(word) for word in options if isinstance(word, bytes))

@@ -388,7 +388,8 @@ local function of_definitions(names)
   end
 end
 
--- of_members: tasks that have ended are in no batch any more; of_batches: a batch whose tasks have all ended has ended itself
+-- of_members: these tasks have ended, and their batches count them; of_joined: only tasks that have not ended are in batches;
+-- of_batches: a batch whose tasks have all ended has ended itself
 local function of_members(ids)
   local states, done_ones, others = where_all(ids), {}, {}
   for i = 1, #ids do
@@ -396,6 +397,15 @@ local function of_members(ids)
   end
   if #done_ones > 0 then tell_ended(rarely('end_in_batches')(done_ones, true)) end
   if #others > 0 then tell_ended(rarely('end_in_batches')(others)) end
+end
+local gone_members = of_records(key('batch_of'), '[ptwsfd]', of_members)
+local function of_joined(ids)
+  local states, over = where_all(ids), {}
+  for i = 1, #ids do
+    if string.find(states[i], '[df]') and not string.find(states[i], '[ptws]') then over[#over + 1] = ids[i] end
+  end
+  if #over > 0 and wrong('unsettled') then of_members(over) end
+  gone_members(ids)
 end
 local function of_batches(names, _, values)
   for i = 1, #names do
@@ -450,7 +460,7 @@ local stages = {
   {'HSCAN', key('priorities'), used_by('priority', of_records(key('priorities'), compact and '[ptwsf]' or '[ptwsfd]', nil, 'priorities', read_priority))},
   {'FIELDS', key('rerun'), used_by('rerun', of_records(key('rerun'), 'p'))},
   {'HSCAN', key('awaited'), used_by('results', of_records(key('awaited'), '[ptws]'))},
-  {'HSCAN', key('batch_of'), used_by('batches', of_records(key('batch_of'), '[ptws]', of_members))}, {'HSCAN', key('batches'), used_by('batches', of_batches)},
+  {'HSCAN', key('batch_of'), used_by('batches', of_joined)}, {'HSCAN', key('batches'), used_by('batches', of_batches)},
   {'FIELDS', payload, of_records(payload)}, {'HSCAN', attempts, of_records(attempts, nil, clear, 'attempts')},
   {'HSCAN', crashes, of_records(crashes, nil, clear, 'crashes')}, {'FIELDS', errors, of_records(errors, nil, clear)},
   {'HSCAN', key('releases'), of_records('releases', nil, clear, 'releases', like('^%-?%d+ ?%d*$'))},
