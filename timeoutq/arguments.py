@@ -336,7 +336,12 @@ def priority(value: object, name: str = "priority") -> int:
 
 
 def tasks(given: tuple[Tasks, ...]) -> TaskList:
-    """Check ids, `Task`s, mappings of ids to payloads, and iterables of ids and `Task`s, and make one list of them."""
+    """Check ids, `Task`s, mappings of ids to payloads, and iterables of ids and `Task`s, and make one list of them.
+
+    A `TaskList` alone was checked before.
+    """
+    if len(given) == 1 and isinstance(given[0], TaskList):
+        return given[0]
     found = TaskList([], {}, {}, {}, [])
     for item in given:
         if isinstance(item, str | bytes | Task):

@@ -6,13 +6,14 @@ calls through the app's `sender`; a worker reads them with `open`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from timeoutq import arguments
+from timeoutq import address, arguments
 from timeoutq.arguments import shown
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import calls, ids, options
@@ -23,6 +24,7 @@ from timeoutq.functions.errors import BadFunction, UnknownFunction
 from timeoutq.functions.options import Chosen, Limit, Missed, Queues, Settings, Timed, Unique
 from timeoutq.functions.sender import Answers, Posted, Result, Sender
 from timeoutq.functions.task import Definition, Registered, TaskFunction, define
+from timeoutq.model import TaskId
 from timeoutq.retry import Delay, Retries, RetryPolicy
 
 P = ParamSpec("P")
@@ -99,6 +101,7 @@ class App:
         retry: Retries = None,
         max_runtime: Delay | None = None,
         keep_result: Delay | None = None,
+        url: str | None = None,
         sender: Sender | None = None,
     ) -> None:
         """Make an app.
@@ -107,7 +110,7 @@ class App:
         weights; None is one queue with the app's name. With `secret`, all calls are signed, and calls that are not
         signed are refused; of a list of secrets, the first signs and each is accepted. `retry`, `max_runtime` (seconds)
         and `keep_result` (seconds that results are kept: an hour if left out, 0 for not at all) are for functions that
-        say nothing themselves.
+        say nothing themselves. `url` is the server, as for `Queue`: the first call that is put connects.
         Raises `InvalidInput`.
         """
         self.name = arguments.queue_name(name)
@@ -117,8 +120,8 @@ class App:
         self._max_runtime = None if max_runtime is None else options.runtime(max_runtime)
         self._keep_result = None if keep_result is None else options.kept(keep_result)
         self._functions: dict[str, TaskFunction[..., Any]] = {}
-        self.sender = sender
-        """What puts calls; until there is one, calls can be made but not put."""
+        self._url = None if url is None else address.find_url(url)
+        self._sender = sender
 
     def __repr__(self) -> str:
         return f"App({self.name!r})"
@@ -192,11 +195,7 @@ class App:
         keep = given.get("keep_result")
         kept = self._keep_result if keep is None else options.kept(keep)
         queue = given.get("queue")
-        usual = self.queues.usual(self.name) if queue is None else self.queues.one(queue)
-        if usual is None:
-            raise InvalidInput(
-                f"{self!r} has several queues, and none is called {self.name!r}: say queue= for each function"
-            )
+        usual = self._queue_of(queue)
         limit = given.get("limit")
         if limit is not None and not isinstance(limit, Limit):
             raise InvalidInput(f"limit= takes a Limit(concurrency=…, every=…, per=…), not {shown(limit)}")
@@ -227,6 +226,19 @@ class App:
 
     # ---- putting calls
 
+    @property
+    def sender(self) -> Sender:
+        """What puts calls, and hears how they have ended."""
+        if self._sender is None:
+            from timeoutq.functions.posting import Posting  # a program that only defines functions needs no client
+
+            self._sender = Posting(self._url)
+        return self._sender
+
+    @sender.setter
+    def sender(self, sender: Sender) -> None:
+        self._sender = sender
+
     def post(self, call: Call[R], /) -> Result[R]:
         """Put one call; blocks."""
         return self.put([call])[0]
@@ -237,18 +249,49 @@ class App:
 
     def put(self, many: Iterable[Call[R]], /) -> list[Result[R]]:
         """Put calls, and give their results in the same order; blocks. If one of the calls is bad, none is put."""
-        sender, ready = self._sender(), self._posted(many)
-        return [sender.result(call, answer) for call, answer in zip(ready, sender.put(ready), strict=True)]
+        sender, ready = self.sender, self._posted(many)
+        return [sender.result(call.answers, answer) for call, answer in zip(ready, sender.put(ready), strict=True)]
 
     async def aput(self, many: Iterable[Call[R]], /) -> list[Result[R]]:
         """Put calls, and give their results in the same order. If one of the calls is bad, none is put."""
-        sender, ready = self._sender(), self._posted(many)
-        return [sender.result(call, answer) for call, answer in zip(ready, await sender.aput(ready), strict=True)]
+        sender, ready = self.sender, self._posted(many)
+        answers = await sender.aput(ready)
+        return [sender.result(call.answers, answer) for call, answer in zip(ready, answers, strict=True)]
 
-    def _sender(self) -> Sender:
-        if self.sender is None:
-            raise InvalidInput(f"{self!r} has no connection to put calls with: give it one, with App(…, sender=…)")
-        return self.sender
+    @overload
+    def result(self, id: TaskId, function: TaskFunction[..., R], /, *, queue: str | None = None) -> Result[R]: ...
+    @overload
+    def result(self, id: TaskId, /, *, queue: str | None = None) -> Result[Any]: ...
+    def result(
+        self, id: TaskId, function: TaskFunction[..., Any] | None = None, /, *, queue: str | None = None
+    ) -> Result[Any]:
+        """Give what stands for the result of a call that was put elsewhere, by its id; asks nobody yet.
+
+        With the function, the result is read as the type that the function says, else as what JSON holds. `queue` is
+        the queue of the call (of a chain, of its first call), if that is not the function's, or the usual one. Raises
+        `InvalidInput`.
+        """
+        named = self._queue_of(queue) if function is None or queue is not None else function.settings.queue
+        places: list[tuple[str, bytes]] = []
+        for own, name in ids.chain(arguments.task_id(id)):
+            following = self._functions.get(name)
+            places.append((named if following is None else following.settings.queue, own))
+        returns = Any if function is None else function.returns
+        return self.sender.result(Answers(*places[-1], math.inf, returns, before=tuple(places[:-1])))
+
+    def _queue_of(self, queue: str | None) -> str:
+        usual = self.queues.usual(self.name) if queue is None else self.queues.one(queue)
+        if usual is None:
+            raise InvalidInput(f"{self!r} has several queues, and none is called {self.name!r}: say queue=")
+        return usual
+
+    def close(self) -> None:
+        """Close the connections of callers that block; a later call opens new ones."""
+        self.sender.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of callers in this event loop; a later call opens new ones."""
+        await self.sender.aclose()
 
     def _posted(self, many: Iterable[Call[Any]]) -> list[Posted]:
         found = list(many)
@@ -293,8 +336,7 @@ class App:
         function.signature.decode(found)
         own, target = ids.following(id, step.f), function.settings.queue
         payload = seal(Letter(step.f, found, step.options, rest), target, own, self.secrets)
-        keep = function.settings.keep_result if step.options.keep_result is None else step.options.keep_result
-        answers = Answers(target, own, keep, function.returns)
+        answers = calls.answers(target, own, function.settings, step.options.keep_result, function.returns)
         return Posted(target, own, payload, None, None, None, "active", None, answers)
 
     def schemas(self) -> dict[str, dict[str, Any]]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, Protocol, TypeVar
 
 from timeoutq.functions.options import Unique
-from timeoutq.model import Answer
+from timeoutq.model import Answer, TaskInfo
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -26,6 +27,20 @@ class Answers:
     """Seconds for which the result is kept; 0 is not at all, so `wait` is refused at once."""
     returns: Any = field(repr=False)
     """The type of the result, as msgspec takes it."""
+    keep_none: bool = True
+    """Whether a result that is None is kept, too."""
+    before: tuple[tuple[str, bytes], ...] = ()
+    """The queues and the ids of the calls that must return first, the first of a chain first."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there will be anything to wait for."""
+        return self.keep_result > 0 and (self.keep_none or self.returns not in (None, NoneType))
+
+    @property
+    def places(self) -> tuple[tuple[str, bytes], ...]:
+        """The queues and the ids of all calls of the chain, the first one first."""
+        return (*self.before, (self.queue, self.id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +68,32 @@ class Result(Protocol[T_co]):
 
     @property
     def id(self) -> str:
-        """The id of the call."""
+        """The id of the call; of a chain, that of its last call."""
+        ...
+
+    @property
+    def answer(self) -> Answer | None:
+        """What `put` gave: `ADDED`, or the state that the call was in already; None if it was put elsewhere."""
         ...
 
     def wait(self, timeout: float | None = None) -> T_co:
-        """Wait until the call has ended, at most `timeout` seconds, and give what it returned."""
+        """Wait until the call has ended, at most `timeout` seconds, and give what it returned; blocks.
+
+        Raises `CallFailed` if the call was given up, `CallCancelled` if somebody has cancelled it, `CallGone` if
+        nothing is known of it any more, and `TimeoutError`. Raises `InvalidInput` at once if its result is not kept.
+        """
         ...
 
     def __await__(self) -> Generator[Any, None, T_co]:
-        """Wait until the call has ended, and give what it returned."""
+        """Wait until the call has ended, and give what it returned; raises what `wait` raises."""
+        ...
+
+    def info(self) -> TaskInfo:
+        """Tell all that the queue knows of the call; of a chain, of the call that has come furthest; blocks."""
+        ...
+
+    async def ainfo(self) -> TaskInfo:
+        """Tell all that the queue knows of the call; of a chain, of the call that has come furthest."""
         ...
 
 
@@ -76,6 +108,14 @@ class Sender(Protocol):
         """Do the same for asyncio."""
         ...
 
-    def result(self, call: Posted, answer: Answer, /) -> Result[Any]:
-        """Give what stands for the result of a call that was put; asks nobody yet."""
+    def result(self, answers: Answers, answer: Answer | None = None, /) -> Result[Any]:
+        """Give what stands for the result of a call; asks nobody yet. `answer` is what `put` gave for the call."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections that block."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop."""
         ...
