@@ -78,7 +78,7 @@ def _steps(ack: Ack) -> Generator[None, None, Ack]:
         found = arguments.tasks((ack.put,))
         if len(found.ids) > MOST or sum(map(len, found.ids)) + sum(map(len, found.payloads.values())) > MOST_BYTES:
             raise InvalidInput(_too_many())
-    return Ack(cast("Any", found), ack.again_in, ack.payload)
+    return Ack(cast("Any", found), ack.again_in, ack.payload, ack.result, ack.keep_result, ack.keep_id)
 
 
 def _walk(put: Iterable[Any]) -> Generator[None, None, TaskList]:

@@ -16,6 +16,7 @@ from timeoutq.arguments import How, TaskList
 from timeoutq.batches.flows import BatchFlows
 from timeoutq.calls import BATCH, Call
 from timeoutq.confirming import UNCONFIRMED
+from timeoutq.counts import Sample, Stats
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.model import (
@@ -26,9 +27,7 @@ from timeoutq.model import (
     Outcome,
     Page,
     Payload,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,

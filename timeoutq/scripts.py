@@ -141,7 +141,7 @@ SIZES = {
     "ZCARD": "scheduled leases done_at calls workers hosts places trace_at leftovers ticks",
     "HLEN": "owners payload attempts crashes errors runtime stats worker_info "
     "traces trace_uses trace_texts releases durations0 durations1 slots resting policies groups host_failures "
-    "priorities rerun seen awaited schedules ticked batches batch_of",
+    "priorities rerun seen awaited schedules ticked functions batches batch_of",
     "LLEN": "bell error_log history",
     "XLEN": "alarm",
 }

@@ -14,13 +14,14 @@ from tests.rig import house
 
 PACKAGE = Path(timeoutq.__file__).parent
 ORDER = [
-    "errors", "exit_codes", "model", "standing", "arguments", "text", "telling", "retry", "tracebacks", "durations",
-    "scripts", "calls", "replies", "operations", "confirming", "rights", "address", "troubles", "deadlines",
-    "patience", "names", "connection", "wire", "link", "cluster", "embedded", "embedded_cluster", "sending", "flows",
-    "reads", "division", "repairs", "why", "rooms", "hosts", "results", "schedules", "batches", "methods", "heartbeat",
-    "keeper", "client", "machine", "handlers", "found", "lifespan", "signals", "unending", "forks", "loopwatch",
-    "cleaner", "refusals", "worker", "endings", "roster", "ledger", "process", "supervisor", "shards", "directory",
-    "watch", "testing", "transfer", "urls", "scrapy", "functions", "bench", "logs", "cli", "__main__",
+    "errors", "exit_codes", "model", "counts", "standing", "arguments", "text", "telling", "retry", "tracebacks",
+    "durations", "scripts", "calls", "replies", "operations", "confirming", "rights", "address", "troubles",
+    "deadlines", "patience", "names", "connection", "wire", "link", "cluster", "embedded", "embedded_cluster",
+    "sending", "flows", "reads", "division", "repairs", "why", "rooms", "hosts", "results", "schedules", "batches",
+    "methods", "heartbeat", "keeper", "client", "machine", "handlers", "found", "lifespan", "signals", "unending",
+    "forks", "loopwatch", "cleaner", "refusals", "worker", "endings", "roster", "ledger", "process", "supervisor",
+    "shards", "directory", "watch", "testing", "transfer", "urls", "scrapy", "functions", "bench", "logs", "cli",
+    "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],
@@ -42,6 +43,7 @@ ROOMS = {
         "crews",
         "threads",
         "interrupts",
+        "places",
         "sources",
         "exchanges",
         "parts",
@@ -108,6 +110,8 @@ ROOMS = {
         "calls",
         "task",
         "app",
+        "threads",
+        "running",
         "__init__",
     ],
     "bench": [

@@ -53,7 +53,8 @@ def calls() -> dict[str, Call[Any]]:
         ops.ack_put(
             LEASES[0], arguments.tasks((*tasks, Task("c", priority=1, improve=True))), 5, b"1", Kept(b"r", 1), bare=True
         ),
-        *ops.release(LEASES, 1, 2, 3),
+        *ops.release(LEASES, 1, 2, 3, 4, ["f -"]),
+        *ops.publish({"f": ("d", "{}")}),
         *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"], [b"", b"t", b""], {1: 5}, {1: Kept(b"r", 1)}),
         *ops.crash(LEASES, "x"),
         ops.pull(1),

@@ -122,6 +122,10 @@ VERBS: dict[str, tuple[str, Verb]] = {
         "release",
         lambda q, held: q.run(sending.answers(q.talk, q.operations.release(held, most=1))),
     ),
+    "release what a worker cannot run": (
+        "release",
+        lambda q, held: q.run(sending.answers(q.talk, q.operations.release(held, 5_000, within_ms=60_000))),
+    ),
     "crash": ("crash", lambda q, held: q.run(sending.answers(q.talk, q.operations.crash(held, "died")))),
     "requeue_expired": ("requeue_expired", lambda q, _: q.requeue_expired()),
     "requeue_expired after a restart": ("requeue_expired", lambda q, _: q.requeue_expired()),
@@ -362,7 +366,7 @@ def unasked(case: Case, error: TimeoutqError | None) -> str | None:
     name, _ = VERBS[case.verb]
     if case.command or case.key or isinstance(error, InvalidInput):
         return None
-    idle = name == "restore_hosts" and case.rule in ("plain", "rude")
+    idle = name == "restore_hosts" and case.rule in ("plain", "rude") or case.verb == "forget a batch"
     if isinstance(error, ServerFull) == (name in NEW and not idle) and (error is None or name in NEW):
         return None
     return f"a full server {'took it' if error is None else f'said {error!r}'}"

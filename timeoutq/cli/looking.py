@@ -42,8 +42,9 @@ from timeoutq.model import State, TaskId
 from timeoutq.text import age, safe
 
 if TYPE_CHECKING:
+    from timeoutq.counts import Stats
     from timeoutq.directory import Listed
-    from timeoutq.model import Page, Stats
+    from timeoutq.model import Page
     from timeoutq.shards import AnyQueue
     from timeoutq.watch.doctor import Finding
     from timeoutq.watch.limits import Limits

@@ -31,8 +31,9 @@ from timeoutq.cli.app import (
 )
 from timeoutq.cli.printing import Sink, length, report
 from timeoutq.cli.reading import given_ids, seconds
+from timeoutq.counts import Stats
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Politeness, State, Stats
+from timeoutq.model import Politeness, State
 
 if TYPE_CHECKING:
     from timeoutq.model import Outcome

@@ -15,6 +15,7 @@ from timeoutq.arguments import How
 from timeoutq.batches import AsyncBatches
 from timeoutq.client.driving import AsyncDriver
 from timeoutq.client.queue import Queue
+from timeoutq.counts import Sample, Stats
 from timeoutq.hosts import AsyncHosts
 from timeoutq.keeper import AsyncKeeper, OnLost
 from timeoutq.model import (
@@ -27,9 +28,7 @@ from timeoutq.model import (
     Page,
     Payload,
     Politeness,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,

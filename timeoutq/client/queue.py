@@ -14,6 +14,7 @@ from timeoutq import reads
 from timeoutq.arguments import How
 from timeoutq.batches import Batches
 from timeoutq.client.driving import Driver
+from timeoutq.counts import Sample, Stats
 from timeoutq.hosts import Hosts
 from timeoutq.keeper import Keeper, OnLost
 from timeoutq.model import (
@@ -26,9 +27,7 @@ from timeoutq.model import (
     Page,
     Payload,
     Politeness,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,

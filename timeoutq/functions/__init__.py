@@ -37,6 +37,7 @@ from timeoutq.functions.errors import (
     UnknownSecret,
 )
 from timeoutq.functions.options import Limit, Unique
+from timeoutq.functions.running import Calls
 from timeoutq.functions.sender import Result, Sender
 from timeoutq.functions.task import TaskFunction
 
@@ -50,6 +51,7 @@ __all__ = [
     "CallFailed",
     "CallGone",
     "CallTooLarge",
+    "Calls",
     "Context",
     "Decorator",
     "Forged",

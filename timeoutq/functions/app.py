@@ -7,7 +7,7 @@ calls through the app's `sender`; a worker reads them with `open`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -34,6 +34,12 @@ S = TypeVar("S")
 _TIMED = ("cron", "tz", "every", "times", "missed", "grace", "overlap")
 _OPTIONS = ("name", "queue", "retry", "max_runtime", "keep_result", "key", "unique", "limit", *_TIMED)
 """What the decorator takes."""
+
+
+CallNext = Callable[[], Awaitable[Any]]
+"""Runs what a middleware is around, and gives what the function returned."""
+Middleware = Callable[[Context[Any], CallNext], Awaitable[Any]]
+"""Runs around a call, and gives what stands for what the function returned."""
 
 
 class Decorator(Protocol):
@@ -84,6 +90,11 @@ class Opened:
         return self.options.keep_result is not None or self.definition.settings.keep_none
 
     @property
+    def leaves_no_id(self) -> bool:
+        """Whether `done` keeps no id of the call: its id keeps other calls away while the call is active, at most."""
+        return self.definition.settings.unique == "active"
+
+    @property
     def retry(self) -> RetryPolicy | None:
         """When the call is tried again; None: as the queue says."""
         return self.definition.settings.retry if self.options.retry is None else options.policy(self.options.retry)
@@ -120,6 +131,8 @@ class App:
         self._max_runtime = None if max_runtime is None else options.runtime(max_runtime)
         self._keep_result = None if keep_result is None else options.kept(keep_result)
         self._functions: dict[str, TaskFunction[..., Any]] = {}
+        self.middlewares: list[Middleware] = []
+        """What runs around each call, the outermost first."""
         self._url = None if url is None else address.find_url(url)
         self._sender = sender
 
@@ -304,22 +317,28 @@ class App:
 
     # ---- what a worker reads
 
-    def open(self, payload: object, queue: str, id: bytes) -> Opened:
+    def open(self, payload: object, queue: str, id: bytes, secrets: Secrets | None = None) -> Opened:
         """Read the payload of a task that was claimed, the bytes as they stand in Redis.
 
+        `secrets` stand in the place of the app's.
         Raises what is in `MAY_FIT_LATER` of `errors.py` (`UnknownFunction`, `BadArguments`, …), and `NotACall`,
         `CallTooLarge` and `Forged`. No message holds an argument, except for what classes of the program say of it.
         """
-        letter = unseal(payload, queue, id, self.secrets)
+        letter = unseal(payload, queue, id, self.secrets if secrets is None else secrets)
         function = self._functions.get(letter.function)
         if function is None:
-            raise UnknownFunction(
-                f"{self!r} has no function {shown(letter.function)} here: is the worker's program older than the "
-                "caller's, or does it not import the module?",
-                function=letter.function,
-            )
+            raise self._unknown(letter.function)
+        if letter.then and letter.then[0].f not in self._functions:
+            raise self._unknown(letter.then[0].f)
         args, kwargs = function.signature.decode(letter.arguments)
         return Opened(function.definition, args, kwargs, letter.options, letter.then)
+
+    def _unknown(self, name: str) -> UnknownFunction:
+        return UnknownFunction(
+            f"{self!r} has no function {shown(name)} here: is the worker's program older than the caller's, or does it "
+            "not import the module?",
+            function=name,
+        )
 
     def follow(self, opened: Opened, queue: str, id: bytes, result: bytes) -> Posted | None:
         """Give the call that follows a call which has ended with a result, as JSON; None if none follows.
@@ -331,7 +350,7 @@ class App:
         step, rest = opened.then[0], opened.then[1:]
         function = self._functions.get(step.f)
         if function is None:
-            raise UnknownFunction(f"{self!r} has no function {shown(step.f)}, which is to follow", function=step.f)
+            raise self._unknown(step.f)
         found = function.signature.with_first(result, step.arguments)
         function.signature.decode(found)
         own, target = ids.following(id, step.f), function.settings.queue

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -159,6 +161,12 @@ class TaskFunction(Generic[P, R]):
     def schema(self) -> dict[str, Any]:
         """Give the JSON Schema of the payload of a call, for programs in other languages."""
         return self.signature.schema()
+
+    @functools.cached_property
+    def version(self) -> tuple[str, str]:
+        """What workers tell of it: a digest that differs where it takes something else, and its schema as JSON."""
+        schema = json.dumps(self.schema(), separators=(",", ":"), sort_keys=True)
+        return hashlib.sha256(schema.encode()).hexdigest()[:16], schema
 
     def __repr__(self) -> str:
         return f"<function {self.name} of {self.home!r}>"

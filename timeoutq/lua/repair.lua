@@ -463,7 +463,7 @@ local stages = {
   {'HSCAN', key('batch_of'), used_by('batches', of_joined)}, {'HSCAN', key('batches'), used_by('batches', of_batches)},
   {'FIELDS', payload, of_records(payload)}, {'HSCAN', attempts, of_records(attempts, nil, clear, 'attempts')},
   {'HSCAN', crashes, of_records(crashes, nil, clear, 'crashes')}, {'FIELDS', errors, of_records(errors, nil, clear)},
-  {'HSCAN', key('releases'), of_records('releases', nil, clear, 'releases', like('^%-?%d+ ?%d*$'))},
+  {'HSCAN', key('releases'), of_records('releases', nil, clear, 'releases', like('^%-?%d+ ?%d* ?%d* ?%d*$'))},
   {'HSCAN', key('traces'), of_records('traces', nil, untrace)}, {'ZSCAN', done_at, of_times},
   {'HSCAN', worker_info, of_workers}, {'HSCAN', meta, of_fields('meta', of_meta, true)},
   {'HSCAN', stats, of_fields('stats', whole, true)}, {'HSCAN', key('durations0'), of_fields('durations0', whole, true)},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from timeoutq import arguments, reads
 from timeoutq.arguments import How, TaskList
 from timeoutq.batches.flows import BatchFlows
+from timeoutq.counts import Sample, Stats
 from timeoutq.errors import InvalidInput
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.hosts.operations import Rule
@@ -26,9 +27,7 @@ from timeoutq.model import (
     Lease,
     Outcome,
     Page,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,

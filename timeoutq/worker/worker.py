@@ -35,6 +35,7 @@ from timeoutq.worker.exchanges import Common
 from timeoutq.worker.failures import Failures
 from timeoutq.worker.lanes import Lane, Shared
 from timeoutq.worker.pace import Pace
+from timeoutq.worker.places import Place, tell_functions
 from timeoutq.worker.pump import Pump
 from timeoutq.worker.runs import MaxRuntime
 from timeoutq.worker.sharing import Sharing, Strict, Weighted
@@ -139,8 +140,9 @@ class Worker:
     def _new_desk(self, lane: int, ledger: Ledger | None) -> Desk:
         queue = self.queues[lane]
         voice = self._voice if len(self.queues) == 1 else Voice(queue, is_one_of_several=True)
-        failures = Failures(queue.retry if self._retry is None else self._retry, voice)
-        rules = Rules(self._shape.name, MaxRuntime(queue, self._max_runtime), failures, self._most_releases)
+        failures = Failures(queue.retry if self._retry is None else self._retry, voice, self._shape.judge)
+        read = bytes_as_they_stand if isinstance(self.handler, handlers.Serves) else arguments.unpack
+        rules = Rules(self._shape.name, MaxRuntime(queue, self._max_runtime), failures, self._most_releases, read)
         return Desk(queue, rules, voice, ledger, self._woken, lane)
 
     # ---- what it says of itself
@@ -297,6 +299,8 @@ class Worker:
             await self._await_pump(pump, generation)
         finally:
             await Closing(pump, heartbeat, self._stopping, self.machine).close()
+            for close in [close for desk in desks for close in desk.at_end]:
+                close()
 
     def _new_heartbeat(self, pump: Pump) -> Heartbeat | Beats:
         lanes = pump.lanes
@@ -353,6 +357,8 @@ class Worker:
             tending = Tending(lane, self.concurrency)
             lane.tends, clean = (lambda: tending.tended), tending.run
         lane.kept.keep("cleaner", clean)
+        if lane.desk.functions:
+            lane.kept.keep("telling of functions", partial(tell_functions, lane.desk))
 
     async def _knows_parts(self, desk: Desk, lane: Lane | None = None) -> bool:
         """Wait until it is known of which parts a queue consists; false if the worker was stopped before that.
@@ -394,10 +400,14 @@ class Worker:
         call = cast("Callable[[Lease], Any]", self.handler)
         if self._shape.takes_state:
             call = partial(_with_state, cast("Callable[[Lease, Any], Any]", self.handler), span.state)
+        serve = self.handler.serve if isinstance(self.handler, handlers.Serves) else None
         works = [
-            Work(call, around, desk.rules.runtime, desk, desk.voice, generation, self._sharing.rank(desk.lane))
+            Work(
+                call if serve is None else serve(Place(desk, span.state)), around, desk.rules.runtime, desk, desk.voice,
+                generation, self._sharing.rank(desk.lane),
+            )
             for desk in self._desks
-        ]
+        ]  # fmt: skip
         return (
             TaskCrew(works, self.concurrency)
             if self._shape.is_async
@@ -432,6 +442,11 @@ class Worker:
             f"the pump of worker {self.queue.worker} was cancelled by somebody else: does a handler cancel "
             f"asyncio tasks that it did not start? Running were {names}"
         )
+
+
+def bytes_as_they_stand(payload: bytes | None) -> bytes | None:
+    """Give a payload as it stands in Redis."""
+    return payload
 
 
 def _with_state(handler: Callable[[Lease, Any], Any], state: Any, lease: Lease) -> Any:
