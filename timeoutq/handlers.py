@@ -105,6 +105,11 @@ class Place(Protocol):
         ...
 
     @property
+    def queue(self) -> Any:
+        """The worker's client of the queue, an `AsyncQueue` or `AsyncShardedQueue`."""
+        ...
+
+    @property
     def state(self) -> Any:
         """What the lifespan yielded in this process; None without a lifespan."""
         ...

@@ -108,6 +108,7 @@ ROOMS = {
         "answering",
         "posting",
         "calls",
+        "batching",
         "task",
         "app",
         "threads",

@@ -15,16 +15,19 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, over
 
 from timeoutq import address, arguments
 from timeoutq.arguments import shown
+from timeoutq.batches.flows import KEEP
+from timeoutq.batches.operations import On
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import calls, ids, options
+from timeoutq.functions.batching import Batched, batch_of
 from timeoutq.functions.calls import Call
 from timeoutq.functions.context import Context
 from timeoutq.functions.envelope import Letter, Options, Secrets, Step, seal, unseal
 from timeoutq.functions.errors import BadFunction, UnknownFunction
 from timeoutq.functions.options import Chosen, Limit, Missed, Queues, Settings, Timed, Unique
-from timeoutq.functions.sender import Answers, Posted, Result, Sender
+from timeoutq.functions.sender import Answers, Posted, PostedBatch, Result, Sender
 from timeoutq.functions.task import Definition, Registered, TaskFunction, define
-from timeoutq.model import TaskId
+from timeoutq.model import Answer, TaskId
 from timeoutq.retry import Delay, Retries, RetryPolicy
 
 P = ParamSpec("P")
@@ -306,14 +309,104 @@ class App:
         """Close the connections of callers in this event loop; a later call opens new ones."""
         await self.sender.aclose()
 
+    @overload
+    def batch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[R],
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[R]: ...
+    @overload
+    def batch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[None]: ...
+    def batch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[Any] | None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[Any]:
+        """Put calls, and let `then` run once when all of them have ended; blocks.
+
+        With `on="done"` all calls must return; if one fails, `then` fails too, and says how many have failed. `then`
+        finds what the calls have returned in `ctx.batch.results()`. The calls and `then` go to one queue, which must
+        not lie in several shards. A process that is killed while it puts the calls may put them again with the same
+        `name`: calls that have a `key` or an id join once; the others are put twice. The batch is kept for `keep`
+        seconds after its end. Raises `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
+        """
+        sender, found = self.sender, self._batch(many, then, on, keep, name)
+        return _batched(sender, found, sender.batch(found))
+
+    @overload
+    async def abatch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[R],
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[R]: ...
+    @overload
+    async def abatch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[None]: ...
+    async def abatch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[Any] | None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[Any]:
+        """Put calls, and let `then` run once when all of them have ended; see `batch`."""
+        sender, found = self.sender, self._batch(many, then, on, keep, name)
+        return _batched(sender, found, await sender.abatch(found))
+
+    def _batch(
+        self, many: Iterable[Call[Any]], then: Call[Any] | None, on: On, keep: Delay, name: str | None
+    ) -> PostedBatch:
+        found = list(many)
+        self._check([*found, *([] if then is None else [then])])
+        seconds = arguments.delay_ms(keep, "keep") / 1000
+        return batch_of(found, then, on, seconds, name, self.secrets, self.queues.names[0])
+
     def _posted(self, many: Iterable[Call[Any]]) -> list[Posted]:
         found = list(many)
+        self._check(found)
+        return [calls.posted(call, self.secrets) for call in found]
+
+    def _check(self, found: Iterable[Call[Any]]) -> None:
         for call in found:
             if not isinstance(call, Call):
                 raise InvalidInput(f"put takes calls, as send.call(…) makes them, not {shown(call)}")
             if call.home is not self:
                 raise InvalidInput(f"a call of {call.function}() belongs to {call.home!r}, not to {self!r}")
-        return [calls.posted(call, self.secrets) for call in found]
 
     # ---- what a worker reads
 
@@ -361,3 +454,9 @@ class App:
     def schemas(self) -> dict[str, dict[str, Any]]:
         """Give the JSON Schema of each function's payload, by name."""
         return {name: one.schema() for name, one in self._functions.items()}
+
+
+def _batched(sender: Sender, found: PostedBatch, answers: Sequence[Answer]) -> Batched[Any]:
+    results = [sender.result(call.answers, answer) for call, answer in zip(found.calls, answers, strict=True)]
+    then = None if found.then is None else sender.result(found.then.answers)
+    return Batched(found.name, found.queue, results, then)

@@ -16,6 +16,7 @@ from timeoutq.arguments import delay_ms
 from timeoutq.calls import Kept
 from timeoutq.errors import TimeoutqError
 from timeoutq.functions import outcomes
+from timeoutq.functions.batching import CallsBefore
 from timeoutq.functions.context import Context
 from timeoutq.functions.envelope import Secrets
 from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, Forged, UnknownFunction, UnknownSecret
@@ -106,7 +107,8 @@ class _Bench:
 
     def _context(self, lease: Lease, opened: Opened) -> Context[Any]:
         name = opened.definition.signature.name
-        return Context(name, lease.task, lease.attempt, lease.fence, self._place.state)
+        batch = None if opened.options.batch is None else CallsBefore(opened.options.batch, self._place.queue)
+        return Context(name, lease.task, lease.attempt, lease.fence, self._place.state, batch=batch)
 
     async def _around(self, lease: Lease, opened: Opened) -> Any:
         context = self._context(lease, opened)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, Protocol, TypeVar
 
+from timeoutq.batches.operations import On
 from timeoutq.functions.options import Unique
 from timeoutq.model import Answer, TaskInfo
 
@@ -63,6 +64,19 @@ class Posted:
     answers: Answers
 
 
+@dataclass(frozen=True, slots=True)
+class PostedBatch:
+    """A batch of calls, ready to be put: everything is decided and checked."""
+
+    name: str
+    queue: str
+    calls: Sequence[Posted]
+    then: Posted | None
+    on: On
+    keep: float
+    """Seconds for which the batch is kept after its end."""
+
+
 class Result(Protocol[T_co]):
     """What a call will return. `await` it, or `wait` for it."""
 
@@ -105,6 +119,14 @@ class Sender(Protocol):
         ...
 
     async def aput(self, calls: Sequence[Posted], /) -> Sequence[Answer]:
+        """Do the same for asyncio."""
+        ...
+
+    def batch(self, found: PostedBatch, /) -> Sequence[Answer]:
+        """Put the calls of a batch, seal it with its callback, and give an answer for each call; blocks."""
+        ...
+
+    async def abatch(self, found: PostedBatch, /) -> Sequence[Answer]:
         """Do the same for asyncio."""
         ...
 

@@ -20,6 +20,7 @@ class Place:
     def __init__(self, desk: Desk, state: Any) -> None:
         """Prepare; `state` is what the lifespan yielded."""
         self.name = desk.queue.name
+        self.queue: Any = desk.queue
         self.state = state
         self._desk = desk
 
