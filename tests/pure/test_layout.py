@@ -110,9 +110,10 @@ ROOMS = {
         "calls",
         "batching",
         "task",
-        "app",
         "threads",
         "running",
+        "app",
+        "loading",
         "__init__",
     ],
     "bench": [

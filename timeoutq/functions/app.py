@@ -6,17 +6,20 @@ calls through the app's `sender`; a worker reads them with `open`.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from timeoutq import address, arguments
+from timeoutq import address, arguments, lifespan
 from timeoutq.arguments import shown
 from timeoutq.batches.flows import KEEP
 from timeoutq.batches.operations import On
+from timeoutq.client import AsyncQueue
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import calls, ids, options
 from timeoutq.functions.batching import Batched, batch_of
@@ -25,10 +28,13 @@ from timeoutq.functions.context import Context
 from timeoutq.functions.envelope import Letter, Options, Secrets, Step, seal, unseal
 from timeoutq.functions.errors import BadFunction, UnknownFunction
 from timeoutq.functions.options import Chosen, Limit, Missed, Queues, Settings, Timed, Unique
+from timeoutq.functions.running import Calls
 from timeoutq.functions.sender import Answers, Posted, PostedBatch, Result, Sender
 from timeoutq.functions.task import Definition, Registered, TaskFunction, define
+from timeoutq.handlers import Hires, Lifespan, Staff
 from timeoutq.model import Answer, TaskId
 from timeoutq.retry import Delay, Retries, RetryPolicy
+from timeoutq.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,6 +49,9 @@ CallNext = Callable[[], Awaitable[Any]]
 """Runs what a middleware is around, and gives what the function returned."""
 Middleware = Callable[[Context[Any], CallNext], Awaitable[Any]]
 """Runs around a call, and gives what stands for what the function returned."""
+
+Around = TypeVar("Around", bound=Middleware)
+Life = TypeVar("Life", bound=Callable[[], Any])
 
 
 class Decorator(Protocol):
@@ -103,7 +112,7 @@ class Opened:
         return self.definition.settings.retry if self.options.retry is None else options.policy(self.options.retry)
 
 
-class App:
+class App(Hires):
     """Functions that can be called from elsewhere, under one name."""
 
     def __init__(
@@ -136,7 +145,10 @@ class App:
         self._functions: dict[str, TaskFunction[..., Any]] = {}
         self.middlewares: list[Middleware] = []
         """What runs around each call, the outermost first."""
-        self._url = None if url is None else address.find_url(url)
+        self.life: Lifespan[Any] | None = None
+        """What is around the life of a worker; its value is `ctx.state`."""
+        self.url = None if url is None else address.find_url(url)
+        """The server, if the program names it; else the environment does."""
         self._sender = sender
 
     def __repr__(self) -> str:
@@ -240,6 +252,53 @@ class App:
                     f"keep the other away: let them begin differently, for example with '{new.signature.name}:'"
                 )
 
+    # ---- around calls
+
+    def middleware(self, function: Around) -> Around:
+        """Have this run around each call: `async def m(ctx, call_next)`; the first that was added is the outermost.
+
+        `await call_next()` runs the function and gives what it returned, or raises what it raised; what the middleware
+        returns stands for that. Raises `BadFunction`.
+        """
+        if not inspect.iscoroutinefunction(function):
+            raise BadFunction(f"a middleware is an async def that takes (ctx, call_next), not {shown(function)}")
+        try:
+            inspect.signature(function).bind(None, None)
+        except TypeError as error:
+            raise BadFunction(f"a middleware takes (ctx, call_next): {function.__qualname__}: {error}") from error
+        self.middlewares.append(function)
+        return function
+
+    def lifespan(self, function: Life) -> Life:
+        """Have this entered in each worker process before its first call, and left after its last one.
+
+        What it yields is `ctx.state`. It is an async generator function without parameters that yields once, or what
+        `@asynccontextmanager` makes of one. Raises `BadFunction`.
+        """
+        if self.life is not None:
+            raise BadFunction(f"{self!r} has a lifespan already: enter both context managers in one")
+        made: Any = asynccontextmanager(function) if inspect.isasyncgenfunction(function) else function
+        self.life = lifespan.checked(made)
+        return function
+
+    # ---- workers
+
+    def worker(self, url: str | None = None, *, timeout: float = 30.0, **options: Any) -> Worker:
+        """Give a worker that runs the calls of all queues of this app; `await worker.run()` starts it.
+
+        It serves the queues in their order, or by their weights. `url` is the server, or else that of the app, and
+        `timeout` the length of a lease in seconds; `options` are those of `Worker`. The worker closes its connections
+        when it ends. To work on a queue that is divided into shards, open it, and pass it and `Calls(app)` to `Worker`.
+        """
+        return Worker(self.at_work(url, timeout=timeout), **options)
+
+    def at_work(self, url: str | None = None, *, timeout: float = 30.0) -> Staff:
+        """Give the queues of the app, and the handler for them: what `Worker(app, …)` asks for."""
+        where = self.url if url is None else url
+        opened = [AsyncQueue(name, where, timeout=timeout) for name in self.queues.names]
+        weights = self.queues.weights
+        return Staff(opened if weights is None else dict(zip(opened, weights, strict=True)), Calls(self))
+
     # ---- putting calls
 
     @property
@@ -248,7 +307,7 @@ class App:
         if self._sender is None:
             from timeoutq.functions.posting import Posting  # a program that only defines functions needs no client
 
-            self._sender = Posting(self._url)
+            self._sender = Posting(self.url)
         return self._sender
 
     @sender.setter

@@ -49,6 +49,11 @@ class Definition:
     queues: Queues
 
     @property
+    def is_plain(self) -> bool:
+        """Whether a worker need only await it: an `async def` without a context, and without a limit of time."""
+        return self.is_async and self.signature.context is None and self.settings.max_runtime is None
+
+    @property
     def key_begins(self) -> str | None:
         """What all ids begin with that the key makes; None without a key."""
         if self.key is True:

@@ -50,7 +50,8 @@ class Tally:
     released: int = 0
     lost: int = 0
     end: str = ""
-    """Why the worker ended: "stopped", "drained" (a burst), or "max_tasks"; empty while it works and after an error."""
+    """Why the worker ended: "stopped", "drained" (a burst), "max_tasks", or "worn_out" (a thread hangs); empty while it
+    works and after an error."""
 
 
 def added(tallies: Iterable[Tally]) -> Tally:
@@ -121,6 +122,9 @@ class Desk:
         """From where exchanges take them, for each part of the queue: for a queue that is one part, the same."""
         self.sent: dict[object, list[Errand]] = {}
         """The errands of the exchanges that are under way."""
+        self.over_at: dict[int, float] = {}
+        """When the time of a lease is over that has a limit of its own, by its key and the monotonic clock: from then
+        on it is not extended."""
         self.at_end: list[Callable[[], object]] = []
         """What the handler wants to be called when all work has ended."""
         self.functions: Mapping[str, tuple[str, str]] = {}
@@ -254,7 +258,7 @@ class Desk:
             self.ends.releases.append(run.lease)
         elif run.end == "max_runtime":
             # the task has used up its time: this counts as a failed attempt, not as a crash of the process
-            self.failed(run.lease, self.rules.runtime.error())
+            self.failed(run.lease, self.rules.runtime.error(seconds=run.limit))
         else:
             self.lost(run.lease)
 
