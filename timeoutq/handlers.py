@@ -122,6 +122,10 @@ class Place(Protocol):
         """Put a task to another queue of this worker; false if the worker has no queue of this name."""
         ...
 
+    def find(self, queue: str) -> Any:
+        """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
+        ...
+
     def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
         """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.
 

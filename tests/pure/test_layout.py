@@ -106,6 +106,7 @@ ROOMS = {
         "envelope",
         "sender",
         "answering",
+        "limits",
         "posting",
         "calls",
         "batching",

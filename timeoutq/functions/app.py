@@ -215,6 +215,7 @@ class App(Hires):
         if own in self._functions:
             raise BadFunction(f"{self!r} has a function {own!r} already: pass another name=, such as 'billing.{own}'")
         self._refuse_same_keys(definition)
+        self._refuse_other_limits(definition)
         made = Registered[..., Any, ..., Any](self, definition, Chosen())
         self._functions[own] = made
         return made
@@ -298,6 +299,14 @@ class App(Hires):
         opened = [AsyncQueue(name, where, timeout=timeout) for name in self.queues.names]
         weights = self.queues.weights
         return Staff(opened if weights is None else dict(zip(opened, weights, strict=True)), Calls(self))
+
+    def _refuse_other_limits(self, new: Definition) -> None:
+        for other in self._functions.values():
+            if other.definition.counts_with(new) and other.settings.limit != new.settings.limit:
+                raise BadFunction(
+                    f"{new.signature.name}() and {other.name}() count their calls together, in queue "
+                    f"{new.settings.queue!r}, and have different limits: give both the same Limit(…), or another per="
+                )
 
     # ---- putting calls
 
@@ -504,11 +513,13 @@ class App(Hires):
         if function is None:
             raise self._unknown(step.f)
         found = function.signature.with_first(result, step.arguments)
-        function.signature.decode(found)
+        args, kwargs = function.signature.decode(found)
+        group = function.definition.group_of_call(args, kwargs)
         own, target = ids.following(id, step.f), function.settings.queue
         payload = seal(Letter(step.f, found, step.options, rest), target, own, self.secrets)
         answers = calls.answers(target, own, function.settings, step.options.keep_result, function.returns)
-        return Posted(target, own, payload, None, None, None, "active", None, answers)
+        limit = function.settings.limit
+        return Posted(target, own, payload, None, None, None, "active", group, answers, limit)
 
     def schemas(self) -> dict[str, dict[str, Any]]:
         """Give the JSON Schema of each function's payload, by name."""

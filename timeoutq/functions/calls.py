@@ -171,6 +171,7 @@ def posted(call: Call[Any], secrets: Secrets, batch: str | None = None) -> Poste
         unique=(chosen.unique or settings.unique) if is_named else None,
         group=call.group,
         answers=_answers(call, queue, id),
+        limit=settings.limit,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from timeoutq import address, arguments
 from timeoutq.arguments import How, TaskList
 from timeoutq.batches.operations import BatchInfo
+from timeoutq.functions import limits
 from timeoutq.functions.answering import Pending
 from timeoutq.functions.sender import Answers, Posted, PostedBatch
 from timeoutq.model import Answer, Ended, Outcome, TaskInfo, text
@@ -37,6 +38,7 @@ class Posting:
         self.url = url
         self.settings: Mapping[str, Any] = settings
         self._lock = threading.Lock()
+        self._declared = limits.Declared()
         self._queues: dict[str, AnyQueue] = {}
         self._async: dict[str, AnyAsyncQueue] = {}
         self._opening: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[AnyAsyncQueue]] = {}
@@ -79,6 +81,7 @@ class Posting:
         found: list[Answer] = [Answer.ADDED] * len(calls)
         for kind, places in _kinds(calls).items():
             queue = self.queue(kind[0])
+            self._declare(queue, [calls[at] for at in places])
             _tell(found, places, queue.run(_putting(queue, kind, [calls[at] for at in places])))
         return found
 
@@ -87,12 +90,26 @@ class Posting:
         found: list[Answer] = [Answer.ADDED] * len(calls)
         for kind, places in _kinds(calls).items():
             queue = await self.aqueue(kind[0])
+            await self._adeclare(queue, [calls[at] for at in places])
             _tell(found, places, await queue.run(_putting(queue, kind, [calls[at] for at in places])))
         return found
+
+    def _declare(self, queue: AnyQueue, calls: Sequence[Posted]) -> None:
+        lacking = self._declared.lacking(queue.name, ((call.group, call.limit) for call in calls))
+        if lacking:
+            queue.run(limits.declare(queue.name, queue.flows, lacking))
+            self._declared.note(queue.name, lacking)
+
+    async def _adeclare(self, queue: AnyAsyncQueue, calls: Sequence[Posted]) -> None:
+        lacking = self._declared.lacking(queue.name, ((call.group, call.limit) for call in calls))
+        if lacking:
+            await queue.run(limits.declare(queue.name, queue.flows, lacking))
+            self._declared.note(queue.name, lacking)
 
     def batch(self, found: PostedBatch, /) -> Sequence[Answer]:
         """Put the calls of a batch, and seal it with its callback; blocks. Raises what `queue.batches` raises."""
         queue, answers = self.queue(found.queue), [Answer.ADDED] * len(found.calls)
+        self._declare(queue, [*found.calls, *([] if found.then is None else [found.then])])
         for kind, places in _kinds(found.calls).items():
             putting = _putting(queue, kind, [found.calls[at] for at in places], found.name)
             _tell(answers, places, queue.run(putting))
@@ -102,6 +119,7 @@ class Posting:
     async def abatch(self, found: PostedBatch, /) -> Sequence[Answer]:
         """Put the calls of a batch, and seal it with its callback. Raises what `queue.batches` raises."""
         queue, answers = await self.aqueue(found.queue), [Answer.ADDED] * len(found.calls)
+        await self._adeclare(queue, [*found.calls, *([] if found.then is None else [found.then])])
         for kind, places in _kinds(found.calls).items():
             putting = _putting(queue, kind, [found.calls[at] for at in places], found.name)
             _tell(answers, places, await queue.run(putting))

@@ -12,7 +12,7 @@ from types import NoneType
 from typing import Any, Protocol, TypeVar
 
 from timeoutq.batches.operations import On
-from timeoutq.functions.options import Unique
+from timeoutq.functions.options import Limit, Unique
 from timeoutq.model import Answer, TaskInfo
 
 T_co = TypeVar("T_co", covariant=True)
@@ -62,6 +62,8 @@ class Posted:
     group: str | None
     """The group of a polite queue that the function's limit makes of the arguments."""
     answers: Answers
+    limit: Limit | None = None
+    """How many calls of the group run at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,10 @@ class Place:
         await found.put(task)
         return True
 
+    def find(self, queue: str) -> Any:
+        """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
+        return self._queues.get(queue)
+
     def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
         """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.
 
