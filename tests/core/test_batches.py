@@ -382,6 +382,15 @@ def test_what_a_foreign_hand_breaks_keeps_no_batch_from_its_end(
         assert state(queue, "after") in (State.TODOS, State.SCHEDULED, State.IN_PROGRESS)
 
 
+@pytest.mark.parametrize("state", ["done", "failed"])
+def test_an_end_that_was_refused_half_way_is_counted_by_the_next_walk(
+    queue: Queue, raw: redis.Redis, name: str, state: str
+) -> None:
+    batch(queue, "a")
+    raw.smove(f"timeoutq:{{{name}}}:todos", f"timeoutq:{{{name}}}:{state}", "a")
+    wait_until(lambda: queue.prune() == 0 and counts(queue) == ("ended", 1, 0, 0 if state == "done" else 1))
+
+
 def test_a_key_of_a_foreign_type_is_no_reason_to_stop_a_worker(queue: Queue, raw: redis.Redis, name: str) -> None:
     batch(queue, "a")
     raw.set(f"timeoutq:{{{name}}}:batch:b", "x")

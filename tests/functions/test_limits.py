@@ -14,6 +14,7 @@ from tests.rig.processes import processes
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Politeness, Queue
 from timeoutq.functions import App, BadFunction, Limit
+from timeoutq.functions.posting import Posting
 
 ANY = Politeness(delay=0, per_host=10_000)
 """Keeps nobody waiting who has no limit."""
@@ -70,7 +71,7 @@ def test_a_limit_counts_for_each_text_of_per(polite: Queue, app: App) -> None:
 
     app.put(bill.call(tenant, n) for tenant in ("a", "b") for n in range(3))
     leases = polite.claim(10)
-    assert sorted(lease.payload["k"]["tenant"] for lease in leases) == ["a", "b"]  # type: ignore[index]  # a call's JSON
+    assert sorted(lease.payload["k"]["tenant"] for lease in leases) == ["a", "b"]
     polite.ack(leases)
     assert polite.claim(10) == []  # 30 seconds lie between the end of a call and the begin of the next one
     assert polite.hosts.inspect("tenant:a").delay == 30
@@ -146,7 +147,7 @@ def test_a_limit_holds_while_workers_are_killed(url: str, tmp_path: Path) -> Non
     killed: dict[int, float] = {}
     with Queue("limited", url, timeout=1, max_crashes=1000) as queue, processes(url, tmp_path) as run:
         queue.configure(politeness=ANY)
-        limited.app.sender = type(limited.app.sender)(url)
+        limited.app.sender = Posting(url)
         limited.app.put(limited.visit.call(tenant, n) for tenant in limited.TENANTS for n in range(150))
         code = "from tests.rig.limited import work\nwork()"
         workers = [run.start_code(code) for _ in range(3)]

@@ -29,7 +29,7 @@ from timeoutq.functions.envelope import Letter, Options, Secrets, Step, seal, un
 from timeoutq.functions.errors import BadFunction, UnknownFunction
 from timeoutq.functions.options import Chosen, Limit, Missed, Queues, Settings, Timed, Unique
 from timeoutq.functions.running import Calls
-from timeoutq.functions.sender import Answers, Posted, PostedBatch, Result, Sender
+from timeoutq.functions.sender import Answers, Posted, PostedBatch, PutsBatches, Result, Sender
 from timeoutq.functions.task import Definition, Registered, TaskFunction, define
 from timeoutq.handlers import Hires, Lifespan, Staff
 from timeoutq.model import Answer, TaskId
@@ -417,7 +417,7 @@ class App(Hires):
         `name`: calls that have a `key` or an id join once; the others are put twice. The batch is kept for `keep`
         seconds after its end. Raises `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
         """
-        sender, found = self.sender, self._batch(many, then, on, keep, name)
+        sender, found = self._puts_batches(), self._batch(many, then, on, keep, name)
         return _batched(sender, found, sender.batch(found))
 
     @overload
@@ -453,8 +453,13 @@ class App(Hires):
         name: str | None = None,
     ) -> Batched[Any]:
         """Put calls, and let `then` run once when all of them have ended; see `batch`."""
-        sender, found = self.sender, self._batch(many, then, on, keep, name)
+        sender, found = self._puts_batches(), self._batch(many, then, on, keep, name)
         return _batched(sender, found, await sender.abatch(found))
+
+    def _puts_batches(self) -> PutsBatches:
+        if not isinstance(self.sender, PutsBatches):
+            raise InvalidInput(f"{shown(self.sender)} puts no batches: give the app url= instead of this sender")
+        return self.sender
 
     def _batch(
         self, many: Iterable[Call[Any]], then: Call[Any] | None, on: On, keep: Delay, name: str | None

@@ -7,7 +7,7 @@ as `ctx.batch`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
@@ -95,8 +95,8 @@ class CallsBefore:
     @overload
     def results(self) -> list[Any]: ...
     @overload
-    def results(self, kind: type[T], /) -> list[T]: ...
-    def results(self, kind: Any = Any, /) -> list[Any]:
+    def results(self, kind: type[T]) -> list[T]: ...
+    def results(self, kind: Any = Any) -> list[Any]:
         """Give what the calls have returned that are done, in the order in which they were put; blocks.
 
         Each result is read as `kind`. None stands for a call that returned None, and for a result that is kept no
@@ -108,8 +108,8 @@ class CallsBefore:
     @overload
     async def aresults(self) -> list[Any]: ...
     @overload
-    async def aresults(self, kind: type[T], /) -> list[T]: ...
-    async def aresults(self, kind: Any = Any, /) -> list[Any]:
+    async def aresults(self, kind: type[T]) -> list[T]: ...
+    async def aresults(self, kind: Any = Any) -> list[Any]:
         """Give what the calls have returned that are done, in the order in which they were put; see `results`."""
         return [_value(ended, kind) for member, ended in await self._ends() if member.end == "done"]
 
@@ -146,7 +146,7 @@ class CallsBefore:
             self._read = found
         return self._read
 
-    def _wait(self, work: Any) -> Any:
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             here = asyncio.get_running_loop() is self._loop
         except RuntimeError:

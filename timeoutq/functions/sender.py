@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from timeoutq.batches.operations import On
 from timeoutq.functions.options import Limit, Unique
@@ -124,14 +124,6 @@ class Sender(Protocol):
         """Do the same for asyncio."""
         ...
 
-    def batch(self, found: PostedBatch, /) -> Sequence[Answer]:
-        """Put the calls of a batch, seal it with its callback, and give an answer for each call; blocks."""
-        ...
-
-    async def abatch(self, found: PostedBatch, /) -> Sequence[Answer]:
-        """Do the same for asyncio."""
-        ...
-
     def result(self, answers: Answers, answer: Answer | None = None, /) -> Result[Any]:
         """Give what stands for the result of a call; asks nobody yet. `answer` is what `put` gave for the call."""
         ...
@@ -142,4 +134,17 @@ class Sender(Protocol):
 
     async def aclose(self) -> None:
         """Close the connections of this event loop."""
+        ...
+
+
+@runtime_checkable
+class PutsBatches(Sender, Protocol):
+    """A sender that puts batches, too."""
+
+    def batch(self, found: PostedBatch, /) -> Sequence[Answer]:
+        """Put the calls of a batch, seal it with its callback, and give an answer for each call; blocks."""
+        ...
+
+    async def abatch(self, found: PostedBatch, /) -> Sequence[Answer]:
+        """Do the same for asyncio."""
         ...
