@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar, cast
 from timeoutq.arguments import class_name, error_words
 from timeoutq.calls import Kept
 from timeoutq.errors import HandlerNotFound, InvalidInput, WrongResult
-from timeoutq.model import Ack, Lease, Release
+from timeoutq.model import Ack, Lease, Release, Task
 from timeoutq.retry import GiveUp, Retry, RetryPolicy, members
 from timeoutq.telling import running
 
@@ -105,6 +105,11 @@ class Place(Protocol):
         ...
 
     @property
+    def queue(self) -> Any:
+        """The worker's client of the queue, an `AsyncQueue` or `AsyncShardedQueue`."""
+        ...
+
+    @property
     def state(self) -> Any:
         """What the lifespan yielded in this process; None without a lifespan."""
         ...
@@ -113,13 +118,56 @@ class Place(Protocol):
         """Have the queue told which functions there are here: of each the digest and the JSON of what it takes."""
         ...
 
+    async def put(self, queue: str, task: Task) -> bool:
+        """Put a task to another queue of this worker; false if the worker has no queue of this name."""
+        ...
+
+    def find(self, queue: str) -> Any:
+        """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
+        ...
+
+    def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
+        """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.
+
+        Call what this gives when the handler has ended: it says whether the time was over by then.
+        """
+        ...
+
+    def over(self, seconds: float, more: str = "") -> TimeoutError:
+        """Write the error of a task whose time is over."""
+        ...
+
+    def hangs(self, words: str) -> None:
+        """Say that a thread hangs: a worker process that has a supervisor drains, and is replaced."""
+        ...
+
     def at_end(self, close: Callable[[], object]) -> None:
         """Have this called when the worker has ended all work."""
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """What a worker works with: its queues, and a handler for them."""
+
+    queues: Any
+    """As `Worker` takes them; the worker closes them when it ends."""
+    handler: Serves
+
+
+class Hires(ABC):
+    """What stands for queues and a handler, and may be passed to a worker alone."""
+
+    @abstractmethod
+    def at_work(self) -> Staff:
+        """Give the queues and the handler."""
+
+
 class Serves(ABC):
     """A handler that is an object, and that the worker asks, once for each queue, what runs the tasks of the queue."""
+
+    lifespan: Lifespan[Any] | None = None
+    """The lifespan of its workers, if they are given no other."""
 
     @abstractmethod
     def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result]]:
@@ -216,11 +264,12 @@ def _judge_of(handler: object, name: str) -> Callable[[Lease, BaseException], Ve
     judge: Callable[..., Any] = cast("Any", handler).judge
     if inspect.iscoroutinefunction(judge):
         raise InvalidInput(f"judge of the handler {name} is an async def: the worker calls it, so make it a def")
-    with suppress(ValueError):  # Python does not know its parameters
-        try:
-            inspect.signature(judge).bind(None, None)
-        except TypeError:
-            raise InvalidInput(f"judge of the handler {name} cannot be called with (lease, error)") from None
+    try:
+        inspect.signature(judge).bind(None, None)
+    except ValueError:
+        pass  # a builtin: Python does not know its parameters
+    except TypeError:
+        raise InvalidInput(f"judge of the handler {name} cannot be called with (lease, error)") from None
     return judge
 
 

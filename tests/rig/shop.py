@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from timeoutq.functions import App, Calls
 
@@ -13,6 +14,18 @@ app = App(os.environ.get("SHOP_QUEUE", "shop"))
 async def greet(name: str) -> str:
     """Both programs have this function."""
     return f"hello {name}"
+
+
+@app.task(keep_result=60)
+async def process() -> int:
+    """Tell in which process this runs."""
+    return os.getpid()
+
+
+@app.task(keep_result=60, retry=[], max_runtime=0.5)
+def hang(seconds: float) -> None:
+    """Run for longer than the function may."""
+    time.sleep(seconds)
 
 
 if os.environ.get("SHOP") != "old":

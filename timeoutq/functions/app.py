@@ -6,26 +6,35 @@ calls through the app's `sender`; a worker reads them with `open`.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from timeoutq import address, arguments
+from timeoutq import address, arguments, lifespan
 from timeoutq.arguments import shown
+from timeoutq.batches.flows import KEEP
+from timeoutq.batches.operations import On
+from timeoutq.client import AsyncQueue
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import calls, ids, options
+from timeoutq.functions.batching import Batched, batch_of
 from timeoutq.functions.calls import Call
 from timeoutq.functions.context import Context
 from timeoutq.functions.envelope import Letter, Options, Secrets, Step, seal, unseal
 from timeoutq.functions.errors import BadFunction, UnknownFunction
 from timeoutq.functions.options import Chosen, Limit, Missed, Queues, Settings, Unique
-from timeoutq.functions.sender import Answers, Posted, Result, Sender
+from timeoutq.functions.running import Calls
+from timeoutq.functions.sender import Answers, Posted, PostedBatch, PutsBatches, Result, Sender
 from timeoutq.functions.task import Definition, Registered, TaskFunction, define
-from timeoutq.model import TaskId
+from timeoutq.handlers import Hires, Lifespan, Staff
+from timeoutq.model import Answer, TaskId
 from timeoutq.retry import Delay, Retries, RetryPolicy
+from timeoutq.worker import Worker
 
 if TYPE_CHECKING:
     from timeoutq.functions.scheduling import AppSchedules
@@ -43,6 +52,9 @@ CallNext = Callable[[], Awaitable[Any]]
 """Runs what a middleware is around, and gives what the function returned."""
 Middleware = Callable[[Context[Any], CallNext], Awaitable[Any]]
 """Runs around a call, and gives what stands for what the function returned."""
+
+Around = TypeVar("Around", bound=Middleware)
+Life = TypeVar("Life", bound=Callable[[], Any])
 
 
 class Decorator(Protocol):
@@ -103,7 +115,7 @@ class Opened:
         return self.definition.settings.retry if self.options.retry is None else options.policy(self.options.retry)
 
 
-class App:
+class App(Hires):
     """Functions that can be called from elsewhere, under one name."""
 
     def __init__(
@@ -136,6 +148,8 @@ class App:
         self._functions: dict[str, TaskFunction[..., Any]] = {}
         self.middlewares: list[Middleware] = []
         """What runs around each call, the outermost first."""
+        self.life: Lifespan[Any] | None = None
+        """What is around the life of a worker; its value is `ctx.state`."""
         self.url = None if url is None else address.find_url(url)
         """The server, if the program names it; else the environment does."""
         self._sender = sender
@@ -204,6 +218,7 @@ class App:
         if own in self._functions:
             raise BadFunction(f"{self!r} has a function {own!r} already: pass another name=, such as 'billing.{own}'")
         self._refuse_same_keys(definition)
+        self._refuse_other_limits(definition)
         made = Registered[..., Any, ..., Any](self, definition, Chosen())
         self._functions[own] = made
         return made
@@ -239,6 +254,61 @@ class App:
                 raise BadFunction(
                     f"the keys of {new.signature.name}() and {other.name}() may make the same id, and one call would "
                     f"keep the other away: let them begin differently, for example with '{new.signature.name}:'"
+                )
+
+    # ---- around calls
+
+    def middleware(self, function: Around) -> Around:
+        """Have this run around each call: `async def m(ctx, call_next)`; the first that was added is the outermost.
+
+        `await call_next()` runs the function and gives what it returned, or raises what it raised; what the middleware
+        returns stands for that. Raises `BadFunction`.
+        """
+        if not inspect.iscoroutinefunction(function):
+            raise BadFunction(f"a middleware is an async def that takes (ctx, call_next), not {shown(function)}")
+        try:
+            inspect.signature(function).bind(None, None)
+        except TypeError as error:
+            raise BadFunction(f"a middleware takes (ctx, call_next): {function.__qualname__}: {error}") from error
+        self.middlewares.append(function)
+        return function
+
+    def lifespan(self, function: Life) -> Life:
+        """Have this entered in each worker process before its first call, and left after its last one.
+
+        What it yields is `ctx.state`. It is an async generator function without parameters that yields once, or what
+        `@asynccontextmanager` makes of one. Raises `BadFunction`.
+        """
+        if self.life is not None:
+            raise BadFunction(f"{self!r} has a lifespan already: enter both context managers in one")
+        made: Any = asynccontextmanager(function) if inspect.isasyncgenfunction(function) else function
+        self.life = lifespan.checked(made)
+        return function
+
+    # ---- workers
+
+    def worker(self, url: str | None = None, *, timeout: float = 30.0, **options: Any) -> Worker:
+        """Give a worker that runs the calls of all queues of this app; `await worker.run()` starts it.
+
+        It serves the queues in their order, or by their weights. `url` is the server, or else that of the app, and
+        `timeout` the length of a lease in seconds; `options` are those of `Worker`. The worker closes its connections
+        when it ends. To work on a queue that is divided into shards, open it, and pass it and `Calls(app)` to `Worker`.
+        """
+        return Worker(self.at_work(url, timeout=timeout), **options)
+
+    def at_work(self, url: str | None = None, *, timeout: float = 30.0) -> Staff:
+        """Give the queues of the app, and the handler for them: what `Worker(app, …)` asks for."""
+        where = self.url if url is None else url
+        opened = [AsyncQueue(name, where, timeout=timeout) for name in self.queues.names]
+        weights = self.queues.weights
+        return Staff(opened if weights is None else dict(zip(opened, weights, strict=True)), Calls(self))
+
+    def _refuse_other_limits(self, new: Definition) -> None:
+        for other in self._functions.values():
+            if other.definition.counts_with(new) and other.settings.limit != new.settings.limit:
+                raise BadFunction(
+                    f"{new.signature.name}() and {other.name}() count their calls together, in queue "
+                    f"{new.settings.queue!r}, and have different limits: give both the same Limit(…), or another per="
                 )
 
     # ---- putting calls
@@ -317,14 +387,109 @@ class App:
         """Close the connections of callers in this event loop; a later call opens new ones."""
         await self.sender.aclose()
 
+    @overload
+    def batch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[R],
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[R]: ...
+    @overload
+    def batch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[None]: ...
+    def batch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[Any] | None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[Any]:
+        """Put calls, and let `then` run once when all of them have ended; blocks.
+
+        With `on="done"` all calls must return; if one fails, `then` fails too, and says how many have failed. `then`
+        finds what the calls have returned in `ctx.batch.results()`. The calls and `then` go to one queue, which must
+        not lie in several shards. A process that is killed while it puts the calls may put them again with the same
+        `name`: calls that have a `key` or an id join once; the others are put twice. The batch is kept for `keep`
+        seconds after its end. Raises `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
+        """
+        sender, found = self._puts_batches(), self._batch(many, then, on, keep, name)
+        return _batched(sender, found, sender.batch(found))
+
+    @overload
+    async def abatch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[R],
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[R]: ...
+    @overload
+    async def abatch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[None]: ...
+    async def abatch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[Any] | None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[Any]:
+        """Put calls, and let `then` run once when all of them have ended; see `batch`."""
+        sender, found = self._puts_batches(), self._batch(many, then, on, keep, name)
+        return _batched(sender, found, await sender.abatch(found))
+
+    def _puts_batches(self) -> PutsBatches:
+        if not isinstance(self.sender, PutsBatches):
+            raise InvalidInput(f"{shown(self.sender)} puts no batches: give the app url= instead of this sender")
+        return self.sender
+
+    def _batch(
+        self, many: Iterable[Call[Any]], then: Call[Any] | None, on: On, keep: Delay, name: str | None
+    ) -> PostedBatch:
+        found = list(many)
+        self._check([*found, *([] if then is None else [then])])
+        seconds = arguments.delay_ms(keep, "keep") / 1000
+        return batch_of(found, then, on, seconds, name, self.secrets, self.queues.names[0])
+
     def _posted(self, many: Iterable[Call[Any]]) -> list[Posted]:
         found = list(many)
+        self._check(found)
+        return [calls.posted(call, self.secrets) for call in found]
+
+    def _check(self, found: Iterable[Call[Any]]) -> None:
         for call in found:
             if not isinstance(call, Call):
                 raise InvalidInput(f"put takes calls, as send.call(…) makes them, not {shown(call)}")
             if call.home is not self:
                 raise InvalidInput(f"a call of {call.function}() belongs to {call.home!r}, not to {self!r}")
-        return [calls.posted(call, self.secrets) for call in found]
 
     # ---- tests
 
@@ -379,12 +544,20 @@ class App:
         if function is None:
             raise self._unknown(step.f)
         found = function.signature.with_first(result, step.arguments)
-        function.signature.decode(found)
+        args, kwargs = function.signature.decode(found)
+        group = function.definition.group_of_call(args, kwargs)
         own, target = ids.following(id, step.f), function.settings.queue
         payload = seal(Letter(step.f, found, step.options, rest), target, own, self.secrets)
         answers = calls.answers(target, own, function.settings, step.options.keep_result, function.returns)
-        return Posted(target, own, payload, None, None, None, "active", None, answers)
+        limit = function.settings.limit
+        return Posted(target, own, payload, None, None, None, "active", group, answers, limit)
 
     def schemas(self) -> dict[str, dict[str, Any]]:
         """Give the JSON Schema of each function's payload, by name."""
         return {name: one.schema() for name, one in self._functions.items()}
+
+
+def _batched(sender: Sender, found: PostedBatch, answers: Sequence[Answer]) -> Batched[Any]:
+    results = [sender.result(call.answers, answer) for call, answer in zip(found.calls, answers, strict=True)]
+    then = None if found.then is None else sender.result(found.then.answers)
+    return Batched(found.name, found.queue, results, then)

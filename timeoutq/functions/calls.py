@@ -158,15 +158,18 @@ def id_of(call: Call[Any]) -> tuple[bytes, bool]:
     return ids.random_id(call.function).encode(), False
 
 
-def posted(call: Call[Any], secrets: Secrets) -> Posted:
-    """Decide everything about a call that is put now. Raises `CallTooLarge`."""
+def posted(call: Call[Any], secrets: Secrets, batch: str | None = None) -> Posted:
+    """Decide everything about a call that is put now, the callback of `batch` if given. Raises `CallTooLarge`."""
     chosen, settings = call.chosen, call.settings
     id, is_named = id_of(call)
     queue = chosen.queue or settings.queue
-    letter = Letter(call.function, call.arguments, travelling(chosen), [one.step for one in call.following])
+    travels = travelling(chosen)
+    if batch is not None:
+        travels = msgspec.structs.replace(travels, batch=batch)
+    letter = Letter(call.function, call.arguments, travels, [one.step for one in call.following])
     unique = (chosen.unique or settings.unique) if is_named else None
-    payload, answers = seal(letter, queue, id, secrets), _answers(call, queue, id)
-    return Posted(queue, id, payload, chosen.at, chosen.after, chosen.priority, unique, call.group, answers)
+    payload, answers, when = seal(letter, queue, id, secrets), _answers(call, queue, id), (chosen.at, chosen.after)
+    return Posted(queue, id, payload, *when, chosen.priority, unique, call.group, answers, settings.limit)
 
 
 def _answers(call: Call[Any], queue: str, id: bytes) -> Answers:

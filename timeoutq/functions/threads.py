@@ -18,6 +18,9 @@ from typing import Any
 
 from timeoutq import forks
 
+PATIENCE = 5.0
+"""Seconds that a function may go on after it was to end; then its thread hangs."""
+
 
 @dataclass(slots=True, eq=False)
 class Job:
@@ -27,6 +30,7 @@ class Job:
     call: Callable[[], Any]
     context: Context
     over: asyncio.Future[None]
+    ended: bool = False
     value: Any = None
     error: BaseException | None = None
 
@@ -34,9 +38,13 @@ class Job:
 class Threads:
     """As many threads as there are calls at once; they live as long as the worker."""
 
-    def __init__(self, name: str) -> None:
-        """Prepare, in the event loop of the worker; `name` is what the names of the threads begin with."""
+    def __init__(self, name: str, hangs: Callable[[str], None]) -> None:
+        """Prepare, in the event loop of the worker; `name` is what the names of the threads begin with.
+
+        `hangs` is called with the words when a function still runs though nobody has waited for it for a while.
+        """
         self._name = name
+        self._hangs = hangs
         self._loop = asyncio.get_running_loop()
         self._generation = forks.generation
         self._waiting: SimpleQueue[Job | None] = SimpleQueue()
@@ -44,6 +52,7 @@ class Threads:
         self._told = False
         self._threads = 0
         self._busy = 0
+        self._closed = False
 
     async def run(self, task: str, call: Callable[[], Any]) -> Any:
         """Call a function in a thread, with the caller's context; give what it returns, or raise what it raises.
@@ -56,21 +65,32 @@ class Threads:
             self._threads += 1
         self._busy += 1
         self._waiting.put(job)
-        await job.over
+        try:
+            await job.over
+        except asyncio.CancelledError:
+            self._loop.call_later(PATIENCE, self._look, job)
+            raise
         if job.error is not None:
             raise job.error
         return job.value
 
     def close(self) -> None:
         """End the threads that are free; those at work end with the process."""
+        self._closed = True
         for _ in range(self._threads):
             self._waiting.put(None)
+
+    def _look(self, job: Job) -> None:
+        if not job.ended and not self._closed:
+            what = f"the function of task {job.task!a:.80} still runs in its thread, {PATIENCE:g} s after it was to end"
+            self._hangs(what)
 
     def _collect(self) -> None:
         self._told = False
         while self._done:
             job = self._done.popleft()
             self._busy -= 1
+            job.ended = True
             if not job.over.done():  # if it is done, the coroutine was cancelled meanwhile
                 job.over.set_result(None)
 

@@ -33,6 +33,7 @@ from timeoutq.worker.crews import Crew, TaskCrew, Work
 from timeoutq.worker.desk import Desk, Ledger, Rules, Tally, added
 from timeoutq.worker.exchanges import Common
 from timeoutq.worker.failures import Failures
+from timeoutq.worker.interrupts import Interrupts
 from timeoutq.worker.lanes import Lane, Shared
 from timeoutq.worker.pace import Pace
 from timeoutq.worker.places import Place, tell_functions
@@ -68,8 +69,8 @@ class Worker:
 
     def __init__(
         self,
-        queue: AsyncDriver | Sequence[AsyncDriver] | Mapping[Q, int],
-        handler: Callable[[Lease], Returned] | Callable[[Lease, S], Returned] | str,
+        queue: AsyncDriver | Sequence[AsyncDriver] | Mapping[Q, int] | handlers.Hires | handlers.Staff,
+        handler: Callable[[Lease], Returned] | Callable[[Lease, S], Returned] | str | None = None,
         *,
         concurrency: int = 100,
         prefetch: int | None = None,
@@ -107,12 +108,25 @@ class Worker:
         before, up to a minute. 0 or None is no limit. Releases that block a host do not count; the worker warns when
         tasks of a host were put back like this ten times in a row, a hundred times, and so on.
 
+        An `App` of `timeoutq.functions` stands for its queues and for a handler that runs its calls: `Worker(app)`.
+
         Raises `InvalidInput` for a handler that cannot be called like this, `HandlerNotFound` if there is no handler.
         """
-        self.queues, self._sharing = _shared(queue)
+        staff = queue.at_work() if isinstance(queue, handlers.Hires) else queue
+        self._closes = isinstance(staff, handlers.Staff)
+        given: Any = queue
+        if isinstance(staff, handlers.Staff):
+            if handler is not None:
+                raise InvalidInput("an App brings its handler: leave the handler out, or pass queues and Calls(app)")
+            given, handler = staff.queues, staff.handler
+        elif handler is None:
+            raise InvalidInput("a worker takes a queue and a handler: write Worker(queue, handler)")
+        self.queues, self._sharing = _shared(given)
         self.queue = self.queues[0]
         """The first of its queues."""
         self.handler: Handler = load_handler(handler) if isinstance(handler, str) else handler
+        if lifespan is None and isinstance(self.handler, handlers.Serves):
+            lifespan = self.handler.lifespan
         self._span = Span(checked(lifespan), self._break)
         most_runs = None if max_tasks is None else arguments.count(max_tasks, "max_tasks")
         self._shape = handlers.shape_of(self.handler, has_state=lifespan is not None)
@@ -234,12 +248,16 @@ class Worker:
         runtimes = [desk.rules.runtime.ms / 1000 for desk in self._desks if desk.rules.runtime.ms]
         running = [desk.running for desk in self._desks]
         watch = LoopWatch(voice.queue, running, voice.fields(), shortest, min(runtimes, default=0.0), self.machine)
-        with watch, forks.watched(loop), signals.heeded(self.stop) if self._signals else nullcontext():
-            if not self._stopping.level:
-                async with self._span:
-                    if self._span.entered:
-                        await self._serve(generation)
-                    self._note_end()
+        try:
+            with watch, forks.watched(loop), signals.heeded(self.stop) if self._signals else nullcontext():
+                if not self._stopping.level:
+                    async with self._span:
+                        if self._span.entered:
+                            await self._serve(generation)
+                        self._note_end()
+        finally:
+            for queue in self.queues if self._closes else ():
+                await queue.close()
         self._note_end()
         voice.say(logging.INFO, "worker %s ends: %s", voice.worker, self.tally)
         return self.tally
@@ -308,6 +326,7 @@ class Worker:
             client, lose = self.machine.client(self.queue), lanes[0].interrupts.lose_soon
             about = partial(self._about, self._desk)
             beat = Heartbeat(client, self._desk.held, lose, about, self._desk.spans, self.machine)
+            beat.over_at = self._desk.over_at
             lanes[0].beating = beat
             return beat
         beats: list[Beat] = []
@@ -317,6 +336,7 @@ class Worker:
                 sibling(desk.queue), desk.held, lane.interrupts.lose_soon, partial(self._about, desk), desk.spans,
                 lane.is_open,
             )  # fmt: skip
+            one.over_at = desk.over_at
             lane.beating = one
             beats.append(one)
         return Beats(beats, self.machine)
@@ -403,7 +423,7 @@ class Worker:
         serve = self.handler.serve if isinstance(self.handler, handlers.Serves) else None
         works = [
             Work(
-                call if serve is None else serve(Place(desk, span.state)), around, desk.rules.runtime, desk, desk.voice,
+                call if serve is None else serve(self._place(desk)), around, desk.rules.runtime, desk, desk.voice,
                 generation, self._sharing.rank(desk.lane),
             )
             for desk in self._desks
@@ -413,6 +433,19 @@ class Worker:
             if self._shape.is_async
             else ThreadCrew(works, self.concurrency, self._break, self.machine)
         )
+
+    def _place(self, desk: Desk) -> Place:
+        def interrupts() -> Interrupts:
+            assert self._pump is not None
+            return self._pump.lanes[desk.lane].interrupts
+
+        return Place(desk, self._span.state, self.queues, interrupts, self._wear_out)
+
+    def _wear_out(self) -> None:
+        """Drain, so that the supervisor puts another process in the place of this one."""
+        if not self._stopping.level:
+            self._desk.tally.end = "worn_out"
+            self.stop()
 
     async def _await_pump(self, pump: Pump, generation: int) -> None:
         def check() -> None:
