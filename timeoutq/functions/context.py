@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 S_co = TypeVar("S_co", covariant=True)
 
@@ -27,3 +28,9 @@ class Context(Generic[S_co]):
     """What the lifespan of this process yielded; None without a lifespan."""
     tick: float | None = None
     """The time for which a schedule made this call, Unix seconds; None if no schedule made the call."""
+
+
+CallNext = Callable[[], Awaitable[Any]]
+"""Runs what a middleware is around, and gives what the function returned."""
+Middleware = Callable[[Context[Any], CallNext], Awaitable[Any]]
+"""Runs around a call, and gives what stands for what the function returned."""
