@@ -108,7 +108,7 @@ class Worker:
         before, up to a minute. 0 or None is no limit. Releases that block a host do not count; the worker warns when
         tasks of a host were put back like this ten times in a row, a hundred times, and so on.
 
-        An `App` of `timeoutq.functions` stands for queues and a handler: `Worker(app)`.
+        An `App` stands for its queues and a handler.
         Raises `InvalidInput` for a handler that cannot be called like this, `HandlerNotFound` if there is no handler.
         """
         given, self.handler, lifespan, self._closes = _hired(queue, handler, lifespan)
@@ -116,23 +116,21 @@ class Worker:
         self.queue = self.queues[0]
         """The first of its queues."""
         self._span = Span(checked(lifespan), self._break)
-        most_runs = None if max_tasks is None else arguments.count(max_tasks, "max_tasks")
         self._shape = handlers.shape_of(self.handler, has_state=lifespan is not None)
         self.concurrency = arguments.count(concurrency, "concurrency", high=100_000)
         self._ahead = None if prefetch is None else arguments.count(prefetch, "prefetch", low=0, high=100_000)
         self.burst = burst
         self.drain_deadline = arguments.seconds(drain_deadline, "drain_deadline")
+        most_runs = None if max_tasks is None else arguments.count(max_tasks, "max_tasks")
         self._stopping = Stopping(self.drain_deadline, Limits(burst, most_runs))
-        self._signals = signals
+        self._signals, self._woken, self._ran = signals, asyncio.Event(), False
         self._voice = Voice(self.queue, [other.name for other in self.queues[1:]])
-        self._woken = asyncio.Event()
         self._max_runtime = max_runtime
         self._retry = None if retry is None else RetryPolicy.of(retry)
         self._most_releases = arguments.count(max_releases or UNBOUNDED, "max_releases")
         pages = ledger if isinstance(ledger, Sequence) else [ledger] * len(self.queues)
         self._desks = [self._new_desk(lane, page) for lane, page in enumerate(pages[: len(self.queues)])]
         self._desk = self._desks[0]
-        self._ran = False
         self._pump: Pump | None = None
         self._pumping: asyncio.Task[None] | None = None
         self._heartbeat: Heartbeat | Beats | None = None
