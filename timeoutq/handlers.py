@@ -259,11 +259,12 @@ def _judge_of(handler: object, name: str) -> Callable[[Lease, BaseException], Ve
     judge: Callable[..., Any] = cast("Any", handler).judge
     if inspect.iscoroutinefunction(judge):
         raise InvalidInput(f"judge of the handler {name} is an async def: the worker calls it, so make it a def")
-    with suppress(ValueError):  # Python does not know its parameters
-        try:
-            inspect.signature(judge).bind(None, None)
-        except TypeError:
-            raise InvalidInput(f"judge of the handler {name} cannot be called with (lease, error)") from None
+    try:
+        inspect.signature(judge).bind(None, None)
+    except ValueError:
+        pass  # a builtin: Python does not know its parameters
+    except TypeError:
+        raise InvalidInput(f"judge of the handler {name} cannot be called with (lease, error)") from None
     return judge
 
 

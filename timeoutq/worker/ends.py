@@ -100,9 +100,9 @@ class AckOfFound:
     @property
     def is_long(self) -> bool:
         """Whether one call is too small for what was found."""
-        return self._fits < len(self._found.ids) or any(
-            fitting(part.ids, part.payloads) < len(part.ids) for part in self.away.values()
-        )
+        if self._fits < len(self._found.ids):
+            return True
+        return bool(self.away) and any(fitting(one.ids, one.payloads) < len(one.ids) for one in self.away.values())
 
     @property
     def grouped(self) -> bool:
