@@ -12,7 +12,7 @@ import pytest
 from tests.rig.calling import failure
 from tests.rig.processes import Processes, processes
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Queue, Worker, sending
+from timeoutq import AsyncQueue, Queue, Task, Worker, sending
 from timeoutq.functions import App, Calls, running
 from timeoutq.model import Answer, Lease, State
 
@@ -113,6 +113,36 @@ async def test_a_call_that_nobody_can_run_is_offered_for_its_time_and_then_fails
     assert failure(moved_).error == "BadArguments"
     found = queue.inspect(unknown_.id)
     assert (found.state, found.failures, found.releases) == (State.FAILED, 1, 0)
+
+
+def test_why_names_the_function_and_who_has_it(queue: Queue, run: Processes, url: str) -> None:
+    queue.put(Task("a", {"v": 1, "f": "bill", "a": [], "k": {"number": 1}}))
+    assert queue.why("a").code == "no_worker"
+    old = run.start("worker", "--app", "tests.rig.shop:app", "--no-supervise", SHOP="old", SHOP_QUEUE=queue.name)
+    wait_until(lambda: queue.inspect("a").unrun_since is not None, 30)
+    reason = queue.why("a")
+    assert reason.code == "no_function"
+    assert "cannot run its function 'bill'" in reason.message
+    assert reason.message.endswith("; no worker that is alive has it")
+    queue.pause()
+    queue.put(
+        Task("b", {"v": 1, "f": "never", "k": {}}), Task("c", {"v": 1, "f": "greet", "k": {}}), Task("d", {"f": 1})
+    )
+    assert queue.why("b").code == "paused"
+    old.kill()
+    old.wait()
+    queue.resume()
+    assert queue.why("b").message.startswith("no worker that is alive has its function 'never'")
+    assert [queue.why(task).code for task in ("c", "d")] == ["queued", "queued"]
+    shop = App(queue.name, url=url)
+
+    @shop.task(name="bill")
+    async def other(number: int, more: int = 0) -> None: ...
+
+    version, schema = shop.functions["bill"].version
+    for call in queue.operations.publish("w9", {"bill": (version, schema)}):
+        queue.run(sending.answer(queue.talk, call))
+    assert queue.why("a").message.endswith(f"; worker w9 has version {version}")
 
 
 def test_a_deploy_that_rolls_loses_no_call(queue: Queue, run: Processes, url: str) -> None:
