@@ -125,9 +125,9 @@ def test_a_server_that_is_away_is_said_so(say: Say) -> None:
 
 def test_functions_of_an_app_are_listed(say: Say) -> None:
     assert say("functions", APP).lines == [
-        ["burn", "post", "letter", "-", "-"],
-        ["collect", "post", "_, _, …", "0 9 * * 1-5 in Europe/Berlin", "-"],
-        ["write", "post", "to, pages=", "-", "-"],
+        ["burn", "post", "letter", "-", "-", "-"],
+        ["collect", "post", "_, _, …", "0 9 * * 1-5 in Europe/Berlin", "-", "-"],
+        ["write", "post", "to, pages=", "-", "-", "-"],
     ]
     documents = say("functions", APP, "--json").documents
     assert [(one["function"], one["schema"]["title"]) for one in documents] == [
@@ -140,12 +140,13 @@ def test_functions_of_a_queue_are_those_that_its_workers_have_told(say: Say, pos
     done = say("functions", "post")
     assert (done.code, "there are no functions in post" in done.err) == (1, True)
     told = {name: one.version for name, one in app.functions.items()}
-    for call in post.operations.publish(told):
+    for call in post.operations.publish("w7", told):
         post.run(sending.answer(post.talk, call))
     assert [line[:3] for line in say("functions", "post").lines] == [
         ["burn", "post", "letter"], ["collect", "post", "_, _, …"], ["write", "post", "to, pages="],
     ]  # fmt: skip
     (burn, *_) = say("functions", "post", "--json").documents
+    assert burn["worker"] == "w7"
     assert burn["schema"] == app.functions["burn"].schema()
 
 

@@ -114,9 +114,9 @@ ROOMS = {
         "scheduling",
         "threads",
         "running",
+        "testing",
         "app",
         "loading",
-        "testing",
         "__init__",
     ],
     "bench": [

@@ -238,6 +238,7 @@ class Scene:
         for _ in range(10):
             self.run(self.ops.requeue_expired(BATCH), self.ops.promote_due(), self.ops.plan(10_000))
         self.run(self.ops.beat("bench", {"pid": 1}))
+        self.run(*self.ops.publish("bench", {f"function{n}": ("0" * 16, "{}" * 1000) for n in range(BATCH)}))
 
     def prune(self) -> None:
         """Prune with two settings: all done tasks but the newest hundred are dropped, then none is dropped."""

@@ -220,8 +220,11 @@ def functions(
             sink.document(row)
         return
     Sink(as_json).rows(
-        ("function", "queue", "takes", "when", "told"),
-        [(one["function"], one["queue"], _takes(one["schema"]), one["when"], one["told"]) for one in rows],
+        ("function", "queue", "takes", "when", "told", "worker"),
+        [
+            (one["function"], one["queue"], _takes(one["schema"]), one["when"], one["told"], one["worker"])
+            for one in rows
+        ],
     )
 
 
@@ -229,7 +232,7 @@ def _of_app(found: App) -> list[dict[str, Any]]:
     return [
         {
             "function": name, "queue": one.settings.queue, "when": _when(one.settings.timed), "told": None,
-            "schema": one.schema(),
+            "worker": None, "schema": one.schema(),
         }
         for name, one in sorted(found.functions.items())
     ]  # fmt: skip
@@ -248,20 +251,23 @@ def _of_queue(opened: AnyQueue) -> list[dict[str, Any]]:
     from timeoutq.sending import ask
     from timeoutq.shards.opening import talks_of
 
-    newest: dict[str, tuple[int, Any]] = {}
+    newest: dict[str, tuple[int, str, Any]] = {}
     for talk in talks_of(opened):
         (reply,) = opened.run(ask(talk, [("HGETALL", talk.operations.key("functions"))]))
         pairs: dict[bytes, bytes] = reply
         for name, lines in pairs.items():
-            words = lines.split(b"\n", 1)[0].split(b" ", 2)
-            if len(words) == 3 and words[1].isdigit():
-                told = int(words[1]), read_json(words[2])
+            words = lines.split(b"\n", 1)[0].split(b" ", 3)
+            if len(words) == 4 and words[1].isdigit():
+                told = int(words[1]), text(words[2]), read_json(words[3])
                 key = text(name)
                 newest[key] = max(newest.get(key, told), told, key=lambda one: one[0])
     return [
-        {"function": name, "queue": opened.name, "when": None, "told": iso(at / 1000), "schema": schema}
-        for name, (at, schema) in sorted(newest.items())
-    ]
+        {
+            "function": name, "queue": opened.name, "when": None, "told": iso(at / 1000), "worker": worker,
+            "schema": schema,
+        }
+        for name, (at, worker, schema) in sorted(newest.items())
+    ]  # fmt: skip
 
 
 def _takes(schema: Mapping[str, Any]) -> str:

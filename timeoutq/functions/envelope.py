@@ -18,8 +18,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 
@@ -103,7 +103,8 @@ _STEPS = msgspec.json.Decoder(tuple[Step, ...])
 _ENCODER = msgspec.json.Encoder()
 
 
-class Letter(NamedTuple):
+@dataclass(slots=True)  # not frozen: a worker makes one for each call, and frozen ones take three times as long
+class Letter:
     """What a payload says."""
 
     function: str

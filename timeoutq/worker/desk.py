@@ -170,6 +170,13 @@ class Desk:
         self.ends.acks.append(lease)
         self.wake()
 
+    def done_bare(self, key: int, lease: Lease) -> None:
+        """Do the same for a task that leaves no id in done."""
+        self.running.pop(key, None)
+        self.runs += 1
+        self.ends.bare.append(lease)
+        self.wake()
+
     def finished(self, run: Run, result: Any, problem: BaseException | None) -> None:
         """End the lease by what its handler returned or raised; never raises, whatever the handler gave."""
         if run.left:
