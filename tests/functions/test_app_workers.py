@@ -322,12 +322,15 @@ async def test_what_follows_in_another_queue_is_put_before_the_ack(url: str, nam
     call = first.call().then(second).delay()
     async with AsyncQueue(names[0], url) as only:
         await burst(Worker(only, Calls(app), burst=True))
-    assert Queue(names[1], url).stats().todos == 1
+    with Queue(names[1], url) as waits:
+        assert waits.stats().todos == 1
     await burst(app.worker(burst=True))
     assert call.wait(10) == 21
     both = first.call().then(second).delay()
     await burst(app.worker(burst=True))
     assert both.wait(10) == 21
+    app.close()
+    await app.aclose()
     for one in names:
         with Queue(one, url) as opened:
             opened.purge()
