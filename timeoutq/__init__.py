@@ -26,8 +26,8 @@ begins with what it is for.
     a verb       scripts calls replies operations confirming rights
     the server   address troubles deadlines patience names connection wire link cluster embedded
                  embedded_cluster
-    a call       sending flows reads division repairs why rooms hosts results schedules methods heartbeat
-                 keeper client
+    a call       sending flows reads division repairs why rooms hosts results schedules batches methods
+                 heartbeat keeper client
     the worker   machine handlers found lifespan signals unending forks loopwatch cleaner refusals worker
     processes    endings roster ledger process supervisor
     on top       shards directory watch testing transfer urls scrapy functions bench logs cli
@@ -37,6 +37,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from timeoutq.batches import BatchInfo as BatchInfo
+    from timeoutq.batches import BatchPage as BatchPage
     from timeoutq.cleaner import Cleaner as Cleaner
     from timeoutq.client import AsyncQueue as AsyncQueue
     from timeoutq.client import Queue as Queue
@@ -98,6 +100,7 @@ if TYPE_CHECKING:
     from timeoutq.worker import Worker as Worker
 
 _HOMES = {
+    "batches": "BatchInfo BatchPage",
     "cleaner": "Cleaner",
     "client": "AsyncQueue Queue",
     "counts": "Sample Stats",

@@ -22,8 +22,7 @@ from timeoutq.model import MAX_TIME_MS, Lease, Payload, Politeness, State, Task,
 
 T = TypeVar("T")
 
-MAX_ID = 1024
-MAX_PAYLOAD = 1024 * 1024
+MAX_ID, MAX_PAYLOAD = 1024, 1024 * 1024
 GROUP = 10
 """How many members of an exception group its text names."""
 DEEPEST = 3
@@ -318,6 +317,7 @@ class How:
     group: object = None
     priority: object = None
     improve: object = False
+    batch: str | None = None  # its name is checked
 
 
 AS_IT_IS = How()

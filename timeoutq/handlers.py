@@ -109,6 +109,11 @@ class Place(Protocol):
         ...
 
     @property
+    def queue(self) -> Any:
+        """The worker's client of the queue, an `AsyncQueue` or `AsyncShardedQueue`."""
+        ...
+
+    @property
     def state(self) -> Any:
         """What the lifespan yielded in this process; None without a lifespan."""
         ...
@@ -119,6 +124,10 @@ class Place(Protocol):
 
     async def put(self, queue: str, task: Task) -> bool:
         """Put a task to another queue of this worker; false if the worker has no queue of this name."""
+        ...
+
+    def find(self, queue: str) -> Any:
+        """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
         ...
 
     def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:

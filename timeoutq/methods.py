@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from timeoutq import arguments, flows, reads, sending, tracebacks, why
 from timeoutq.arguments import How, TaskList
+from timeoutq.batches.flows import BatchFlows
 from timeoutq.calls import BATCH, Call
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.counts import Sample, Stats
@@ -94,6 +95,8 @@ class QueueFlows:
         """The flows of the room of the schedules."""
         self.results = ResultFlows(talk)
         """The flows of the room of the results."""
+        self.batches = BatchFlows(talk)
+        """The flows of the room of the batches."""
 
     # ---- tasks in
 

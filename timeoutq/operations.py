@@ -479,6 +479,8 @@ def how_words(found: TaskList, how: How) -> Words:
             raise InvalidInput(arguments.NO_PRIORITY)
         found.improved.clear()  # for the call says it of all tasks
         words += section("improve")
+    if how.batch is not None:
+        words += section("batch", how.batch)
     return words
 
 

@@ -15,7 +15,7 @@ import redis
 
 import timeoutq
 from tests.rig.waiting import wait_until
-from timeoutq import Politeness, Queue, Schedule, scripts, sending
+from timeoutq import Politeness, Queue, Schedule, Task, scripts, sending
 from timeoutq.calls import Call, Kept
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as hosts
@@ -117,6 +117,16 @@ def live(queue: Queue) -> None:
     queue.schedules.set("s", every=1, overlap=True)
     queue.schedules.declare(Schedule("c", every=60))
     wait_until(lambda: queue.schedules.tick() == 1)
+    queue.batches.put("b", "member", "r", {"lost": 1})
+    queue.batches.put("b", "later", after=60)
+    queue.batches.put("empty", "forgotten")
+    queue.batches.seal("b", Task("callback", 1), on="done")
+    queue.forget("later", "lost")
+    queue.ack(lease for lease in queue.claim(99) if lease.task == "member")
+    assert queue.batches.look("b")["b"].state == "broken"
+    assert len(list(queue.batches.members("b"))) == 4
+    assert len(queue.batches.list()) == 2
+    queue.batches.forget("empty")
     queue.pause()
     queue.resume()
 

@@ -20,6 +20,7 @@ except ImportError as error:
     ) from error
 
 from timeoutq.functions.app import App, Decorator
+from timeoutq.functions.batching import Batched
 from timeoutq.functions.calls import Call
 from timeoutq.functions.context import Context
 from timeoutq.functions.errors import (
@@ -46,6 +47,7 @@ __all__ = [
     "BadArguments",
     "BadFunction",
     "BadResult",
+    "Batched",
     "Call",
     "CallCancelled",
     "CallFailed",

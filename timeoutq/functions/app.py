@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 
 from timeoutq import address, arguments, lifespan
 from timeoutq.arguments import shown
+from timeoutq.batches.flows import KEEP
+from timeoutq.batches.operations import On
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import calls, ids, options
+from timeoutq.functions.batching import Batched, batch_of
 from timeoutq.functions.calls import Call
 from timeoutq.functions.context import Context, Middleware
 from timeoutq.functions.envelope import Letter, Secrets, seal, unseal
 from timeoutq.functions.errors import BadFunction, UnknownFunction
 from timeoutq.functions.options import Chosen, Limit, Missed, Queues, Settings, Timed, Unique
 from timeoutq.functions.running import Calls
-from timeoutq.functions.sender import Answers, Posted, Result, Sender
+from timeoutq.functions.sender import Answers, Posted, PostedBatch, PutsBatches, Result, Sender
 from timeoutq.functions.task import Definition, Opened, Registered, TaskFunction, define
 from timeoutq.handlers import Hires, Lifespan, Staff, name_of
-from timeoutq.model import TaskId
+from timeoutq.model import Answer, TaskId
 from timeoutq.retry import Delay, Retries
 
 if TYPE_CHECKING:
@@ -171,6 +174,7 @@ class App(Hires):
         if own in self._functions:
             raise BadFunction(f"{self!r} has a function {own!r} already: pass another name=, such as 'billing.{own}'")
         self._refuse_same_keys(definition)
+        self._refuse_other_limits(definition)
         made = Registered[..., Any, ..., Any](self, definition, Chosen())
         self._functions[own] = made
         return made
@@ -260,6 +264,14 @@ class App(Hires):
         weights = self.queues.weights
         return Staff(opened if weights is None else dict(zip(opened, weights, strict=True)), Calls(self))
 
+    def _refuse_other_limits(self, new: Definition) -> None:
+        for other in self._functions.values():
+            if other.definition.counts_with(new) and other.settings.limit != new.settings.limit:
+                raise BadFunction(
+                    f"{new.signature.name}() and {other.name}() count their calls together, in queue "
+                    f"{new.settings.queue!r}, and have different limits: give both the same Limit(…), or another per="
+                )
+
     # ---- putting calls
 
     @property
@@ -329,14 +341,109 @@ class App(Hires):
         """Close the connections of callers in this event loop; a later call opens new ones."""
         await self.sender.aclose()
 
+    @overload
+    def batch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[R],
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[R]: ...
+    @overload
+    def batch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[None]: ...
+    def batch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[Any] | None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[Any]:
+        """Put calls, and let `then` run once when all of them have ended; blocks.
+
+        With `on="done"` all calls must return; if one fails, `then` fails too, and says how many have failed. `then`
+        finds what the calls have returned in `ctx.batch.results()`. The calls and `then` go to one queue, which must
+        not lie in several shards. A process that is killed while it puts the calls may put them again with the same
+        `name`: calls that have a `key` or an id join once; the others are put twice. The batch is kept for `keep`
+        seconds after its end. Raises `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
+        """
+        sender, found = self._puts_batches(), self._batch(many, then, on, keep, name)
+        return _batched(sender, found, sender.batch(found))
+
+    @overload
+    async def abatch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[R],
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[R]: ...
+    @overload
+    async def abatch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[None]: ...
+    async def abatch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[Any] | None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[Any]:
+        """Put calls, and let `then` run once when all of them have ended; see `batch`."""
+        sender, found = self._puts_batches(), self._batch(many, then, on, keep, name)
+        return _batched(sender, found, await sender.abatch(found))
+
+    def _puts_batches(self) -> PutsBatches:
+        if not isinstance(self.sender, PutsBatches):
+            raise InvalidInput(f"{shown(self.sender)} puts no batches: give the app url= instead of this sender")
+        return self.sender
+
+    def _batch(
+        self, many: Iterable[Call[Any]], then: Call[Any] | None, on: On, keep: Delay, name: str | None
+    ) -> PostedBatch:
+        found = list(many)
+        self._check([*found, *([] if then is None else [then])])
+        seconds = arguments.delay_ms(keep, "keep") / 1000
+        return batch_of(found, then, on, seconds, name, self.secrets, self.queues.names[0])
+
     def _posted(self, many: Iterable[Call[Any]]) -> list[Posted]:
         found = list(many)
+        self._check(found)
+        return [calls.posted(call, self.secrets) for call in found]
+
+    def _check(self, found: Iterable[Call[Any]]) -> None:
         for call in found:
             if not isinstance(call, Call):
                 raise InvalidInput(f"put takes calls, as send.call(…) makes them, not {shown(call)}")
             if call.home is not self:
                 raise InvalidInput(f"a call of {call.function}() belongs to {call.home!r}, not to {self!r}")
-        return [calls.posted(call, self.secrets) for call in found]
 
     # ---- what a worker reads
 
@@ -375,12 +482,20 @@ class App(Hires):
         if function is None:
             raise self._unknown(step.f)
         found = function.signature.with_first(result, step.arguments)
-        function.signature.decode(found)
+        args, kwargs = function.signature.decode(found)
+        group = function.definition.group_of_call(args, kwargs)
         own, target = ids.following(id, step.f), function.settings.queue
         payload = seal(Letter(step.f, found, step.options, rest), target, own, self.secrets)
         answers = calls.answers(target, own, function.settings, step.options.keep_result, function.returns)
-        return Posted(target, own, payload, None, None, None, "active", None, answers)
+        limit = function.settings.limit
+        return Posted(target, own, payload, None, None, None, "active", group, answers, limit)
 
     def schemas(self) -> dict[str, dict[str, Any]]:
         """Give the JSON Schema of each function's payload, by name."""
         return {name: one.schema() for name, one in self._functions.items()}
+
+
+def _batched(sender: Sender, found: PostedBatch, answers: Sequence[Answer]) -> Batched[Any]:
+    results = [sender.result(call.answers, answer) for call, answer in zip(found.calls, answers, strict=True)]
+    then = None if found.then is None else sender.result(found.then.answers)
+    return Batched(found.name, found.queue, results, then)

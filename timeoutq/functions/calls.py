@@ -152,12 +152,15 @@ def id_of(call: Call[Any]) -> tuple[bytes, bool]:
     return ids.random_id(call.function).encode(), False
 
 
-def posted(call: Call[Any], secrets: Secrets) -> Posted:
-    """Decide everything about a call that is put now. Raises `CallTooLarge`."""
+def posted(call: Call[Any], secrets: Secrets, batch: str | None = None) -> Posted:
+    """Decide everything about a call that is put now, the callback of `batch` if given. Raises `CallTooLarge`."""
     chosen, settings = call.chosen, call.settings
     id, is_named = id_of(call)
     queue = chosen.queue or settings.queue
-    letter = Letter(call.function, call.arguments, travelling(chosen), [one.step for one in call.following])
+    travels = travelling(chosen)
+    if batch is not None:
+        travels = msgspec.structs.replace(travels, batch=batch)
+    letter = Letter(call.function, call.arguments, travels, [one.step for one in call.following])
     return Posted(
         queue=queue,
         id=id,
@@ -168,6 +171,7 @@ def posted(call: Call[Any], secrets: Secrets) -> Posted:
         unique=(chosen.unique or settings.unique) if is_named else None,
         group=call.group,
         answers=_answers(call, queue, id),
+        limit=settings.limit,
     )
 
 

@@ -46,6 +46,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds to wait before each further attempt."""
     max_runtime: float | None = None
     keep_result: float | None = None
+    batch: str | None = None
+    """The batch of which this call is the callback."""
 
     def check(self) -> None:
         """Raise `InvalidInput` for what no caller of this package would have written."""

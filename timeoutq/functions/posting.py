@@ -13,8 +13,10 @@ from typing import Any
 
 from timeoutq import address, arguments
 from timeoutq.arguments import How, TaskList
+from timeoutq.batches.operations import BatchInfo
+from timeoutq.functions import limits
 from timeoutq.functions.answering import Pending
-from timeoutq.functions.sender import Answers, Posted
+from timeoutq.functions.sender import Answers, Posted, PostedBatch
 from timeoutq.model import Answer, Ended, Outcome, TaskInfo, text
 from timeoutq.sending import Flow
 from timeoutq.shards import AnyAsyncQueue, AnyQueue, open_async_queue, open_queue
@@ -36,6 +38,7 @@ class Posting:
         self.url = url
         self.settings: Mapping[str, Any] = settings
         self._lock = threading.Lock()
+        self._declared = limits.Declared()
         self._queues: dict[str, AnyQueue] = {}
         self._async: dict[str, AnyAsyncQueue] = {}
         self._opening: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[AnyAsyncQueue]] = {}
@@ -78,6 +81,7 @@ class Posting:
         found: list[Answer] = [Answer.ADDED] * len(calls)
         for kind, places in _kinds(calls).items():
             queue = self.queue(kind[0])
+            self._declare(queue, [calls[at] for at in places])
             _tell(found, places, queue.run(_putting(queue, kind, [calls[at] for at in places])))
         return found
 
@@ -86,8 +90,41 @@ class Posting:
         found: list[Answer] = [Answer.ADDED] * len(calls)
         for kind, places in _kinds(calls).items():
             queue = await self.aqueue(kind[0])
+            await self._adeclare(queue, [calls[at] for at in places])
             _tell(found, places, await queue.run(_putting(queue, kind, [calls[at] for at in places])))
         return found
+
+    def _declare(self, queue: AnyQueue, calls: Sequence[Posted]) -> None:
+        lacking = self._declared.lacking(queue.name, ((call.group, call.limit) for call in calls))
+        if lacking:
+            queue.run(limits.declare(queue.name, queue.flows, lacking))
+            self._declared.note(queue.name, lacking)
+
+    async def _adeclare(self, queue: AnyAsyncQueue, calls: Sequence[Posted]) -> None:
+        lacking = self._declared.lacking(queue.name, ((call.group, call.limit) for call in calls))
+        if lacking:
+            await queue.run(limits.declare(queue.name, queue.flows, lacking))
+            self._declared.note(queue.name, lacking)
+
+    def batch(self, found: PostedBatch, /) -> Sequence[Answer]:
+        """Put the calls of a batch, and seal it with its callback; blocks. Raises what `queue.batches` raises."""
+        queue, answers = self.queue(found.queue), [Answer.ADDED] * len(found.calls)
+        self._declare(queue, [*found.calls, *([] if found.then is None else [found.then])])
+        for kind, places in _kinds(found.calls).items():
+            putting = _putting(queue, kind, [found.calls[at] for at in places], found.name)
+            _tell(answers, places, queue.run(putting))
+        queue.run(_sealing(queue, found))
+        return answers
+
+    async def abatch(self, found: PostedBatch, /) -> Sequence[Answer]:
+        """Put the calls of a batch, and seal it with its callback. Raises what `queue.batches` raises."""
+        queue, answers = await self.aqueue(found.queue), [Answer.ADDED] * len(found.calls)
+        await self._adeclare(queue, [*found.calls, *([] if found.then is None else [found.then])])
+        for kind, places in _kinds(found.calls).items():
+            putting = _putting(queue, kind, [found.calls[at] for at in places], found.name)
+            _tell(answers, places, await queue.run(putting))
+        await queue.run(_sealing(queue, found))
+        return answers
 
     def result(self, answers: Answers, answer: Answer | None = None, /) -> Pending[Any]:
         """Give what stands for the result of a call; asks nobody yet."""
@@ -131,18 +168,31 @@ def _kinds(calls: Sequence[Posted]) -> dict[_Kind, list[int]]:
     return found
 
 
-def _putting(queue: AnyQueue | AnyAsyncQueue, kind: _Kind, calls: Sequence[Posted]) -> Flow[Outcome]:
+def _putting(
+    queue: AnyQueue | AnyAsyncQueue, kind: _Kind, calls: Sequence[Posted], batch: str | None = None
+) -> Flow[Outcome]:
     _, at, after, again = kind
+    checked: Any = (_tasks(calls),)
+    if batch is not None:
+        return queue.flows.batches.put(batch, checked, How(again=again), at, after)
+    if at is None and after is None:
+        return queue.flows.put(checked, How(again=again), 0)
+    return queue.flows.schedule(checked, at, after, How(again=again), 0)
+
+
+def _sealing(queue: AnyQueue | AnyAsyncQueue, found: PostedBatch) -> Flow[BatchInfo]:
+    callback: Any = None if found.then is None else _tasks([found.then])
+    return queue.flows.batches.seal(found.name, callback, found.on, found.keep)
+
+
+def _tasks(calls: Sequence[Posted]) -> TaskList:
     tasks = TaskList([call.id for call in calls], {place: call.payload for place, call in enumerate(calls)})
     for place, call in enumerate(calls):
         if call.group is not None:
             tasks.groups[place] = arguments.host(call.group)
         if call.priority is not None:
             tasks.priorities[place] = call.priority
-    checked: Any = (tasks,)
-    if at is None and after is None:
-        return queue.flows.put(checked, How(again=again), 0)
-    return queue.flows.schedule(checked, at, after, How(again=again), 0)
+    return tasks
 
 
 def _tell(found: list[Answer], places: Sequence[int], answers: Outcome) -> None:

@@ -7,24 +7,31 @@ how the task ends; `Calls.judge` says what becomes of a failure. The worker does
 from __future__ import annotations
 
 import inspect
+import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from timeoutq import telling
 from timeoutq.arguments import Packed, delay_ms
 from timeoutq.calls import Kept
-from timeoutq.errors import TimeoutqError
-from timeoutq.functions import outcomes
+from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.functions import limits, outcomes
+from timeoutq.functions.batching import CallsBefore
 from timeoutq.functions.context import CallNext, Context, Middleware
 from timeoutq.functions.envelope import NO_OPTIONS, Secrets
 from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, Forged, UnknownFunction, UnknownSecret
+from timeoutq.functions.options import Limit
 from timeoutq.functions.sender import Posted, Sender
 from timeoutq.functions.task import Opened, TaskFunction
 from timeoutq.functions.threads import Threads
 from timeoutq.handlers import LEAVES_NO_ID, RESULTS, Lifespan, Place, Result, Serves, Unrun, Verdict
 from timeoutq.model import Ack, Lease, Task, Tasks, raw
 from timeoutq.retry import GiveUp, RetryPolicy
+from timeoutq.text import safe
+
+log = logging.getLogger(__name__)
 
 BACK_AFTER = (50, 100)
 """Tenths of a second after which a call that this worker cannot run is offered again: a time between these two."""
@@ -98,6 +105,7 @@ class _Bench:
         self._queue = place.name
         self._middlewares = app.middlewares
         self._threads: Threads | None = None
+        self._declared = limits.Declared()
 
     async def run(self, lease: Lease) -> Result:
         """Run one call: the whole way of a task, from its payload to its end."""
@@ -125,7 +133,8 @@ class _Bench:
 
     def _context(self, lease: Lease, opened: Opened) -> Context[Any]:
         name = opened.definition.signature.name
-        return Context(name, lease.task, lease.attempt, lease.fence, self._place.state)
+        batch = None if opened.options.batch is None else CallsBefore(opened.options.batch, self._place.queue)
+        return Context(name, lease.task, lease.attempt, lease.fence, self._place.state, batch=batch)
 
     async def _limited(self, lease: Lease, opened: Opened) -> Any:
         seconds = opened.max_runtime
@@ -149,6 +158,9 @@ class _Bench:
 
     async def _call(self, context: Context[Any], opened: Opened) -> Any:
         definition = opened.definition
+        limit = definition.settings.limit
+        if limit is not None:
+            await self._declare(self._place.queue, definition.group_of_call(opened.args, opened.kwargs), limit)
         args = opened.args if definition.signature.context is None else (context, *opened.args)
         if definition.is_async:
             return await definition.function(*args, **opened.kwargs)
@@ -169,6 +181,18 @@ class _Bench:
         kept = data if seconds and (value is not None or opened.keep_none) else None
         return Ack(put, result=kept, keep_result=seconds if kept is not None else None, keep_id=keeps_id)
 
+    async def _declare(self, queue: Any, group: str | None, limit: Limit | None) -> None:
+        lacking = self._declared.lacking(queue.name, [(group, limit)])
+        if not lacking:
+            return
+        self._declared.note(queue.name, lacking)
+        try:
+            await queue.run(limits.declare(queue.name, queue.flows, lacking))
+        except InvalidInput as error:
+            telling.say(
+                log, logging.WARNING, "queue %s: %s", queue.name, safe(str(error)), fields={"queue": queue.name}
+            )
+
     async def _following(self, lease: Lease, opened: Opened, data: bytes) -> Tasks:
         """Give the call that follows, to be put with the ack; one for another queue is put now.
 
@@ -181,6 +205,10 @@ class _Bench:
         if call is None:
             return ()
         task = Task(call.id, Packed(call.payload), call.group, priority=call.priority)
+        if call.limit is not None:
+            found = self._place.queue if call.queue == self._queue else self._place.find(call.queue)
+            if found is not None:
+                await self._declare(found, call.group, call.limit)
         if call.queue == self._queue:
             return task
         if not await self._place.put(call.queue, task):

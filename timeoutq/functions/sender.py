@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from timeoutq.functions.options import Unique
+from timeoutq.batches.operations import On
+from timeoutq.functions.options import Limit, Unique
 from timeoutq.model import Answer, TaskInfo
 
 T_co = TypeVar("T_co", covariant=True)
@@ -61,6 +62,21 @@ class Posted:
     group: str | None
     """The group of a polite queue that the function's limit makes of the arguments."""
     answers: Answers
+    limit: Limit | None = None
+    """How many calls of the group run at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostedBatch:
+    """A batch of calls, ready to be put: everything is decided and checked."""
+
+    name: str
+    queue: str
+    calls: Sequence[Posted]
+    then: Posted | None
+    on: On
+    keep: float
+    """Seconds for which the batch is kept after its end."""
 
 
 class Result(Protocol[T_co]):
@@ -118,4 +134,17 @@ class Sender(Protocol):
 
     async def aclose(self) -> None:
         """Close the connections of this event loop."""
+        ...
+
+
+@runtime_checkable
+class PutsBatches(Sender, Protocol):
+    """A sender that puts batches, too."""
+
+    def batch(self, found: PostedBatch, /) -> Sequence[Answer]:
+        """Put the calls of a batch, seal it with its callback, and give an answer for each call; blocks."""
+        ...
+
+    async def abatch(self, found: PostedBatch, /) -> Sequence[Answer]:
+        """Do the same for asyncio."""
         ...

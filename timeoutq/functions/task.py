@@ -49,11 +49,13 @@ class Definition:
     group: ids.Template | None
     queues: Queues
     is_plain: bool = field(init=False)
-    """Whether a worker need only await it: an `async def` without a context, and without a limit of time."""
+    """Whether a worker need only await it: an `async def` without a context, and without a limit of any kind."""
 
     def __post_init__(self) -> None:
         """Work out once what a worker asks for each call."""
-        is_plain = self.is_async and self.signature.context is None and self.settings.max_runtime is None
+        settings = self.settings
+        is_free = settings.max_runtime is None and settings.limit is None
+        is_plain = self.is_async and self.signature.context is None and is_free
         object.__setattr__(self, "is_plain", is_plain)
 
     @property
@@ -69,6 +71,21 @@ class Definition:
             return None
         name = self.signature.name
         return name if self.group is None else ids.shortened(self.group.fill(name, values))
+
+    def counts_with(self, other: Definition) -> bool:
+        """Say whether the limits of both functions count their calls in the same groups."""
+        mine, theirs = self.settings, other.settings
+        if mine.limit is None or theirs.limit is None or mine.queue != theirs.queue:
+            return False
+        return (mine.limit.per or self.signature.name) == (theirs.limit.per or other.signature.name)
+
+    def group_of_call(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
+        """Give the group in which the function's limit counts a call whose arguments have been read."""
+        if self.group is None:
+            return self.group_of({})
+        bound = self.signature.bind(args, kwargs)
+        slots = self.signature.slots.values()
+        return self.group_of({one.name: bound.get(one.name, one.otherwise) for one in slots})
 
     def key_of(self, values: Mapping[str, object]) -> str | None:
         """Give the id that the key makes of arguments."""

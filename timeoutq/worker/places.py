@@ -35,6 +35,7 @@ class Place:
         `interrupts` gives what ends handlers of this queue, `wear_out` drains the worker.
         """
         self.name = desk.queue.name
+        self.queue: Any = desk.queue
         self.state = state
         self._desk = desk
         self._queues = {queue.name: queue for queue in queues}
@@ -48,6 +49,10 @@ class Place:
             return False
         await found.put(task)
         return True
+
+    def find(self, queue: str) -> Any:
+        """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
+        return self._queues.get(queue)
 
     def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
         """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.
