@@ -86,7 +86,8 @@ async def test_an_id_that_keeps_others_away_for_ever_stays_in_done(app: App, job
     async def again(x: int) -> int:
         return x
 
-    once.delay(1), again.delay(1)
+    once.delay(1)
+    again.delay(1)
     await burst(jobs, app)
     assert queue.inspect("once:1").state is State.DONE
     assert queue.inspect("again:1").state is None
@@ -150,7 +151,8 @@ async def test_each_function_has_its_own_retries_and_a_caller_may_choose_others(
         runs.append("usual")
         raise Retry(after=0)
 
-    thrice.delay(), once.delay(), usual.delay()
+    for one in (thrice, once, usual):
+        one.delay()
     thrice.options(id="chosen", retry=[0, 0, 0, 0]).delay()
     await burst(jobs, app, retry=[0])
     assert sorted(runs) == ["once"] + ["thrice"] * (3 + 5) + ["usual"] * 2

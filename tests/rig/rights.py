@@ -136,7 +136,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "retry some": ("retry_failed", lambda q, _: q.retry_failed("fails", "ends", "later", "nothing", f"{A}0")),
     "publish": (
         "publish",
-        lambda q, _: q.run(sending.answers(q.talk, q.operations.publish("w", {"f": ("d", "{}")}))),
+        lambda q, _: q.run(sending.answer(q.talk, q.operations.publish("w", {"f": ("d", "{}")})[0])),
     ),
     "pull": ("pull", lambda q, _: q.pull(2)),
     "forget": ("forget", lambda q, _: q.forget("ends", "later")),
