@@ -210,6 +210,13 @@ class QueueFlows:
         """Remove tasks from every state."""
         return self._by_id(tasks, lambda talk, part: talk.operations.forget(part), everywhere=True)
 
+    def cancel(self, tasks: tuple[Tasks, ...], by: str) -> Flow[Outcome]:
+        """Cancel tasks that have not ended; `by` says who does."""
+        who = arguments.reason(by)
+        if not who:
+            raise InvalidInput("by= says who cancels, and cannot be empty")
+        return self._by_id(tasks, lambda talk, part: talk.operations.cancel(part, who, talk.nonce), everywhere=True)
+
     def states(self, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
         """Tell where tasks are."""
         return self._by_id(tasks, lambda talk, part: talk.operations.states(part), everywhere=False)

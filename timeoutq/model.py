@@ -95,6 +95,11 @@ class Answer(StrEnum):
     """Another worker has the lease now, or nobody has."""
     MAX_RUNTIME = "max_runtime"
     """The lease has reached its `max_runtime` and is not extended."""
+    CANCELLED = "cancelled"
+    """The task is in failed now, because somebody has cancelled it. As the answer to an extension: the lease is extended,
+    and the handler is to stop, because somebody has cancelled the task."""
+    CANCELLING = "cancelling"
+    """The task is in progress: its worker is told to stop the handler, and then the task goes to failed."""
     UNKNOWN = "unknown"
     """No state holds this id."""
     UNANSWERED = "unanswered"
@@ -304,6 +309,8 @@ ANSWERS: dict[int, Answer] = {
     ord("R"): Answer.ALREADY,
     ord("L"): Answer.LOST,
     ord("X"): Answer.MAX_RUNTIME,
+    ord("c"): Answer.CANCELLED,
+    ord("m"): Answer.CANCELLING,
     ord("u"): Answer.UNKNOWN,
     ord("?"): Answer.UNANSWERED,
 }
@@ -342,6 +349,8 @@ class TaskInfo:
     """Whether a task in progress runs once more after this run, because it was put meanwhile with `improve=True`."""
     has_result: bool = False
     """Whether the queue keeps the result of the task's last run."""
+    cancelled_by: str | None = None
+    """Who has cancelled the task, while it is in progress still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +364,11 @@ class Ended:
     """The result as the worker has written it; empty if the server had no memory for it; None if there is none."""
     error: str | None = None
     """The last error of a failed task that has no result."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task went to failed because somebody has cancelled it; `error` says who."""
+        return self.state is State.FAILED and self.result is None and (self.error or "").startswith("cancelled by ")
 
     @property
     def is_gone(self) -> bool:

@@ -314,6 +314,10 @@ class Operations:
         """Build the calls that remove tasks from every state."""
         return [self.call("forget", ids, replies.outcome(ids)) for ids in _only_ids(tasks)]
 
+    def cancel(self, tasks: tuple[Tasks, ...], by: bytes, nonce: Callable[[], bytes]) -> list[Call[Outcome]]:
+        """Build the calls that cancel tasks; `by` says who does."""
+        return [self.call("cancel", [by, *ids], replies.outcome(ids), id=nonce()) for ids in _only_ids(tasks)]
+
     def purge(self, strays: Sequence[bytes] = ()) -> Call[int]:
         """Build the call that removes the queue; it answers 0 while it has to be called again."""
         return self.call("purge", [BATCH, *strays], int)

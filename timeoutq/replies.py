@@ -78,6 +78,8 @@ class Plan:
     """How many µs more than `now_ms` the server's clock shows."""
     tick_ms: int = 0
     """When the next tick of a schedule is due; 0 if none is."""
+    cancelling: int = 0
+    """How many tasks in progress were ever cancelled; 0 if none of them is in progress any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +208,8 @@ def _releases(value: bytes | None) -> tuple[int, int]:
 
 
 def info(task: str, reply: Any) -> TaskInfo:
-    now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases, level, again, kept = (
-        reply
-    )
+    now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases, level, *rest = reply
+    again, kept, by = rest
     error_at, message = _error(error)
     ends = when(deadline)
     return TaskInfo(
@@ -230,6 +231,7 @@ def info(task: str, reply: Any) -> TaskInfo:
         priority=whole(level),
         again=bool(again),
         has_result=bool(kept),
+        cancelled_by=said(by) if by else None,
     )
 
 

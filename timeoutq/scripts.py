@@ -141,13 +141,13 @@ SIZES = {
     "ZCARD": "scheduled leases done_at calls workers hosts places trace_at leftovers ticks",
     "HLEN": "owners payload attempts crashes errors runtime stats worker_info "
     "traces trace_uses trace_texts releases durations0 durations1 slots resting policies groups host_failures "
-    "priorities rerun seen awaited schedules ticked",
+    "priorities rerun seen awaited schedules ticked cancels",
     "LLEN": "bell error_log history",
     "XLEN": "alarm",
 }
 """Which command tells the size of each key, in constant time, and is refused where the key is of a foreign type."""
 
-ROOMS = {"polite": "politeness", "priority": "priority", "rerun": "rerun", "results": "results"}
+ROOMS = {"polite": "politeness", "priority": "priority", "rerun": "rerun", "results": "results", "cancel": "cancel"}
 """The parts that serve a queue in place of others, and for each the capability whose name in `uses` says so. The part
 `compact` is one more, which sees to its keys itself: `done_sound`."""
 
@@ -157,6 +157,7 @@ ALSO_WRITTEN = {
     "priority": "priorities",
     "rerun": "rerun todos in_progress done; payload crashes releases",
     "results": "awaited",
+    "cancel": "cancels failed; errors traces trace_uses trace_texts trace_at",
 }
 """The keys that a script with a room may write besides, on a queue that uses the room's capability."""
 

@@ -59,6 +59,7 @@ def calls() -> dict[str, Call[Any]]:
         ops.retry_any(),
         *ops.retry_failed(("a",)),
         *ops.forget(("a",)),
+        *ops.cancel(("a",), b"me", nonce),
         ops.purge([b"host:h"]),
         ops.requeue_expired(),
         ops.promote_due(),

@@ -121,6 +121,14 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "retry some": ("retry_failed", lambda q, _: q.retry_failed("fails", "ends", "later", "nothing", f"{A}0")),
     "pull": ("pull", lambda q, _: q.pull(2)),
     "forget": ("forget", lambda q, _: q.forget("ends", "later")),
+    "cancel": ("cancel", lambda q, held: q.cancel(held[0].task, f"{A}0", f"{B}0", "free", "later", by="me")),
+    "release what was cancelled": ("release", lambda q, held: q.release(held)),
+    "retry what was cancelled": ("fail", lambda q, held: q.fail(held, "no", retry_in=0)),
+    "ack for a time what was cancelled": ("ack", lambda q, held: q.ack(held, again_in=60)),
+    "crash of what was cancelled": (
+        "crash",
+        lambda q, held: q.run(sending.answers(q.talk, q.operations.crash(held, "died"))),
+    ),
     "prune": ("prune", lambda q, _: q.prune()),
     "configure": ("configure", lambda q, _: q.configure(keep_done=900)),
     "begin politeness": ("convert", lambda q, _: q.configure(politeness=Politeness(1, 2))),
@@ -214,6 +222,8 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
         held: list[bytes] = client.zrange(leases, 0, -1)
         queue.run(queue.flows.results.look(held, "c"))
         client.set(key("result:" + held[0].decode()), "of a run before")
+    elif case.verb.endswith("what was cancelled"):
+        queue.cancel([task.decode() for task in client.zrange(leases, 0, -1)], by="me")
     elif case.verb == "requeue_expired after a restart":
         client.hset(key("meta"), "run_id", "another")
         client.zadd(leases, {"expires": 1})

@@ -135,7 +135,7 @@ class Scene:
         """Give the acts in order, all but `purge`."""
         yield self.rank  # from now on, the queue has priorities
         yield from (self.put, self.schedule, self.claims, self.replay, self.extend, self.ack, self.fail, self.release)
-        yield from (self.crash, self.pull, self.forget, self.clean, self.prune, self.repair, self.look, self.transfer)
+        yield from (self.cancel, self.crash, self.pull, self.forget, self.clean, self.prune, self.repair, self.look, self.transfer)
         yield from (self.tick, self.rules, self.block, self.ban, self.end_politeness, self.begin_politeness)
 
     def put(self) -> None:
@@ -227,6 +227,17 @@ class Scene:
         self.run(*self.ops.put((some,), self.queue.talk.nonce))
         for tasks in (some, *([lease.task for lease in _taken(leases, BATCH)] for leases in (self.flown, self.held))):
             self.run(*self.ops.forget((tasks,)))
+
+    def cancel(self) -> None:
+        """Cancel tasks that wait, and tasks that are held, and end the leases on the latter."""
+        some = self.urls(BATCH)
+        self.run(*self.ops.put((some,), self.queue.talk.nonce))
+        self.run(*self.ops.cancel((some,), b"bench", self.queue.talk.nonce))
+        for leases in (self.held, self.flown):
+            ended = _taken(leases, BATCH)
+            self.run(*self.ops.cancel(([lease.task for lease in ended],), b"bench", self.queue.talk.nonce))
+            self.run(*self.ops.extend(ended, HOUR_MS))
+            self.run(*self.ops.release(ended))
 
     def clean(self) -> None:
         """Do what a cleaner does, after leases ran out."""

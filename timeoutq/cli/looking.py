@@ -250,6 +250,7 @@ def inspect(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = No
             "priority": info.priority or None,
             "runs again": "once this run has ended: it was put meanwhile" if info.again else None,
             "holder": info.holder,
+            "cancelled by": info.cancelled_by,
             "failures": info.failures or None,
             "crashes": info.crashes or None,
             "releases": releases(info),

@@ -245,6 +245,17 @@ class Verbs(Driver):
         """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""
         return self.run(self.flows.forget(tasks))
 
+    def cancel(self, *tasks: Tasks, by: str | None = None) -> Outcome:
+        """Cancel tasks that have not ended: none of them runs again, unless somebody retries it or puts it again.
+
+        A task that is ready or scheduled goes to failed, and its answer is `CANCELLED`. A task in progress is marked,
+        and its answer is `CANCELLING`: its worker hears of it at once, cancels the handler (a handler that is no
+        coroutine runs to its end), and the task goes to failed. If the handler has ended before, its ack or its last
+        failure counts; a retry or a release does not. The error of the task says "cancelled by", and then `by`: by
+        default the name of this client. The answers for other tasks are the states in which they are.
+        """
+        return self.run(self.flows.cancel(tasks, self.worker if by is None else by))
+
     def inspect(self, task: TaskId | Task) -> TaskInfo:
         """Tell all that is known of one task; `state` is None when no state holds the task."""
         return self.run(self.flows.inspect(task))
@@ -393,7 +404,7 @@ class Queue(Verbs):
     stats, workers, history, errors, server              look at the queue
     exists, drained, wait_drained                        ask the queue
     pause, resume, configure                             change the queue
-    retry_failed, forget, purge                          move or remove tasks
+    retry_failed, cancel, forget, purge                  move or remove tasks
     hosts                                                the room of the hosts of a polite queue
     results                                              the room of the results: how tasks have ended
     schedules                                            the room of the schedules: tasks put again and again

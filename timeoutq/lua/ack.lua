@@ -1,6 +1,6 @@
 -- ack: end leases as done, or for a time, and in the same step put the tasks that they found.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm calls
--- PARTS open sections items drop replay ready done add rerun results
+-- PARTS open sections items drop replay ready done add rerun results cancel
 -- SOUND stats leases calls; payload attempts crashes errors releases groups; done_at runtime traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
 -- SECTIONS  again=ms after which the tasks are ready again   and for one lease: payload=1 the payload that its task has then
@@ -20,7 +20,7 @@ local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
 local recorded, limited = sound()
 if done_sound then done_sound(ids, given.put) end
 if given.results or given.bare then may_finish() end
-local found, itself, held, anew, anew_names, over, fresh = {}, false, nil, {}, {}, {}, nil
+local found, itself, held, anew, anew_names, over, fresh, stopped = {}, false, nil, {}, {}, {}, nil, {}
 local bare = given.bare or {}
 if given.put or again_ms >= 0 or given.results then
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
@@ -45,6 +45,7 @@ if given.put or again_ms >= 0 or given.results then
 end
 if run_again then anew, anew_names = run_again(ids, yes, over) end
 if again_ms >= 0 then
+  if has('cancel') then stopped = rarely('stop')(ids, yes, over) end
   local dues = {}
   for i = 1, #ids do
     if yes[i] and held[i] == 1 then dues[#dues + 1], dues[#dues + 2] = now + again_ms, ids[i] end
@@ -76,6 +77,11 @@ if #anew > 0 then
   if itself then rarely('add')(found, given, false, false, priorities) end
   if #ended == 0 then turn() end
 end
+if #stopped > 0 then
+  drop(stopped, not limited)
+  count_up(stats, 'acked', #stopped)
+  pass_on(stopped, 1)
+end
 if #ended > 0 then
   if not itself then drop(ended, not limited) end
   if recorded then
@@ -91,4 +97,4 @@ if #ended > 0 then
     drop(ended, not limited)
   end
 end
-return settle(call_id, codes, lost, #ended + #anew)
+return settle(call_id, codes, lost, #ended + #anew + #stopped)

@@ -1,13 +1,13 @@
 -- release: give leases back without blame, to todos at once or to scheduled after a delay. The releases of a task by its handler
 -- are counted: with each one the task waits longer, and in the end it goes to failed. Those that block the host are counted apart.
 -- KEYS  todos in_progress failed scheduled leases owners lock runtime meta stats bell alarm calls
--- PARTS open sections items drop replay log ready rerun
+-- PARTS open sections items drop replay log ready rerun cancel
 -- SOUND stats leases calls alarm todos scheduled failed; runtime releases errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
 -- SECTIONS  delay=ms after which the tasks are ready   block=ms for which their hosts are blocked
 --       most=1 the release at which a task goes to failed; without it releases are not counted, and one that blocks a host never is
--- Reply letters, one per lease: O released; f that was the last release, and the task is in failed; R this very call was carried
---       out before; L the lease is not this token's
+-- Reply letters, one per lease: O released; f that was the last release, and the task is in failed; c the task was cancelled, and is
+--       in failed; R this very call was carried out before; L the lease is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
 local given, refused = sections(at, ' delay=ms block=ms most=1')
@@ -17,6 +17,7 @@ local names = hosts_of(ids)
 local yes, codes, ended, ended_names, lost = mine(ids, tokens), {}, {}, {}, 0
 local held, seen = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}
 local counts = (most > 0 or block_ms > 0) and redis.call('HMGET', key('releases'), unpack(ids))
+local by, stopped, whose = cancels_of and cancels_of(ids) or {}, {}, {}
 local into, back, back_names, dues, soonest, counted, spent = {}, {}, {}, {}, math.huge, {}, {}
 for i = 1, #ids do
   codes[i] = 'L'
@@ -24,7 +25,7 @@ for i = 1, #ids do
     local id, count, wait = ids[i], 0, delay
     -- a block bounds how often its host's tasks run; where no host can be blocked, the release is counted like any other
     local bound = block_ms > 0 and names[i]
-    if bound or most > 0 then
+    if (bound or most > 0) and not by[i] then
       local own, blocking = released(counts[i])
       if bound then
         blocking = blocking + 1
@@ -38,7 +39,9 @@ for i = 1, #ids do
     if count > 1 then wait = math.max(wait, math.min(60000, math.floor(50 * 2 ^ math.min(count - 2, 11)))) end
     seen[id], codes[i], ended[#ended + 1] = true, 'O', id
     ended_names[#ended] = names[i]
-    if count > 0 and count >= most then
+    if by[i] then
+      codes[i], into[#ended], stopped[#stopped + 1], whose[#whose + 1] = 'c', failed, id, by[i]
+    elseif count > 0 and count >= most then
       codes[i], into[#ended], spent[#spent + 1] = 'f', failed, {id, count}
     elseif wait > 0 then
       dues[#dues + 1], dues[#dues + 2], soonest = now + wait, id, math.min(soonest, now + wait)
@@ -62,6 +65,7 @@ if #ended > 0 then
     redis.call('ZADD', scheduled, unpack(dues))
     rouse(soonest)
   end
+  if #stopped > 0 then rarely('cancelled')(stopped, whose) end
   for i = 1, #ended do
     if into[i] then
       redis.call('SMOVE', in_progress, into[i], ended[i])

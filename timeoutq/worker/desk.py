@@ -165,6 +165,9 @@ class Desk:
         try:
             if run.settled:
                 pass
+            elif run.cancelled and run.task is None:
+                run.end = "cancelled"
+                self.interrupted(run)
             elif problem is None and result is None:
                 self.ends.acks.append(lease)
             elif problem is not None and run.end:
@@ -233,7 +236,7 @@ class Desk:
 
     def interrupted(self, run: Run) -> None:
         """End the lease of a handler that was stopped; `run.end` says why the handler was stopped."""
-        if run.end == "shutdown":
+        if run.end in ("shutdown", "cancelled"):  # the queue knows which tasks were cancelled: these go to failed
             self.ends.releases.append(run.lease)
         elif run.end == "max_runtime":
             # the task has used up its time: this counts as a failed attempt, not as a crash of the process
@@ -305,6 +308,8 @@ class Desk:
                     self._losses.tell_soon(lease, errand.verb)
                 elif answer is Answer.FAILED:
                     self._give_up(lease)
+                elif answer is Answer.CANCELLED:
+                    self.tally.failed += 1
 
     def _confirmed(self, acks: Iterable[AckOfFound]) -> None:
         """Have those acks sent whose parcels are all there now."""
