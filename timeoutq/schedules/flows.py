@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from timeoutq import arguments, reads
 from timeoutq.arguments import shown
@@ -320,7 +320,7 @@ def health(talk: Talk) -> Flow[Health]:
         first, (following, found) = yield from ask(talk, commands)
         rows: Any = found
         records: list[tuple[Any, Any]] = (
-            list(cast("dict[Any, Any]", rows).items()) if isinstance(rows, dict) else reads.pairs_of(rows)
+            list(cast("Any", rows).items()) if isinstance(rows, dict) else reads.pairs_of(rows)
         )
         for name, record in records:
             state = STATES.get(bytes(record)[:1], "ended")
