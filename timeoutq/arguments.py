@@ -214,6 +214,8 @@ class TaskList:
     priorities: dict[int, int] = field(default_factory=dict[int, int])
     improved: list[int] = field(default_factory=list[int])
     """The positions of the tasks that `improve` counts for, in order."""
+    uniques: dict[int, int] = field(default_factory=dict[int, int])
+    """For how many ms after its last error a failed task blocks its id; one that is not here does so for ever."""
     _packed: int = field(default=0, compare=False)
 
     def add(self, task: object) -> None:
@@ -249,7 +251,12 @@ class TaskList:
         first, end = bisect_left(self.improved, start), bisect_left(self.improved, stop)
         improved = [at - start for at in self.improved[first:end]]
         return TaskList(
-            self.ids[start:stop], within(self.payloads), within(self.groups), within(self.priorities), improved
+            self.ids[start:stop],
+            within(self.payloads),
+            within(self.groups),
+            within(self.priorities),
+            improved,
+            within(self.uniques),
         )
 
     def pick(self, places: Sequence[int]) -> TaskList:
@@ -262,6 +269,7 @@ class TaskList:
         return TaskList(
             [self.ids[i] for i in places], there(self.payloads), there(self.groups), there(self.priorities),
             [new for new, old in enumerate(places) if old in improved] if improved else [],
+            there(self.uniques),
         )  # fmt: skip
 
     def join(self, more: TaskList) -> None:
@@ -272,6 +280,7 @@ class TaskList:
         self.groups.update((at + i, group) for i, group in more.groups.items())
         self.priorities.update((at + i, priority) for i, priority in more.priorities.items())
         self.improved += [at + i for i in more.improved]
+        self.uniques.update((at + i, ms) for i, ms in more.uniques.items())
 
     def group_by(self, group: Callable[[str], object]) -> None:
         """Give each task that has no group of its own the one that a function says for its id, unless that is None."""
@@ -298,6 +307,8 @@ class TaskList:
             self.groups[at] = self._group(task.task, task.group)
         if task.priority is not None:
             self.priorities[at] = priority(task.priority, f"the priority of task {shown(task.task)}")
+        if task.unique is not None:
+            self.uniques[at] = delay_ms(task.unique, "unique")
         if flag(task.improve, "improve"):
             if task.priority is None:
                 raise InvalidInput(f"task {shown(task.task)}: {NO_PRIORITY}")
@@ -392,6 +403,13 @@ def seconds(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
         raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {shown(value)}")
     return float(found)
+
+
+def amount(value: object, name: str) -> str:
+    """Give a number from 0 up, such as how much is done, as its text."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+        raise InvalidInput(f"{name}={shown(value)} must be a number from 0 to 1e15")
+    return f"{value:.15g}"
 
 
 def delay_ms(value: object, name: str) -> int:

@@ -172,6 +172,16 @@ class QueueFlows:
 
         return self._end(lease, leases, build)
 
+    def note(self, lease: Lease, done: float, total: float | None, text: str) -> Flow[Answer]:
+        """Note how far a handler is."""
+        if not isinstance(lease, Lease):  # pyright: ignore[reportUnnecessaryIsInstance]  # what callers pass
+            raise InvalidInput(f"note() takes a Lease, not {arguments.shown(lease)}")
+        far = [arguments.amount(done, "done"), "-" if total is None else arguments.amount(total, "total")]
+        words = arguments.reason(text)
+        return self._of(
+            lease, lambda talk: flows.end_one(talk, lease, [talk.operations.note(lease, far[0], far[1], words)])
+        )
+
     def pull(self, n: int) -> Flow[list[Task]]:
         """Take tasks without a lease."""
         return self._pull(arguments.count(n, high=BATCH))

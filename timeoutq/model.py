@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, cast, overload
 
@@ -37,6 +38,9 @@ class Task:
     None stands for the `priority` of the call, or 0."""
     improve: bool = field(default=False, kw_only=True)
     """As `improve=` of `put`, for this task."""
+    unique: float | timedelta | None = field(default=None, kw_only=True)
+    """For how long after its last error a failed task blocks its id, in seconds or as a timedelta: after that, a put
+    adds the task anew. None: for ever."""
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class Task:
         *,
         priority: int | None = None,
         improve: bool = False,
+        unique: float | timedelta | None = None,
     ) -> None:
         """Name a task; nothing is checked before the task is used."""
         object.__setattr__(self, "task", text(task) if isinstance(task, bytes) else task)
@@ -53,6 +58,7 @@ class Task:
         object.__setattr__(self, "group", group)
         object.__setattr__(self, "priority", priority)
         object.__setattr__(self, "improve", improve)
+        object.__setattr__(self, "unique", unique)
 
 
 Group = str | Callable[[str], str | None]
@@ -96,8 +102,8 @@ class Answer(StrEnum):
     MAX_RUNTIME = "max_runtime"
     """The lease has reached its `max_runtime` and is not extended."""
     CANCELLED = "cancelled"
-    """The task is in failed now, because somebody has cancelled it. As the answer to an extension: the lease is extended,
-    and the handler is to stop, because somebody has cancelled the task."""
+    """The task is in failed now, because somebody has cancelled it. As the answer to an extension: the lease is
+    extended, and the handler is to stop, because somebody has cancelled the task."""
     CANCELLING = "cancelling"
     """The task is in progress: its worker is told to stop the handler, and then the task goes to failed."""
     UNKNOWN = "unknown"
@@ -318,6 +324,18 @@ ANSWERS: dict[int, Answer] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a handler is, as it says itself."""
+
+    done: float
+    total: float | None
+    """What `done` will be at the end; None if nobody knows."""
+    text: str
+    at: float
+    """When the handler said so."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskInfo:
     """All that the queue knows about one id."""
 
@@ -351,6 +369,8 @@ class TaskInfo:
     """Whether the queue keeps the result of the task's last run."""
     cancelled_by: str | None = None
     """Who has cancelled the task, while it is in progress still."""
+    progress: Progress | None = None
+    """What the handler of a task in progress has last said about how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +414,8 @@ class Record:
     group: str | None = None
     """The group with which the task was put: its host on a polite queue."""
     priority: int = 0
+    until: float | None = None
+    """Until when a done task blocks its id, if the ack said so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from timeoutq.model import (
     HostRecord,
     Lease,
     Outcome,
+    Progress,
     Record,
     Sample,
     State,
@@ -209,7 +210,7 @@ def _releases(value: bytes | None) -> tuple[int, int]:
 
 def info(task: str, reply: Any) -> TaskInfo:
     now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases, level, *rest = reply
-    again, kept, by = rest
+    again, kept, by, far = rest
     error_at, message = _error(error)
     ends = when(deadline)
     return TaskInfo(
@@ -232,7 +233,17 @@ def info(task: str, reply: Any) -> TaskInfo:
         again=bool(again),
         has_result=bool(kept),
         cancelled_by=said(by) if by else None,
+        progress=read_progress(far),
     )
+
+
+def read_progress(line: bytes | None) -> Progress | None:
+    """Read a value of the key `progress`: its time, how much is done, of how much, and the text."""
+    at, done, total, text = ((line or b"").split(b" ", 3) + [b""] * 4)[:4]
+    try:
+        return Progress(float(done), None if total == b"-" else float(total), said(text), (whole(at)) / 1000)
+    except ValueError:
+        return None
 
 
 def ended(ids: Sequence[bytes], reply: Any) -> list[Ended | None]:
@@ -300,7 +311,7 @@ def host_record(name: bytes, row: Any, now: float) -> HostRecord:
 
 
 def described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
-    letters, times, failures, crashes, errors, bodies, groups, levels = reply
+    letters, times, failures, crashes, errors, bodies, groups, levels, ends = reply
     records: list[Record] = []
     for i, letter in enumerate(letters):
         state = STATES.get(bytes((letter,)))
@@ -320,6 +331,7 @@ def described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
                     payload=arguments.unpack(bodies[i]) if bodies else None,
                     group=text(groups[i]) if groups and groups[i] else None,
                     priority=whole(levels[i]) if levels else 0,
+                    until=when(ends[i]) if ends else None,
                 )
             )
     return len(letters), records

@@ -150,8 +150,8 @@ def judge(found: Why) -> tuple[str, str]:
         left = info.lease_left or 0.0
         if info.cancelled_by is not None:
             return "cancelling", (
-                f"worker {info.holder} works on it, and {info.cancelled_by} has cancelled it: it goes to failed when its "
-                "handler has stopped, or when its lease has run out"
+                f"worker {info.holder} works on it, and {info.cancelled_by} has cancelled it: it goes to failed when "
+                "its handler has stopped, or when its lease has run out"
             )
         if left > 0:
             return "running", f"worker {info.holder} works on it; the lease runs for another {_span(left)}"

@@ -1,4 +1,4 @@
-"""Cancels: of tasks that wait, and of tasks whose run may end in any way before or after the cancel. On real servers."""
+"""Cancels of tasks that wait, and of tasks whose run ends in any way before or after the cancel; on real servers."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import redis
 
 import timeoutq
 from tests.rig.waiting import wait_until
-from timeoutq import Politeness, Queue, Schedule, scripts, sending
+from timeoutq import Politeness, Queue, Schedule, Task, scripts, sending
 from timeoutq.calls import Call, Kept
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as hosts
@@ -100,9 +100,15 @@ def live(queue: Queue) -> None:
     wait_until(lambda: queue.requeue_expired() == 1, 20)
     kept, failed = queue.claim(2)
     once(ops.ack([kept], results={0: Kept(b"r", 9)}, bare=[0])[0])
+    (other,) = queue.claim(1)
+    if not queue.stats().compact:
+        once(ops.ack([other], until={0: 1})[0])
+        queue.put(other.task)
+    queue.put(Task("failed", unique=0))
     once(ops.fail([failed], [-1], [b"x"], results={0: Kept(b"r", 9)})[0])
     ended = queue.claim(2)
     queue.cancel([lease.task for lease in ended], "new", "later", "http://b.example/5", by="me")
+    queue.note(ended[0], 1, 2, "reading")
     queue.extend(ended)
     queue.release(ended[:1])
     queue.fail(ended[1:], "no", retry_in=0)

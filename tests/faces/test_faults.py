@@ -425,6 +425,12 @@ OPERATIONS = [
         counted("cancelled"), 1,
     ),
     Operation(
+        "note", "note",
+        lambda s: s.lease("a"),
+        lambda s: s.queue.note(s.leases[0], 3, 10),
+        lambda r: r is Answer.OK,
+    ),
+    Operation(
         "inspect", "inspect",
         lambda s: s.put("a"),
         lambda s: s.queue.inspect("a"),

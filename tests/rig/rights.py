@@ -86,6 +86,13 @@ VERBS: dict[str, tuple[str, Verb]] = {
             sending.answers(q.talk, q.operations.ack(held, results=dict.fromkeys(range(len(held)), Kept(b"r", 9999)))),
         ),
     ),
+    "ack that blocks for a time": (
+        "ack",
+        lambda q, held: q.run(
+            sending.answers(q.talk, q.operations.ack(held, until=dict.fromkeys(range(len(held)), 9999)))
+        ),
+    ),
+    "note": ("note", lambda q, held: q.note(held[0], 1, 2, "reading")),
     "ack bare": ("ack", lambda q, held: q.run(sending.answers(q.talk, q.operations.ack(held, bare=[0])))),
     "await": ("await", lambda q, held: q.run(q.flows.results.look([lease.task.encode() for lease in held], "c"))),
     "give up with a result": (
@@ -161,7 +168,7 @@ LOSES = {
 }
 """What a verb is there to remove."""
 
-NEW = {"put", "schedule", "restore", "restore_hosts", "set_schedule", "tick"}
+NEW = {"put", "schedule", "restore", "restore_hosts", "set_schedule", "tick", "note"}
 """The scripts that bring something new, which a full server refuses."""
 
 

@@ -75,7 +75,9 @@ async def test_a_coroutine_is_cancelled_at_once_and_its_task_goes_to_failed(queu
 
 
 @pytest.mark.parametrize("threads", [False, True])
-async def test_a_task_whose_handler_has_not_begun_never_begins(queue: Queue, patient: AsyncQueue, threads: bool) -> None:
+async def test_a_task_whose_handler_has_not_begun_never_begins(
+    queue: Queue, patient: AsyncQueue, threads: bool
+) -> None:
     begun: list[str] = []
     go = threading.Event()
 

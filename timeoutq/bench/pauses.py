@@ -27,6 +27,7 @@ from timeoutq.errors import TimeoutqError
 from timeoutq.hosts import operations
 from timeoutq.hosts.operations import Rule
 from timeoutq.model import HostRecord, Lease, Politeness, Record, State
+from timeoutq.results import operations as of_results
 from timeoutq.schedules import operations as of_schedules
 from timeoutq.schedules.definition import Definition
 from timeoutq.scripts import script
@@ -135,7 +136,17 @@ class Scene:
         """Give the acts in order, all but `purge`."""
         yield self.rank  # from now on, the queue has priorities
         yield from (self.put, self.schedule, self.claims, self.replay, self.extend, self.ack, self.fail, self.release)
-        yield from (self.cancel, self.crash, self.pull, self.forget, self.clean, self.prune, self.repair, self.look, self.transfer)
+        yield self.cancel
+        yield from (
+            self.crash,
+            self.pull,
+            self.forget,
+            self.clean,
+            self.prune,
+            self.repair,
+            self.look,
+            self.transfer,
+        )
         yield from (self.tick, self.rules, self.block, self.ban, self.end_politeness, self.begin_politeness)
 
     def put(self) -> None:
@@ -237,6 +248,7 @@ class Scene:
             ended = _taken(leases, BATCH)
             self.run(*self.ops.cancel(([lease.task for lease in ended],), b"bench", self.queue.talk.nonce))
             self.run(*self.ops.extend(ended, HOUR_MS))
+            self.run(*(self.ops.note(lease, "1", "2", b"x" * 200) for lease in ended[:5]))
             self.run(*self.ops.release(ended))
 
     def clean(self) -> None:
@@ -274,6 +286,7 @@ class Scene:
         self.run(operations.host(self.ops, "big.example.com"))
         self.run(operations.page(self.ops, 0, 500), operations.page(self.ops, self.hosts // 2, 500))
         self.run(*self.ops.states((self.urls(BATCH),)))
+        self.run(of_results.look(self.ops, [id.encode() for id in self.urls(BATCH)]))
         self.run(self.ops.probe(*rights.trials()))
 
     def tick(self) -> None:

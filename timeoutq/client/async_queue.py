@@ -204,6 +204,13 @@ class AsyncVerbs(AsyncDriver):
         """
         return await self._end(lease, lambda ended: self.flows.fail(ended, error, retry_in, give_up))
 
+    async def note(self, lease: Lease, done: float, total: float | None = None, text: str = "") -> Answer:
+        """Note how far the work on a task is, and a text of at most 200 bytes; `inspect` shows it until the lease ends.
+
+        Gives `OK`, or `CANCELLED` if somebody has cancelled the task. Raises `LeaseLost` if the lease is lost.
+        """
+        return await self.run(self.flows.note(lease, done, total, text))
+
     async def pull(self, n: int = 1) -> list[Task]:
         """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
 
@@ -401,6 +408,7 @@ class AsyncQueue(AsyncVerbs):
 
     put, schedule                                        tasks in
     claim, extend, keeper, ack, release, fail, pull      leases, and tasks without one
+    note                                                 how far the work on a lease is
     requeue_expired, promote_due, prune                  what cleaners do
     states, inspect, why, list, each                     look at tasks
     stats, workers, history, errors, server              look at the queue

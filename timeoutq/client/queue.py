@@ -203,6 +203,13 @@ class Verbs(Driver):
         """
         return self._end(lease, lambda ended: self.flows.fail(ended, error, retry_in, give_up))
 
+    def note(self, lease: Lease, done: float, total: float | None = None, text: str = "") -> Answer:
+        """Note how far the work on a task is, and a text of at most 200 bytes; `inspect` shows it until the lease ends.
+
+        Gives `OK`, or `CANCELLED` if somebody has cancelled the task. Raises `LeaseLost` if the lease is lost.
+        """
+        return self.run(self.flows.note(lease, done, total, text))
+
     def pull(self, n: int = 1) -> list[Task]:
         """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
 
@@ -399,6 +406,7 @@ class Queue(Verbs):
 
     put, schedule                                        tasks in
     claim, extend, keeper, ack, release, fail, pull      leases, and tasks without one
+    note                                                 how far the work on a lease is
     requeue_expired, promote_due, prune                  what cleaners do
     states, inspect, why, list, each                     look at tasks
     stats, workers, history, errors, server              look at the queue

@@ -3,7 +3,7 @@
 -- PARTS open find ages
 -- ARGV  1 call id   2 age of the call, ms   3 bytes of payloads after which it ends   4.. id *
 -- Reply {state letters, one per id, u it is in none; times in ms: due of s, acked of d; failures, crashes, errors, payloads,
---       groups or {}, priorities or {}}
+--       groups or {}, priorities or {}, ms until which each done task blocks its id or {}}
 local ids, most = {unpack(ARGV, 4)}, tonumber(ARGV[3])
 local bodies, marks, bytes, marked = {}, {}, 0, has('rerun')
 if marked or redis.call('EXISTS', payload) == 1 then
@@ -43,5 +43,5 @@ return {
   table.concat(letters), times, redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', crashes, unpack(ids)),
   failures, bodies,
   redis.call('EXISTS', groups) == 1 and redis.call('HMGET', groups, unpack(ids)) or {},
-  priorities,
+  priorities, has('until') and redis.call('ZMSCORE', key('done_until'), unpack(ids)) or {},
 }

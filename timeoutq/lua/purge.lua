@@ -54,7 +54,7 @@ end
 redis.call('UNLINK', key('hosts'), key('waiting'), key('slots'), key('places'))
 redis.call('UNLINK', key('groups'), key('policies'), key('resting'), key('host_failures'))
 redis.call('UNLINK', key('traces'), key('trace_uses'), key('trace_texts'), key('trace_at'))
-redis.call('UNLINK', key('releases'), key('durations0'), key('durations1'), key('leftovers'), key('priorities'), key('rerun'), key('cancels'))
+redis.call('UNLINK', key('releases'), key('durations0'), key('durations1'), key('leftovers'), key('priorities'), key('rerun'), key('cancels'), key('progress'), key('done_until'))
 redis.call('UNLINK', key('seen'), key('schedules'), key('ticks'), key('ticked'))
 redis.call('UNLINK', unpack(KEYS))
 -- who waits is told when no state holds the tasks any more
