@@ -1,8 +1,10 @@
-"""Ids that block for a time: done tasks until the time that their ack has said, failed ones until long after the error."""
+"""Ids that block for a time: of done tasks as long as their ack has said, of failed ones as long as the put says."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,6 +30,10 @@ def leases_of(face: Any, *tasks: str) -> list[Lease]:
     face.put(tasks)
     found = {lease.task: lease for lease in face.claim(len(tasks))}
     return [found[task] for task in tasks]
+
+
+def _is_added(put: Callable[[str], str], task: str) -> bool:
+    return put(task) == "added"
 
 
 def uses(raw: redis.Redis, name: str) -> Any:
@@ -78,7 +84,7 @@ def test_an_id_that_blocks_no_longer_is_added_by_every_way_in(face: Any, rules: 
     }
     for task, put in ways.items():
         ack(face, *leases_of(face, task), until={0: 1})
-        wait_until(lambda put=put, task=task: put(task) == "added", 10)
+        wait_until(partial(_is_added, put, task), 10)
         assert face.inspect(task).state in ("todos", "scheduled", "waiting")
         face.forget(task)
     done = "http://b.example/found"
