@@ -22,8 +22,7 @@ from timeoutq.model import MAX_TIME_MS, Lease, Payload, Politeness, State, Task,
 
 T = TypeVar("T")
 
-MAX_ID = 1024
-MAX_PAYLOAD = 1024 * 1024
+MAX_ID, MAX_PAYLOAD = 1024, 1024 * 1024
 GROUP = 10
 """How many members of an exception group its text names."""
 DEEPEST = 3
@@ -329,6 +328,7 @@ class How:
     group: object = None
     priority: object = None
     improve: object = False
+    batch: str | None = None  # its name is checked
 
 
 AS_IT_IS = How()
@@ -345,7 +345,12 @@ def priority(value: object, name: str = "priority") -> int:
 
 
 def tasks(given: tuple[Tasks, ...]) -> TaskList:
-    """Check ids, `Task`s, mappings of ids to payloads, and iterables of ids and `Task`s, and make one list of them."""
+    """Check ids, `Task`s, mappings of ids to payloads, and iterables of ids and `Task`s, and make one list of them.
+
+    A `TaskList` alone was checked before.
+    """
+    if len(given) == 1 and isinstance(given[0], TaskList):
+        return given[0]
     found = TaskList([], {}, {}, {}, [])
     for item in given:
         if isinstance(item, str | bytes | Task):

@@ -29,6 +29,9 @@ BYTES = 1024 * 1024
 FLUSH = 4 * 1024 * 1024
 """The most bytes of them that are sent before the answers are read, but for a single call that has more."""
 
+KEPT_MS = 3_600_000
+"""For how many ms a result is kept, unless its `Ack` says otherwise."""
+
 LETTERS = {State.SCHEDULED: b"s", State.DONE: b"d", State.FAILED: b"f"}
 """What a task is brought in as; any other state is ready there."""
 
@@ -87,6 +90,23 @@ class Kept:
             )
         arguments.count(self.ms, "ms", high=MAX_TIME_MS)
 
+    @classmethod
+    def of(cls, result: object, seconds: object = None) -> Kept | None:
+        """Check the `result` and the `keep_result` of an `Ack`; None: nothing is to be kept. Raises `InvalidInput`."""
+        if result is None:
+            if seconds is not None:
+                raise InvalidInput("keep_result= needs result=: without a result there is nothing to keep")
+            return None
+        if not isinstance(result, bytes):
+            cure = "json.dumps(value).encode()" if not isinstance(result, bytearray | memoryview) else "bytes(value)"
+            raise InvalidInput(f"result must be bytes, not {arguments.shown(result)}: give {cure}")
+        if not result:
+            raise InvalidInput("result must not be empty: leave result= out if there is nothing to keep")
+        ms = KEPT_MS if seconds is None else arguments.delay_ms(seconds, "keep_result")
+        if ms < 1:
+            raise InvalidInput("keep_result must be more than 0 seconds: leave result= out if nothing is to be kept")
+        return cls(result, ms)
+
 
 def cut(weights: Sequence[int]) -> Iterator[tuple[slice, int]]:
     """Cut items, whose sizes in bytes are given, into parts for one call each: at most 500 items and about a MiB."""
@@ -100,10 +120,12 @@ def cut(weights: Sequence[int]) -> Iterator[tuple[slice, int]]:
         yield slice(start, len(weights)), weight
 
 
-def fitting(ids: Sequence[bytes], payloads: Mapping[int, bytes | Body]) -> int:
-    """Say how many of these tasks, the first ones, go with the ack of the task that found them: 499, and a MiB."""
+def fitting(ids: Sequence[bytes], payloads: Mapping[int, bytes | Body], weight: int = 0) -> int:
+    """Say how many of these tasks, the first ones, go with the ack of the task that found them: 499, and a MiB.
+
+    `weight` is how many bytes the ack has without them.
+    """
     found = min(len(ids), BATCH - 1)
-    weight = 0
     for at in payloads:
         weight += len(payloads[at])
         if weight > BYTES and weight > len(payloads[at]):

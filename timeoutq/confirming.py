@@ -33,11 +33,12 @@ UNCONFIRMED = -1
 CONFIRMED = frozenset(
     {
         "put", "schedule", "restore", "claim", "extend", "ack", "fail", "release", "retry_failed", "forget", "host",
-        "restore_hosts", "set_schedule", "tick", "cancel",
+        "restore_hosts", "set_schedule", "tick", "seal_batch", "cancel",
     }
 )  # fmt: skip
 """The scripts whose callers are told something that a failover must not undo: that tasks are in the queue, that leases
-are held or ended, that a host is banned, blocked or visited less, and which ticks of a schedule are put. `configure`
+are held or ended, that a host is banned, blocked or visited less, which ticks of a schedule are put, and that a
+batch is sealed. `configure`
 waits where it changes the politeness (`flows.py`); it does not wait to pause a queue, or to end that it is durable,
 while replicas are away."""
 

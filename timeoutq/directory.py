@@ -16,8 +16,8 @@ from typing import cast
 
 from timeoutq import reads, sending
 from timeoutq.cluster import Where, slot_of
+from timeoutq.counts import Stats
 from timeoutq.errors import AccessDenied, TimeoutqError
-from timeoutq.model import Stats
 from timeoutq.operations import Operations
 from timeoutq.sending import Flow, Talk
 from timeoutq.shards import AnyQueue, looking

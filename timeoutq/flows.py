@@ -538,7 +538,7 @@ def purge(talk: Talk) -> Flow[None]:
     while not (yield from answer(talk, talk.operations.purge())):
         pass
     # if a foreign hand has deleted all other traces of a lane, a lock or a set of fingerprints, only its name finds it;
-    # so it is with results
+    # so it is with results, and with the tasks of batches
     prefix, cursor = talk.operations.key("").encode(), b"0"
     while True:
         reply = yield Send([("SCAN", cursor, "MATCH", prefix + b"*", "COUNT", 2 * BATCH)], talk.at)
@@ -546,7 +546,11 @@ def purge(talk: Talk) -> Flow[None]:
             return  # the queue itself is gone; a user who may not SCAN leaves such lanes and locks behind
         cursor = page[0] if isinstance(page[0], bytes) else str(page[0]).encode()
         names = [key[len(prefix) :] for key in page[1]]
-        strays = [name for name in names if name.startswith((b"host:", b"lock:", b"seen:", b"result:", b"answers:"))]
+        strays = [
+            name
+            for name in names
+            if name.startswith((b"host:", b"lock:", b"seen:", b"result:", b"answers:", b"batch:"))
+        ]
         for at in range(0, len(strays), BATCH):
             yield from answer(talk, talk.operations.purge(strays[at : at + BATCH]))
         if cursor == b"0":

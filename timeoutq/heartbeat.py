@@ -208,6 +208,14 @@ def extend_held(
     ]
 
 
+def unlimited(held: Mapping[int, Lease], over_at: Mapping[int, float]) -> list[Lease]:
+    """Give the leases that are to be extended: those whose time is not over."""
+    if not over_at:
+        return list(held.values())
+    now, limits = time.monotonic(), dict(over_at)
+    return [lease for key, lease in list(held.items()) if limits.get(key, now) >= now]
+
+
 class Heartbeat:
     """Extends every lease in `held`, and reports those that could not be, from its thread."""
 
@@ -231,6 +239,8 @@ class Heartbeat:
         self.queue = queue
         self.peers = 1
         self._held = held
+        self.over_at: Mapping[int, float] = {}
+        """From when on leases with a limit of their own are not extended, by their keys and the monotonic clock."""
         self._on_lost = on_lost
         self._spans = spans
         self._keeps_open = keeps_open
@@ -344,7 +354,7 @@ class Heartbeat:
 
     def _extend(self) -> bool:
         """Extend the leases that are held; say whether the server was asked."""
-        leases = list(self._held.values())
+        leases = unlimited(self._held, self.over_at)
         if not leases:
             return False
         refused = self.queue.run(extend_held(self.queue.extension(leases), self._held, leases))

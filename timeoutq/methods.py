@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 
 from timeoutq import arguments, flows, reads, sending, tracebacks, why
 from timeoutq.arguments import How, TaskList
+from timeoutq.batches.flows import BatchFlows
 from timeoutq.calls import BATCH, Call
 from timeoutq.confirming import UNCONFIRMED
+from timeoutq.counts import Sample, Stats
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.model import (
@@ -25,9 +27,7 @@ from timeoutq.model import (
     Outcome,
     Page,
     Payload,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,
@@ -95,6 +95,8 @@ class QueueFlows:
         """The flows of the room of the schedules."""
         self.results = ResultFlows(talk)
         """The flows of the room of the results."""
+        self.batches = BatchFlows(talk)
+        """The flows of the room of the batches."""
 
     # ---- tasks in
 

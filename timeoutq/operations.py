@@ -51,9 +51,10 @@ from timeoutq.calls import (
     task_words,
     until_words,
 )
+from timeoutq.counts import Stats
 from timeoutq.durations import Delta
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Lease, Outcome, Record, Stats, Task, TaskId, TaskInfo, Tasks, text
+from timeoutq.model import Lease, Outcome, Record, Task, TaskId, TaskInfo, Tasks, text
 from timeoutq.replies import Claimed, Plan, Pruned, Repaired, Swept, Why
 from timeoutq.tracebacks import digest
 
@@ -137,13 +138,23 @@ class Operations:
     # ---- leases
 
     def claim(
-        self, token: bytes, n: int, timeout_ms: int, max_runtime_ms: int = 0, share: int = 1, start: bytes = b""
+        self,
+        token: bytes,
+        n: int,
+        timeout_ms: int,
+        max_runtime_ms: int = 0,
+        share: int = 1,
+        start: bytes = b"",
+        read: Callable[[bytes | None], Any] = arguments.unpack,
     ) -> Call[Claimed]:
-        """Build a claim of up to `n` leases; with `start`, the call goes on looking for leases that it took before."""
+        """Build a claim of up to `n` leases; with `start`, the call goes on looking for leases that it took before.
+
+        `read` makes the payloads of the leases of what stands in Redis.
+        """
         name = token.decode()
 
         def rest(start: bytes) -> Call[Claimed]:
-            return self.claim(token, n, timeout_ms, max_runtime_ms, share, start)
+            return self.claim(token, n, timeout_ms, max_runtime_ms, share, start, read)
 
         words: Words = [min(n, BATCH), timeout_ms, 0]
         if max_runtime_ms:
@@ -152,7 +163,7 @@ class Operations:
             words += section("share", share)
         if start:
             words += section("from", start)
-        return self.call("claim", words, lambda reply: replies.claimed(reply, name, rest), id=token, dated=2)
+        return self.call("claim", words, lambda reply: replies.claimed(reply, name, rest, read), id=token, dated=2)
 
     def extend(self, leases: Sequence[Lease], timeout_ms: int) -> list[Call[tuple[float, Outcome]]]:
         """Build the calls that extend leases; each gives the new deadline (seconds) and the answers."""
@@ -231,31 +242,61 @@ class Operations:
         return self.call("ack", [*words, *options], replies.outcome(mine), id=digest_of(b"a", words), weight=weight)
 
     def ack_in_parts(
-        self, lease: Lease, found: TaskList, fits: int, nonce: Callable[[], bytes], again_ms: int, payload: bytes | None
+        self,
+        lease: Lease,
+        found: TaskList,
+        fits: int,
+        nonce: Callable[[], bytes],
+        again_ms: int,
+        payload: bytes | None,
+        result: Kept | None = None,
+        *,
+        bare: bool = False,
     ) -> tuple[list[Call[Outcome]], Call[Outcome]]:
         """Build the puts that go before an ack, and the ack, which puts the first `fits` tasks (see `fitting`)."""
         puts: list[Call[Outcome]] = []
         if fits < len(found.ids):
             puts = self.put_checked(found.part(fits, len(found.ids)), nonce)
             found = found.part(0, fits)
-        return puts, self.ack_put(lease, found, again_ms, payload)
+        return puts, self.ack_put(lease, found, again_ms, payload, result, bare=bare)
 
     def release(
-        self, leases: Sequence[Lease], delay_ms: int = 0, block_ms: int = 0, most: int = 0
+        self,
+        leases: Sequence[Lease],
+        delay_ms: int = 0,
+        block_ms: int = 0,
+        most: int = 0,
+        within_ms: int = 0,
+        functions: Sequence[str] = (),
     ) -> list[Call[Outcome]]:
         """Build the calls that give leases back.
 
         With `most`, they are releases of handlers: each that blocks no host is counted, waits longer than the one
-        before, and the `most`-th moves its task to failed.
+        before, and the `most`-th moves its task to failed. With `within_ms`, a task is not released any more when so
+        much time has passed since the first such release; the answer is then `OVERDUE`, and the lease is still held.
+        `functions` has, for each lease, the function of its call and the digest of the version that this worker has, or
+        `-`, with a blank between: the task waits only for a moment if another worker has another version.
         """
         options: Words = []
-        for name, value in (("delay", delay_ms), ("block", block_ms), ("most", most)):
+        for name, value in (("delay", delay_ms), ("block", block_ms), ("most", most), ("within", within_ms)):
             if value:
                 options += section(name, value)
-        return [
-            self.call("release", [*words, *options], replies.outcome(ids), id=digest_of(b"r", words))
-            for ids, words in map(lease_words, split(leases))
-        ]
+        calls: list[Call[Outcome]] = []
+        for at, (ids, words) in enumerate(map(lease_words, split(leases))):
+            of = functions[at * BATCH :][:BATCH]
+            named = by_position("functions", {i: name.encode() for i, name in enumerate(of) if name}) if of else []
+            own = digest_of(b"r", words)
+            calls.append(self.call("release", [*words, *options, *named], replies.outcome(ids), id=own))
+        return calls
+
+    def publish(self, functions: Mapping[str, tuple[str, str]]) -> list[Call[int]]:
+        """Build the calls that tell which functions a worker has: of each the digest and the JSON of what it takes."""
+        calls: list[Call[int]] = []
+        told = [(name, digest, schema) for name, (digest, schema) in functions.items()]
+        for part, weight in cut([len(schema) for _, _, schema in told]):
+            words = [word for one in told[part] for word in one]
+            calls.append(self.call("publish", words, int, weight=weight))
+        return calls
 
     def fail(
         self,
@@ -454,6 +495,8 @@ def how_words(found: TaskList, how: How) -> Words:
             raise InvalidInput(arguments.NO_PRIORITY)
         found.improved.clear()  # for the call says it of all tasks
         words += section("improve")
+    if how.batch is not None:
+        words += section("batch", how.batch)
     return words
 
 

@@ -30,7 +30,7 @@ from timeoutq.worker import Worker
 
 log = logging.getLogger(__name__)
 
-TOLD = {"drained": Told.DRAINED, "stopped": Told.STOPPED, "max_tasks": Told.MAX_TASKS}
+TOLD = {"drained": Told.DRAINED, "stopped": Told.STOPPED, "max_tasks": Told.MAX_TASKS, "worn_out": Told.WORN_OUT}
 """What a process tells the supervisor, for each `end` that the tally of its worker may have."""
 
 

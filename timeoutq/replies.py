@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from timeoutq import arguments
 from timeoutq.calls import Call
+from timeoutq.counts import Sample, Stats
 from timeoutq.durations import read as read_durations
 from timeoutq.model import (
     MAX_TIME_MS,
@@ -25,9 +26,7 @@ from timeoutq.model import (
     Outcome,
     Progress,
     Record,
-    Sample,
     State,
-    Stats,
     Task,
     TaskInfo,
     WorkerInfo,
@@ -167,9 +166,14 @@ def extended(ids: Sequence[bytes]) -> Callable[[Any], tuple[float, Outcome]]:
     return lambda reply: (reply[1] / 1000, Outcome(ids, reply[2]))
 
 
-def claimed(reply: Any, token: str, rest: Callable[[bytes], Call[Claimed]]) -> Claimed:
+def claimed(
+    reply: Any,
+    token: str,
+    rest: Callable[[bytes], Call[Claimed]],
+    read: Callable[[bytes | None], Any] = arguments.unpack,
+) -> Claimed:
     if len(reply) in (4, 8):
-        return replace(claimed(reply[:-1], token, rest), rest=rest(reply[-1]))
+        return replace(claimed(reply[:-1], token, rest, read), rest=rest(reply[-1]))
     if len(reply) == 3:
         return Claimed(reply[0], [], reply[1], bool(reply[2]))
     now_ms, deadline_ms, fence, ids, failures, crashes, bodies = reply
@@ -180,7 +184,7 @@ def claimed(reply: Any, token: str, rest: Callable[[bytes], Call[Claimed]]) -> C
     return Claimed(
         now_ms,
         [
-            Lease(name, token, deadline, whole(failed) + 1, whole(lost), fence + i, arguments.unpack(body))
+            Lease(name, token, deadline, whole(failed) + 1, whole(lost), fence + i, read(body))
             for i, (name, failed, lost, body) in enumerate(zip(names, failures, crashes, bodies, strict=True))
         ],
     )
@@ -202,17 +206,17 @@ def _error(line: bytes | None) -> tuple[float | None, str | None]:
     return when(at), message.decode("utf-8", "replace")
 
 
-def _releases(value: bytes | None) -> tuple[int, int]:
-    """Read how often a task was released, and how often to block its host."""
-    own, _, blocking = (value or b"").partition(b" ")
-    return whole(own), whole(blocking)
+def _releases(value: bytes | None) -> tuple[int, int, float | None]:
+    """Read how often a task was released, how often to block its host, and since when workers give it back unrun."""
+    own, blocking, since, *_ = [*(value or b"").split(b" "), b"", b""]
+    return whole(own), whole(blocking), when(since or None)
 
 
 def info(task: str, reply: Any) -> TaskInfo:
     now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases, level, *rest = reply
     again, kept, by, far = rest
     error_at, message = _error(error)
-    ends = when(deadline)
+    ends, (own, blocking, since) = when(deadline), _releases(releases)
     return TaskInfo(
         task=task,
         state=STATES.get(state),
@@ -225,10 +229,11 @@ def info(task: str, reply: Any) -> TaskInfo:
         error=message,
         error_at=error_at,
         payload=arguments.unpack(body),
-        releases=_releases(releases)[0],
+        releases=own,
         traceback=read_traceback(trace, message),
         host=text(host) if host else None,
-        host_releases=_releases(releases)[1],
+        host_releases=blocking,
+        unrun_since=since,
         priority=whole(level),
         again=bool(again),
         has_result=bool(kept),

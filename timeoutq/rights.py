@@ -98,7 +98,19 @@ OWN = frozenset(
 """The commands that only the client sends; no script needs them (`repair` uses SCAN where it may)."""
 
 READING = frozenset(
-    {"probe", "stats", "inspect", "why", "drained", "describe", "describe_hosts", "hosts", "states", "schedules"}
+    {
+        "probe",
+        "stats",
+        "inspect",
+        "why",
+        "drained",
+        "describe",
+        "describe_hosts",
+        "hosts",
+        "states",
+        "schedules",
+        "batches",
+    }
 )
 """Scripts that only read, so a user who may only read can call them."""
 

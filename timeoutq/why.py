@@ -65,6 +65,8 @@ def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
     said = crooked(found)
     if said is not None:
         return _reason(found, "crooked", said)
+    if found.info.state is None and found.info.has_result:
+        return _reason(found, "done", "it is done, and its id is not kept; its result is; put it again for another run")
     if found.info.state is None:
         for other in forms(found.info.task):
             if (yield from sending.answer(talk, talk.operations.inspect(other))).state is not None:
@@ -138,7 +140,8 @@ def judge(found: Why) -> tuple[str, str]:
     """Give the code and the sentence for a task that some state holds."""
     info, now = found.info, found.now
     if info.state is State.DONE:
-        return "done", f"it is done; {ADVICE['done']}"
+        kept = ", and its result is kept" if info.has_result else ""
+        return "done", f"it is done{kept}; {ADVICE['done']}"
     if info.state is State.FAILED:
         banned = found.host is not None and found.host.banned is not None and "is banned" in (info.error or "")
         said = f"it failed{_ago(info.error_at, now)}: {info.error or 'no error was kept'}"

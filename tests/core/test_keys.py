@@ -129,6 +129,16 @@ def live(queue: Queue) -> None:
     queue.schedules.set("s", every=1, overlap=True)
     queue.schedules.declare(Schedule("c", every=60))
     wait_until(lambda: queue.schedules.tick() == 1)
+    queue.batches.put("b", "member", "r", {"lost": 1})
+    queue.batches.put("b", "later", after=60)
+    queue.batches.put("empty", "forgotten")
+    queue.batches.seal("b", Task("callback", 1), on="done")
+    queue.forget("later", "lost")
+    queue.ack(lease for lease in queue.claim(99) if lease.task == "member")
+    assert queue.batches.look("b")["b"].state == "broken"
+    assert len(list(queue.batches.members("b"))) == 4
+    assert len(queue.batches.list()) == 2
+    queue.batches.forget("empty")
     queue.pause()
     queue.resume()
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import redis
 
-from timeoutq import Queue, ServerError, sending
+from timeoutq import Queue, ServerError, arguments, sending
 from timeoutq.arguments import How
+from timeoutq.batches import operations as of_batches
 from timeoutq.calls import Call
 from timeoutq.durations import Delta
 from timeoutq.model import Lease, Record, State
@@ -31,6 +32,9 @@ VERBS: dict[str, Build] = {
         queue.operations, queue.token(), b"s", None, "r", 5, Definition("{}", b"new"), "d"
     ),
     "tick": lambda queue, _: due_tick(queue),
+    "seal_batch": lambda queue, _: of_batches.seal(
+        queue.operations, queue.token(), "b", arguments.tasks(("new",)), "ended", 5000
+    ),
     "beat": lambda queue, _: queue.operations.beat("w", {"pid": 1}, Delta(1, {0: 1})),
 }
 """The verbs that take sections; each call would write."""

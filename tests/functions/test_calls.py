@@ -172,7 +172,7 @@ def test_the_longest_times_are_a_year() -> None:
 
 def test_a_result_is_where_the_call_is() -> None:
     call = put(thumb.call("a"))
-    assert call.answers == Answers("mail", b"thumb:a", 60.0, type(None))
+    assert call.answers == Answers("mail", b"thumb:a", 60.0, type(None), keep_none=True)
     assert put(send.call("a")).answers.keep_result == 3600
     assert put(parse.call(1)).answers.keep_result == 0
 
@@ -191,7 +191,8 @@ def test_what_follows_travels_with_the_call() -> None:
 def test_the_result_of_a_chain_is_that_of_its_last_call() -> None:
     call = put(send.options(id="a").call("a").then(parse).then(count))
     assert (call.queue, call.id) == ("mail", b"a")
-    assert call.answers == Answers("mail", b"a>parse>count", 60.0, type(None))
+    before = (("mail", b"a"), ("mail.high", b"a>parse"))
+    assert call.answers == Answers("mail", b"a>parse>count", 60.0, type(None), keep_none=True, before=before)
     assert put(send.call("a").then(parse)).answers.queue == "mail.high"
     assert put(send.call("a").then(parse.options(keep_result=9))).answers.keep_result == 9
 

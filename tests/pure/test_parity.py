@@ -7,6 +7,7 @@ import inspect
 import pytest
 
 from timeoutq import AsyncQueue, AsyncShardedQueue, Queue, ShardedQueue
+from timeoutq.batches import AsyncBatches, Batches
 from timeoutq.client import twin
 from timeoutq.client.async_queue import AsyncVerbs
 from timeoutq.client.driving import AsyncDriver, Driver
@@ -23,11 +24,11 @@ from timeoutq.shards.methods import ShardedFlows, ShardedHostFlows, ShardedSched
 
 TWINS: list[tuple[type, type]] = [
     (Verbs, AsyncVerbs), (Driver, AsyncDriver), (Hosts, AsyncHosts), (Results, AsyncResults),
-    (Schedules, AsyncSchedules), (Keeper, AsyncKeeper),
+    (Schedules, AsyncSchedules), (Batches, AsyncBatches), (Keeper, AsyncKeeper),
 ]  # fmt: skip
 PLAIN = {"keeper", "add"}
 """Methods that send nothing: they are plain functions on both sides."""
-ROOMS = ["hosts", "results", "schedules"]
+ROOMS = ["hosts", "results", "schedules", "batches"]
 """The rooms of a queue, in the order of its properties."""
 
 

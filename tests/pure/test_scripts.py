@@ -13,6 +13,7 @@ import pytest
 import timeoutq
 from timeoutq import arguments, repairs
 from timeoutq.arguments import How
+from timeoutq.batches import operations as of_batches
 from timeoutq.calls import Call, Kept
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as of_hosts
@@ -45,8 +46,8 @@ def calls() -> dict[str, Call[Any]]:
     tasks = (Task("a", payload=1, group="h", priority=2, unique=1), "b")
     record = Record(b"a", State.FAILED, 1.0, 1.0, 1, 1, "x", 1.0, 1, "h", 5, 1.0)
     found: list[Call[Any]] = [
-        *ops.put(tasks, nonce, How(again=True, group="g", priority=1, improve=True)),
-        *ops.schedule(tasks, nonce, after=1, how=How(again=True, group="g", priority=1, improve=True)),
+        *ops.put(tasks, nonce, How(again=True, group="g", priority=1, improve=True, batch="b")),
+        *ops.schedule(tasks, nonce, after=1, how=How(again=True, group="g", priority=1, improve=True, batch="b")),
         ops.claim(b"w#1", 5, 1000, 2000, 2, b"0 1 a"),
         *ops.extend(LEASES, 1000),
         ops.ack_put(
@@ -58,7 +59,8 @@ def calls() -> dict[str, Call[Any]]:
             bare=True,
             until_ms=1,
         ),
-        *ops.release(LEASES, 1, 2, 3),
+        *ops.release(LEASES, 1, 2, 3, 4, ["f -"]),
+        *ops.publish({"f": ("d", "{}")}),
         *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"], [b"", b"t", b""], {1: 5}, {1: Kept(b"r", 1)}),
         *ops.crash(LEASES, "x"),
         ops.pull(1),
@@ -89,6 +91,8 @@ def calls() -> dict[str, Call[Any]]:
         of_schedules.tick(ops, b"n", STORED, DEFINITION, [b"a"], 2, 1, 0, 0),
         of_schedules.renew(ops, {b"s": "d"}),
         of_schedules.page(ops, "0", 5),
+        of_batches.seal(ops, b"n", "b", arguments.tasks((Task("c", 1, "g", priority=1),)), "done", 5),
+        of_batches.members(ops, "b", 1, 5),
         of_results.look(ops, [b"a"], "c"),
         ops.convert(),
         ops.drained(),
@@ -175,7 +179,7 @@ def test_every_key_that_a_script_or_a_part_uses_is_declared(name: str) -> None:
     assert re.findall(r"call\('[A-Z]+', [^,()]* \.\. ", text) == []
 
 
-MAKERS = {"key", "locks_of", "unpack", "set_of", "set_for", "print_of"}
+MAKERS = {"key", "locks_of", "unpack", "set_of", "set_for", "print_of", "batch_key"}
 """What may stand in the place of a key: what makes its name, or the names of several."""
 
 
@@ -183,6 +187,8 @@ def test_only_two_functions_make_the_names_of_keys() -> None:
     compact = (LUA / "parts" / "compact.lua").read_text("utf-8")
     assert "function set_of(at)\n    return key('seen:' .. at)\n" in compact
     assert re.findall(r"function set_for\(high\)(?:\n.*)*?\n    return (set_of\(at\))\n  end", compact)
+    batch = (LUA / "parts" / "batch.lua").read_text("utf-8")
+    assert "function batch_key(name)\n  return key('batch:' .. name)\n" in batch
     texts = {path.stem: re.sub(r"--.*", "", path.read_text("utf-8")) for path in LUA.glob("**/*.lua")}
     assert {stem: text.count("prefix") for stem, text in texts.items() if "prefix" in text} == {"open": 2}
     assert {stem for stem, text in texts.items() if re.search(r"\block\b(?!['=:])", text)} == {"locks"}

@@ -70,6 +70,17 @@ VERBS: dict[str, tuple[str, Verb]] = {
         "schedule",
         lambda q, _: q.schedule("new", f"{A}new", f"{A}due", "later", after=60, group="b.example"),
     ),
+    "put into a batch": (
+        "put",
+        lambda q, _: q.batches.put("batch", {"new": {"n": 1}, "later": None, "ends": None, f"{A}0": None}),
+    ),
+    "schedule into a batch": ("schedule", lambda q, _: q.batches.put("batch", "new", "later", after=60)),
+    "seal": ("seal_batch", lambda q, _: q.batches.seal("batch", Task("after", {"n": 1}))),
+    "seal one that has ended": ("seal_batch", lambda q, _: q.batches.seal("batch", "after", on="done")),
+    "forget a batch": ("seal_batch", lambda q, _: q.batches.forget("batch")),
+    "ack the last of a batch": ("ack", lambda q, held: q.ack(held)),
+    "give up the last of a batch": ("fail", lambda q, held: q.fail(held, "no", give_up=True)),
+    "forget the last of a batch": ("forget", lambda q, held: q.forget(*(lease.task for lease in held))),
     "claim": ("claim", lambda q, _: q.claim(3, timeout=60, max_runtime=90)),
     "extend": ("extend", lambda q, held: q.extend(held)),
     "ack": ("ack", lambda q, held: q.ack(held)),
@@ -118,6 +129,10 @@ VERBS: dict[str, tuple[str, Verb]] = {
         "release",
         lambda q, held: q.run(sending.answers(q.talk, q.operations.release(held, most=1))),
     ),
+    "release what a worker cannot run": (
+        "release",
+        lambda q, held: q.run(sending.answers(q.talk, q.operations.release(held, 5_000, within_ms=60_000))),
+    ),
     "crash": ("crash", lambda q, held: q.run(sending.answers(q.talk, q.operations.crash(held, "died")))),
     "requeue_expired": ("requeue_expired", lambda q, _: q.requeue_expired()),
     "requeue_expired after a restart": ("requeue_expired", lambda q, _: q.requeue_expired()),
@@ -164,11 +179,12 @@ LOSES = {
     "forget": {"ends", "later"},
     "prune": {"pruned"},
     "ack and put itself": {"ends", f"{A}ends"},
+    "forget the last of a batch": {f"{host}{n}" for host in (A, B) for n in range(3)} | {"free"},
     "ack bare": {f"{host}{n}" for host in (A, B) for n in range(3)} | {"free"},
 }
 """What a verb is there to remove."""
 
-NEW = {"put", "schedule", "restore", "restore_hosts", "set_schedule", "tick", "note"}
+NEW = {"put", "schedule", "restore", "restore_hosts", "set_schedule", "tick", "seal_batch", "note"}
 """The scripts that bring something new, which a full server refuses."""
 
 
@@ -240,6 +256,17 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
     elif case.verb == "tick":
         call = of_schedules.write(queue.operations, queue.token(), b"s", None, "r", 5, TICKS, "d")
         queue.run(sending.answer(queue.talk, call))
+    elif case.verb == "seal":
+        queue.batches.put("batch", "later", "ends")
+    elif case.verb == "seal one that has ended":
+        queue.batches.put("batch", "fails", "ends")
+    elif case.verb in ("ack the last of a batch", "give up the last of a batch", "forget the last of a batch"):
+        queue.batches.put("batch", *client.zrange(leases, 0, -1))
+        queue.forget("expires")
+        queue.batches.seal("batch", "after", on="done" if case.verb.startswith("give") else "ended")
+    elif case.verb == "forget a batch":
+        queue.batches.put("batch", "later")
+        queue.batches.seal("batch", "after")
     elif case.verb == "turns" and case.rule in ("polite", "ranked"):
         queue.promote_due()
         queue.hosts.block("c.example", for_=60)
@@ -356,7 +383,7 @@ def unasked(case: Case, error: TimeoutqError | None) -> str | None:
     name, _ = VERBS[case.verb]
     if case.command or case.key or isinstance(error, InvalidInput):
         return None
-    idle = name == "restore_hosts" and case.rule in ("plain", "rude")
+    idle = (name == "restore_hosts" and case.rule in ("plain", "rude")) or case.verb == "forget a batch"
     if isinstance(error, ServerFull) == (name in NEW and not idle) and (error is None or name in NEW):
         return None
     return f"a full server {'took it' if error is None else f'said {error!r}'}"

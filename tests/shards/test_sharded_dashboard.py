@@ -19,7 +19,8 @@ from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncShardedQueue, Politeness, ShardedQueue, ShardsUnavailable, Task, Worker
 from timeoutq.cluster import slot_of
-from timeoutq.model import Stats, WorkerInfo
+from timeoutq.counts import Stats
+from timeoutq.model import WorkerInfo
 from timeoutq.shards.names import tags
 from timeoutq.watch.draw import ranges, render
 from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, snapshot, snapshot_async

@@ -18,6 +18,8 @@ from itertools import count
 from typing import Any
 
 from timeoutq import arguments, rights, sending
+from timeoutq.arguments import How
+from timeoutq.batches import operations as of_batches
 from timeoutq.bench.ground import Ground, Measure, cpu_ms
 from timeoutq.bench.terms import Figure, Readings, Target
 from timeoutq.calls import BATCH, Call, Command
@@ -26,7 +28,7 @@ from timeoutq.embedded import EmbeddedServer
 from timeoutq.errors import TimeoutqError
 from timeoutq.hosts import operations
 from timeoutq.hosts.operations import Rule
-from timeoutq.model import HostRecord, Lease, Politeness, Record, State
+from timeoutq.model import HostRecord, Lease, Politeness, Record, State, Task
 from timeoutq.results import operations as of_results
 from timeoutq.schedules import operations as of_schedules
 from timeoutq.schedules.definition import Definition
@@ -137,17 +139,8 @@ class Scene:
         yield self.rank  # from now on, the queue has priorities
         yield from (self.put, self.schedule, self.claims, self.replay, self.extend, self.ack, self.fail, self.release)
         yield self.cancel
-        yield from (
-            self.crash,
-            self.pull,
-            self.forget,
-            self.clean,
-            self.prune,
-            self.repair,
-            self.look,
-            self.transfer,
-        )
-        yield from (self.tick, self.rules, self.block, self.ban, self.end_politeness, self.begin_politeness)
+        yield from (self.crash, self.pull, self.forget, self.clean, self.prune, self.repair, self.look, self.transfer)
+        yield from (self.batch, self.tick, self.rules, self.block, self.ban, self.end_politeness, self.begin_politeness)
 
     def put(self) -> None:
         """Put tasks of one host, tasks of many hosts, and tasks without a host; put each of them twice."""
@@ -299,6 +292,24 @@ class Scene:
         self.run(of_schedules.renew(self.ops, {b"s%d" % number: "d" for number in range(BATCH)}))
         self.run(of_schedules.write(self.ops, nonce(), b"s", stored, "x", 0))
         self.run(*self.ops.forget((ids,)))
+
+    def batch(self) -> None:
+        """End the last tasks of as many batches as one call takes; put, look at and end a large batch."""
+        nonce = self.queue.talk.nonce
+        ids = [f"member{number}" for number in range(BATCH)]
+        names = [f"batch{number}" for number in range(BATCH)]
+        for id, name in zip(ids, names, strict=True):
+            self.run(*self.ops.put((id,), nonce, How(batch=name)))
+            callback = arguments.tasks((Task(f"after {name}", "x" * 2000),))
+            self.run(of_batches.seal(self.ops, nonce(), name, callback, "ended", 1000))
+        self.run(*self.ops.put((ids,), nonce, How(batch="large")))
+        self.run(of_batches.seal(self.ops, nonce(), "large", arguments.tasks(()), "done", 1000))
+        self.run(of_batches.members(self.ops, "large", 1, BATCH), of_batches.page(self.ops, "0", BATCH))
+        self.run(*self.ops.forget((ids,)))
+        self.run(of_batches.named(self.ops, names))
+        self.run(*[of_batches.forget(self.ops, nonce(), name) for name in ("large", *names)])
+        self.promote(2)
+        self.run(*self.ops.forget(([f"after {name}" for name in names],)))
 
     def transfer(self) -> None:
         """Export and import tasks."""

@@ -42,8 +42,9 @@ from timeoutq.model import State, TaskId
 from timeoutq.text import age, safe
 
 if TYPE_CHECKING:
+    from timeoutq.counts import Stats
     from timeoutq.directory import Listed
-    from timeoutq.model import Page, Stats
+    from timeoutq.model import Page
     from timeoutq.shards import AnyQueue
     from timeoutq.watch.doctor import Finding
     from timeoutq.watch.limits import Limits
@@ -242,7 +243,8 @@ def inspect(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = No
     else:
         facts: dict[str, Any] = {
             "task": info.task,
-            "state": info.state or "unknown: no state holds it",
+            "state": info.state or ("done, its id is not kept" if info.has_result else "unknown: no state holds it"),
+            "result": "kept for a time" if info.has_result else None,
             "due": iso(info.due),
             "lease left": None if info.lease_left is None else age(info.lease_left),
             "deadline": iso(info.deadline),

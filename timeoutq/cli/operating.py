@@ -31,8 +31,9 @@ from timeoutq.cli.app import (
 )
 from timeoutq.cli.printing import Sink, length, report
 from timeoutq.cli.reading import given_ids, seconds
+from timeoutq.counts import Stats
 from timeoutq.errors import InvalidInput
-from timeoutq.model import Politeness, State, Stats
+from timeoutq.model import Politeness, State
 
 if TYPE_CHECKING:
     from timeoutq.model import Outcome
@@ -111,7 +112,7 @@ def forget(
 @app.command(rich_help_panel="Operating")
 def cancel(
     queue: Name, tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")],
-    by: Annotated[str | None, typer.Option(help="Who cancels, as the error of the tasks says; by default the name of this client.")] = None,
+    by: Annotated[str | None, typer.Option(help="Who cancels; by default the name of this client.")] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Cancel tasks that have not ended: they go to failed, running ones once their handlers stop; exit 1 for none."""

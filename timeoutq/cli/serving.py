@@ -59,7 +59,7 @@ SIGNALS = (
 
 
 Queues = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
         metavar="QUEUE[=WEIGHT]... [MODULE:FUNCTION]", show_default=False, autocompletion=queue_names,
         help="Names of queues, the most urgent first, or each with a weight; and the handler, which is called with "
@@ -71,6 +71,13 @@ Handler = Annotated[
     typer.Option(
         "--handler", metavar="MODULE:FUNCTION", show_default=False,
         help="The handler, if it does not stand behind the queues.",
+    ),
+]  # fmt: skip
+OfApp = Annotated[
+    str | None,
+    typer.Option(
+        "--app", metavar="MODULE:APP", show_default=False,
+        help="Run the functions of this App of timeoutq.functions, on its queues, or on those that are named.",
     ),
 ]  # fmt: skip
 Concurrency = Annotated[
@@ -136,8 +143,9 @@ DrainDeadline = Annotated[
 
 @app.command(rich_help_panel="Processes", help=SIGNALS, epilog=CODES)
 def worker(
-    queues: Queues,
+    queues: Queues = None,
     handler: Handler = None,
+    of_app: OfApp = None,
     concurrency: Concurrency = 100,
     prefetch: Prefetch = None,
     timeout: Timeout = "30s",  # type: ignore[assignment]  # typer parses the default
@@ -164,12 +172,11 @@ def worker(
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)
-        names, weights, path = read_queues(queues, handler)
-        handlers.parts_of(path)
+        names, weights, path, own_url = _read_work(queues or [], handler, of_app)
         if lifespan is not None:
             handlers.parts_of(lifespan, "lifespan")
         policy = _policy(retry, max_attempts)
-        address = server_address(url, url_file)
+        address = server_address(url, url_file) or own_url
         if shards is not None and len(names) > 1:
             raise InvalidInput(
                 "--shards divides one new queue: make it with `timeoutq put --shards`, and leave it out here"
@@ -186,7 +193,8 @@ def worker(
                 # the handler and the lifespan are imported here: in each process, after the fork
                 found = opened()
                 return Worker(
-                    dict(zip(found, weights, strict=True)) if weights else found, path, concurrency=concurrency,
+                    dict(zip(found, weights, strict=True)) if weights else found,
+                    path if of_app is None else _calls_of(path), concurrency=concurrency,
                     prefetch=prefetch, burst=burst, lifespan=lifespan, max_tasks=max_tasks, max_releases=max_releases,
                     drain_deadline=drain_deadline, signals=ledger is None, ledger=ledger and ledger.pages,
                 )  # fmt: skip
@@ -285,6 +293,42 @@ def _stop(code: int, words: str, *, as_json: bool) -> NoReturn:
         telling.say(log, logging.ERROR, "%s", words, fields={"error": words, "code": code})
         words = ""
     stop(code, words)
+
+
+def _read_work(
+    words: list[str], handler: str | None, of_app: str | None
+) -> tuple[list[str], list[int], str, str | None]:
+    """Give the names of the queues, their weights, the handler or the app, and the URL that the app names."""
+    from timeoutq import handlers
+
+    if of_app is None:
+        if not words:
+            raise InvalidInput(
+                "there is nothing to do: name queues and a handler, as in `worker QUEUE MODULE:FUNCTION`, or an app, "
+                "as in `worker --app MODULE:APP`"
+            )
+        names, weights, path = read_queues(words, handler)
+        handlers.parts_of(path)
+        return names, weights, path, None
+    if handler is not None or any(":" in word for word in words):
+        raise InvalidInput(f"--app {of_app} brings its functions: leave the handler out")
+    from timeoutq.functions.loading import ask_queues
+
+    names, weights, url = ask_queues(of_app)
+    if words:
+        chosen, weights, _ = read_queues(words, of_app)
+        strange = next((name for name in chosen if name not in names), None)
+        if strange is not None:
+            raise InvalidInput(f"queue {strange} is no queue of the app {of_app}: it has {', '.join(names)}")
+        names = chosen
+    return names, weights, of_app, url
+
+
+def _calls_of(path: str) -> Any:
+    from timeoutq.functions import Calls
+    from timeoutq.functions.loading import load_app
+
+    return Calls(load_app(path))
 
 
 def read_queues(words: Sequence[str], handler: str | None) -> tuple[list[str], list[int], str]:

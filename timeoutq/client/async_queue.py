@@ -12,8 +12,10 @@ from typing import Any, Literal, overload
 
 from timeoutq import reads
 from timeoutq.arguments import How
+from timeoutq.batches import AsyncBatches
 from timeoutq.client.driving import AsyncDriver
 from timeoutq.client.queue import Queue
+from timeoutq.counts import Sample, Stats
 from timeoutq.hosts import AsyncHosts
 from timeoutq.keeper import AsyncKeeper, OnLost
 from timeoutq.model import (
@@ -26,9 +28,7 @@ from timeoutq.model import (
     Page,
     Payload,
     Politeness,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,
@@ -402,6 +402,14 @@ class AsyncVerbs(AsyncDriver):
         """
         return AsyncSchedules(self, self.flows.schedules)
 
+    @property
+    def batches(self) -> AsyncBatches:
+        """The batches of the queue: `put` and `seal` make them; `look`, `list` and `members` look; `forget` drops one.
+
+        For example `queue.batches.put("b7", *urls)`, and then `queue.batches.seal("b7", "report of b7")`.
+        """
+        return AsyncBatches(self, self.flows.batches)
+
 
 class AsyncQueue(AsyncVerbs):
     """A queue, for asyncio. Each event loop that uses it has connections of its own.
@@ -418,6 +426,7 @@ class AsyncQueue(AsyncVerbs):
     hosts                                                the room of the hosts of a polite queue
     results                                              the room of the results: how tasks have ended
     schedules                                            the room of the schedules: tasks put again and again
+    batches                                              the room of the batches: tasks counted together
     """
 
     blocking = Queue

@@ -12,7 +12,9 @@ from typing import Any, Literal, overload
 
 from timeoutq import reads
 from timeoutq.arguments import How
+from timeoutq.batches import Batches
 from timeoutq.client.driving import Driver
+from timeoutq.counts import Sample, Stats
 from timeoutq.hosts import Hosts
 from timeoutq.keeper import Keeper, OnLost
 from timeoutq.model import (
@@ -25,9 +27,7 @@ from timeoutq.model import (
     Page,
     Payload,
     Politeness,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,
@@ -400,6 +400,14 @@ class Verbs(Driver):
         """
         return Schedules(self, self.flows.schedules)
 
+    @property
+    def batches(self) -> Batches:
+        """The batches of the queue: `put` and `seal` make them; `look`, `list` and `members` look; `forget` drops one.
+
+        For example `queue.batches.put("b7", *urls)`, and then `queue.batches.seal("b7", "report of b7")`.
+        """
+        return Batches(self, self.flows.batches)
+
 
 class Queue(Verbs):
     """A queue, for code that blocks. Safe to share between threads; in a forked process it becomes a new client.
@@ -416,4 +424,5 @@ class Queue(Verbs):
     hosts                                                the room of the hosts of a polite queue
     results                                              the room of the results: how tasks have ended
     schedules                                            the room of the schedules: tasks put again and again
+    batches                                              the room of the batches: tasks counted together
     """

@@ -20,11 +20,16 @@ except ImportError as error:
     ) from error
 
 from timeoutq.functions.app import App, Decorator, Opened
+from timeoutq.functions.batching import Batched
 from timeoutq.functions.calls import Call
 from timeoutq.functions.context import Context
 from timeoutq.functions.errors import (
     BadArguments,
     BadFunction,
+    BadResult,
+    CallCancelled,
+    CallFailed,
+    CallGone,
     CallTooLarge,
     Forged,
     NewerCall,
@@ -33,6 +38,7 @@ from timeoutq.functions.errors import (
     UnknownSecret,
 )
 from timeoutq.functions.options import Limit, Unique
+from timeoutq.functions.running import Calls
 from timeoutq.functions.sender import Result, Sender
 from timeoutq.functions.task import TaskFunction
 
@@ -40,8 +46,14 @@ __all__ = [
     "App",
     "BadArguments",
     "BadFunction",
+    "BadResult",
+    "Batched",
     "Call",
+    "CallCancelled",
+    "CallFailed",
+    "CallGone",
     "CallTooLarge",
+    "Calls",
     "Context",
     "Decorator",
     "Forged",

@@ -6,24 +6,35 @@ calls through the app's `sender`; a worker reads them with `open`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from timeoutq import arguments
+from timeoutq import address, arguments, lifespan
 from timeoutq.arguments import shown
+from timeoutq.batches.flows import KEEP
+from timeoutq.batches.operations import On
+from timeoutq.client import AsyncQueue
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import calls, ids, options
+from timeoutq.functions.batching import Batched, batch_of
 from timeoutq.functions.calls import Call
 from timeoutq.functions.context import Context
 from timeoutq.functions.envelope import Letter, Options, Secrets, Step, seal, unseal
 from timeoutq.functions.errors import BadFunction, UnknownFunction
 from timeoutq.functions.options import Chosen, Limit, Missed, Queues, Settings, Timed, Unique
-from timeoutq.functions.sender import Answers, Posted, Result, Sender
+from timeoutq.functions.running import Calls
+from timeoutq.functions.sender import Answers, Posted, PostedBatch, PutsBatches, Result, Sender
 from timeoutq.functions.task import Definition, Registered, TaskFunction, define
+from timeoutq.handlers import Hires, Lifespan, Staff
+from timeoutq.model import Answer, TaskId
 from timeoutq.retry import Delay, Retries, RetryPolicy
+from timeoutq.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,6 +43,15 @@ S = TypeVar("S")
 _TIMED = ("cron", "tz", "every", "times", "missed", "grace", "overlap")
 _OPTIONS = ("name", "queue", "retry", "max_runtime", "keep_result", "key", "unique", "limit", *_TIMED)
 """What the decorator takes."""
+
+
+CallNext = Callable[[], Awaitable[Any]]
+"""Runs what a middleware is around, and gives what the function returned."""
+Middleware = Callable[[Context[Any], CallNext], Awaitable[Any]]
+"""Runs around a call, and gives what stands for what the function returned."""
+
+Around = TypeVar("Around", bound=Middleware)
+Life = TypeVar("Life", bound=Callable[[], Any])
 
 
 class Decorator(Protocol):
@@ -82,12 +102,17 @@ class Opened:
         return self.options.keep_result is not None or self.definition.settings.keep_none
 
     @property
+    def leaves_no_id(self) -> bool:
+        """Whether `done` keeps no id of the call: its id keeps other calls away while the call is active, at most."""
+        return self.definition.settings.unique == "active"
+
+    @property
     def retry(self) -> RetryPolicy | None:
         """When the call is tried again; None: as the queue says."""
         return self.definition.settings.retry if self.options.retry is None else options.policy(self.options.retry)
 
 
-class App:
+class App(Hires):
     """Functions that can be called from elsewhere, under one name."""
 
     def __init__(
@@ -99,6 +124,7 @@ class App:
         retry: Retries = None,
         max_runtime: Delay | None = None,
         keep_result: Delay | None = None,
+        url: str | None = None,
         sender: Sender | None = None,
     ) -> None:
         """Make an app.
@@ -107,7 +133,7 @@ class App:
         weights; None is one queue with the app's name. With `secret`, all calls are signed, and calls that are not
         signed are refused; of a list of secrets, the first signs and each is accepted. `retry`, `max_runtime` (seconds)
         and `keep_result` (seconds that results are kept: an hour if left out, 0 for not at all) are for functions that
-        say nothing themselves.
+        say nothing themselves. `url` is the server, as for `Queue`: the first call that is put connects.
         Raises `InvalidInput`.
         """
         self.name = arguments.queue_name(name)
@@ -117,8 +143,13 @@ class App:
         self._max_runtime = None if max_runtime is None else options.runtime(max_runtime)
         self._keep_result = None if keep_result is None else options.kept(keep_result)
         self._functions: dict[str, TaskFunction[..., Any]] = {}
-        self.sender = sender
-        """What puts calls; until there is one, calls can be made but not put."""
+        self.middlewares: list[Middleware] = []
+        """What runs around each call, the outermost first."""
+        self.life: Lifespan[Any] | None = None
+        """What is around the life of a worker; its value is `ctx.state`."""
+        self.url = None if url is None else address.find_url(url)
+        """The server, if the program names it; else the environment does."""
+        self._sender = sender
 
     def __repr__(self) -> str:
         return f"App({self.name!r})"
@@ -184,6 +215,7 @@ class App:
         if own in self._functions:
             raise BadFunction(f"{self!r} has a function {own!r} already: pass another name=, such as 'billing.{own}'")
         self._refuse_same_keys(definition)
+        self._refuse_other_limits(definition)
         made = Registered[..., Any, ..., Any](self, definition, Chosen())
         self._functions[own] = made
         return made
@@ -192,11 +224,7 @@ class App:
         keep = given.get("keep_result")
         kept = self._keep_result if keep is None else options.kept(keep)
         queue = given.get("queue")
-        usual = self.queues.usual(self.name) if queue is None else self.queues.one(queue)
-        if usual is None:
-            raise InvalidInput(
-                f"{self!r} has several queues, and none is called {self.name!r}: say queue= for each function"
-            )
+        usual = self._queue_of(queue)
         limit = given.get("limit")
         if limit is not None and not isinstance(limit, Limit):
             raise InvalidInput(f"limit= takes a Limit(concurrency=…, every=…, per=…), not {shown(limit)}")
@@ -225,7 +253,75 @@ class App:
                     f"keep the other away: let them begin differently, for example with '{new.signature.name}:'"
                 )
 
+    # ---- around calls
+
+    def middleware(self, function: Around) -> Around:
+        """Have this run around each call: `async def m(ctx, call_next)`; the first that was added is the outermost.
+
+        `await call_next()` runs the function and gives what it returned, or raises what it raised; what the middleware
+        returns stands for that. Raises `BadFunction`.
+        """
+        if not inspect.iscoroutinefunction(function):
+            raise BadFunction(f"a middleware is an async def that takes (ctx, call_next), not {shown(function)}")
+        try:
+            inspect.signature(function).bind(None, None)
+        except TypeError as error:
+            raise BadFunction(f"a middleware takes (ctx, call_next): {function.__qualname__}: {error}") from error
+        self.middlewares.append(function)
+        return function
+
+    def lifespan(self, function: Life) -> Life:
+        """Have this entered in each worker process before its first call, and left after its last one.
+
+        What it yields is `ctx.state`. It is an async generator function without parameters that yields once, or what
+        `@asynccontextmanager` makes of one. Raises `BadFunction`.
+        """
+        if self.life is not None:
+            raise BadFunction(f"{self!r} has a lifespan already: enter both context managers in one")
+        made: Any = asynccontextmanager(function) if inspect.isasyncgenfunction(function) else function
+        self.life = lifespan.checked(made)
+        return function
+
+    # ---- workers
+
+    def worker(self, url: str | None = None, *, timeout: float = 30.0, **options: Any) -> Worker:
+        """Give a worker that runs the calls of all queues of this app; `await worker.run()` starts it.
+
+        It serves the queues in their order, or by their weights. `url` is the server, or else that of the app, and
+        `timeout` the length of a lease in seconds; `options` are those of `Worker`. The worker closes its connections
+        when it ends. To work on a queue that is divided into shards, open it, and pass it and `Calls(app)` to `Worker`.
+        """
+        return Worker(self.at_work(url, timeout=timeout), **options)
+
+    def at_work(self, url: str | None = None, *, timeout: float = 30.0) -> Staff:
+        """Give the queues of the app, and the handler for them: what `Worker(app, …)` asks for."""
+        where = self.url if url is None else url
+        opened = [AsyncQueue(name, where, timeout=timeout) for name in self.queues.names]
+        weights = self.queues.weights
+        return Staff(opened if weights is None else dict(zip(opened, weights, strict=True)), Calls(self))
+
+    def _refuse_other_limits(self, new: Definition) -> None:
+        for other in self._functions.values():
+            if other.definition.counts_with(new) and other.settings.limit != new.settings.limit:
+                raise BadFunction(
+                    f"{new.signature.name}() and {other.name}() count their calls together, in queue "
+                    f"{new.settings.queue!r}, and have different limits: give both the same Limit(…), or another per="
+                )
+
     # ---- putting calls
+
+    @property
+    def sender(self) -> Sender:
+        """What puts calls, and hears how they have ended."""
+        if self._sender is None:
+            from timeoutq.functions.posting import Posting  # a program that only defines functions needs no client
+
+            self._sender = Posting(self.url)
+        return self._sender
+
+    @sender.setter
+    def sender(self, sender: Sender) -> None:
+        self._sender = sender
 
     def post(self, call: Call[R], /) -> Result[R]:
         """Put one call; blocks."""
@@ -237,46 +333,178 @@ class App:
 
     def put(self, many: Iterable[Call[R]], /) -> list[Result[R]]:
         """Put calls, and give their results in the same order; blocks. If one of the calls is bad, none is put."""
-        sender, ready = self._sender(), self._posted(many)
-        return [sender.result(call, answer) for call, answer in zip(ready, sender.put(ready), strict=True)]
+        sender, ready = self.sender, self._posted(many)
+        return [sender.result(call.answers, answer) for call, answer in zip(ready, sender.put(ready), strict=True)]
 
     async def aput(self, many: Iterable[Call[R]], /) -> list[Result[R]]:
         """Put calls, and give their results in the same order. If one of the calls is bad, none is put."""
-        sender, ready = self._sender(), self._posted(many)
-        return [sender.result(call, answer) for call, answer in zip(ready, await sender.aput(ready), strict=True)]
+        sender, ready = self.sender, self._posted(many)
+        answers = await sender.aput(ready)
+        return [sender.result(call.answers, answer) for call, answer in zip(ready, answers, strict=True)]
 
-    def _sender(self) -> Sender:
-        if self.sender is None:
-            raise InvalidInput(f"{self!r} has no connection to put calls with: give it one, with App(…, sender=…)")
+    @overload
+    def result(self, id: TaskId, function: TaskFunction[..., R], /, *, queue: str | None = None) -> Result[R]: ...
+    @overload
+    def result(self, id: TaskId, /, *, queue: str | None = None) -> Result[Any]: ...
+    def result(
+        self, id: TaskId, function: TaskFunction[..., Any] | None = None, /, *, queue: str | None = None
+    ) -> Result[Any]:
+        """Give what stands for the result of a call that was put elsewhere, by its id; asks nobody yet.
+
+        With the function, the result is read as the type that the function says, else as what JSON holds. `queue` is
+        the queue of the call (of a chain, of its first call), if that is not the function's, or the usual one. Raises
+        `InvalidInput`.
+        """
+        named = self._queue_of(queue) if function is None or queue is not None else function.settings.queue
+        places: list[tuple[str, bytes]] = []
+        for own, name in ids.chain(arguments.task_id(id)):
+            following = self._functions.get(name)
+            places.append((named if following is None else following.settings.queue, own))
+        returns = Any if function is None else function.returns
+        return self.sender.result(Answers(*places[-1], math.inf, returns, before=tuple(places[:-1])))
+
+    def _queue_of(self, queue: str | None) -> str:
+        usual = self.queues.usual(self.name) if queue is None else self.queues.one(queue)
+        if usual is None:
+            raise InvalidInput(f"{self!r} has several queues, and none is called {self.name!r}: say queue=")
+        return usual
+
+    def close(self) -> None:
+        """Close the connections of callers that block; a later call opens new ones."""
+        self.sender.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of callers in this event loop; a later call opens new ones."""
+        await self.sender.aclose()
+
+    @overload
+    def batch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[R],
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[R]: ...
+    @overload
+    def batch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[None]: ...
+    def batch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[Any] | None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[Any]:
+        """Put calls, and let `then` run once when all of them have ended; blocks.
+
+        With `on="done"` all calls must return; if one fails, `then` fails too, and says how many have failed. `then`
+        finds what the calls have returned in `ctx.batch.results()`. The calls and `then` go to one queue, which must
+        not lie in several shards. A process that is killed while it puts the calls may put them again with the same
+        `name`: calls that have a `key` or an id join once; the others are put twice. The batch is kept for `keep`
+        seconds after its end. Raises `InvalidInput`, `CallTooLarge`, and what `Queue.put` raises.
+        """
+        sender, found = self._puts_batches(), self._batch(many, then, on, keep, name)
+        return _batched(sender, found, sender.batch(found))
+
+    @overload
+    async def abatch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[R],
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[R]: ...
+    @overload
+    async def abatch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[None]: ...
+    async def abatch(
+        self,
+        many: Iterable[Call[Any]],
+        /,
+        then: Call[Any] | None = None,
+        *,
+        on: On = "ended",
+        keep: Delay = KEEP,
+        name: str | None = None,
+    ) -> Batched[Any]:
+        """Put calls, and let `then` run once when all of them have ended; see `batch`."""
+        sender, found = self._puts_batches(), self._batch(many, then, on, keep, name)
+        return _batched(sender, found, await sender.abatch(found))
+
+    def _puts_batches(self) -> PutsBatches:
+        if not isinstance(self.sender, PutsBatches):
+            raise InvalidInput(f"{shown(self.sender)} puts no batches: give the app url= instead of this sender")
         return self.sender
+
+    def _batch(
+        self, many: Iterable[Call[Any]], then: Call[Any] | None, on: On, keep: Delay, name: str | None
+    ) -> PostedBatch:
+        found = list(many)
+        self._check([*found, *([] if then is None else [then])])
+        seconds = arguments.delay_ms(keep, "keep") / 1000
+        return batch_of(found, then, on, seconds, name, self.secrets, self.queues.names[0])
 
     def _posted(self, many: Iterable[Call[Any]]) -> list[Posted]:
         found = list(many)
+        self._check(found)
+        return [calls.posted(call, self.secrets) for call in found]
+
+    def _check(self, found: Iterable[Call[Any]]) -> None:
         for call in found:
             if not isinstance(call, Call):
                 raise InvalidInput(f"put takes calls, as send.call(…) makes them, not {shown(call)}")
             if call.home is not self:
                 raise InvalidInput(f"a call of {call.function}() belongs to {call.home!r}, not to {self!r}")
-        return [calls.posted(call, self.secrets) for call in found]
 
     # ---- what a worker reads
 
-    def open(self, payload: object, queue: str, id: bytes) -> Opened:
+    def open(self, payload: object, queue: str, id: bytes, secrets: Secrets | None = None) -> Opened:
         """Read the payload of a task that was claimed, the bytes as they stand in Redis.
 
+        `secrets` stand in the place of the app's.
         Raises what is in `MAY_FIT_LATER` of `errors.py` (`UnknownFunction`, `BadArguments`, …), and `NotACall`,
         `CallTooLarge` and `Forged`. No message holds an argument, except for what classes of the program say of it.
         """
-        letter = unseal(payload, queue, id, self.secrets)
+        letter = unseal(payload, queue, id, self.secrets if secrets is None else secrets)
         function = self._functions.get(letter.function)
         if function is None:
-            raise UnknownFunction(
-                f"{self!r} has no function {shown(letter.function)} here: is the worker's program older than the "
-                "caller's, or does it not import the module?",
-                function=letter.function,
-            )
+            raise self._unknown(letter.function)
+        if letter.then and letter.then[0].f not in self._functions:
+            raise self._unknown(letter.then[0].f)
         args, kwargs = function.signature.decode(letter.arguments)
         return Opened(function.definition, args, kwargs, letter.options, letter.then)
+
+    def _unknown(self, name: str) -> UnknownFunction:
+        return UnknownFunction(
+            f"{self!r} has no function {shown(name)} here: is the worker's program older than the caller's, or does it "
+            "not import the module?",
+            function=name,
+        )
 
     def follow(self, opened: Opened, queue: str, id: bytes, result: bytes) -> Posted | None:
         """Give the call that follows a call which has ended with a result, as JSON; None if none follows.
@@ -288,15 +516,22 @@ class App:
         step, rest = opened.then[0], opened.then[1:]
         function = self._functions.get(step.f)
         if function is None:
-            raise UnknownFunction(f"{self!r} has no function {shown(step.f)}, which is to follow", function=step.f)
+            raise self._unknown(step.f)
         found = function.signature.with_first(result, step.arguments)
-        function.signature.decode(found)
+        args, kwargs = function.signature.decode(found)
+        group = function.definition.group_of_call(args, kwargs)
         own, target = ids.following(id, step.f), function.settings.queue
         payload = seal(Letter(step.f, found, step.options, rest), target, own, self.secrets)
-        keep = function.settings.keep_result if step.options.keep_result is None else step.options.keep_result
-        answers = Answers(target, own, keep, function.returns)
-        return Posted(target, own, payload, None, None, None, "active", None, answers)
+        answers = calls.answers(target, own, function.settings, step.options.keep_result, function.returns)
+        limit = function.settings.limit
+        return Posted(target, own, payload, None, None, None, "active", group, answers, limit)
 
     def schemas(self) -> dict[str, dict[str, Any]]:
         """Give the JSON Schema of each function's payload, by name."""
         return {name: one.schema() for name, one in self._functions.items()}
+
+
+def _batched(sender: Sender, found: PostedBatch, answers: Sequence[Answer]) -> Batched[Any]:
+    results = [sender.result(call.answers, answer) for call, answer in zip(found.calls, answers, strict=True)]
+    then = None if found.then is None else sender.result(found.then.answers)
+    return Batched(found.name, found.queue, results, then)

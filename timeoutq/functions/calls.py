@@ -152,12 +152,15 @@ def id_of(call: Call[Any]) -> tuple[bytes, bool]:
     return ids.random_id(call.function).encode(), False
 
 
-def posted(call: Call[Any], secrets: Secrets) -> Posted:
-    """Decide everything about a call that is put now. Raises `CallTooLarge`."""
+def posted(call: Call[Any], secrets: Secrets, batch: str | None = None) -> Posted:
+    """Decide everything about a call that is put now, the callback of `batch` if given. Raises `CallTooLarge`."""
     chosen, settings = call.chosen, call.settings
     id, is_named = id_of(call)
     queue = chosen.queue or settings.queue
-    letter = Letter(call.function, call.arguments, travelling(chosen), [one.step for one in call.following])
+    travels = travelling(chosen)
+    if batch is not None:
+        travels = msgspec.structs.replace(travels, batch=batch)
+    letter = Letter(call.function, call.arguments, travels, [one.step for one in call.following])
     return Posted(
         queue=queue,
         id=id,
@@ -168,15 +171,29 @@ def posted(call: Call[Any], secrets: Secrets) -> Posted:
         unique=(chosen.unique or settings.unique) if is_named else None,
         group=call.group,
         answers=_answers(call, queue, id),
+        limit=settings.limit,
     )
 
 
 def _answers(call: Call[Any], queue: str, id: bytes) -> Answers:
     if not call.following:
-        kept = call.settings.keep_result if call.chosen.keep_result is None else call.chosen.keep_result
-        return Answers(queue, id, kept, call.returns)
+        return answers(queue, id, call.settings, call.chosen.keep_result, call.returns)
+    places = [(queue, id)]
     for one in call.following:
-        id = ids.following(id, one.step.f)
+        places.append((one.settings.queue, ids.following(places[-1][1], one.step.f)))
     last = call.following[-1]
-    kept = last.settings.keep_result if last.step.options.keep_result is None else last.step.options.keep_result
-    return Answers(last.settings.queue, id, kept, last.returns)
+    return answers(*places[-1], last.settings, last.step.options.keep_result, last.returns, tuple(places[:-1]))
+
+
+def answers(
+    queue: str,
+    id: bytes,
+    settings: Settings,
+    chosen: float | None,
+    returns: Any,
+    before: tuple[tuple[str, bytes], ...] = (),
+) -> Answers:
+    """Say where the result of a call will be; `chosen` is for how long it is kept, None as the function says."""
+    if chosen is None:
+        return Answers(queue, id, settings.keep_result, returns, settings.keep_none, before)
+    return Answers(queue, id, chosen, returns, True, before)

@@ -3,9 +3,54 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+from timeoutq.batches.operations import BatchInfo
+from timeoutq.functions.errors import CallFailed
 
 S_co = TypeVar("S_co", covariant=True)
+T = TypeVar("T")
+
+
+class Before(Protocol):
+    """The calls of the batch whose callback runs now: `CallsBefore` of `batching.py` says all about them."""
+
+    @property
+    def name(self) -> str:
+        """The name of the batch."""
+        ...
+
+    @overload
+    def results(self) -> list[Any]: ...
+    @overload
+    def results(self, kind: type[T]) -> list[T]: ...
+    def results(self, kind: Any = Any) -> list[Any]:
+        """Give what the calls have returned that are done, in the order in which they were put; blocks."""
+        ...
+
+    @overload
+    async def aresults(self) -> list[Any]: ...
+    @overload
+    async def aresults(self, kind: type[T]) -> list[T]: ...
+    async def aresults(self, kind: Any = Any) -> list[Any]:
+        """Give what the calls have returned that are done, in the order in which they were put."""
+        ...
+
+    def failures(self) -> list[CallFailed]:
+        """Give why calls have failed, in the order in which they were put; blocks."""
+        ...
+
+    async def afailures(self) -> list[CallFailed]:
+        """Give why calls have failed, in the order in which they were put."""
+        ...
+
+    def info(self) -> BatchInfo:
+        """Tell about the batch; blocks."""
+        ...
+
+    async def ainfo(self) -> BatchInfo:
+        """Tell about the batch."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +72,5 @@ class Context(Generic[S_co]):
     """What the lifespan of this process yielded; None without a lifespan."""
     tick: float | None = None
     """The time for which a schedule made this call, Unix seconds; None if no schedule made the call."""
+    batch: Before | None = None
+    """The batch of which this call is the callback; None if it is none. Its `results()` are what the calls returned."""

@@ -2,7 +2,8 @@
 
 Whoever defines a function meets `BadFunction`. Whoever calls one meets `BadArguments` and `CallTooLarge`. A worker that
 has claimed a call asks whether a newer worker could carry the call out (`MAY_FIT_LATER`): then the worker releases the
-call without blame. Any other error fails the call at once.
+call without blame. Any other error fails the call at once. Whoever waits for a call meets `CallFailed`, `CallCancelled`
+and `CallGone`.
 """
 
 from __future__ import annotations
@@ -92,6 +93,60 @@ class UnknownSecret(TimeoutqError):
 
 class Forged(TimeoutqError):
     """The call is not signed, or its signature does not fit: nobody who has a secret of the app put this call here."""
+
+
+class BadResult(TimeoutqError, TypeError):
+    """What a function returned cannot travel as the type that it says: mend the function, or its annotation."""
+
+
+class CallFailed(TimeoutqError):
+    """The call was given up, or what it returned does not fit what the function says here.
+
+    `id` is the call's. `error` names the class of the exception in the worker, `message` is its text, and `traceback`
+    shows where it was raised, if that is known: it is text, for the class need not exist in this program.
+    """
+
+    def __init__(
+        self, words: str, *, id: str, error: str = "", message: str = "", traceback: str | None = None
+    ) -> None:
+        super().__init__(words)
+        self.id = id
+        self.error = error
+        self.message = message
+        self.traceback = traceback
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        return _call_failed, (type(self), str(self), self.id, self.error, self.message, self.traceback)
+
+
+def _call_failed(
+    kind: type[CallFailed], words: str, id: str, error: str, message: str, traceback: str | None
+) -> CallFailed:
+    return kind(words, id=id, error=error, message=message, traceback=traceback)
+
+
+class CallCancelled(CallFailed):
+    """Somebody cancelled the call: nobody runs it any more, and nothing came of it."""
+
+
+class CallGone(TimeoutqError, LookupError):
+    """Nothing is known of the call any more: it was forgotten, or its result is not kept any longer.
+
+    `id` is the call's.
+    """
+
+    def __init__(self, message: str, *, id: str) -> None:
+        super().__init__(message)
+        self.id = id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        return _call_gone, (str(self), self.id)
+
+
+def _call_gone(message: str, id: str) -> CallGone:
+    return CallGone(message, id=id)
 
 
 MAY_FIT_LATER = (BadArguments, NewerCall, UnknownFunction, UnknownSecret)

@@ -18,6 +18,7 @@ import msgspec
 from timeoutq.arguments import MAX_ID, shown
 from timeoutq.functions.errors import BadFunction
 from timeoutq.functions.signature import Signature, canonical
+from timeoutq.model import text
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 """32 signs that nobody takes for each other when reading aloud: Crockford's base 32, in small letters."""
@@ -25,6 +26,8 @@ SIGNS = 16
 """How many of them make an id: 80 random bits."""
 LONGEST = 120
 """Bytes of an id that a key makes. A longer id keeps its beginning, and a digest stands for all of it."""
+LONGEST_CHAIN = 100
+"""The most calls that are looked for behind one id."""
 KEPT = 100
 """Bytes that stay of a longer id. With its digest it is longer than `LONGEST`, so no whole id looks like it."""
 
@@ -59,6 +62,17 @@ def following(parent: bytes, function: str) -> bytes:
     if len(id) <= MAX_ID:
         return id
     return parent[: MAX_ID - 33] + b">" + hashlib.sha256(id).hexdigest()[:32].encode()
+
+
+def chain(id: bytes) -> list[tuple[bytes, str]]:
+    """Give the ids of the calls of a chain, of which this is the last, each with the function that `following` named.
+
+    The first one, which followed nobody, has no name. An id that only looks like that of a chain gives more ids than
+    there are calls.
+    """
+    parts = id.split(b">")[: LONGEST_CHAIN + 1]
+    found = [(b">".join(parts[:n]), text(parts[n - 1]) if n > 1 else "") for n in range(1, len(parts) + 1)]
+    return found if found[-1][0] == id else [(id, "")]
 
 
 def whole_call(function: str, values: Mapping[str, object]) -> str:

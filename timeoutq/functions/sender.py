@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from types import NoneType
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from timeoutq.functions.options import Unique
-from timeoutq.model import Answer
+from timeoutq.batches.operations import On
+from timeoutq.functions.options import Limit, Unique
+from timeoutq.model import Answer, TaskInfo
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -26,6 +28,20 @@ class Answers:
     """Seconds for which the result is kept; 0 is not at all, so `wait` is refused at once."""
     returns: Any = field(repr=False)
     """The type of the result, as msgspec takes it."""
+    keep_none: bool = True
+    """Whether a result that is None is kept, too."""
+    before: tuple[tuple[str, bytes], ...] = ()
+    """The queues and the ids of the calls that must return first, the first of a chain first."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there will be anything to wait for."""
+        return self.keep_result > 0 and (self.keep_none or self.returns not in (None, NoneType))
+
+    @property
+    def places(self) -> tuple[tuple[str, bytes], ...]:
+        """The queues and the ids of all calls of the chain, the first one first."""
+        return (*self.before, (self.queue, self.id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +62,21 @@ class Posted:
     group: str | None
     """The group of a polite queue that the function's limit makes of the arguments."""
     answers: Answers
+    limit: Limit | None = None
+    """How many calls of the group run at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostedBatch:
+    """A batch of calls, ready to be put: everything is decided and checked."""
+
+    name: str
+    queue: str
+    calls: Sequence[Posted]
+    then: Posted | None
+    on: On
+    keep: float
+    """Seconds for which the batch is kept after its end."""
 
 
 class Result(Protocol[T_co]):
@@ -53,15 +84,32 @@ class Result(Protocol[T_co]):
 
     @property
     def id(self) -> str:
-        """The id of the call."""
+        """The id of the call; of a chain, that of its last call."""
+        ...
+
+    @property
+    def answer(self) -> Answer | None:
+        """What `put` gave: `ADDED`, or the state that the call was in already; None if it was put elsewhere."""
         ...
 
     def wait(self, timeout: float | None = None) -> T_co:
-        """Wait until the call has ended, at most `timeout` seconds, and give what it returned."""
+        """Wait until the call has ended, at most `timeout` seconds, and give what it returned; blocks.
+
+        Raises `CallFailed` if the call was given up, `CallCancelled` if somebody has cancelled it, `CallGone` if
+        nothing is known of it any more, and `TimeoutError`. Raises `InvalidInput` at once if its result is not kept.
+        """
         ...
 
     def __await__(self) -> Generator[Any, None, T_co]:
-        """Wait until the call has ended, and give what it returned."""
+        """Wait until the call has ended, and give what it returned; raises what `wait` raises."""
+        ...
+
+    def info(self) -> TaskInfo:
+        """Tell all that the queue knows of the call; of a chain, of the call that has come furthest; blocks."""
+        ...
+
+    async def ainfo(self) -> TaskInfo:
+        """Tell all that the queue knows of the call; of a chain, of the call that has come furthest."""
         ...
 
 
@@ -76,6 +124,27 @@ class Sender(Protocol):
         """Do the same for asyncio."""
         ...
 
-    def result(self, call: Posted, answer: Answer, /) -> Result[Any]:
-        """Give what stands for the result of a call that was put; asks nobody yet."""
+    def result(self, answers: Answers, answer: Answer | None = None, /) -> Result[Any]:
+        """Give what stands for the result of a call; asks nobody yet. `answer` is what `put` gave for the call."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections that block."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop."""
+        ...
+
+
+@runtime_checkable
+class PutsBatches(Sender, Protocol):
+    """A sender that puts batches, too."""
+
+    def batch(self, found: PostedBatch, /) -> Sequence[Answer]:
+        """Put the calls of a batch, seal it with its callback, and give an answer for each call; blocks."""
+        ...
+
+    async def abatch(self, found: PostedBatch, /) -> Sequence[Answer]:
+        """Do the same for asyncio."""
         ...

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import Parameter
-from types import GenericAlias
+from types import GenericAlias, MappingProxyType
 from typing import Any, NamedTuple, Never, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -32,6 +32,8 @@ T = TypeVar("T")
 _ENCODER = msgspec.json.Encoder()
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_NOTHING: Mapping[str, object] = MappingProxyType({})
+
 _AT = re.compile(r"(?s)(?P<what>.*?)(?: - at (?P<place>.*))?")
 _GOT = re.compile(r", got `[^`]*`\Z")
 _SHOWN = re.compile(r"(?s)(?<=^Invalid enum value) .*")
@@ -97,6 +99,8 @@ class Signature:
             one.name for one in slots if one.parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
         }
         self._is_simple = not (self._by_place or self._rest or self._more)
+        self._is_positional = self._is_simple and all(one.parameter.kind in _POSITIONAL for one in slots)
+        self._is_whole = all(one.is_needed for one in slots)
         self._struct = _struct(name, slots)
         self._decoder = msgspec.json.Decoder(self._struct)
         self._fields = dict(zip(self._struct.__struct_encode_fields__, self._struct.__struct_fields__, strict=True))
@@ -259,7 +263,7 @@ class Signature:
 
     # ---- from JSON to a call
 
-    def decode(self, arguments: Arguments) -> tuple[list[object], dict[str, object]]:
+    def decode(self, arguments: Arguments) -> tuple[Sequence[object], Mapping[str, object]]:
         """Read the arguments of a call: those by place, and those by name.
 
         Raises `BadArguments`, which names the parameter; the message holds no value of an argument, except for what
@@ -278,6 +282,10 @@ class Signature:
             what = f" cannot take {found!r}" if found else ""
             wrong = _wrong(name or "", error, told=True)
             raise BadArguments(f"{self.name}(){what}: {wrong}", function=self.name, parameter=found) from error
+        if self._is_positional:
+            args = msgspec.structs.astuple(struct)
+            if self._is_whole or all(one is not msgspec.UNSET for one in args):
+                return args, _NOTHING
         values = {name: getattr(struct, field) for name, field in self._fields.items()}
         came = {name: value for name, value in values.items() if value is not msgspec.UNSET}
         args: list[object] = []

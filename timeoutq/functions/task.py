@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -47,6 +49,13 @@ class Definition:
     queues: Queues
 
     @property
+    def is_plain(self) -> bool:
+        """Whether a worker need only await it: an `async def` without a context, and without a limit of any kind."""
+        settings = self.settings
+        is_free = settings.max_runtime is None and settings.limit is None
+        return self.is_async and self.signature.context is None and is_free
+
+    @property
     def key_begins(self) -> str | None:
         """What all ids begin with that the key makes; None without a key."""
         if self.key is True:
@@ -59,6 +68,21 @@ class Definition:
             return None
         name = self.signature.name
         return name if self.group is None else ids.shortened(self.group.fill(name, values))
+
+    def counts_with(self, other: Definition) -> bool:
+        """Say whether the limits of both functions count their calls in the same groups."""
+        mine, theirs = self.settings, other.settings
+        if mine.limit is None or theirs.limit is None or mine.queue != theirs.queue:
+            return False
+        return (mine.limit.per or self.signature.name) == (theirs.limit.per or other.signature.name)
+
+    def group_of_call(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
+        """Give the group in which the function's limit counts a call whose arguments have been read."""
+        if self.group is None:
+            return self.group_of({})
+        bound = self.signature.bind(args, kwargs)
+        slots = self.signature.slots.values()
+        return self.group_of({one.name: bound.get(one.name, one.otherwise) for one in slots})
 
     def key_of(self, values: Mapping[str, object]) -> str | None:
         """Give the id that the key makes of arguments."""
@@ -159,6 +183,12 @@ class TaskFunction(Generic[P, R]):
     def schema(self) -> dict[str, Any]:
         """Give the JSON Schema of the payload of a call, for programs in other languages."""
         return self.signature.schema()
+
+    @functools.cached_property
+    def version(self) -> tuple[str, str]:
+        """What workers tell of it: a digest that differs where it takes something else, and its schema as JSON."""
+        schema = json.dumps(self.schema(), separators=(",", ":"), sort_keys=True)
+        return hashlib.sha256(schema.encode()).hexdigest()[:16], schema
 
     def __repr__(self) -> str:
         return f"<function {self.name} of {self.home!r}>"

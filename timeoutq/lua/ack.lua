@@ -101,7 +101,7 @@ if #ended > 0 then
     clear(ended)
   end
   count_up(stats, 'acked', #ended)
-  if again_ms >= 0 then count_up(stats, 'again', #ended) elseif tell_ended then tell_ended(ended, fresh) end
+  if again_ms >= 0 then count_up(stats, 'again', #ended) elseif tell_ended then tell_ended(ended, fresh, true) end
   pass_on(ended, 1)
   if recorded and again_ms < 0 then ungroup(ended) end
   if itself then

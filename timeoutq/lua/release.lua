@@ -1,39 +1,67 @@
 -- release: give leases back without blame, to todos at once or to scheduled after a delay. The releases of a task by its handler
 -- are counted: with each one the task waits longer, and in the end it goes to failed. Those that block the host are counted apart.
+-- Those of workers that cannot run a task are not counted: a time bounds them, from the first one after the last failed attempt on.
 -- KEYS  todos in_progress failed scheduled leases owners lock runtime meta stats bell alarm calls
 -- PARTS open sections items drop replay log ready rerun cancel
 -- SOUND stats leases calls alarm todos scheduled failed; runtime releases errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
 -- SECTIONS  delay=ms after which the tasks are ready   block=ms for which their hosts are blocked
 --       most=1 the release at which a task goes to failed; without it releases are not counted, and one that blocks a host never is
+--       within=ms the time since the first such release after which a task is not released any more   functions=pairs (position,
+--       function, a blank, the digest of the version that this worker has, or -) *: if another worker has another one, the task waits
+--       only for a moment
 -- Reply letters, one per lease: O released; f that was the last release, and the task is in failed; c the task was cancelled, and is
---       in failed; R this very call was carried out before; L the lease is not this token's
+--       in failed; R this very call was carried out before; L the lease is not this token's; o the time is over, and the token has the
+--       lease still
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
-local given, refused = sections(at, ' delay=ms block=ms most=1')
+local given, refused = sections(at, ' delay=ms block=ms most=1 within=ms functions=pairs')
 if refused then return refused end
 local delay, block_ms, most = tonumber(given.delay or 0), tonumber(given.block or 0), tonumber(given.most or 0)
 local names = hosts_of(ids)
 local yes, codes, ended, ended_names, lost = mine(ids, tokens), {}, {}, {}, 0
 local held, seen = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}
-local counts = (most > 0 or block_ms > 0) and redis.call('HMGET', key('releases'), unpack(ids))
+local within = tonumber(given.within)
+local counts = (most > 0 or block_ms > 0 or within) and redis.call('HMGET', key('releases'), unpack(ids))
+-- elsewhere: has a worker lately told of another version of a function? `of` has the function, and the version of this worker
+local told = {}
+local function elsewhere(of)
+  local name, own = string.match(of or '', '^(%S+) (%S+)$')
+  if name and told[of] == nil then
+    told[of] = false
+    for digest, at in string.gmatch('\n' .. (redis.call('HGET', key('functions'), name) or ''), '\n(%x+) (%d+) ') do
+      if digest ~= own and number(at, 0) > now - 150000 then told[of] = true end
+    end
+  end
+  return told[of]
+end
+local failures = within and redis.call('HMGET', key('attempts'), unpack(ids))
 local by, stopped, whose = cancels_of and cancels_of(ids) or {}, {}, {}
 local into, back, back_names, dues, soonest, counted, spent = {}, {}, {}, {}, math.huge, {}, {}
 for i = 1, #ids do
   codes[i] = 'L'
-  if yes[i] and held[i] == 1 and not seen[ids[i]] then
+  local own, blocking, unrun = released(counts and counts[i])
+  local since, failed_before = string.match(unrun, '^ (%d+) (%d+)$')
+  if within and number(failures[i], 0) ~= number(failed_before) then since = now end
+  since = within and math.min(number(since, now), now)
+  if within and not by[i] and yes[i] and held[i] == 1 and now - since >= within then
+    codes[i] = 'o'
+  elseif yes[i] and held[i] == 1 and not seen[ids[i]] then
     local id, count, wait = ids[i], 0, delay
     -- a block bounds how often its host's tasks run; where no host can be blocked, the release is counted like any other
     local bound = block_ms > 0 and names[i]
-    if (bound or most > 0) and not by[i] then
-      local own, blocking = released(counts[i])
+    if within and not by[i] then
+      if given.functions and elsewhere(given.functions[i]) then wait = math.min(wait, 100 + i % 200) end
+      counted[#counted + 1] = id
+      counted[#counted + 1] = string.format('%.0f %.0f %.0f %.0f', own, blocking, since, number(failures[i], 0))
+    elseif (bound or most > 0) and not by[i] then
       if bound then
         blocking = blocking + 1
       else
         own, count = own + 1, own + 1
       end
       counted[#counted + 1] = id
-      counted[#counted + 1] = blocking > 0 and string.format('%.0f %.0f', own, blocking) or own
+      counted[#counted + 1] = (blocking > 0 or unrun ~= '') and string.format('%.0f %.0f%s', own, blocking, unrun) or own
     end
     -- the first release costs no wait, the second 50 ms, and each further release twice as long as the one before, up to a minute
     if count > 1 then wait = math.max(wait, math.min(60000, math.floor(50 * 2 ^ math.min(count - 2, 11)))) end

@@ -1,8 +1,8 @@
 -- repair: walk through the queue, one part per call. Mend what a foreign hand has deleted or added, and what is left of a
 -- script that was refused half-way. A task in two states keeps the state that loses nothing; a task in no state comes back.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime workers worker_info meta stats bell alarm
--- PARTS open log locks where walk ages ticking
--- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at leftovers seen; schedules ticks ticked; durations0 durations1 resting policies host_failures history error_log
+-- PARTS open log locks where walk ages ticking batch
+-- SOUND stats leases owners alarm todos in_progress done failed scheduled; payload attempts crashes errors done_at runtime workers worker_info; releases traces trace_uses trace_texts trace_at leftovers seen; schedules ticks ticked; batches batch_of; durations0 durations1 resting policies host_failures history error_log
 -- ARGV  1 call id   2 age of the call, ms   3 how many ids to look at, at most   4 where the walk goes on: '' at first; + to go
 --       on where the last call of any client ended   5 mend: 1, or 0 to count only
 -- Reply {where the walk goes on, or '' at its end; ids looked at; (what was found, how often) *}
@@ -23,6 +23,7 @@
 --       unpacked   a done task that is kept as an id, on a queue that keeps fingerprints
 --       tickless   a schedule whose next tick is not the one of its record
 --       undefined  what is left of a schedule that has lost its definition; it is removed
+--       unsettled  a batch that has not counted the end of its last tasks, or whose tasks have forgotten it
 --       unserved   a task that waits for a host on a queue without turns: this is not mended; from a lane it goes to waiting
 --       odd KEY, odd KEY FIELD   a value that is none of this key's: it is removed, for it counts as absent; a task with such a
 --                  due time becomes due, a lease with such a deadline ends, rules for all hosts become the usual ones, and of
@@ -391,6 +392,55 @@ local function of_definitions(names)
   end
 end
 
+-- of_members: these tasks have ended, and their batches count them; of_joined: only tasks that have not ended are in batches;
+-- of_batches: a batch whose tasks have all ended has ended itself
+local function of_members(ids)
+  local states, done_ones, others = where_all(ids), {}, {}
+  for i = 1, #ids do
+    if string.find(states[i], 'd', 1, true) then done_ones[#done_ones + 1] = ids[i] else others[#others + 1] = ids[i] end
+  end
+  if #done_ones > 0 then tell_ended(rarely('end_in_batches')(done_ones, true)) end
+  if #others > 0 then tell_ended(rarely('end_in_batches')(others)) end
+end
+local gone_members = of_records(key('batch_of'), '[ptwsfd]', of_members)
+local function of_joined(ids)
+  local states, over = where_all(ids), {}
+  for i = 1, #ids do
+    if string.find(states[i], '[df]') and not string.find(states[i], '[ptws]') then over[#over + 1] = ids[i] end
+  end
+  if #over > 0 and wrong('unsettled') then of_members(over) end
+  gone_members(ids)
+end
+local function of_batches(names, _, values)
+  for i = 1, #names do
+    local name, one = names[i], read_batch(values[i])
+    local all, open = batch_counts(name)
+    if not one then
+      if wrong('odd batches') then drop_batch(name) end
+    elseif one.at + (one.state == 'o' and 604800000 or one.keep) < now and (one.state ~= 's' and open == 0) then
+      if mends then drop_batch(name) end -- it has been kept for its time
+    elseif one.state == 's' then
+      -- tasks that have not ended stand first
+      local some = open > 0 and redis.call('ZRANGE', batch_key(name), 0, math.min(open, 20) - 1) or {}
+      local states, of = #some > 0 and where_all(some), #some > 0 and redis.call('HMGET', key('batch_of'), unpack(some))
+      local rows, lost = {}, {}
+      for k = 1, #some do
+        if not string.find(' ' .. (of[k] or '') .. ' ', ' ' .. name .. ' ', 1, true) then
+          rows[#rows + 1], rows[#rows + 2] = some[k], (of[k] and of[k] .. ' ' or '') .. name
+          if not string.find(states[k], '[ptws]') then lost[#lost + 1] = some[k] end
+        end
+      end
+      if (open == 0 or #rows > 0) and wrong('unsettled') then
+        if #rows > 0 then redis.call('HSET', key('batch_of'), unpack(rows)) end
+        if #lost > 0 then of_members(lost) end
+        local broken = {}
+        if open == 0 then close_batch(name, broken) end
+        if #broken > 0 then tell_ended(broken) end
+      end
+    end
+  end
+end
+
 local function of_beats(ids, _, scores) dated('workers', ids, scores) end
 
 -- lines: remove the lines of a list that cannot be read
@@ -416,9 +466,10 @@ local stages = {
   {'HSCAN', key('cancels'), used_by('cancel', of_records(key('cancels'), 'p'))},
   {'FIELDS', key('progress'), used_by('progress', of_records(key('progress'), 'p'))},
   {'HSCAN', key('awaited'), used_by('results', of_records(key('awaited'), '[ptws]'))},
+  {'HSCAN', key('batch_of'), used_by('batches', of_joined)}, {'HSCAN', key('batches'), used_by('batches', of_batches)},
   {'FIELDS', payload, of_records(payload)}, {'HSCAN', attempts, of_records(attempts, nil, clear, 'attempts')},
   {'HSCAN', crashes, of_records(crashes, nil, clear, 'crashes')}, {'FIELDS', errors, of_records(errors, nil, clear)},
-  {'HSCAN', key('releases'), of_records('releases', nil, clear, 'releases', like('^%-?%d+ ?%d*$'))},
+  {'HSCAN', key('releases'), of_records('releases', nil, clear, 'releases', like('^%-?%d+ ?%d* ?%d* ?%d*$'))},
   {'HSCAN', key('traces'), of_records('traces', nil, untrace)}, {'ZSCAN', done_at, of_times},
   {'ZSCAN', key('done_until'), used_by('until', of_ends)},
   {'HSCAN', worker_info, of_workers}, {'HSCAN', meta, of_fields('meta', of_meta, true)},

@@ -39,7 +39,7 @@ class Wait:
     def __init__(self, ids: Iterable[bytes], wake: Callable[[], object]) -> None:
         self.open = set(ids)
         self.found: dict[bytes, Ended] = {}
-        self.error: TimeoutqError | None = None
+        self.error: Exception | None = None
         self.wake = wake
         """Called when the wait is over, or has to listen."""
 
@@ -62,6 +62,8 @@ class Board:
         self.client = secrets.token_hex(8)
         self.listener: Wait | None = None
         """The wait that listens for all."""
+        self.fresh: list[tuple[Sequence[bytes], Wait]] = []
+        """Waits that nobody has looked for yet, and their tasks."""
         self._waits: dict[bytes, list[Wait]] = {}
         self._look_at = time.monotonic() + LOOK_AGAIN
 
@@ -122,12 +124,11 @@ class Board:
         """Give for how long to listen, seconds, if the wait that listens has so much time left."""
         return max(0.001, min(left, BELL_WAIT, self._look_at - time.monotonic()))
 
-    def failed(self, error: TimeoutqError, wait: Wait | None = None) -> None:
-        """End waits (this one, or all) with an error that waiting cannot mend; after any other, look again soon."""
+    def failed(self, error: TimeoutqError, waits: Sequence[Wait] | None = None) -> None:
+        """End waits (these, or all) with an error that waiting cannot mend; after any other, look again soon."""
         self.look_soon()
         if is_final(error) or isinstance(error, ServerFull):
-            ending = [wait] if wait is not None else [one for waits in self._waits.values() for one in waits]
-            for one in ending:
+            for one in [one for known in self._waits.values() for one in known] if waits is None else waits:
                 one.error = error
                 one.wake()
 
@@ -174,7 +175,7 @@ class Waits:
             found = self._queue.run(self._flows().look(ids, self._board.client))
         except TimeoutqError as error:
             with self._lock:
-                self._board.failed(error, wait)
+                self._board.failed(error, None if wait is None else [wait])
             return
         with self._lock:
             self._board.settle(ids, found)
@@ -204,6 +205,7 @@ class AsyncWaits:
     def __init__(self, queue: AsyncRuns, flows: Callable[[], ResultFlows]) -> None:
         self._queue, self._flows = queue, flows
         self._boards: dict[asyncio.AbstractEventLoop, tuple[Board, asyncio.Task[None]]] = {}
+        self._looks: set[asyncio.Task[None]] = set()
 
     async def wait(self, tasks: tuple[Tasks, ...], timeout: float | None) -> dict[str, Ended]:
         """Wait until all of these tasks have ended, at most `timeout` seconds; tell how those that have ended did."""
@@ -213,7 +215,7 @@ class AsyncWaits:
         board.add(wait)
         try:
             async with asyncio.timeout(None if seconds == math.inf else seconds):
-                await self._look(board, ids, wait)
+                self._look_first(board, ids, wait)
                 if not wait.is_over:
                     await woken.wait()
         except TimeoutError:
@@ -231,13 +233,31 @@ class AsyncWaits:
             self._boards[loop] = board, asyncio.ensure_future(self._listen(board))
         return board
 
-    async def _look(self, board: Board, ids: Sequence[bytes], wait: Wait | None = None) -> None:
+    def _look_first(self, board: Board, ids: Sequence[bytes], wait: Wait) -> None:
+        # waits that begin in one round of the event loop look together: ten thousand need no ten thousand connections
+        board.fresh.append((ids, wait))
+        if len(board.fresh) == 1:
+            task = asyncio.ensure_future(self._look_fresh(board))
+            self._looks.add(task)
+            task.add_done_callback(self._looks.discard)
+
+    async def _look_fresh(self, board: Board) -> None:
+        fresh, board.fresh = board.fresh, []
+        ids, waits = list(dict.fromkeys(id for some, _ in fresh for id in some)), [wait for _, wait in fresh]
+        try:
+            await self._look(board, ids, waits)
+        except Exception as error:  # what nobody expects must reach those that wait, too
+            for wait in waits:
+                wait.error = error
+                wait.wake()
+
+    async def _look(self, board: Board, ids: Sequence[bytes], waits: Sequence[Wait] | None = None) -> None:
         if not ids:
             return
         try:
             found = await self._queue.run(self._flows().look(ids, board.client))
         except TimeoutqError as error:
-            board.failed(error, wait)
+            board.failed(error, waits)
         else:
             board.settle(ids, found)
 
@@ -259,6 +279,7 @@ class AsyncWaits:
 
     async def close(self) -> None:
         """Stop listening in this event loop."""
+        await asyncio.gather(*(task for task in self._looks if task.get_loop() is asyncio.get_running_loop()))
         board, task = self._boards.pop(asyncio.get_running_loop(), (None, None))
         if board is None or task is None:
             return

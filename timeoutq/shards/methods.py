@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from timeoutq import arguments, reads
 from timeoutq.arguments import How, TaskList
+from timeoutq.batches.flows import BatchFlows
+from timeoutq.counts import Sample, Stats
+from timeoutq.errors import InvalidInput
 from timeoutq.hosts.flows import HostFlows
 from timeoutq.hosts.operations import Rule
 from timeoutq.methods import Build, ById, QueueFlows
@@ -24,9 +27,7 @@ from timeoutq.model import (
     Lease,
     Outcome,
     Page,
-    Sample,
     State,
-    Stats,
     Task,
     TaskId,
     TaskInfo,
@@ -95,6 +96,21 @@ class ShardedScheduleFlows(ScheduleFlows):
         return scheduling.home(self._shards, name, lambda talk: schedules.one(talk, name))
 
 
+class ShardedBatchFlows(BatchFlows):
+    """A sharded queue has no batches: one script has to see the last task end and make the callback ready."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.root)
+        self._name = shards.name
+
+    @property
+    def talk(self) -> Talk:
+        raise InvalidInput(
+            f"queue {self._name!r} lies in several shards, and a batch has to be in one place: use batches on a queue "
+            "without shards, such as one beside this queue"
+        )
+
+
 class ShardedFlows(QueueFlows):
     """The flows of a sharded queue. `talk` is the talk with the root: it knows the workers, and no task."""
 
@@ -104,6 +120,7 @@ class ShardedFlows(QueueFlows):
         self.hosts = ShardedHostFlows(shards)
         self.schedules = ShardedScheduleFlows(shards)
         self.results = ShardedResultFlows(shards)
+        self.batches = ShardedBatchFlows(shards)
 
     def opening(self, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
         return flows.opening(self._shards, settings, allow_eviction)

@@ -15,6 +15,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from timeoutq import directory, flows, repairs
+from timeoutq.batches.flows import health as batches_health
 from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
 from timeoutq.rights import HARMLESS, MAKING, cure
 from timeoutq.schedules.flows import Health, health
@@ -157,11 +158,12 @@ def of_queue(talk: Talk, server: Facts) -> Flow[Facts]:
     error, found, compact = "", dict[str, Any](), False
     try:
         stats = yield from answer(talk, talk.operations.stats())
-        compact = stats.compact
+        compact, uses = stats.compact, stats.settings.get("uses", "").split()
         found = {"known": stats.known, "settings": dict(stats.settings), "next_deadline": stats.next_deadline,
                  "next_due": stats.next_due, "in_progress": stats.in_progress, "scheduled": stats.scheduled,
                  "durable": stats.durable,
                  "schedules": (yield from health(talk)) if stats.has_schedules else None,
+                 "batches": (yield from batches_health(talk)) if "batches" in uses else None,
                  "paused": stats.paused, "workers": stats.workers, "now": stats.now}  # fmt: skip
     except SchemaMismatch as mismatch:
         error = f"schema: {mismatch}"
@@ -563,6 +565,12 @@ def schedules(facts: Facts) -> Finding | None:
     return late or Finding("schedules", *found.says())
 
 
+def batches(facts: Facts) -> Finding | None:
+    """Batches are sealed, and their tasks are done."""
+    found = facts.queue.get("batches")
+    return None if found is None else Finding("batches", *found)
+
+
 def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
     if left > -LATE:
         return None
@@ -585,15 +593,6 @@ SERVER_CHECKS: tuple[Check, ...] = (
     version, role, lone_node, replicas, eviction, memory, durability, clock, access, acl,
 )  # fmt: skip
 QUEUE_CHECKS: tuple[Check, ...] = (
-    scripts,
-    keys,
-    tasks,
-    values,
-    compact,
-    politeness,
-    paused,
-    leases,
-    scheduled,
-    schedules,
-)
+    scripts, keys, tasks, values, compact, politeness, paused, leases, scheduled, schedules, batches,
+)  # fmt: skip
 CHECKS = SERVER_CHECKS + QUEUE_CHECKS

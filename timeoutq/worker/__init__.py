@@ -15,6 +15,7 @@
     crews        who runs `async def` handlers: asyncio tasks
     threads      who runs `def` handlers: threads
     interrupts   ends handlers and leases that do not end by themselves
+    places       one queue, as a handler sees it that is an object
     sources      a part of the queue as the pump sees it
     exchanges    ends go to the queue, claimed tasks come
     parts        what runs beside the pump

@@ -15,7 +15,7 @@ from timeoutq import sending
 from timeoutq.arguments import error_words
 from timeoutq.client import AsyncDriver
 from timeoutq.durations import Spans
-from timeoutq.heartbeat import FAREWELL, Pulse, extend_held
+from timeoutq.heartbeat import FAREWELL, Pulse, extend_held, unlimited
 from timeoutq.machine import Machine
 from timeoutq.model import Answer, Lease
 
@@ -41,6 +41,8 @@ class Beat:
         """How many workers of this queue are alive, as it has last said."""
         self.pulse = Pulse(queue.name, queue.worker, queue.timeout, about)
         self._held = held
+        self.over_at: Mapping[int, float] = {}
+        """From when on leases with a limit of their own are not extended, by their keys and the monotonic clock."""
         self._on_lost = on_lost
         self._spans = spans
         self._is_open = is_open
@@ -98,7 +100,7 @@ class Beat:
             self.pulse.heard()
 
     async def _extend(self) -> bool:
-        leases = list(self._held.values())
+        leases = unlimited(self._held, self.over_at)
         if not leases:
             return False
         refused = await self.queue.run(extend_held(self.queue.extension(leases), self._held, leases))

@@ -121,6 +121,7 @@ class Closing:
         desk.deal()
         left: list[Lease] = []
         for ends in desk.parts:
+            ends.bundle()
             room = SLOWEST * desk.queue.talk.deadline / 2
             keep: list[Errand] = []
             for errand in sorted(ends.errands, key=lambda errand: errand.call.weight):

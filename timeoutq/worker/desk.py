@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from timeoutq import arguments, handlers
 from timeoutq.arguments import TaskList
+from timeoutq.calls import Kept
 from timeoutq.client import AsyncDriver
 from timeoutq.durations import Spans
-from timeoutq.errors import LeaseLost
+from timeoutq.errors import InvalidInput, LeaseLost
+from timeoutq.found import is_nothing
+from timeoutq.handlers import Unrun
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.refusals import Refusals
 from timeoutq.retry import GiveUp, Retry
-from timeoutq.worker.ends import AckOfFound, Ends, Errand, Parcel
+from timeoutq.worker.ends import NOWHERE, AckOfFound, Ends, Errand, Parcel
 from timeoutq.worker.failures import Failures
 from timeoutq.worker.long_acks import LongAcks
 from timeoutq.worker.losses import Losses
@@ -48,7 +51,8 @@ class Tally:
     released: int = 0
     lost: int = 0
     end: str = ""
-    """Why the worker ended: "stopped", "drained" (a burst), or "max_tasks"; empty while it works and after an error."""
+    """Why the worker ended: "stopped", "drained" (a burst), "max_tasks", or "worn_out" (a thread hangs); empty while it
+    works and after an error."""
 
 
 def added(tallies: Iterable[Tally]) -> Tally:
@@ -73,6 +77,8 @@ class Rules:
     runtime: MaxRuntime
     failures: Failures
     most_releases: int
+    read: Callable[[bytes | None], Any] = arguments.unpack
+    """Makes the payloads of leases of what stands in Redis."""
 
 
 class Desk:
@@ -111,10 +117,19 @@ class Desk:
         """The handlers at work, by the keys of their leases."""
         self.ends = Ends(queue, rules.most_releases)
         """Where all ends come in."""
+        self._unrun: dict[int, BaseException] = {}
+        """Of each lease that goes back because the worker cannot run its task: why, by its key."""
         self.parts = [self.ends]
         """From where exchanges take them, for each part of the queue: for a queue that is one part, the same."""
         self.sent: dict[object, list[Errand]] = {}
         """The errands of the exchanges that are under way."""
+        self.over_at: dict[int, float] = {}
+        """When the time of a lease is over that has a limit of its own, by its key and the monotonic clock: from then
+        on it is not extended."""
+        self.at_end: list[Callable[[], object]] = []
+        """What the handler wants to be called when all work has ended."""
+        self.functions: Mapping[str, tuple[str, str]] = {}
+        """What the queue is told of the functions that there are here."""
         self.long_acks = LongAcks(queue, voice, self._end_long_ack, self.wake)
 
     def divide(self) -> None:
@@ -194,14 +209,14 @@ class Desk:
             self.failed(lease, handlers.wrong_result(self.rules.handler, came))
 
     def _ack(self, lease: Lease, result: Ack) -> None:
-        put: object = result.put
-        found = put if isinstance(put, TaskList) else arguments.tasks((result.put,))
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
-        home, away = self.queue.division.sorted(lease, found)
-        ack = AckOfFound(lease, home, again_ms, payload, away)
-        if ack.is_plain and not away:
-            self.ends.acks.append(lease)
-        elif ack.is_long:
+        kept, bare = Kept.of(result.result, result.keep_result), not arguments.flag(result.keep_id, "keep_id")
+        if again_ms >= 0 and (kept is not None or bare):
+            what = "result=" if kept is not None else "keep_id=False"
+            raise InvalidInput(f"{what} and again_in= exclude each other: a task that runs again has not ended")
+        home, away = self._sorted(lease, result.put)
+        ack = AckOfFound(lease, home, again_ms, payload, away, kept, bare=bare)
+        if ack.is_long:
             if not self.long_acks.add(ack):
                 self.given_back([lease])
                 self.voice.tell_unconfirmed([lease], "the worker ends")
@@ -211,8 +226,19 @@ class Desk:
         else:
             self.ends.ack_found(ack)
 
+    def _sorted(self, lease: Lease, put: Any) -> tuple[TaskList, Mapping[int, TaskList]]:
+        """Give what goes with the ack, and what goes to other parts of the queue."""
+        if is_nothing(put):
+            return TaskList(), NOWHERE
+        return self.queue.division.sorted(lease, put if isinstance(put, TaskList) else arguments.tasks((put,)))
+
     def _release(self, lease: Lease, result: Release) -> None:
         delay_ms = arguments.delay_ms(result.delay, "delay")
+        if isinstance(result, Unrun):
+            self._unrun[lease.key] = result.error
+            times = delay_ms, arguments.delay_ms(result.within, "within")
+            self.ends.unrun.append((lease, times, result.function))
+            return
         block_ms = arguments.delay_ms(result.block_host, "block_host")
         if block_ms:
             self._tell_refusal(lease, block_ms)
@@ -240,7 +266,7 @@ class Desk:
             self.ends.releases.append(run.lease)
         elif run.end == "max_runtime":
             # the task has used up its time: this counts as a failed attempt, not as a crash of the process
-            self.failed(run.lease, self.rules.runtime.error())
+            self.failed(run.lease, self.rules.runtime.error(seconds=run.limit))
         else:
             self.lost(run.lease)
 
@@ -292,7 +318,10 @@ class Desk:
             self._confirmed(errand.acks)
             return
         leases, good = errand.leases, outcome.ok
-        self._let_go(leases)
+        overdue = self._overdue(errand, outcome) if self._unrun and errand.verb == "release" else []
+        self._let_go(leases if not overdue else [lease for lease in leases if lease not in overdue])
+        for lease in overdue:
+            self.failed(lease, self._unrun.pop(lease.key))
         if self._refusals.rows and errand.verb != "release":
             self._refusals.over(leases)
         if errand.verb == "ack":
@@ -311,15 +340,19 @@ class Desk:
                 elif answer is Answer.CANCELLED:
                     self.tally.failed += 1
 
+    def _overdue(self, errand: Errand, outcome: Outcome) -> list[Lease]:
+        """Give the leases on tasks that this worker cannot run, and whose time is over; forget why the others went."""
+        ends = list(zip(errand.leases, outcome, strict=True))
+        for lease, answer in ends:
+            if answer is not Answer.OVERDUE:
+                self._unrun.pop(lease.key, None)
+        return [lease for lease, answer in ends if answer is Answer.OVERDUE]
+
     def _confirmed(self, acks: Iterable[AckOfFound]) -> None:
         """Have those acks sent whose parcels are all there now."""
         for ack in acks:
             ack.missing -= 1
-            if ack.missing or ack.is_void:
-                continue
-            if ack.is_plain:
-                self.ends.acks.append(ack.lease)
-            else:
+            if not (ack.missing or ack.is_void):
                 self.ends.ack_found(ack)
 
     def refused(self, errand: Errand, error: Exception) -> None:

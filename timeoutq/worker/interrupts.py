@@ -109,7 +109,8 @@ class Interrupts:
             run.task.cancel(why)
             if why == "max_runtime":
                 # the lease runs out soon: before that, the task fails with the reason
-                self._loop.call_later(self._runtime.margin_ms / 2000, self._fail_unended, run)
+                margin = self._runtime.margin_ms / 2000 if run.limit is None else min(CLEANUP, self._queue.timeout / 3)
+                self._loop.call_later(margin, self._fail_unended, run)
             if why != "shutdown":
                 self._loop.call_later(CLEANUP, self._leave_behind, run)
             return
@@ -127,7 +128,8 @@ class Interrupts:
     def _fail_unended(self, run: Run) -> None:
         if self._desk.running.get(run.lease.key) is run and not run.settled:
             run.settled = True
-            self._desk.failed(run.lease, self._runtime.error(", and the handler does not end though it was cancelled"))
+            more = ", and the handler does not end though it was cancelled"
+            self._desk.failed(run.lease, self._runtime.error(more, run.limit))
             self._desk.wake()
 
     def _leave_behind(self, run: Run) -> None:

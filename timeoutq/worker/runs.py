@@ -36,6 +36,8 @@ class Run:
     """Whether the lease is being ended already, although the handler has not ended."""
     left: bool = False
     """Whether the handler was left behind, because it does not end."""
+    limit: float | None = None
+    """The most seconds that this handler may run, if it has a limit of its own."""
     spent: float = 0.0
     """How long its call in a thread took, seconds."""
 
@@ -82,9 +84,10 @@ class MaxRuntime:
         """Give for how long the time of a lease has been over; below 0 while it is not, or if nothing limits it."""
         return self._queue.division.talk_of(lease).clock.now_ms - self.ends_ms(lease) if self.ms else -math.inf
 
-    def error(self, more: str = "") -> TimeoutError:
-        """Write the error of a task whose time is over."""
-        return TimeoutError(f"max_runtime of {self.ms / 1000:g} s is over{more}")
+    def error(self, more: str = "", seconds: float | None = None) -> TimeoutError:
+        """Write the error of a task whose time is over; `seconds` is its own limit, if it has one."""
+        limit = self.ms / 1000 if seconds is None else seconds
+        return TimeoutError(f"max_runtime of {limit:g} s is over{more}")
 
     def overrun(self, run: Run, problem: BaseException | None) -> TimeoutError | None:
         """Give the error of a handler that ended by itself, but after max_runtime; None if it ended in time.

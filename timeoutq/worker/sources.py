@@ -36,6 +36,7 @@ class Source:
         """Whether this worker waits on the bell."""
         self._runtime_ms = desk.rules.runtime.ms
         self._timeout_ms = round(desk.queue.timeout * 1000)
+        self._read = desk.rules.read
         self._wake = desk.wake
         self._is_burst = is_burst
         self.pace = pace
@@ -70,7 +71,7 @@ class Source:
         """Build a call that claims up to `n` tasks, which count as coming until `over` is called."""
         token = self.talk.nonce()
         self._coming[token] = n
-        return self.talk.operations.claim(token, n, self._timeout_ms, self._runtime_ms, peers)
+        return self.talk.operations.claim(token, n, self._timeout_ms, self._runtime_ms, peers, read=self._read)
 
     def over(self, claim: Call[Claimed]) -> bool:
         """Note that nothing comes from this claim any more; say whether something might have come until now."""

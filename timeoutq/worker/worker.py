@@ -33,8 +33,10 @@ from timeoutq.worker.crews import Crew, TaskCrew, Work
 from timeoutq.worker.desk import Desk, Ledger, Rules, Tally, added
 from timeoutq.worker.exchanges import Common
 from timeoutq.worker.failures import Failures
+from timeoutq.worker.interrupts import Interrupts
 from timeoutq.worker.lanes import Lane, Shared
 from timeoutq.worker.pace import Pace
+from timeoutq.worker.places import Place, tell_functions
 from timeoutq.worker.pump import Pump
 from timeoutq.worker.runs import MaxRuntime
 from timeoutq.worker.sharing import Sharing, Strict, Weighted
@@ -67,8 +69,8 @@ class Worker:
 
     def __init__(
         self,
-        queue: AsyncDriver | Sequence[AsyncDriver] | Mapping[Q, int],
-        handler: Callable[[Lease], Returned] | Callable[[Lease, S], Returned] | str,
+        queue: AsyncDriver | Sequence[AsyncDriver] | Mapping[Q, int] | handlers.Hires | handlers.Staff,
+        handler: Callable[[Lease], Returned] | Callable[[Lease, S], Returned] | str | None = None,
         *,
         concurrency: int = 100,
         prefetch: int | None = None,
@@ -106,12 +108,25 @@ class Worker:
         before, up to a minute. 0 or None is no limit. Releases that block a host do not count; the worker warns when
         tasks of a host were put back like this ten times in a row, a hundred times, and so on.
 
+        An `App` of `timeoutq.functions` stands for its queues and for a handler that runs its calls: `Worker(app)`.
+
         Raises `InvalidInput` for a handler that cannot be called like this, `HandlerNotFound` if there is no handler.
         """
-        self.queues, self._sharing = _shared(queue)
+        staff = queue.at_work() if isinstance(queue, handlers.Hires) else queue
+        self._closes = isinstance(staff, handlers.Staff)
+        given: Any = queue
+        if isinstance(staff, handlers.Staff):
+            if handler is not None:
+                raise InvalidInput("an App brings its handler: leave the handler out, or pass queues and Calls(app)")
+            given, handler = staff.queues, staff.handler
+        elif handler is None:
+            raise InvalidInput("a worker takes a queue and a handler: write Worker(queue, handler)")
+        self.queues, self._sharing = _shared(given)
         self.queue = self.queues[0]
         """The first of its queues."""
         self.handler: Handler = load_handler(handler) if isinstance(handler, str) else handler
+        if lifespan is None and isinstance(self.handler, handlers.Serves):
+            lifespan = self.handler.lifespan
         self._span = Span(checked(lifespan), self._break)
         most_runs = None if max_tasks is None else arguments.count(max_tasks, "max_tasks")
         self._shape = handlers.shape_of(self.handler, has_state=lifespan is not None)
@@ -139,8 +154,9 @@ class Worker:
     def _new_desk(self, lane: int, ledger: Ledger | None) -> Desk:
         queue = self.queues[lane]
         voice = self._voice if len(self.queues) == 1 else Voice(queue, is_one_of_several=True)
-        failures = Failures(queue.retry if self._retry is None else self._retry, voice)
-        rules = Rules(self._shape.name, MaxRuntime(queue, self._max_runtime), failures, self._most_releases)
+        failures = Failures(queue.retry if self._retry is None else self._retry, voice, self._shape.judge)
+        read = bytes_as_they_stand if isinstance(self.handler, handlers.Serves) else arguments.unpack
+        rules = Rules(self._shape.name, MaxRuntime(queue, self._max_runtime), failures, self._most_releases, read)
         return Desk(queue, rules, voice, ledger, self._woken, lane)
 
     # ---- what it says of itself
@@ -237,12 +253,16 @@ class Worker:
         runtimes = [desk.rules.runtime.ms / 1000 for desk in self._desks if desk.rules.runtime.ms]
         running = [desk.running for desk in self._desks]
         watch = LoopWatch(voice.queue, running, voice.fields(), shortest, min(runtimes, default=0.0), self.machine)
-        with watch, forks.watched(loop), signals.heeded(self.stop) if self._signals else nullcontext():
-            if not self._stopping.level:
-                async with self._span:
-                    if self._span.entered:
-                        await self._serve(generation)
-                    self._note_end()
+        try:
+            with watch, forks.watched(loop), signals.heeded(self.stop) if self._signals else nullcontext():
+                if not self._stopping.level:
+                    async with self._span:
+                        if self._span.entered:
+                            await self._serve(generation)
+                        self._note_end()
+        finally:
+            for queue in self.queues if self._closes else ():
+                await queue.close()
         self._note_end()
         voice.say(logging.INFO, "worker %s ends: %s", voice.worker, self.tally)
         return self.tally
@@ -302,6 +322,8 @@ class Worker:
             await self._await_pump(pump, generation)
         finally:
             await Closing(pump, heartbeat, self._stopping, self.machine).close()
+            for close in [close for desk in desks for close in desk.at_end]:
+                close()
 
     def _new_heartbeat(self, pump: Pump) -> Heartbeat | Beats:
         lanes = pump.lanes
@@ -309,6 +331,7 @@ class Worker:
             client, lose = self.machine.client(self.queue), lanes[0].interrupts.lose_soon
             about = partial(self._about, self._desk)
             beat = Heartbeat(client, self._desk.held, lose, about, self._desk.spans, self.machine)
+            beat.over_at = self._desk.over_at
             lanes[0].beating = beat
             return beat
         beats: list[Beat] = []
@@ -318,6 +341,7 @@ class Worker:
                 sibling(desk.queue), desk.held, lane.interrupts.lose_soon, partial(self._about, desk), desk.spans,
                 lane.is_open,
             )  # fmt: skip
+            one.over_at = desk.over_at
             lane.beating = one
             beats.append(one)
         return Beats(beats, self.machine)
@@ -359,6 +383,8 @@ class Worker:
             tending = Tending(lane, self.concurrency)
             lane.tends, clean = (lambda: tending.tended), tending.run
         lane.kept.keep("cleaner", clean)
+        if lane.desk.functions:
+            lane.kept.keep("telling of functions", partial(tell_functions, lane.desk))
 
     async def _knows_parts(self, desk: Desk, lane: Lane | None = None) -> bool:
         """Wait until it is known of which parts a queue consists; false if the worker was stopped before that.
@@ -400,15 +426,32 @@ class Worker:
         call = cast("Callable[[Lease], Any]", self.handler)
         if self._shape.takes_state:
             call = partial(_with_state, cast("Callable[[Lease, Any], Any]", self.handler), span.state)
+        serve = self.handler.serve if isinstance(self.handler, handlers.Serves) else None
         works = [
-            Work(call, around, desk.rules.runtime, desk, desk.voice, generation, self._sharing.rank(desk.lane))
+            Work(
+                call if serve is None else serve(self._place(desk)), around, desk.rules.runtime, desk, desk.voice,
+                generation, self._sharing.rank(desk.lane),
+            )
             for desk in self._desks
-        ]
+        ]  # fmt: skip
         return (
             TaskCrew(works, self.concurrency)
             if self._shape.is_async
             else ThreadCrew(works, self.concurrency, self._break, self.machine)
         )
+
+    def _place(self, desk: Desk) -> Place:
+        def interrupts() -> Interrupts:
+            assert self._pump is not None
+            return self._pump.lanes[desk.lane].interrupts
+
+        return Place(desk, self._span.state, self.queues, interrupts, self._wear_out)
+
+    def _wear_out(self) -> None:
+        """Drain, so that the supervisor puts another process in the place of this one."""
+        if not self._stopping.level:
+            self._desk.tally.end = "worn_out"
+            self.stop()
 
     async def _await_pump(self, pump: Pump, generation: int) -> None:
         def check() -> None:
@@ -438,6 +481,11 @@ class Worker:
             f"the pump of worker {self.queue.worker} was cancelled by somebody else: does a handler cancel "
             f"asyncio tasks that it did not start? Running were {names}"
         )
+
+
+def bytes_as_they_stand(payload: bytes | None) -> bytes | None:
+    """Give a payload as it stands in Redis."""
+    return payload
 
 
 def _with_state(handler: Callable[[Lease, Any], Any], state: Any, lease: Lease) -> Any:

@@ -3,7 +3,7 @@
 -- result:ID       STRING with a TTL: the result, as its worker has written it; empty if the server had no memory for it
 -- awaited         of each task that is waited for: the names of the clients that wait, with blanks between them; 16 at most
 -- answers:CLIENT  LIST with a TTL: tasks that have ended and that this client waited for; 10000 at most
--- PARTS switch
+-- PARTS switch batch
 local tell_ended
 
 -- result_of: the name of the key with a task's result. No other place makes such a name
@@ -61,14 +61,17 @@ end
 
 if uses then
   -- tell_ended: these tasks have ended, and will not run again by themselves. Results of earlier runs go, except those of the tasks
-  -- in `fresh`; and the clients that wait are told
-  function tell_ended(ids, fresh)
-    if #ids == 0 or not has('results') then return end
-    local old = {}
-    for i = 1, #ids do
-      if not (fresh and fresh[ids[i]]) then old[#old + 1] = result_of(ids[i]) end
+  -- in `fresh`; and the clients that wait are told. The batches of these tasks count them, `well` if they are done
+  function tell_ended(ids, fresh, well)
+    if #ids == 0 then return end
+    if has('results') then
+      local old = {}
+      for i = 1, #ids do
+        if not (fresh and fresh[ids[i]]) then old[#old + 1] = result_of(ids[i]) end
+      end
+      if #old > 0 then redis.call('DEL', unpack(old)) end
+      tell_clients(ids)
     end
-    if #old > 0 then redis.call('DEL', unpack(old)) end
-    tell_clients(ids)
+    if has('batches') then tell_ended(rarely('end_in_batches')(ids, well)) end
   end
 end

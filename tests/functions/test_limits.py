@@ -1,0 +1,171 @@
+"""Limits of functions: how many calls run at once, whatever dies, and what is said where no limit can be kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rig import limited
+from tests.rig.processes import processes
+from tests.rig.waiting import wait_until
+from timeoutq import InvalidInput, Politeness, Queue
+from timeoutq.functions import App, BadFunction, Limit
+from timeoutq.functions.posting import Posting
+
+ANY = Politeness(delay=0, per_host=10_000)
+"""Keeps nobody waiting who has no limit."""
+
+
+@pytest.fixture
+def polite(url: str, name: str) -> Iterator[Queue]:
+    with Queue(name, url, timeout=5) as queue:
+        queue.configure(politeness=ANY)
+        yield queue
+        queue.purge()
+
+
+@pytest.fixture
+def app(url: str, name: str) -> Iterator[App]:
+    made = App(name, url=url)
+    yield made
+    made.close()
+
+
+async def burst(app: App) -> None:
+    async with asyncio.timeout(30):
+        await app.worker(timeout=2, burst=True, concurrency=50).run()
+
+
+def test_no_more_calls_than_the_limit_run_at_once_and_others_are_not_kept_waiting(polite: Queue, app: App) -> None:
+    now = most = free = 0
+
+    @app.task(limit=Limit(concurrency=2))
+    async def slow(n: int) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.02)
+        now -= 1
+
+    @app.task
+    async def other(n: int) -> None:
+        nonlocal free
+        free += 1
+
+    app.put(slow.call(n) for n in range(10))
+    app.put(other.call(n) for n in range(10))
+    info = polite.hosts.inspect("slow")
+    assert (info.per_host, info.delay, info.waiting, info.busy) == (2, 0.0, 8, 2)
+    asyncio.run(burst(app))
+    assert (most, free) == (2, 10)
+    assert polite.stats().known == polite.stats().done
+
+
+def test_a_limit_counts_for_each_text_of_per(polite: Queue, app: App) -> None:
+    @app.task(limit=Limit(concurrency=1, every=30, per="tenant:{tenant}"))
+    async def bill(tenant: str, n: int) -> None: ...
+
+    app.put(bill.call(tenant, n) for tenant in ("a", "b") for n in range(3))
+    leases = polite.claim(10)
+    assert sorted(lease.payload["k"]["tenant"] for lease in leases) == ["a", "b"]
+    polite.ack(leases)
+    assert polite.claim(10) == []  # 30 seconds lie between the end of a call and the begin of the next one
+    assert polite.hosts.inspect("tenant:a").delay == 30
+
+
+def test_a_call_that_follows_another_one_has_its_limit_too(polite: Queue, app: App) -> None:
+    now = most = 0
+
+    @app.task
+    async def first(n: int) -> int:
+        return n
+
+    @app.task(limit=Limit(concurrency=1, per="of:{end}"))
+    async def second(n: int, end: str = "all") -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.01)
+        now -= 1
+
+    app.put(first.call(n).then(second) for n in range(8))
+    asyncio.run(burst(app))
+    assert most == 1
+    assert polite.hosts.inspect("of:all").visits == 8
+
+
+def test_a_worker_declares_the_limit_of_its_own_program(polite: Queue, app: App, url: str) -> None:
+    @app.task(limit=Limit(concurrency=5))
+    async def send(n: int) -> None: ...
+
+    send.delay(1)
+    newer = App(app.name, url=url)
+
+    @newer.task(name="send", limit=Limit(concurrency=2))
+    async def sends(n: int) -> None: ...
+
+    asyncio.run(burst(newer))
+    assert polite.hosts.inspect("send").per_host == 2
+
+
+def test_a_queue_that_is_not_polite_refuses_the_call_with_the_cure(queue: Queue, app: App) -> None:
+    @app.task(limit=Limit(concurrency=5))
+    async def send(n: int) -> None: ...
+
+    with pytest.raises(
+        InvalidInput, match=f"only a polite queue keeps limits: .* 'timeoutq configure {queue.name} --delay 0"
+    ):
+        send.delay(1)
+    assert queue.stats().known == 0
+    queue.configure(politeness=ANY)
+    send.delay(1)
+    assert queue.hosts.inspect("send").per_host == 5
+
+
+def test_calls_that_are_counted_together_have_one_limit() -> None:
+    app = App("together")
+
+    @app.task(limit=Limit(concurrency=1, per="tenant:{tenant}"))
+    async def one(tenant: str) -> None: ...
+
+    @app.task(limit=Limit(concurrency=1, per="tenant:{tenant}"))
+    async def two(tenant: str) -> None: ...
+
+    with pytest.raises(
+        BadFunction, match=r"three\(\) and one\(\) count their calls together, in queue 'together', and"
+    ):
+
+        @app.task(limit=Limit(concurrency=2, per="tenant:{tenant}"))
+        async def three(tenant: str) -> None: ...
+
+
+def test_a_limit_holds_while_workers_are_killed(url: str, tmp_path: Path) -> None:
+    killed: dict[int, float] = {}
+    with Queue("limited", url, timeout=1, max_crashes=1000) as queue, processes(url, tmp_path) as run:
+        queue.configure(politeness=ANY)
+        limited.app.sender = Posting(url)
+        limited.app.put(limited.visit.call(tenant, n) for tenant in limited.TENANTS for n in range(150))
+        code = "from tests.rig.limited import work\nwork()"
+        workers = [run.start_code(code) for _ in range(3)]
+        until = time.monotonic() + 90
+        kill_at = time.monotonic() + 1.0
+        while not queue.drained() and time.monotonic() < until:
+            time.sleep(0.02)
+            if time.monotonic() > kill_at and len(killed) < 3:
+                kill_at = time.monotonic() + 0.7
+                worker = workers.pop(0)
+                worker.kill()
+                worker.wait()
+                killed[worker.pid] = time.time()
+                workers.append(run.start_code(code))
+        wait_until(queue.drained)
+        assert queue.stats().counters["acked"] == 300
+        assert len(killed) == 3
+        assert limited.at_once(run.history, killed) == dict.fromkeys(limited.TENANTS, limited.MOST)
+        assert queue.hosts.inspect("tenant:acme").per_host == limited.MOST
+        limited.app.close()
+        queue.purge()

@@ -1,0 +1,214 @@
+"""Workers run calls on real servers: `async def` and `def`, with the context, results and failures, retries."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from tests.rig.calling import Direct
+from timeoutq import AsyncQueue, GiveUp, Queue, Retry, Worker
+from timeoutq.functions import App, Calls, Context
+from timeoutq.model import State
+
+
+@pytest.fixture
+def sender(url: str) -> Iterator[Direct]:
+    with Direct(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def app(queue: Queue, sender: Direct) -> App:
+    return App(queue.name, sender=sender)
+
+
+@pytest.fixture
+async def jobs(url: str, queue: Queue) -> AsyncIterator[AsyncQueue]:
+    async with AsyncQueue(queue.name, url, timeout=2) as opened:
+        yield opened
+
+
+async def burst(jobs: AsyncQueue, app: App, **settings: Any) -> Any:
+    async with asyncio.timeout(30):
+        return await Worker(jobs, Calls(app), burst=True, **settings).run()
+
+
+async def test_functions_of_both_kinds_run_and_their_results_are_kept(app: App, jobs: AsyncQueue) -> None:
+    threads: set[threading.Thread] = set()
+
+    @app.task
+    async def add(a: int, b: int = 1) -> int:
+        await asyncio.sleep(0)
+        return a + b
+
+    @app.task
+    def joined(*words: str, end: str = "") -> str:
+        threads.add(threading.current_thread())
+        return "-".join(words) + end
+
+    calls: list[Any] = [
+        *(add.delay(i, b=2) for i in range(20)),
+        *(joined.delay("a", str(i), end="!") for i in range(20)),
+    ]
+    tally = await burst(jobs, app)
+    assert tally.acked == 40
+    assert [call.wait() for call in calls] == [*(i + 2 for i in range(20)), *(f"a-{i}!" for i in range(20))]
+    assert threading.main_thread() not in threads
+
+
+async def test_a_call_leaves_nothing_but_its_result_and_none_leaves_nothing(
+    app: App, jobs: AsyncQueue, queue: Queue
+) -> None:
+    @app.task
+    async def nothing() -> None: ...
+
+    @app.task(keep_result=60)
+    async def asked() -> None: ...
+
+    @app.task(keep_result=0)
+    async def unkept() -> int:
+        return 3
+
+    first, second, third = nothing.delay(), asked.delay(), unkept.delay()
+    await burst(jobs, app)
+    assert queue.stats().known == 0
+    ends = queue.results.look(first.id, second.id, third.id)
+    assert [ends[call.id].result for call in (first, second, third)] == [None, b"null", None]
+
+
+async def test_an_id_that_keeps_others_away_for_ever_stays_in_done(app: App, jobs: AsyncQueue, queue: Queue) -> None:
+    @app.task(key="once:{x}", unique="forever")
+    async def once(x: int) -> int:
+        return x
+
+    @app.task(key="again:{x}")
+    async def again(x: int) -> int:
+        return x
+
+    once.delay(1), again.delay(1)
+    await burst(jobs, app)
+    assert queue.inspect("once:1").state is State.DONE
+    assert queue.inspect("again:1").state is None
+    assert [once.delay(1).answer, again.delay(1).answer] == ["done", "added"]  # type: ignore[attr-defined]  # of the rig
+
+
+async def test_the_context_says_who_runs_and_the_state_is_that_of_the_process(app: App, jobs: AsyncQueue) -> None:
+    @app.task(retry=[0])
+    async def look(ctx: Context[None], word: str) -> list[Any]:
+        if ctx.attempt == 1:
+            raise ValueError("not yet")
+        return [ctx.function, ctx.task, ctx.attempt, ctx.fence > 0, ctx.state, word]
+
+    @app.task(name="seen.in.thread")
+    def seen(ctx: Context[None]) -> list[Any]:
+        return [ctx.function, ctx.task, ctx.attempt]
+
+    first, second = look.options(id="mine").delay("hello"), seen.delay()
+    await burst(jobs, app)
+    assert first.wait() == ["look", "mine", 2, True, None, "hello"]
+    assert second.wait() == ["seen.in.thread", second.id, 1]
+
+
+async def test_a_failure_is_kept_as_text_without_local_variables(app: App, jobs: AsyncQueue, queue: Queue) -> None:
+    @app.task(retry=[])
+    def broken(password: str) -> int:
+        raise LookupError(f"no account of {len(password)} signs")
+
+    @app.task(retry=[], keep_result=0)
+    async def unwatched() -> int:
+        raise LookupError
+
+    call, other = broken.delay("swordfish"), unwatched.delay()
+    await burst(jobs, app)
+    failure = call.failure()  # type: ignore[attr-defined]  # of the rig
+    assert (failure.error, failure.message) == ("LookupError", "no account of 9 signs")
+    assert "broken\n    raise LookupError" in failure.traceback
+    assert "swordfish" not in failure.traceback
+    assert "functions/running.py" not in failure.traceback.replace("tests/functions", "")
+    assert queue.results.look(other.id)[other.id].result is None
+    assert queue.inspect(call.id).error == "LookupError: no account of 9 signs"
+
+
+async def test_each_function_has_its_own_retries_and_a_caller_may_choose_others(
+    app: App, jobs: AsyncQueue, queue: Queue
+) -> None:
+    runs: list[str] = []
+
+    @app.task(retry=[0, 0])
+    async def thrice() -> None:
+        runs.append("thrice")
+        raise ValueError("no")
+
+    @app.task(retry=[0] * 9)
+    def once() -> None:
+        runs.append("once")
+        raise GiveUp("never")
+
+    @app.task
+    async def usual() -> None:
+        runs.append("usual")
+        raise Retry(after=0)
+
+    thrice.delay(), once.delay(), usual.delay()
+    thrice.options(id="chosen", retry=[0, 0, 0, 0]).delay()
+    await burst(jobs, app, retry=[0])
+    assert sorted(runs) == ["once"] + ["thrice"] * (3 + 5) + ["usual"] * 2
+    assert queue.stats().failed == 4
+
+
+async def test_what_is_no_call_fails_at_once(app: App, jobs: AsyncQueue, queue: Queue) -> None:
+    queue.put({"text": "hello", "list": [1], "json": {"v": 0, "f": "x"}, "bytes": b"\0x"})
+    queue.put("nothing")
+    await burst(jobs, app)
+    failed = {entry.task: entry.error or "" for entry in queue.list("failed").entries}
+    assert failed.keys() == {"text", "list", "json", "bytes", "nothing"}
+    assert all(error.startswith("NotACall: ") for error in failed.values())
+    ended = queue.results.look("text")["text"]
+    assert json.loads(ended.result or b"")["error"] == "NotACall"
+
+
+async def test_a_result_that_does_not_fit_its_annotation_is_a_failure(app: App, jobs: AsyncQueue) -> None:
+    @app.task(retry=[])
+    async def wrong() -> int:
+        return "three"  # type: ignore[return-value]  # that is the point
+
+    @app.task(retry=[])
+    def unwritable() -> Any:
+        return {1, object()}
+
+    first, second = wrong.delay(), unwritable.delay()
+    await burst(jobs, app)
+    assert first.failure().error == second.failure().error == "BadResult"  # type: ignore[attr-defined]  # of the rig
+
+
+async def test_signed_calls_run_and_others_fail(queue: Queue, jobs: AsyncQueue, sender: Direct) -> None:
+    made = [App(queue.name, sender=sender, secret=secret) for secret in (None, "0123456789abcdef")]
+    for one in made:
+
+        @one.task
+        async def double(x: int) -> int:
+            return 2 * x
+
+    unsigned, signed = made[0].functions["double"].delay(1), made[1].functions["double"].delay(2)
+    await burst(jobs, made[1])
+    assert signed.wait() == 4
+    assert unsigned.failure().error == "Forged"  # type: ignore[attr-defined]  # of the rig
+
+
+async def test_a_def_that_gives_a_coroutine_is_awaited(app: App, jobs: AsyncQueue) -> None:
+    async def inner(x: int) -> int:
+        await asyncio.sleep(0)
+        return x + 1
+
+    @app.task
+    def outer(x: int):  # type: ignore[no-untyped-def]  # as such a wrapper is often written
+        return inner(x)
+
+    call = outer.delay(4)
+    await burst(jobs, app)
+    assert call.wait() == 5

@@ -1,0 +1,167 @@
+"""What stands for the result of a call: it waits for the end of the call, and reads what is kept of it.
+
+`posting.py` makes a `Pending` for each call that it has put. Of a chain, the calls are waited for one after another,
+because each is put only when the one before it returns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from timeoutq import arguments
+from timeoutq.arguments import shown
+from timeoutq.errors import InvalidInput
+from timeoutq.functions import outcomes
+from timeoutq.functions.errors import BadResult, CallCancelled, CallFailed, CallGone
+from timeoutq.functions.sender import Answers
+from timeoutq.model import Answer, Ended, State, TaskInfo, text
+
+T_co = TypeVar("T_co", covariant=True)
+
+CANCELLED = "cancelled by "
+"""What the error of a task begins with that somebody has cancelled."""
+
+
+class Asks(Protocol):
+    """Whom a result asks; the queue and the id name the call."""
+
+    def ended(self, queue: str, id: bytes, seconds: float | None) -> Ended | None:
+        """Wait until a call has ended, and tell how; None if it has not. Blocks."""
+        ...
+
+    async def aended(self, queue: str, id: bytes) -> Ended | None:
+        """Wait until a call has ended, and tell how."""
+        ...
+
+    def info(self, queue: str, id: bytes) -> TaskInfo:
+        """Tell all that a queue knows of a call; blocks."""
+        ...
+
+    async def ainfo(self, queue: str, id: bytes) -> TaskInfo:
+        """Tell all that a queue knows of a call."""
+        ...
+
+
+class Pending(Generic[T_co]):
+    """What a call will return: `await` it, or `wait` for it."""
+
+    __slots__ = ("_answers", "_asks", "answer")
+
+    def __init__(self, asks: Asks, answers: Answers, answer: Answer | None = None) -> None:
+        """Prepare; asks nobody yet."""
+        self._asks = asks
+        self._answers = answers
+        self.answer = answer
+        """What `put` gave: `ADDED`, or the state that the call was in already; None if the call was put elsewhere."""
+
+    @property
+    def id(self) -> str:
+        """The id of the call; of a chain, that of its last call."""
+        return text(self._answers.id)
+
+    @property
+    def queue(self) -> str:
+        """The queue of the call; of a chain, that of its last call."""
+        return self._answers.queue
+
+    def __repr__(self) -> str:
+        return f"<result of call {self.id!r} in queue {self.queue!r}>"
+
+    def wait(self, timeout: float | None = None) -> T_co:
+        """Wait until the call has ended, at most `timeout` seconds, and give what it returned; blocks.
+
+        Raises `CallFailed` if the call was given up, `CallCancelled` if somebody has cancelled it, `CallGone` if
+        nothing is known of it any more, and `TimeoutError`. Raises `InvalidInput` at once if its result is not kept.
+        """
+        _check_kept(self._answers)
+        until = None if timeout is None else time.monotonic() + arguments.seconds(timeout, "timeout")
+        ended: Ended | None = None
+        for queue, id in self._answers.places:
+            ended = self._asks.ended(queue, id, None if until is None else max(0.0, until - time.monotonic()))
+            if ended is None:
+                raise TimeoutError(f"call {text(id)!r} has not ended within {timeout:g} s")
+            _refuse_failed(ended)
+        return cast("T_co", _value(self._answers, ended))
+
+    def __await__(self) -> Generator[Any, None, T_co]:
+        """Wait until the call has ended, and give what it returned; raises what `wait` raises."""
+        return self._waited().__await__()
+
+    async def _waited(self) -> T_co:
+        _check_kept(self._answers)
+        ended: Ended | None = None
+        for queue, id in self._answers.places:
+            ended = await self._asks.aended(queue, id)
+            if ended is not None:
+                _refuse_failed(ended)
+        return cast("T_co", _value(self._answers, ended))
+
+    def info(self) -> TaskInfo:
+        """Tell all that the queue knows of the call; of a chain, of the call that has come furthest; blocks."""
+        for queue, id in reversed(self._answers.places):
+            found = self._asks.info(queue, id)
+            if found.state is not None:
+                return found
+        return self._asks.info(*self._answers.places[0])
+
+    async def ainfo(self) -> TaskInfo:
+        """Tell all that the queue knows of the call; of a chain, of the call that has come furthest."""
+        for queue, id in reversed(self._answers.places):
+            found = await self._asks.ainfo(queue, id)
+            if found.state is not None:
+                return found
+        return await self._asks.ainfo(*self._answers.places[0])
+
+
+def _check_kept(answers: Answers) -> None:
+    if not answers.is_kept:
+        what = "its function returns None, and that is kept only" if answers.keep_result else "its result is kept only"
+        raise InvalidInput(
+            f"nobody can wait for call {text(answers.id)!r}: {what} if the function or the call says keep_result=…, "
+            "for so many seconds"
+        )
+
+
+def _refuse_failed(ended: Ended) -> None:
+    """Raise the error of a call that was given up, or cancelled."""
+    if ended.state is not State.FAILED:
+        return
+    found = outcomes.read_failure(ended.result, ended.error)
+    words = str(found)
+    if words.startswith(CANCELLED) or found.error == CallCancelled.__name__:
+        who = found.message if found.error else words
+        raise CallCancelled(
+            f"call {ended.task!r} was {who}", id=ended.task, error=found.error, message=found.message,
+            traceback=found.traceback,
+        )  # fmt: skip
+    raise CallFailed(
+        f"call {ended.task!r} failed: {words}", id=ended.task, error=found.error, message=found.message,
+        traceback=found.traceback,
+    )  # fmt: skip
+
+
+def _value(answers: Answers, ended: Ended | None) -> Any:
+    """Give what a call has returned that has ended, and not failed."""
+    id = text(answers.id)
+    if ended is None or ended.result is None:
+        none = "" if answers.keep_none else ", or it returned None, which is kept only with keep_result=…"
+        raise CallGone(
+            f"nothing is known of call {id!r} any more: its result was kept for its time, or the call was forgotten, "
+            f"or never put{none}",
+            id=id,
+        )
+    if not ended.result:
+        raise CallGone(
+            f"call {id!r} has returned, but the server had no memory for its result: give the server more (maxmemory), "
+            "or keep results for less time",
+            id=id,
+        )
+    try:
+        return outcomes.decode(ended.result, answers.returns)
+    except BadResult as error:
+        raise CallFailed(
+            f"call {id!r} has returned {shown(ended.result.decode('utf-8', 'replace'))}, but {error}", id=id,
+            error=type(error).__name__, message=str(error),
+        ) from error  # fmt: skip

@@ -1,0 +1,199 @@
+"""What a worker runs for the calls of an app: `Calls(app)` is the handler.
+
+`App.worker` makes the worker. For each task that was claimed, `_Bench.run` reads the call, runs the function, and says
+how the task ends; `Calls.judge` says what becomes of a failure. The worker does the rest, as for any handler.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from timeoutq import telling
+from timeoutq.arguments import Packed, delay_ms
+from timeoutq.calls import Kept
+from timeoutq.errors import InvalidInput, TimeoutqError
+from timeoutq.functions import limits, outcomes
+from timeoutq.functions.batching import CallsBefore
+from timeoutq.functions.context import Context
+from timeoutq.functions.envelope import NO_OPTIONS, Secrets
+from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, Forged, UnknownFunction, UnknownSecret
+from timeoutq.functions.options import Limit
+from timeoutq.functions.threads import Threads
+from timeoutq.handlers import RESULTS, Place, Result, Serves, Unrun, Verdict
+from timeoutq.model import Ack, Lease, Task, Tasks, raw
+from timeoutq.retry import GiveUp, RetryPolicy
+from timeoutq.text import safe
+
+if TYPE_CHECKING:
+    from timeoutq.functions.app import App, Opened
+
+log = logging.getLogger(__name__)
+
+BACK_AFTER = (50, 100)
+"""Tenths of a second after which a call that this worker cannot run is offered again: a time between these two."""
+BACK_FOR = 3600.0
+"""Seconds for which such a call is offered to other workers; then it fails."""
+
+NEVER = RetryPolicy.of([])
+"""For calls that no further attempt can help."""
+NOBODY = Secrets()
+"""Reads a call without a look at its signature."""
+
+LEAVES_NO_ID = Ack(keep_id=False)
+"""The end of a call that returned nothing which is kept, and whose id keeps no other call away."""
+
+
+class Calls(Serves):
+    """The handler of a worker that runs the calls of one app."""
+
+    def __init__(self, app: App) -> None:
+        """Prepare; functions that the app gets later are run, too."""
+        self.app = app
+        self.lifespan = app.life
+
+    def __repr__(self) -> str:
+        return f"Calls({self.app!r})"
+
+    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result]]:
+        """Give what runs the calls of this queue."""
+        place.publish({name: one.version for name, one in self.app.functions.items()})
+        return _Bench(self.app, place).run
+
+    def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
+        """Say by which policy a call is tried again, and what is kept of its failure if it is given up."""
+        try:
+            opened = self.app.open(lease.payload, "", raw(lease.task), NOBODY)
+        except TimeoutqError:
+            return Verdict(NEVER, partial(_kept_failure, error))  # nobody can run it
+        policy = NEVER if isinstance(error, Forged | UnknownSecret) else opened.retry
+        return Verdict(policy, partial(_kept_failure, error) if opened.keep_result else None)
+
+
+class _Bench:
+    """Runs the calls of one queue."""
+
+    def __init__(self, app: App, place: Place) -> None:
+        self._app = app
+        self._open = app.open
+        self._place = place
+        self._queue = place.name
+        self._middlewares = app.middlewares
+        self._threads: Threads | None = None
+        self._declared = limits.Declared()
+
+    async def run(self, lease: Lease) -> Result:
+        """Run one call: the whole way of a task, from its payload to its end."""
+        try:
+            opened = self._open(lease.payload, self._queue, raw(lease.task))
+        except MAY_FIT_LATER as error:
+            return self._unrun(error)
+        if opened.definition.is_plain and opened.options is NO_OPTIONS and not self._middlewares:
+            value = await opened.definition.function(*opened.args, **opened.kwargs)
+        else:
+            value = await self._limited(lease, opened)
+        if value is None and not (opened.then or opened.keep_none):
+            return LEAVES_NO_ID if opened.leaves_no_id else None
+        return await self._end(lease, opened, value)
+
+    def _unrun(self, error: TimeoutqError) -> Unrun:
+        lacks = ""
+        if isinstance(error, UnknownFunction | BadArguments):
+            function = self._app.functions.get(error.function)
+            lacks = f"{error.function} {'-' if function is None else function.version[0]}"
+        delay = random.randint(*BACK_AFTER) / 10  # noqa: S311  # jitter, not a secret; few values, so that calls are few
+        return Unrun(delay, within=BACK_FOR, error=error, function=lacks)
+
+    # ---- around the function
+
+    def _context(self, lease: Lease, opened: Opened) -> Context[Any]:
+        name = opened.definition.signature.name
+        batch = None if opened.options.batch is None else CallsBefore(opened.options.batch, self._place.queue)
+        return Context(name, lease.task, lease.attempt, lease.fence, self._place.state, batch=batch)
+
+    async def _limited(self, lease: Lease, opened: Opened) -> Any:
+        seconds = opened.max_runtime
+        if seconds is None:
+            return await self._around(lease, opened)
+        off, is_over = self._place.limit(lease, seconds), False
+        try:
+            value = await self._around(lease, opened)
+        finally:
+            is_over = off()
+        if is_over:  # it was not cancelled, though it was to be
+            raise self._place.over(seconds, ": the event loop was blocked and could not cancel the function")
+        return value
+
+    async def _around(self, lease: Lease, opened: Opened) -> Any:
+        context = self._context(lease, opened)
+        call = partial(self._call, context, opened)
+        for one in reversed(self._middlewares):
+            call = partial(one, context, call)
+        return await call()
+
+    async def _call(self, context: Context[Any], opened: Opened) -> Any:
+        definition = opened.definition
+        limit = definition.settings.limit
+        if limit is not None:
+            await self._declare(self._place.queue, definition.group_of_call(opened.args, opened.kwargs), limit)
+        args = opened.args if definition.signature.context is None else (context, *opened.args)
+        if definition.is_async:
+            return await definition.function(*args, **opened.kwargs)
+        if self._threads is None:
+            self._threads = Threads(f"{self._queue}-call", self._place.hangs)
+            self._place.at_end(self._threads.close)
+        found = await self._threads.run(context.task, partial(definition.function, *args, **opened.kwargs))
+        return await found if inspect.isawaitable(found) else found
+
+    # ---- how it ends
+
+    async def _end(self, lease: Lease, opened: Opened, value: Any) -> Result:
+        if isinstance(value, RESULTS):
+            return value
+        keeps_id, seconds = not opened.leaves_no_id, opened.keep_result
+        data = outcomes.encode(value, opened.definition.returns) if seconds or opened.then else None
+        put = await self._following(lease, opened, data) if opened.then and data is not None else ()
+        kept = data if seconds and (value is not None or opened.keep_none) else None
+        return Ack(put, result=kept, keep_result=seconds if kept is not None else None, keep_id=keeps_id)
+
+    async def _declare(self, queue: Any, group: str | None, limit: Limit | None) -> None:
+        lacking = self._declared.lacking(queue.name, [(group, limit)])
+        if not lacking:
+            return
+        self._declared.note(queue.name, lacking)
+        try:
+            await queue.run(limits.declare(queue.name, queue.flows, lacking))
+        except InvalidInput as error:
+            telling.say(
+                log, logging.WARNING, "queue %s: %s", queue.name, safe(str(error)), fields={"queue": queue.name}
+            )
+
+    async def _following(self, lease: Lease, opened: Opened, data: bytes) -> Tasks:
+        """Give the call that follows, to be put with the ack; one for another queue is put now.
+
+        If this runs again, the call that follows has the same id, so it is there once.
+        """
+        try:
+            call = self._app.follow(opened, self._queue, raw(lease.task), data)
+        except TimeoutqError as error:
+            raise GiveUp(f"what follows this call cannot be called: {error}") from error
+        if call is None:
+            return ()
+        task = Task(call.id, Packed(call.payload), call.group, priority=call.priority)
+        if call.limit is not None:
+            found = self._place.queue if call.queue == self._queue else self._place.find(call.queue)
+            if found is not None:
+                await self._declare(found, call.group, call.limit)
+        if call.queue == self._queue:
+            return task
+        if not await self._place.put(call.queue, task):
+            await self._app.sender.aput([call])
+        return ()
+
+
+def _kept_failure(error: BaseException) -> Kept:
+    return Kept(outcomes.failure(error), delay_ms(outcomes.KEEP_FAILURE, "keep_result"))
