@@ -11,7 +11,7 @@ import json
 import math
 import re
 import secrets
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -243,33 +243,22 @@ class TaskList:
 
     def part(self, start: int, stop: int) -> TaskList:
         """Give the tasks from one position to another."""
-
-        def within(found: dict[int, T]) -> dict[int, T]:
-            return {i - start: found[i] for i in range(start, stop) if i in found} if found else {}
-
-        first, end = bisect_left(self.improved, start), bisect_left(self.improved, stop)
-        improved = [at - start for at in self.improved[first:end]]
-        return TaskList(
-            self.ids[start:stop],
-            within(self.payloads),
-            within(self.groups),
-            within(self.priorities),
-            improved,
-            within(self.uniques),
-        )
+        return self._with(self.ids[start:stop], range(start, min(stop, len(self.ids))))
 
     def pick(self, places: Sequence[int]) -> TaskList:
         """Give the tasks at these positions, in this order."""
+        return self._with([self.ids[i] for i in places], places)
 
+    def _with(self, ids: list[bytes], places: Sequence[int]) -> TaskList:
+        # these ids, and what goes with the ids at these positions
         def there(found: dict[int, T]) -> dict[int, T]:
             return {new: found[old] for new, old in enumerate(places) if old in found} if found else {}
 
-        improved = set(self.improved)
+        row = self.improved
+        improved = [i for i, at in enumerate(places) if bisect_left(row, at) < bisect_right(row, at)] if row else []
         return TaskList(
-            [self.ids[i] for i in places], there(self.payloads), there(self.groups), there(self.priorities),
-            [new for new, old in enumerate(places) if old in improved] if improved else [],
-            there(self.uniques),
-        )  # fmt: skip
+            ids, there(self.payloads), there(self.groups), there(self.priorities), improved, there(self.uniques)
+        )
 
     def join(self, more: TaskList) -> None:
         """Add the tasks of another list behind those of this one."""
@@ -408,13 +397,6 @@ def seconds(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
         raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {shown(value)}")
     return float(found)
-
-
-def amount(value: object, name: str) -> str:
-    """Give a number from 0 up, such as how much is done, as its text."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
-        raise InvalidInput(f"{name}={shown(value)} must be a number from 0 to 1e15")
-    return f"{value:.15g}"
 
 
 def delay_ms(value: object, name: str) -> int:

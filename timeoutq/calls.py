@@ -244,6 +244,13 @@ def record_words(records: Sequence[Record]) -> Words:
     ]
 
 
+def amount(value: object, name: str) -> str:
+    """Give a number from 0 up, such as how much is done, as its text."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+        raise InvalidInput(f"{name}={arguments.shown(value)} must be a number from 0 to 1e15")
+    return f"{value:.15g}"
+
+
 def split(leases: Sequence[Lease]) -> Iterable[Sequence[Lease]]:
     return (leases[at : at + BATCH] for at in range(0, len(leases), BATCH))
 

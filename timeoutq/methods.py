@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from timeoutq import arguments, flows, reads, sending, tracebacks, why
 from timeoutq.arguments import How, TaskList
 from timeoutq.batches.flows import BatchFlows
-from timeoutq.calls import BATCH, Call
+from timeoutq.calls import BATCH, Call, amount
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.counts import Sample, Stats
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
@@ -178,7 +178,7 @@ class QueueFlows:
         """Note how far a handler is."""
         if not isinstance(lease, Lease):  # pyright: ignore[reportUnnecessaryIsInstance]  # what callers pass
             raise InvalidInput(f"note() takes a Lease, not {arguments.shown(lease)}")
-        far = [arguments.amount(done, "done"), "-" if total is None else arguments.amount(total, "total")]
+        far = [amount(done, "done"), "-" if total is None else amount(total, "total")]
         words = arguments.reason(text)
         return self._of(
             lease, lambda talk: flows.end_one(talk, lease, [talk.operations.note(lease, far[0], far[1], words)])
