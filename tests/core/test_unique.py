@@ -74,6 +74,17 @@ def test_prune_removes_an_id_when_its_time_is_over_and_never_before(keep: str) -
         assert queue.stats().done == expected[keep], "keep_done counts for the others as ever"
 
 
+def test_keep_done_that_changes_later_does_not_count_for_an_id_that_blocks_for_a_time() -> None:
+    with fake_queue(timeout=60) as queue:
+        first, second = leases_of(queue, "a", "b")
+        ack(queue, first, second, until={0: 100_000})
+        queue.configure(keep_done=timedelta(seconds=5))
+        queue.prune()
+        queue.clock.advance(6)
+        assert queue.prune() == 1
+        assert list(queue.states("a", "b")) == ["done", "unknown"]
+
+
 @pytest.mark.parametrize("rules", [None, Politeness(0, 1)], ids=["plain", "polite"])
 def test_an_id_that_blocks_no_longer_is_added_by_every_way_in(face: Any, rules: Politeness | None) -> None:
     face.configure(politeness=rules or "off")
