@@ -680,8 +680,8 @@ MUTANTS = [
     Mutant(
         "an ack that is sent again is another visit",
         "lua/ack.lua",
-        "return settle(call_id, codes, lost, #ended + #anew)",
-        "local letters = settle(call_id, codes, lost, #ended + #anew)\n"
+        "return settle(call_id, codes, lost, #ended + #anew + #stopped)",
+        "local letters = settle(call_id, codes, lost, #ended + #anew + #stopped)\n"
         "if polite and string.find(letters, 'R') then\n  depart(ids, hosts_of(ids), 1, 0)\n  turn()\nend\n"
         "return letters",
         [_test("test_polite", "sent_again_changes")],
@@ -971,8 +971,8 @@ MUTANTS = [
     Mutant(
         "a cancelled task whose lease runs out is ready again",
         "lua/parts/crashed.lua",
-        "(by[i] or count >= max_crashes)",
-        "(count >= max_crashes)",
+        "or by[i] and failed or entry(",
+        "or entry(",
         [_test("test_cancel", "would_run_again")],
     ),
     Mutant(

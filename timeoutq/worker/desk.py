@@ -262,8 +262,10 @@ class Desk:
 
     def interrupted(self, run: Run) -> None:
         """End the lease of a handler that was stopped; `run.end` says why the handler was stopped."""
-        if run.end in ("shutdown", "cancelled"):  # the queue knows which tasks were cancelled: these go to failed
+        if run.end == "shutdown":
             self.ends.releases.append(run.lease)
+        elif run.end == "cancelled":
+            self.ends.releases.append(run.lease)  # the queue knows that the task was cancelled: it goes to failed
         elif run.end == "max_runtime":
             # the task has used up its time: this counts as a failed attempt, not as a crash of the process
             self.failed(run.lease, self.rules.runtime.error(seconds=run.limit))

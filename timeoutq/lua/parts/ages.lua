@@ -14,8 +14,11 @@ local function keep(ids, times, ends)
   if compact then return remember(ids) end
   local rows, lasting = {}, {}
   for i = 1, #ids do
-    local to, at = ends[i] and lasting or rows, ends[i] or times[i] or now
-    to[#to + 1], to[#to + 2] = at, ids[i]
+    if ends and ends[i] then
+      lasting[#lasting + 1], lasting[#lasting + 2] = ends[i], ids[i]
+    else
+      rows[#rows + 1], rows[#rows + 2] = times[i] or now, ids[i]
+    end
   end
   if #lasting > 0 then last(lasting) end
   redis.call('SADD', done, unpack(ids))

@@ -25,7 +25,7 @@ local function crash(ids, was, reason)
     local id = ids[i]
     local count = number(counts[i], 0) + 1
     gone[#gone + 1] = id
-    local into = (by[i] or count >= max_crashes) and failed or entry(names[i])
+    local into = count >= max_crashes and failed or by[i] and failed or entry(names[i])
     local moved = redis.call('SMOVE', in_progress, into, id)
     if moved == 0 and lost[i] then moved = redis.call('SADD', into, id) end
     if moved == 1 then
