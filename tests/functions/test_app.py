@@ -58,6 +58,12 @@ class Put:
     async def ainfo(self) -> TaskInfo:
         raise NotImplementedError
 
+    def cancel(self, by: str | None = None) -> Answer:
+        raise NotImplementedError
+
+    async def acancel(self, by: str | None = None) -> Answer:
+        raise NotImplementedError
+
 
 class Outbox:
     """A sender that keeps what it is given."""

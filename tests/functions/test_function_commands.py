@@ -90,6 +90,15 @@ def test_a_failed_call_tells_its_error_and_its_traceback(say: Say, post: Queue, 
     assert document["message"].startswith("a letter has no")
 
 
+def test_calls_are_cancelled(say: Say, post: Queue) -> None:
+    say("call", APP, "write", '["a"]', "--id", "w1")
+    done = say("cancel", "post", "w1", "nosuch", "--by", "ops")
+    assert (done.code, done.lines) == (0, [["w1", "cancelled"], ["nosuch", "unknown"]])
+    told = say("result", "post", "w1")
+    assert (told.code, "call 'w1' failed: cancelled by ops" in told.err) == (1, True)
+    assert say("cancel", "post", "w1", "--json").code == 1
+
+
 def test_what_left_nothing_is_not_known(say: Say, post: Queue) -> None:
     post.put("a")
     told = say("result", "post", "nosuch")

@@ -22,6 +22,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 CANCELLED = "cancelled by "
 """What the error of a task begins with that somebody has cancelled."""
+STOPPED = (Answer.CANCELLED, Answer.CANCELLING)
+"""The answers for a call that was cancelled, or will be as soon as its worker hears of it."""
 
 
 class Asks(Protocol):
@@ -41,6 +43,14 @@ class Asks(Protocol):
 
     async def ainfo(self, queue: str, id: bytes) -> TaskInfo:
         """Tell all that a queue knows of a call."""
+        ...
+
+    def cancel(self, queue: str, id: bytes, by: str | None) -> Answer:
+        """Cancel a call; blocks."""
+        ...
+
+    async def acancel(self, queue: str, id: bytes, by: str | None) -> Answer:
+        """Cancel a call."""
         ...
 
 
@@ -113,6 +123,27 @@ class Pending(Generic[T_co]):
             if found.state is not None:
                 return found
         return await self._asks.ainfo(*self._answers.places[0])
+
+    def cancel(self, by: str | None = None) -> Answer:
+        """Cancel the call, if it has not ended; say what became of it, as `Queue.cancel` does; blocks.
+
+        Of a chain, the call is cancelled that is there now, and what follows it is not called. `by` says who it was.
+        """
+        found = Answer.UNKNOWN
+        for queue, id in self._answers.places:
+            found = self._asks.cancel(queue, id, by)
+            if found in STOPPED:
+                break
+        return found
+
+    async def acancel(self, by: str | None = None) -> Answer:
+        """Do as `cancel`, for asyncio."""
+        found = Answer.UNKNOWN
+        for queue, id in self._answers.places:
+            found = await self._asks.acancel(queue, id, by)
+            if found in STOPPED:
+                break
+        return found
 
 
 def _check_kept(answers: Answers) -> None:

@@ -116,6 +116,14 @@ class Result(Protocol[T_co]):
         """Tell all that the queue knows of the call; of a chain, of the call that has come furthest."""
         ...
 
+    def cancel(self, by: str | None = None) -> Answer:
+        """Cancel the call, if it has not ended; say what became of it, as `Queue.cancel` does; blocks."""
+        ...
+
+    async def acancel(self, by: str | None = None) -> Answer:
+        """Cancel the call, if it has not ended; say what became of it, as `AsyncQueue.cancel` does."""
+        ...
+
 
 class Sender(Protocol):
     """What an app needs of the side that speaks to servers. Each method takes any number of calls, of any queues."""
