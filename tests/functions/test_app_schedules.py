@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from tests.functions.running import carry_out
+from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Queue
 from timeoutq.functions import App, CallGone, Forged, scheduling
 
@@ -160,6 +161,18 @@ def test_workers_declare_the_schedules_of_decorators(app: App, queue: Queue, raw
     assert queue.schedules.tick() == 1
     (id,) = carry_out(app, queue)
     assert app.result(id).wait(timeout=5) == 3
+
+
+async def test_a_worker_declares_the_schedules_of_its_functions(app: App, queue: Queue) -> None:
+    worker = app.worker(timeout=5)
+    running = asyncio.create_task(worker.run())
+
+    def by_code() -> list[str]:
+        return sorted(info.name for info in queue.schedules.each() if info.source == "code")
+
+    await asyncio.to_thread(wait_until, lambda: by_code() == ["report", "sweep"], 30)
+    worker.stop()
+    await running
 
 
 def test_schedules_of_decorators_are_those_of_the_functions_of_a_queue(url: str, name: str) -> None:

@@ -30,13 +30,19 @@ _NOT_SCHEDULED = ("id", "at", "after", "unique")
 """What nobody can choose for a call that a schedule puts."""
 
 
-class Home(Protocol):
-    """What schedules need of an app."""
+class Program(Protocol):
+    """What says when functions are called by themselves."""
 
     @property
     def functions(self) -> Mapping[str, TaskFunction[..., Any]]:
         """The functions by their names."""
         ...
+
+    secrets: Secrets
+
+
+class Home(Program, Protocol):
+    """What schedules need of an app."""
 
     @property
     def sender(self) -> Sender:
@@ -44,7 +50,6 @@ class Home(Protocol):
         ...
 
     queues: Queues
-    secrets: Secrets
 
 
 def task_of(name: str, call: Call[Any], secrets: Secrets) -> tuple[str, Task]:
@@ -67,7 +72,7 @@ def task_of(name: str, call: Call[Any], secrets: Secrets) -> tuple[str, Task]:
     return put.queue, Task(text(put.id), Packed(put.payload), put.group, priority=put.priority)
 
 
-def declared(app: Home, queue: str) -> list[Schedule]:
+def declared(app: Program, queue: str) -> list[Schedule]:
     """Give the schedules that decorators say for the functions of one queue: each has the name of its function."""
     found: list[Schedule] = []
     for name, function in app.functions.items():
@@ -78,7 +83,7 @@ def declared(app: Home, queue: str) -> list[Schedule]:
     return found
 
 
-async def declare(app: Home, queue: AnyAsyncQueue) -> None:
+async def declare(app: Program, queue: AnyAsyncQueue) -> None:
     """Declare the schedules of a queue's functions; workers do so at their start, and again each minute.
 
     One that nobody declares for an hour is paused. Raises what `AsyncQueue.schedules.declare` raises.
