@@ -73,3 +73,29 @@ def test_one_that_waits_for_the_bell_takes_nothing_with_it(
         timer.join()
         queue.put("a")
         assert [lease.task for lease in mine.claim()] == ["a"]
+
+
+def test_what_came_while_it_waited_for_the_bell_is_given_back_however_short_the_deadline_is(
+    url: str, queue: Queue, interrupting: type[BaseException]
+) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    queue.put("first")
+    queue.ack(queue.claim())
+    with Proxy(url) as proxy, Queue(queue.name, proxy.url, timeout=60, deadline=1) as mine:
+        assert mine.claim(wait=0.01) == []  # there has been a stroke of the bell
+        proxy.arm(Fault.SWALLOW, b"BLPOP")
+
+        def interrupt() -> None:
+            wait_until(lambda: proxy.struck == 1)
+            queue.put("a")
+            wait_until(lambda: queue.stats().in_progress == 1)
+            time.sleep(2.5)  # longer than a call may take: the reply is awaited as long as a stroke of the bell
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        other = threading.Thread(target=interrupt)
+        other.start()
+        with pytest.raises(interrupting):
+            mine.claim(wait=20)
+        other.join()
+        assert (queue.stats().todos, queue.stats().in_progress) == (1, 0)

@@ -139,6 +139,14 @@ def test_pull_takes_the_tasks_of_one_shard_and_none_only_when_none_is_ready(queu
     assert queue.pull(10) == []
 
 
+def test_pull_takes_from_the_shard_that_has_most(queue: Any) -> None:
+    for task in one_of_each():
+        queue.put(task)
+    deep = [task for i in range(50) if shard_of(task := f"d{i}") == 3]
+    queue.put(deep)
+    assert len(queue.pull(50)) == 1 + len(deep) > 2
+
+
 # ---- leases
 
 

@@ -14,6 +14,7 @@ from timeoutq import (
     InvalidInput,
     Queue,
     SchemaMismatch,
+    flows,
 )
 from timeoutq.link import Link
 from timeoutq.model import Answer, Record, State
@@ -73,6 +74,15 @@ def test_pause_configure_and_the_cleaner_reach_all_shards(queue: Any) -> None:
     assert queue.promote_due() == SHARDS
     assert queue.history() == []
     assert "redis_version" in queue.server()
+
+
+def test_a_queue_is_paused_when_all_of_its_shards_are(url: str, name: str) -> None:
+    with ShardedQueue(name, url, shards=SHARDS) as queue:
+        queue.pause()
+        assert queue.stats().paused
+        queue.run(flows.configure(queue.shards.talks[3], {"paused": b"0"}))
+        assert not queue.stats().paused
+        queue.purge()
 
 
 def test_no_shard_begins_to_keep_fingerprints_while_another_has_tasks(queue: Any, url: str) -> None:
