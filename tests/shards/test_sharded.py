@@ -26,7 +26,9 @@ from timeoutq import (
     ShardsUnavailable,
     Task,
     Unavailable,
+    arguments,
 )
+from timeoutq.calls import Call
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.link import Link
 from timeoutq.model import Answer, Outcome
@@ -535,6 +537,23 @@ def test_a_shard_that_fails_is_named_and_the_others_are_done(queue: Any, raw: An
     queue.pause()
     assert queue.stats().paused
     queue.resume()
+
+
+def test_a_shard_that_met_an_error_is_sent_nothing_more(queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "WORDS", 1)  # each call is sent by itself
+    tasks = one_of_each()
+    queue.put(tasks[:1])
+
+    def put(shard: int, task: str | Task) -> list[Call[Outcome]]:
+        talk = queue.shards.talks[shard]
+        return talk.operations.put_checked(arguments.tasks((task,)), talk.nonce)
+
+    refused = Task(tasks[2], priority=7)  # this queue is not polite
+    calls = {shard: [*put(shard, refused if shard == 2 else tasks[shard]), *put(shard, f"{shard}")] for shard in (1, 2)}
+    found = queue.run(gathering.gather(queue.shards, calls))
+    assert isinstance(found[2], InvalidInput)
+    assert [outcome.added for outcome in found[1]] == [1, 1]
+    assert queue.stats().todos == 1 + 2
 
 
 def test_the_error_of_some_shards_survives_a_pickle() -> None:

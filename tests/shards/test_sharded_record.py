@@ -16,6 +16,7 @@ from timeoutq import (
     SchemaMismatch,
     flows,
 )
+from timeoutq.errors import ServerError
 from timeoutq.link import Link
 from timeoutq.model import Answer, Record, State
 from timeoutq.sending import answers
@@ -104,6 +105,22 @@ def test_no_shard_begins_to_keep_fingerprints_while_another_has_tasks(queue: Any
     with pytest.raises(InvalidInput, match="keeps 1 done tasks as fingerprints"):
         queue.configure(keep_done=10)
     assert {shard.settings.get("keep_done") for shard in queue.stats().shards} == {"compact"}
+
+
+def test_who_says_that_a_queue_is_not_durable_says_so_to_a_shard_that_does_not_tell(
+    url: str, name: str, raw: Any
+) -> None:
+    with ShardedQueue(name, url, shards=SHARDS) as queue:
+        queue.put(one_of_each())
+        meta = queue.shards.talks[2].operations.key("meta")
+        raw.rename(meta, "aside")
+        raw.set(meta, "a string")
+        with ShardedQueue(name, url, durable=0) as late, pytest.raises(ServerError, match="shard 2 of queue"):
+            late.exists()
+        raw.rename("aside", meta)
+        with ShardedQueue(name, url, durable=0) as late:
+            assert late.exists()
+        queue.purge()
 
 
 def test_drained_counts_all_shards(queue: Any) -> None:

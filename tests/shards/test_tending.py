@@ -368,6 +368,15 @@ def test_workers_that_live_share_the_shards_and_nobody_else_does(queue: ShardedQ
     assert tends("h:1:me") == every
 
 
+def test_why_counts_the_workers_that_gave_a_sign_of_life_in_the_last_minute(queue: ShardedQueue, raw: Any) -> None:
+    queue.put("a")
+    lives(queue, "h:1:me", tends=[])
+    workers = queue.operations.key("workers")
+    for ago, code in ((0, "queued"), (50_000, "queued"), (12_000, "no_worker")):
+        raw.zincrby(workers, -ago, "h:1:me")
+        assert queue.why("a").code == code
+
+
 def test_a_worker_notices_that_its_queue_was_divided_anew(queue: ShardedQueue, url: str) -> None:
     with ShardedQueue(queue.name, url, shards=SHARDS) as early, ShardedQueue(queue.name, url) as other:
         early.put("a")
