@@ -562,6 +562,20 @@ async def test_an_exchange_that_is_cancelled_before_it_begins_leaves_nothing_to_
     assert (source.claiming, exchanges.worth_asking, exchanges.under_way) == (0, False, set())
 
 
+async def test_a_server_that_is_away_is_not_asked_what_a_claim_took_unless_there_is_more_to_send() -> None:
+    mine = AsyncQueue("q", deadline=5)
+    desk = Worker(mine, lambda lease: None)._desk
+    source = Source(desk, Pace(4, 0, 30.0, 0.0), is_burst=False)
+    exchanges = Exchanges(desk, source, Stopping(25.0), Cleaner(mine), lambda leases: None)
+    exchanges.common.met = True
+    exchanges.miss(source.claim(3, 1), time.monotonic(), time.monotonic())
+    assert exchanges.has_more
+    exchanges.failures = 1
+    assert not exchanges.has_more
+    desk.ends.acks.append(Lease("a", "w#1", deadline=0.0, fence=1))
+    assert exchanges.has_more
+
+
 async def test_what_a_claim_took_is_asked_for_when_the_claim_has_surely_arrived(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
