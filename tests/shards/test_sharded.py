@@ -28,7 +28,6 @@ from timeoutq import (
     Unavailable,
     arguments,
 )
-from timeoutq.calls import Call
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.link import Link
 from timeoutq.model import Answer, Outcome
@@ -544,7 +543,7 @@ def test_a_shard_that_met_an_error_is_sent_nothing_more(queue: Any, monkeypatch:
     tasks = one_of_each()
     queue.put(tasks[:1])
 
-    def put(shard: int, task: str | Task) -> list[Call[Outcome]]:
+    def put(shard: int, task: str | Task) -> Any:
         talk = queue.shards.talks[shard]
         return talk.operations.put_checked(arguments.tasks((task,)), talk.nonce)
 
