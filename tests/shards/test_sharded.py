@@ -29,10 +29,11 @@ from timeoutq import (
     arguments,
 )
 from timeoutq.confirming import UNCONFIRMED
+from timeoutq.errors import ServerError
 from timeoutq.link import Link
 from timeoutq.model import Answer, Outcome
 from timeoutq.scripts import script
-from timeoutq.shards import AsyncShardedQueue, ShardedQueue, gathering
+from timeoutq.shards import AsyncShardedQueue, ShardedQueue, claims, gathering
 from timeoutq.shards import flows as sharded_flows
 from timeoutq.shards.names import stem, tags
 
@@ -111,6 +112,32 @@ def test_a_claim_takes_over_what_expired_and_what_is_due_in_any_shard(queue: Any
     wait_until(has_all)
     assert sorted(found) == sorted([*tasks, *one_of_each("s{}")])
     assert queue.stats().counters["expired"] == SHARDS
+
+
+def test_a_claim_gets_no_more_than_it_asks_for_though_tasks_of_other_shards_are_due(queue: Any) -> None:
+    for shard in (1, 2):
+        queue.schedule([task for i in range(99) if shard_of(task := f"s{i}") == shard][:10], after=0.01)
+    queue.put(one_of_each()[0])
+    wait_until(lambda: (stats := queue.stats()).now > stats.next_due)
+    assert len(queue.claim(10)) <= 10
+
+
+def test_a_claim_that_waits_finds_the_shards_of_a_queue_that_is_made_meanwhile(url: str, name: str) -> None:
+    with ShardedQueue(name, url) as waits, ShardedQueue(name, url, shards=3) as makes:
+        assert waits.claim() == []
+        timer = threading.Timer(0.1, makes.put, ["a"])
+        timer.start()
+        assert [lease.task for lease in waits.claim(wait=5)] == ["a"]
+        timer.join()
+        makes.purge()
+
+
+def test_a_claim_leaves_a_shard_alone_that_did_not_answer_unless_too_few_are_left(queue: Any) -> None:
+    claim = claims.Claim(queue.shards, 1, None, None, 0.0)
+    assert list(claim._heard([3, 1], [Unavailable("away"), []])) == [(1, [])]
+    assert claim._present() == [0, 1, 2, 4]
+    assert list(claim._heard([0, 2, 4], [Unavailable("away")] * 3)) == []
+    assert claim._present() == list(range(SHARDS))
 
 
 def test_a_task_that_lost_two_leases_is_handed_out_alone(queue: Any) -> None:
@@ -409,6 +436,19 @@ def test_forget_forgets_an_id_in_each_shard_in_which_it_has_a_group(queue: Any) 
     assert queue.stats().known == 3
     assert queue.forget("same").counts() != {"unknown": 1}
     assert queue.stats().known == 0
+
+
+def test_a_task_is_not_called_unknown_while_a_shard_that_may_have_it_tells_nothing(queue: Any, raw: Any) -> None:
+    group = next(group for i in range(99) if shard_of("t", group := f"g{i}.example") != shard_of("t"))
+    queue.put("t", group=group)
+    meta = queue.shards.talks[shard_of("t", group)].operations.key("meta")
+    raw.rename(meta, "aside")
+    raw.set(meta, "a string")
+    for ask in (queue.inspect, queue.why):
+        with pytest.raises(ServerError, match=f"shard {shard_of('t', group)} of queue"):
+            ask("t")
+    raw.rename("aside", meta)
+    assert queue.inspect("t").state == "todos"
 
 
 def test_a_state_that_one_shard_tells_goes_before_the_silence_of_another(

@@ -73,6 +73,14 @@ def test_all_shards_are_one_picture(queue: ShardedQueue) -> None:
     assert asyncio.run(look()).stats.known == 43
 
 
+def test_a_picture_shows_the_newest_errors_of_all_shards(queue: ShardedQueue) -> None:
+    for lease, words in zip(queue.claim(3), ("first", "second", "third"), strict=True):
+        queue.fail(lease, words, give_up=True)
+        (at, *_) = (failure.at for failure in queue.errors(1))
+        wait_until(lambda at=at: queue.stats().now > at)  # type: ignore[misc]  # a default
+    assert [failure.error for failure in snapshot(queue, rows=2).errors] == ["third", "second"]
+
+
 def test_the_history_begins_when_every_shard_has_a_sample() -> None:
     def samples(put: dict[float, int]) -> list[Sample]:
         return [Sample(at, so_far, 0, 0, 0, 0) for at, so_far in put.items()]

@@ -93,6 +93,13 @@ def test_leases_that_nobody_takes_back_name_their_shard_and_live_workers_count(q
         wait_until(lambda: of(queue, "leases").verdict == "yellow")
 
 
+def test_a_worker_of_all_shards_counts_once(queue: ShardedQueue) -> None:
+    queue.claim(2)
+    root = queue.shards.root
+    queue.run(answer(root, root.operations.beat("h:1:me", {"tends": [0, 1, 2, 3]})))
+    assert of(queue, "leases").found.startswith("2 held, 1 worker alive")
+
+
 def test_a_pause_of_some_shards_names_them(queue: ShardedQueue) -> None:
     queue.pause()
     assert of(queue, "paused").found == "all 4 shards: nobody is given a task"

@@ -375,3 +375,14 @@ def test_an_import_into_a_queue_that_was_purged_meanwhile_makes_it_again(url: st
         assert list(restore(other, [Record(b"b", State.TODOS)])) == [Answer.ADDED]
         assert raw.hget(f"timeoutq:{{{name}}}:meta", "shards") == "3 host v1"
         other.purge()
+
+
+def test_an_import_of_tasks_with_groups_is_noted_in_the_record(url: str, name: str) -> None:
+    with ShardedQueue(name, url, shards=3) as queue:
+        assert list(restore(queue, [Record(b"a", State.TODOS)])) == [Answer.ADDED]
+        assert not queue.shards.record.grouped
+        assert list(restore(queue, [Record(b"b", State.TODOS, group="g.example")])) == [Answer.ADDED]
+        with ShardedQueue(name, url) as other:
+            assert other.exists()
+            assert other.shards.record.grouped
+        queue.purge()
