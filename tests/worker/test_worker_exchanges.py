@@ -22,7 +22,7 @@ from timeoutq.worker.ends import Errand
 from timeoutq.worker.exchanges import Exchanges
 from timeoutq.worker.pace import Pace
 from timeoutq.worker.sources import Source
-from timeoutq.worker.stopping import Stopping
+from timeoutq.worker.stopping import DRAIN, Stopping
 
 
 def sha(name: str) -> bytes:
@@ -190,6 +190,29 @@ async def test_a_worker_that_ends_early_waits_for_a_claim_no_longer_than_for_a_c
             with pytest.raises(asyncio.CancelledError):
                 await running
             assert time.monotonic() - began < 3
+
+
+async def test_a_worker_that_is_stopped_while_its_server_is_away_waits_for_no_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine, stopping = AsyncQueue("q", deadline=60), Stopping(25.0)
+    desk = Worker(mine, lambda lease: None)._desk
+    source = Source(desk, Pace(4, 0, 30.0, 0.0), is_burst=False)
+    exchanges = Exchanges(desk, source, stopping, Cleaner(mine), lambda leases: None)
+
+    async def run(flow: Generator[object]) -> None:
+        flow.close()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(mine, "run", run)
+    exchanges.begin(source.claim(3, 1))
+    (task,) = exchanges.under_way
+    await until(lambda: source.claiming_now == 3)
+    exchanges.failures, stopping.level = 1, DRAIN
+    async with asyncio.timeout(5):
+        await exchanges.end_claims()
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
 async def test_a_worker_that_is_stopped_while_its_server_is_away_lets_its_handlers_finish(
