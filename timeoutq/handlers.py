@@ -11,14 +11,14 @@ import functools
 import inspect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter
 from operator import is_
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from timeoutq.arguments import class_name, error_words
 from timeoutq.calls import Kept
@@ -26,6 +26,9 @@ from timeoutq.errors import HandlerNotFound, InvalidInput, WrongResult
 from timeoutq.model import Ack, Lease, Release, Task
 from timeoutq.retry import GiveUp, Retry, RetryPolicy, members
 from timeoutq.telling import running
+
+if TYPE_CHECKING:
+    from timeoutq.schedules.flows import Schedule
 
 S = TypeVar("S")
 
@@ -50,6 +53,10 @@ handler."""
 
 RESULTS = (Ack, Release, Retry, GiveUp)
 EXPECTED = "expected None, Ack, Release, Retry or GiveUp"
+
+LEAVES_NO_ID = Ack(keep_id=False)
+"""The end of a task that leaves nothing: an `async def` that returns this very value is as quick as one that returns
+None."""
 
 _DEEPEST = 10
 """An awaitable may give another awaitable; a longer chain of awaitables than this counts as endless."""
@@ -139,6 +146,10 @@ class Place(Protocol):
 
     def hangs(self, words: str) -> None:
         """Say that a thread hangs: a worker process that has a supervisor drains, and is replaced."""
+        ...
+
+    def declare(self, schedules: Sequence[Schedule]) -> None:
+        """Have these schedules declared in the queue, at the start and again each minute."""
         ...
 
     def at_end(self, close: Callable[[], object]) -> None:

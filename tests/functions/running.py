@@ -22,7 +22,7 @@ def carry_out(app: App, queue: Any, n: int = 500) -> list[str]:
 
 def _end(app: App, queue: Any, lease: Lease) -> str:
     id = lease.task.encode()
-    opened = app.open(json.dumps(lease.payload).encode(), queue.name, id)
+    opened = app.open(json.dumps(lease.payload, separators=(",", ":")).encode(), queue.name, id)
     try:
         value = opened.definition.function(*opened.args, **opened.kwargs)
         if inspect.isawaitable(value):

@@ -58,6 +58,12 @@ class Put:
     async def ainfo(self) -> TaskInfo:
         raise NotImplementedError
 
+    def cancel(self, by: str | None = None) -> Answer:
+        raise NotImplementedError
+
+    async def acancel(self, by: str | None = None) -> Answer:
+        raise NotImplementedError
+
 
 class Outbox:
     """A sender that keeps what it is given."""
@@ -264,7 +270,11 @@ def test_equal_keys_on_other_queues_are_other_ids() -> None:
         ({"name": "a b"}, "'a b' is no name for a function"),
         ({"name": ""}, "'' is no name for a function"),
         ({"cron": "* * * * *"}, "send() is called by its schedule without arguments, but needs 'to'"),
-        ({"cron": "* * * * *", "every": 5}, "cron= and every= both say when"),
+        ({"cron": "* * * * *", "every": 5}, "this has both of cron= and every="),
+        ({"cron": "* * *"}, "cron='* * *' has 3 fields"),
+        ({"cron": "* * * * *", "tz": "Europe/Nowhere"}, "Europe/Nowhere"),
+        ({"every": 0.5}, "out of range: 1 s to 3,660 days"),
+        ({"every": 5, "missed": "some"}, "missed='some' is unknown"),
         ({"tz": "UTC"}, "tz= is for schedules: add cron= or every="),
         ({"overlap": False}, "overlap= is for schedules"),
     ],

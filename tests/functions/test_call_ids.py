@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
@@ -42,6 +43,19 @@ def test_a_random_id_is_the_name_and_80_bits_that_can_be_read_aloud() -> None:
     signs = Counter("".join(one.partition(":")[2] for one in found))
     assert set(signs) == set("0123456789abcdefghjkmnpqrstvwxyz")
     assert max(signs.values()) < 1.4 * min(signs.values()), "each sign is as likely as any other"
+
+
+def test_forked_processes_make_different_ids() -> None:
+    ids.random_id("mail.send")
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(write, ids.random_id("mail.send").encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 100).decode() != ids.random_id("mail.send")
+    os.close(read)
+    os.close(write)
 
 
 def test_a_key_names_parameters() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -49,7 +48,7 @@ def test_a_call_is_a_value() -> None:
     assert send.call("a") == send.call(to="a") != send.call("b")
     assert thumb.call("a") != thumb.options(after=1).call("a")
     assert {send.call("a"): 1}[send.call("a")] == 1
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         send.call("a").function = "thumb"  # type: ignore[misc]  # this is what is refused
 
 

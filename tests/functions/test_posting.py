@@ -170,6 +170,37 @@ def test_a_cancelled_call_is_told_from_a_failed_one(app: App, queue: Queue) -> N
         result.wait(timeout=5)
 
 
+def test_a_call_is_cancelled_by_whom_has_its_result(app: App, queue: Queue) -> None:
+    result = delay(app, "add", 1, id="a1")
+    assert result.cancel(by="ops") == "cancelled"
+    assert result.cancel() == "failed"
+    with pytest.raises(CallCancelled, match="call 'a1' was cancelled by ops"):
+        result.wait(timeout=5)
+    assert app.result("nosuch").cancel() == "unknown"
+
+    async def caller() -> Any:
+        other = await call(app, "add", 2, id="a2").adelay()
+        found = await other.acancel("me")
+        with pytest.raises(CallCancelled):
+            await other
+        await app.aclose()
+        return found
+
+    assert asyncio.run(caller()) == "cancelled"
+
+
+def test_a_running_call_of_a_chain_is_cancelled_and_nothing_follows(app: App, queue: Queue) -> None:
+    add, double = app.functions["add"], app.functions["double"]
+    result = add.options(id="a").call(1).then(double).then(double).delay()
+    carry_out(app, queue)
+    (lease,) = queue.claim()
+    assert result.cancel(by="ops") == "cancelling"
+    queue.fail(lease, "stopped")
+    with pytest.raises(CallCancelled, match="call 'a>double' was cancelled by ops"):
+        result.wait(timeout=5)
+    assert queue.inspect("a>double>double").state is None
+
+
 def test_a_forgotten_call_ends_the_wait(app: App, queue: Queue) -> None:
     result, box = delay(app, "add", 1, id="a1"), list[Exception]()
 
@@ -266,6 +297,14 @@ def test_a_key_for_ever_keeps_others_away_after_its_call_has_ended(app: App, que
     assert delay(app, "mail", "a", unique="forever").answer == "added"
     queue.ack(queue.claim()[0])
     assert delay(app, "mail", "a", unique="forever").answer == "done"
+
+
+def test_a_key_for_a_time_lets_a_failed_call_come_again_after_it(app: App, queue: Queue) -> None:
+    hour, moment = timedelta(hours=1), timedelta(milliseconds=20)
+    assert delay(app, "mail", "a", unique=hour).answer == "added"
+    queue.fail(queue.claim()[0], "no", give_up=True)
+    assert delay(app, "mail", "a", unique=hour).answer == "failed"
+    wait_until(lambda: delay(app, "mail", "a", unique=moment).answer == "added")
 
 
 def test_two_calls_without_a_key_are_two_calls(app: App, queue: Queue) -> None:

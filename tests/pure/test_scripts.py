@@ -32,6 +32,7 @@ UNREPAIRED = {
     "calls": "prune removes what is old",
     "trace_at": "`traces` is mended, and prune does the rest",
     "trace_texts": "as `trace_at`",
+    "functions": "workers tell them again each minute",
 }
 """The keys that `repair` does not walk through, and why."""
 DEFINITION = Definition("{}", b"a", b"1", "g", 1)
@@ -43,24 +44,32 @@ def calls() -> dict[str, Call[Any]]:
     """One call of every operation, with all its options."""
     ops = Operations("q")
     nonce = lambda: b"n"  # noqa: E731  # a name for a constant
-    tasks = (Task("a", payload=1, group="h", priority=2), "b")
-    record = Record(b"a", State.FAILED, 1.0, 1.0, 1, 1, "x", 1.0, 1, "h", 5)
+    tasks = (Task("a", payload=1, group="h", priority=2, unique=1), "b")
+    record = Record(b"a", State.FAILED, 1.0, 1.0, 1, 1, "x", 1.0, 1, "h", 5, 1.0)
     found: list[Call[Any]] = [
         *ops.put(tasks, nonce, How(again=True, group="g", priority=1, improve=True, batch="b")),
         *ops.schedule(tasks, nonce, after=1, how=How(again=True, group="g", priority=1, improve=True, batch="b")),
         ops.claim(b"w#1", 5, 1000, 2000, 2, b"0 1 a"),
         *ops.extend(LEASES, 1000),
         ops.ack_put(
-            LEASES[0], arguments.tasks((*tasks, Task("c", priority=1, improve=True))), 5, b"1", Kept(b"r", 1), bare=True
+            LEASES[0],
+            arguments.tasks((*tasks, Task("c", priority=1, improve=True))),
+            5,
+            b"1",
+            Kept(b"r", 1),
+            bare=True,
+            until_ms=1,
         ),
         *ops.release(LEASES, 1, 2, 3, 4, ["f -"]),
-        *ops.publish({"f": ("d", "{}")}),
+        *ops.publish("w", {"f": ("d", "{}")}),
         *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"], [b"", b"t", b""], {1: 5}, {1: Kept(b"r", 1)}),
         *ops.crash(LEASES, "x"),
         ops.pull(1),
         ops.retry_any(),
         *ops.retry_failed(("a",)),
         *ops.forget(("a",)),
+        *ops.cancel(("a",), b"me", nonce),
+        ops.note(LEASES[0], "1", "-", b"x"),
         ops.purge([b"host:h"]),
         ops.requeue_expired(),
         ops.promote_due(),

@@ -22,6 +22,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 CANCELLED = "cancelled by "
 """What the error of a task begins with that somebody has cancelled."""
+STOPPED = (Answer.CANCELLED, Answer.CANCELLING)
+"""The answers for a call that was cancelled, or will be as soon as its worker hears of it."""
 
 
 class Asks(Protocol):
@@ -41,6 +43,14 @@ class Asks(Protocol):
 
     async def ainfo(self, queue: str, id: bytes) -> TaskInfo:
         """Tell all that a queue knows of a call."""
+        ...
+
+    def cancel(self, queue: str, id: bytes, by: str | None) -> Answer:
+        """Cancel a call; blocks."""
+        ...
+
+    async def acancel(self, queue: str, id: bytes, by: str | None) -> Answer:
+        """Cancel a call."""
         ...
 
 
@@ -82,8 +92,8 @@ class Pending(Generic[T_co]):
             ended = self._asks.ended(queue, id, None if until is None else max(0.0, until - time.monotonic()))
             if ended is None:
                 raise TimeoutError(f"call {text(id)!r} has not ended within {timeout:g} s")
-            _refuse_failed(ended)
-        return cast("T_co", _value(self._answers, ended))
+            refuse_failed(ended)
+        return cast("T_co", value_of(self._answers, ended))
 
     def __await__(self) -> Generator[Any, None, T_co]:
         """Wait until the call has ended, and give what it returned; raises what `wait` raises."""
@@ -95,8 +105,8 @@ class Pending(Generic[T_co]):
         for queue, id in self._answers.places:
             ended = await self._asks.aended(queue, id)
             if ended is not None:
-                _refuse_failed(ended)
-        return cast("T_co", _value(self._answers, ended))
+                refuse_failed(ended)
+        return cast("T_co", value_of(self._answers, ended))
 
     def info(self) -> TaskInfo:
         """Tell all that the queue knows of the call; of a chain, of the call that has come furthest; blocks."""
@@ -114,6 +124,27 @@ class Pending(Generic[T_co]):
                 return found
         return await self._asks.ainfo(*self._answers.places[0])
 
+    def cancel(self, by: str | None = None) -> Answer:
+        """Cancel the call, if it has not ended; say what became of it, as `Queue.cancel` does; blocks.
+
+        Of a chain, the call is cancelled that is there now, and what follows it is not called. `by` says who it was.
+        """
+        found = Answer.UNKNOWN
+        for queue, id in self._answers.places:
+            found = self._asks.cancel(queue, id, by)
+            if found in STOPPED:
+                break
+        return found
+
+    async def acancel(self, by: str | None = None) -> Answer:
+        """Do as `cancel`, for asyncio."""
+        found = Answer.UNKNOWN
+        for queue, id in self._answers.places:
+            found = await self._asks.acancel(queue, id, by)
+            if found in STOPPED:
+                break
+        return found
+
 
 def _check_kept(answers: Answers) -> None:
     if not answers.is_kept:
@@ -124,7 +155,7 @@ def _check_kept(answers: Answers) -> None:
         )
 
 
-def _refuse_failed(ended: Ended) -> None:
+def refuse_failed(ended: Ended) -> None:
     """Raise the error of a call that was given up, or cancelled."""
     if ended.state is not State.FAILED:
         return
@@ -142,7 +173,7 @@ def _refuse_failed(ended: Ended) -> None:
     )  # fmt: skip
 
 
-def _value(answers: Answers, ended: Ended | None) -> Any:
+def value_of(answers: Answers, ended: Ended | None) -> Any:
     """Give what a call has returned that has ended, and not failed."""
     id = text(answers.id)
     if ended is None or ended.result is None:

@@ -6,14 +6,14 @@ before `posted`, so a call that is put twice runs twice, unless a key or an id s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import ids
-from timeoutq.functions.envelope import Letter, Options, Secrets, Step, seal
+from timeoutq.functions.envelope import NO_OPTIONS, Letter, Options, Secrets, Step, seal
 from timeoutq.functions.options import Chosen, Settings
 from timeoutq.functions.sender import Answers, Posted, Result
 from timeoutq.functions.signature import Arguments, Signature
@@ -89,20 +89,24 @@ class Next:
     returns: Any = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[R_co]):
+class Call(msgspec.Struct, Generic[R_co], frozen=True):
     """A call of a function, not put yet. Two calls are equal if they ask for the same."""
 
     function: str
-    arguments: Arguments = field(repr=False)
-    settings: Settings = field(repr=False)
+    arguments: Arguments
+    settings: Settings
     chosen: Chosen
     key: str | None
     """The id that `key=` makes of the arguments; None: the id will be random, or is chosen."""
     group: str | None
-    home: Home = field(repr=False, compare=False)
-    returns: Any = field(repr=False, compare=False)
+    home: Home
+    returns: Any
     following: tuple[Next, ...] = ()
+
+    def __repr__(self) -> str:
+        """Show the call, without its arguments."""
+        then = "".join(f".then({one.step.f})" for one in self.following)
+        return f"<call of {self.function}(){then}>"
 
     @overload
     def then(self, function: Takes[R_co, T], /) -> Call[T]: ...
@@ -126,7 +130,7 @@ class Call(Generic[R_co]):
         chosen = travelling(function.chosen)
         step = Step(function.signature.name, a, k, None if chosen == Options() else chosen)
         following = (*self.following, Next(step, function.settings, function.returns))
-        return replace(self, following=following)
+        return msgspec.structs.replace(self, following=following)
 
     def delay(self) -> Result[R_co]:
         """Put the call; blocks. Raises `CallTooLarge`, and what `Queue.put` raises."""
@@ -139,6 +143,8 @@ class Call(Generic[R_co]):
 
 def travelling(chosen: Chosen) -> Options:
     """Give the options of a call that a worker must know."""
+    if chosen.retry is None and chosen.max_runtime is None and chosen.keep_result is None:
+        return NO_OPTIONS
     retry = None if chosen.retry is None else list(chosen.retry)
     return Options(retry, chosen.max_runtime, chosen.keep_result)
 
@@ -161,18 +167,9 @@ def posted(call: Call[Any], secrets: Secrets, batch: str | None = None) -> Poste
     if batch is not None:
         travels = msgspec.structs.replace(travels, batch=batch)
     letter = Letter(call.function, call.arguments, travels, [one.step for one in call.following])
-    return Posted(
-        queue=queue,
-        id=id,
-        payload=seal(letter, queue, id, secrets),
-        at=chosen.at,
-        after=chosen.after,
-        priority=chosen.priority,
-        unique=(chosen.unique or settings.unique) if is_named else None,
-        group=call.group,
-        answers=_answers(call, queue, id),
-        limit=settings.limit,
-    )
+    unique = (chosen.unique or settings.unique) if is_named else None
+    payload, answers, when = seal(letter, queue, id, secrets), _answers(call, queue, id), (chosen.at, chosen.after)
+    return Posted(queue, id, payload, *when, chosen.priority, unique, call.group, answers, settings.limit)
 
 
 def _answers(call: Call[Any], queue: str, id: bytes) -> Answers:

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from timeoutq import arguments
 from timeoutq.arguments import shown
 from timeoutq.errors import InvalidInput
 from timeoutq.model import TaskId
 from timeoutq.retry import LONGEST, Delay, Retries, RetryPolicy
+
+if TYPE_CHECKING:
+    from timeoutq.schedules.flows import Schedule
 
 Unique = Literal["active", "forever"] | timedelta
 """How long a key keeps other calls of the same key away: while a call is ready, scheduled or in progress; for ever; or
@@ -90,28 +93,28 @@ class Limit:
         arguments.delay_ms(self.every, "every")
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """When a function is called by itself, as its decorator says; the schedules of the app read it."""
+TIMED = ("cron", "tz", "every", "times", "missed", "grace", "overlap")
+"""What a decorator says of when a function is called by itself."""
 
-    cron: str | None = None
-    tz: str | None = None
-    every: Delay | None = None
-    times: int | None = None
-    """The schedule ends after so many calls."""
-    missed: Missed = "last"
-    grace: Delay | None = None
-    overlap: bool = False
 
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Timed | None:
-        """Check that one thing says when; None if nothing does, and nothing is said about schedules at all."""
-        chosen = {name: value for name, value in given.items() if value is not None}
-        if "cron" in chosen and "every" in chosen:
-            raise InvalidInput("cron= and every= both say when: leave one of them out")
-        if chosen and "cron" not in chosen and "every" not in chosen:
-            raise InvalidInput(f"{next(iter(chosen))}= is for schedules: add cron= or every=")
-        return cls(**chosen) if chosen else None
+def timed(given: Mapping[str, Any]) -> Schedule | None:
+    """Check what a decorator says of when the function is called by itself; None if it says nothing.
+
+    The schedule that is given has no name yet, and puts nothing yet. Raises `BadTiming`, `MissingExtra`.
+    """
+    chosen = {name: given[name] for name in TIMED if given.get(name) is not None}
+    if not chosen:
+        return None
+    if "cron" not in chosen and "every" not in chosen:
+        raise InvalidInput(f"{next(iter(chosen))}= is for schedules: add cron= or every=")
+    from timeoutq.schedules.flows import Schedule, timing_of  # a program without schedules needs no client
+    from timeoutq.schedules.ticks import lateness
+
+    found = Schedule("", **chosen)
+    timing_of(found.when())
+    lateness(found.missed, found.grace)
+    arguments.flag(found.overlap, "overlap")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,8 @@ class Settings:
     """Whether a result that is None is kept, too: only where somebody asked for results."""
     unique: Unique = "active"
     limit: Limit | None = None
-    timed: Timed | None = None
+    timed: Schedule | None = None
+    """When the function is called by itself."""
 
 
 @dataclass(frozen=True, slots=True)

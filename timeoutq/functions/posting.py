@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from timeoutq import address, arguments
@@ -148,6 +149,14 @@ class Posting:
         """Tell all that a queue knows of a call."""
         return await (await self.aqueue(queue)).inspect(id)
 
+    def cancel(self, queue: str, id: bytes, by: str | None) -> Answer:
+        """Cancel a call; blocks."""
+        return self.queue(queue).cancel(id, by=by)[0]
+
+    async def acancel(self, queue: str, id: bytes, by: str | None) -> Answer:
+        """Cancel a call."""
+        return (await (await self.aqueue(queue)).cancel(id, by=by))[0]
+
     def close(self) -> None:
         """Close the connections that block; a later call opens new ones."""
         for queue in list(self._queues.values()):
@@ -187,11 +196,13 @@ def _sealing(queue: AnyQueue | AnyAsyncQueue, found: PostedBatch) -> Flow[BatchI
 
 def _tasks(calls: Sequence[Posted]) -> TaskList:
     tasks = TaskList([call.id for call in calls], {place: call.payload for place, call in enumerate(calls)})
-    for place, call in enumerate(calls):
-        if call.group is not None:
-            tasks.groups[place] = arguments.host(call.group)
-        if call.priority is not None:
-            tasks.priorities[place] = call.priority
+    tasks.groups = {place: arguments.host(call.group) for place, call in enumerate(calls) if call.group is not None}
+    tasks.priorities = {place: call.priority for place, call in enumerate(calls) if call.priority is not None}
+    tasks.uniques = {
+        place: arguments.delay_ms(call.unique, "unique")
+        for place, call in enumerate(calls)
+        if isinstance(call.unique, timedelta)
+    }
     return tasks
 
 

@@ -7,9 +7,11 @@ decides everything about a call before it hands the call to the sender.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import msgspec
 
 from timeoutq.batches.operations import On
 from timeoutq.functions.options import Limit, Unique
@@ -18,15 +20,14 @@ from timeoutq.model import Answer, TaskInfo
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(msgspec.Struct, frozen=True):
     """Where the result of a call will be: for a chain, that of its last call."""
 
     queue: str
     id: bytes
     keep_result: float
     """Seconds for which the result is kept; 0 is not at all, so `wait` is refused at once."""
-    returns: Any = field(repr=False)
+    returns: Any
     """The type of the result, as msgspec takes it."""
     keep_none: bool = True
     """Whether a result that is None is kept, too."""
@@ -44,13 +45,12 @@ class Answers:
         return (*self.before, (self.queue, self.id))
 
 
-@dataclass(frozen=True, slots=True)
-class Posted:
+class Posted(msgspec.Struct, frozen=True):
     """A call, ready to be put: everything is decided and checked."""
 
     queue: str
     id: bytes
-    payload: bytes = field(repr=False)
+    payload: bytes
     """The JSON itself; goes into Redis as it is (`arguments.Packed`)."""
     at: float | None
     """Unix seconds; None: not at a time."""
@@ -64,6 +64,10 @@ class Posted:
     answers: Answers
     limit: Limit | None = None
     """How many calls of the group run at once."""
+
+    def __repr__(self) -> str:
+        """Show the call, without its arguments."""
+        return f"Posted({self.queue!r}, {self.id!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,14 @@ class Result(Protocol[T_co]):
 
     async def ainfo(self) -> TaskInfo:
         """Tell all that the queue knows of the call; of a chain, of the call that has come furthest."""
+        ...
+
+    def cancel(self, by: str | None = None) -> Answer:
+        """Cancel the call, if it has not ended; say what became of it, as `Queue.cancel` does; blocks."""
+        ...
+
+    async def acancel(self, by: str | None = None) -> Answer:
+        """Cancel the call, if it has not ended; say what became of it, as `AsyncQueue.cancel` does."""
         ...
 
 

@@ -50,8 +50,8 @@ class Threads:
         self._waiting: SimpleQueue[Job | None] = SimpleQueue()
         self._done: deque[Job] = deque()
         self._told = False
-        self._threads = 0
-        self._busy = 0
+        self._threads: int = 0
+        self._busy: int = 0
         self._closed = False
 
     async def run(self, task: str, call: Callable[[], Any]) -> Any:

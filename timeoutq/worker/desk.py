@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from timeoutq.handlers import Unrun
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.refusals import Refusals
 from timeoutq.retry import GiveUp, Retry
+from timeoutq.schedules.flows import Schedule
 from timeoutq.worker.ends import NOWHERE, AckOfFound, Ends, Errand, Parcel
 from timeoutq.worker.failures import Failures
 from timeoutq.worker.long_acks import LongAcks
@@ -130,6 +131,8 @@ class Desk:
         """What the handler wants to be called when all work has ended."""
         self.functions: Mapping[str, tuple[str, str]] = {}
         """What the queue is told of the functions that there are here."""
+        self.schedules: Sequence[Schedule] = ()
+        """The schedules that are declared in the queue."""
         self.long_acks = LongAcks(queue, voice, self._end_long_ack, self.wake)
 
     def divide(self) -> None:
@@ -170,6 +173,13 @@ class Desk:
         self.ends.acks.append(lease)
         self.wake()
 
+    def done_bare(self, key: int, lease: Lease) -> None:
+        """Do the same for a task that leaves no id in done."""
+        self.running.pop(key, None)
+        self.runs += 1
+        self.ends.bare.append(lease)
+        self.wake()
+
     def finished(self, run: Run, result: Any, problem: BaseException | None) -> None:
         """End the lease by what its handler returned or raised; never raises, whatever the handler gave."""
         if run.left:
@@ -180,6 +190,9 @@ class Desk:
         try:
             if run.settled:
                 pass
+            elif run.cancelled and run.task is None:
+                run.end = "cancelled"
+                self.interrupted(run)
             elif problem is None and result is None:
                 self.ends.acks.append(lease)
             elif problem is not None and run.end:
@@ -261,6 +274,8 @@ class Desk:
         """End the lease of a handler that was stopped; `run.end` says why the handler was stopped."""
         if run.end == "shutdown":
             self.ends.releases.append(run.lease)
+        elif run.end == "cancelled":
+            self.ends.releases.append(run.lease)  # the queue knows that the task was cancelled: it goes to failed
         elif run.end == "max_runtime":
             # the task has used up its time: this counts as a failed attempt, not as a crash of the process
             self.failed(run.lease, self.rules.runtime.error(seconds=run.limit))
@@ -334,6 +349,8 @@ class Desk:
                     self._losses.tell_soon(lease, errand.verb)
                 elif answer is Answer.FAILED:
                     self._give_up(lease)
+                elif answer is Answer.CANCELLED:
+                    self.tally.failed += 1
 
     def _overdue(self, errand: Errand, outcome: Outcome) -> list[Lease]:
         """Give the leases on tasks that this worker cannot run, and whose time is over; forget why the others went."""

@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from timeoutq import sending
+from timeoutq import sending, telling
 from timeoutq.client import AsyncDriver
-from timeoutq.errors import TimeoutqError
+from timeoutq.errors import TimeoutqError, Unavailable
 from timeoutq.model import Lease, Task
+from timeoutq.schedules.flows import Schedule
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.interrupts import Interrupts
+
+log = logging.getLogger(__name__)
 
 AGAIN_EVERY, AGAIN_SOON = 60.0, 1.0
 """Seconds after which a queue is told again which functions there are: if the server has heard, and if it has not."""
@@ -94,6 +97,10 @@ class Place:
         """Have the queue told which functions there are here: of each the digest and the JSON of what it takes."""
         self._desk.functions = functions
 
+    def declare(self, schedules: Sequence[Schedule]) -> None:
+        """Have these schedules declared in the queue, at the start and again each minute."""
+        self._desk.schedules = schedules
+
     def at_end(self, close: Callable[[], object]) -> None:
         """Have this called when the worker has ended all work."""
         self._desk.at_end.append(close)
@@ -105,8 +112,20 @@ async def tell_functions(desk: Desk) -> None:
         pause = AGAIN_EVERY
         for talk in desk.queue.division.talks:
             try:
-                for call in talk.operations.publish(desk.functions):
+                for call in talk.operations.publish(desk.queue.worker, desk.functions):
                     await desk.queue.run(sending.answer(talk, call))
             except TimeoutqError:  # what else the worker asks of the server says so in the log
                 pause = AGAIN_SOON
+        if desk.schedules and not await _declare(desk):
+            pause = AGAIN_SOON
         await asyncio.sleep(pause)
+
+
+async def _declare(desk: Desk) -> bool:
+    try:
+        await desk.queue.run(desk.queue.flows.schedules.declare(desk.schedules))
+    except Unavailable:  # likewise
+        return False
+    except TimeoutqError as error:
+        telling.say(log, logging.WARNING, "queue %s: schedules cannot be declared: %s", desk.queue.name, error)
+    return True

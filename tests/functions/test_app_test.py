@@ -1,0 +1,126 @@
+"""Apps in tests of their users: real scripts in memory, and a clock that the test advances."""
+
+from __future__ import annotations
+
+import pytest
+
+from timeoutq import InvalidInput, State
+from timeoutq.functions import App, CallFailed, Context, Forged
+
+app = App("shop", queues=["shop", "mail"], secret="a secret of 21 bytes.")
+sent: list[str] = []
+
+
+@app.task(retry=[10, 3600])
+def pay(amount: int, ctx_is_given: bool = True) -> int:
+    sent.append(f"pay {amount}")
+    if amount < 0 or (amount > 100 and len(sent) < 3):
+        raise ValueError("no such amount")
+    return amount
+
+
+@app.task(queue="mail")
+async def thank(ctx: Context[None], to: str) -> str:
+    sent.append(f"{ctx.function} {to} {ctx.attempt}")
+    return f"thanks, {to}"
+
+
+@app.task
+def buy(to: str) -> None:
+    thank.delay(to)
+
+
+@app.task(cron="0 9 * * *", tz="UTC")
+def report() -> int:
+    sent.append("report")
+    return 1
+
+
+@pytest.fixture(autouse=True)
+def _nothing_sent() -> None:
+    sent.clear()
+
+
+def test_a_call_is_carried_out_in_memory() -> None:
+    with app.test() as t:
+        result = pay.delay(5)
+        assert t.queue().inspect(result.id).state is State.TODOS
+        with pytest.raises(TimeoutError, match=r"has not ended: carry it out first, with t\.run\(\)"):
+            result.wait()
+        ran = t.run()
+        assert result.wait() == 5
+        assert (dict(ran.runs), ran.seconds) == ({result.id: 1}, 0.0)
+
+
+def test_retries_take_no_time() -> None:
+    with app.test() as t:
+        result = pay.delay(101)
+        ran = t.run()
+        assert result.wait() == 101
+        assert (ran.runs[result.id], ran.seconds) == (3, 3610.0)
+
+
+def test_a_call_that_fails_for_good_tells_why() -> None:
+    with app.test() as t:
+        result = pay.delay(-1)
+        ran = t.run()
+        with pytest.raises(CallFailed, match="ValueError: no such amount"):
+            result.wait()
+        assert ran.errors == {result.id: "ValueError: no such amount"}
+
+
+def test_calls_of_calls_are_carried_out_in_all_queues() -> None:
+    with app.test() as t:
+        buy.delay("ann")
+        t.run()
+        assert sent == ["thank ann 1"]
+        assert t.queue("mail").stats().drained
+
+
+def test_schedules_tick_by_the_clock_of_the_test() -> None:
+    with app.test() as t:
+        t.run()
+        assert sent == []
+        t.advance(24 * 3600)
+        t.run()
+        assert sent == ["report"]
+        app.schedules.set("thanks", thank.call("bob"), every=60)
+        t.advance(60)
+        t.run()
+        assert sent == ["report", "thank bob 1"]
+        assert app.result("thanks", thank).wait() == "thanks, bob"
+
+
+def test_a_later_call_is_reached_by_the_clock() -> None:
+    with app.test() as t:
+        result = thank.options(after=3600).delay("ann")
+        assert t.run().seconds == 3600
+        assert result.wait() == "thanks, ann"
+
+
+async def test_a_coroutine_has_the_same() -> None:
+    async with app.test() as t:
+        result = await pay.adelay(5)
+        with pytest.raises(TimeoutError):
+            await result
+        with pytest.raises(InvalidInput, match=r"await t\.arun\(\)"):
+            t.run()
+        await t.arun()
+        assert await result == 5
+
+
+def test_nothing_skips_the_wire() -> None:
+    with app.test() as t:
+        t.queue().put({"forged": {"v": 1, "f": "pay", "k": {"amount": 5}}})
+        ran = t.run()
+        assert Forged.__name__ in ran.errors["forged"]
+
+
+def test_after_the_test_the_app_is_what_it_was() -> None:
+    before = app.sender
+    with app.test():
+        with app.test() as inner:
+            pay.delay(1)
+            assert len(inner.run().runs) == 1
+        assert app.sender is not before
+    assert app.sender is before

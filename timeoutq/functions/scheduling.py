@@ -1,0 +1,211 @@
+"""`app.schedules`, calls that are put again and again, and the schedules that decorators declare.
+
+A schedule is kept in the queue of its call. Workers and cleaners put its ticks, as for any schedule of a queue; here a
+call becomes the task that the ticks put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, Unpack
+
+import msgspec
+
+from timeoutq.arguments import Packed, shown
+from timeoutq.errors import InvalidInput
+from timeoutq.functions import calls
+from timeoutq.functions.calls import Call
+from timeoutq.functions.envelope import Secrets
+from timeoutq.functions.options import Queues
+from timeoutq.functions.posting import Posting
+from timeoutq.functions.sender import Sender
+from timeoutq.functions.task import TaskFunction
+from timeoutq.model import Task, text
+from timeoutq.schedules.definition import ScheduleInfo
+from timeoutq.schedules.flows import How, Schedule, When
+from timeoutq.shards import AnyAsyncQueue, AnyQueue
+
+_NOT_SCHEDULED = ("id", "at", "after", "unique")
+"""What nobody can choose for a call that a schedule puts."""
+
+
+class Program(Protocol):
+    """What says when functions are called by themselves."""
+
+    @property
+    def functions(self) -> Mapping[str, TaskFunction[..., Any]]:
+        """The functions by their names."""
+        ...
+
+    secrets: Secrets
+
+
+class Home(Program, Protocol):
+    """What schedules need of an app."""
+
+    @property
+    def sender(self) -> Sender:
+        """What puts calls."""
+        ...
+
+    queues: Queues
+
+
+def task_of(name: str, call: Call[Any], secrets: Secrets) -> tuple[str, Task]:
+    """Give the queue of a call, and the task that the ticks of this schedule put.
+
+    The name of the schedule is the id. Raises `InvalidInput` for options that say when or under which id.
+    """
+    wrong = [f"{one}=" for one in call.chosen.named if one in _NOT_SCHEDULED]
+    if wrong:
+        raise InvalidInput(
+            f"{call.function}() is called by schedule {shown(name)}, which says when, and whose name is the id: leave "
+            f"out {', '.join(wrong)}"
+        )
+    if call.following:
+        raise InvalidInput(
+            f"schedule {shown(name)} takes one call, and this is a chain: let {call.function}() put the calls that "
+            "follow, or schedule a function that does"
+        )
+    put = calls.posted(msgspec.structs.replace(call, chosen=replace(call.chosen, id=name.encode())), secrets)
+    return put.queue, Task(text(put.id), Packed(put.payload), put.group, priority=put.priority)
+
+
+def declared(app: Program, queue: str) -> list[Schedule]:
+    """Give the schedules that decorators say for the functions of one queue: each has the name of its function."""
+    found: list[Schedule] = []
+    for name, function in app.functions.items():
+        timed = function.settings.timed
+        if timed is not None and function.settings.queue == queue:
+            _, task = task_of(name, function.call(), app.secrets)
+            found.append(replace(timed, name=name, task=task))
+    return found
+
+
+async def declare(app: Program, queue: AnyAsyncQueue) -> None:
+    """Declare the schedules of a queue's functions; workers do so at their start, and again each minute.
+
+    One that nobody declares for an hour is paused. Raises what `AsyncQueue.schedules.declare` raises.
+    """
+    found = declared(app, queue.name)
+    if found:
+        await queue.schedules.declare(*found)
+
+
+class AppSchedules:
+    """The schedules in the queues of an app. The methods that begin with `a` do the same for asyncio."""
+
+    def __init__(self, app: Home) -> None:
+        """Prepare; asks nobody yet."""
+        self._app = app
+
+    def set(self, name: str, call: Call[Any], /, **how: Unpack[How]) -> ScheduleInfo:
+        """Put a call again and again: at the times of a line of `cron` in the zone `tz` (UTC), or each `every` seconds.
+
+        The name of the schedule is the id of the call: while a call is ready or in progress, further ticks are skipped
+        and counted. With `overlap=True` each tick has an id of its own: the name, `@`, and the tick in ms. `times`,
+        `start`, `until`, `missed` and `grace` are as for `Queue.schedules.set`. Blocks.
+        Raises `InvalidInput`, `MissingExtra`, and what `put` raises.
+        """
+        queue, task = task_of(name, self._own(call), self._app.secrets)
+        return self._queue(queue).schedules.set(name, task, **how)
+
+    async def aset(self, name: str, call: Call[Any], /, **how: Unpack[How]) -> ScheduleInfo:
+        """Do as `set`, for asyncio."""
+        queue, task = task_of(name, self._own(call), self._app.secrets)
+        return await (await self._aqueue(queue)).schedules.set(name, task, **how)
+
+    def move(self, name: str, /, *, queue: str | None = None, **when: Unpack[When]) -> ScheduleInfo:
+        """Give a schedule another timing; what it calls stays. `queue` is its queue, if several of the app's have it.
+
+        Raises `InvalidInput` if there is none of this name.
+        """
+        return self._with(name, queue).schedules.move(name, **when)
+
+    async def amove(self, name: str, /, *, queue: str | None = None, **when: Unpack[When]) -> ScheduleInfo:
+        """Do as `move`, for asyncio."""
+        return await (await self._awith(name, queue)).schedules.move(name, **when)
+
+    def pause(self, name: str, *, queue: str | None = None) -> ScheduleInfo:
+        """Stop a schedule until `resume`. Raises `InvalidInput` if there is none of this name, or it has ended."""
+        return self._with(name, queue).schedules.pause(name)
+
+    async def apause(self, name: str, *, queue: str | None = None) -> ScheduleInfo:
+        """Do as `pause`, for asyncio."""
+        return await (await self._awith(name, queue)).schedules.pause(name)
+
+    def resume(self, name: str, *, queue: str | None = None) -> ScheduleInfo:
+        """Let a schedule go on with its next tick; the ticks of the pause are not put. Raises `InvalidInput`."""
+        return self._with(name, queue).schedules.resume(name)
+
+    async def aresume(self, name: str, *, queue: str | None = None) -> ScheduleInfo:
+        """Do as `resume`, for asyncio."""
+        return await (await self._awith(name, queue)).schedules.resume(name)
+
+    def cancel(self, name: str, *, queue: str | None = None) -> bool:
+        """Remove a schedule; say whether there was one. What its ticks have put stays.
+
+        Raises `InvalidInput` for a schedule that code declares, because it would be there again at once: pause it.
+        """
+        return self._with(name, queue).schedules.cancel(name)
+
+    async def acancel(self, name: str, *, queue: str | None = None) -> bool:
+        """Do as `cancel`, for asyncio."""
+        return await (await self._awith(name, queue)).schedules.cancel(name)
+
+    def list(self, *, queue: str | None = None) -> Mapping[str, Sequence[ScheduleInfo]]:
+        """Give the schedules of each queue, sorted by their names."""
+        found = {one: list(self._queue(one).schedules.each()) for one in self._named(queue)}
+        return {one: sorted(infos, key=lambda info: info.name) for one, infos in found.items()}
+
+    async def alist(self, *, queue: str | None = None) -> Mapping[str, Sequence[ScheduleInfo]]:
+        """Do as `list`, for asyncio."""
+        found = {one: [info async for info in (await self._aqueue(one)).schedules.each()] for one in self._named(queue)}
+        return {one: sorted(infos, key=lambda info: info.name) for one, infos in found.items()}
+
+    # ---- which queue
+
+    def _own(self, call: Call[Any]) -> Call[Any]:
+        home: object = getattr(call, "home", None)
+        if home is not self._app:
+            raise InvalidInput(
+                f"a schedule of {self._app!r} takes a call of it, as send.call(…) makes, not {shown(call)}"
+            )
+        return call
+
+    def _named(self, queue: str | None) -> Sequence[str]:
+        return self._app.queues.names if queue is None else (self._app.queues.one(queue),)
+
+    def _with(self, name: str, queue: str | None) -> AnyQueue:
+        names = self._named(queue)
+        if len(names) == 1:
+            return self._queue(names[0])
+        return self._queue(
+            _one(name, [one for one in names if self._queue(one).schedules.get(name) is not None], names)
+        )
+
+    async def _awith(self, name: str, queue: str | None) -> AnyAsyncQueue:
+        names = self._named(queue)
+        if len(names) == 1:
+            return await self._aqueue(names[0])
+        having = [one for one in names if await (await self._aqueue(one)).schedules.get(name) is not None]
+        return await self._aqueue(_one(name, having, names))
+
+    def _queue(self, name: str) -> AnyQueue:
+        return _posting(self._app.sender).queue(name)
+
+    async def _aqueue(self, name: str) -> AnyAsyncQueue:
+        return await _posting(self._app.sender).aqueue(name)
+
+
+def _posting(sender: Sender) -> Posting:
+    if not isinstance(sender, Posting):
+        raise InvalidInput(f"schedules are kept in queues, and {shown(sender)} has none: give the app a Posting(url)")
+    return sender
+
+
+def _one(name: str, having: Sequence[str], names: Sequence[str]) -> str:
+    if len(having) > 1:
+        raise InvalidInput(f"schedule {shown(name)} is in the queues {', '.join(having)}: say queue=")
+    return having[0] if having else names[0]  # which says that it has none of this name
