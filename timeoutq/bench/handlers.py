@@ -49,6 +49,25 @@ async def give_result(lease: Lease) -> Ack:
     return Ack(result=RESULT, keep_id=False)
 
 
+CALL = b'{"v":1,"f":"nothing","a":[],"k":{"number":7,"word":"seven"}}'
+"""A call of a function that does nothing."""
+
+
+def __getattr__(name: str) -> object:
+    """Give `calls`, which runs `CALL`: only a worker that runs calls needs the packages for functions."""
+    if name != "calls":
+        raise AttributeError(name)
+    from timeoutq.functions import App, Calls
+
+    app = App("bench")
+
+    async def nothing(number: int, word: str) -> None:
+        """Do nothing."""
+
+    app.task(nothing)
+    return Calls(app)
+
+
 def nothing_in_thread(lease: Lease) -> None:
     """Do nothing, in a thread."""
 
