@@ -11,6 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
@@ -105,6 +106,12 @@ class Opened:
     def leaves_no_id(self) -> bool:
         """Whether `done` keeps no id of the call: its id keeps other calls away while the call is active, at most."""
         return self.definition.settings.unique == "active"
+
+    @property
+    def keep_id(self) -> bool | timedelta:
+        """Whether `done` keeps the id of the call, or for how long: as long as it keeps other calls away."""
+        unique = self.definition.settings.unique
+        return unique if isinstance(unique, timedelta) else not self.leaves_no_id
 
     @property
     def retry(self) -> RetryPolicy | None:
