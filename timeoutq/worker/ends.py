@@ -80,19 +80,18 @@ class AckOfFound:
         away: Mapping[int, TaskList] = NOWHERE,
         kept: Kept | None = None,
         *,
-        bare: bool = False,
-        until_ms: int | None = None,
+        keep_ms: int | None = None,
     ) -> None:
         """Prepare; after `again_ms` (-1: never) the task runs again, with this payload unless it is None.
 
         `found` goes with the ack, and `away` goes to other parts of the queue before it, by their number. `kept` is the
-        result of the run; with `bare`, the task leaves no id in done; with `until_ms`, done keeps the id
-        for so many ms.
+        result of the run; for `keep_ms`, done keeps the id, whatever `keep_done` says: with 0, the task
+        leaves no id there.
         """
         self.lease = lease
         self.kept = kept
-        self.bare = bare
-        self.until_ms = until_ms
+        self.bare = keep_ms == 0
+        self.until_ms = keep_ms or None
         self.away = away
         self.missing = len(away)
         """How many parcels are not confirmed."""
