@@ -166,8 +166,9 @@ class Ack(Exception):  # a decision that a handler may take from any depth: rais
     """What the queue keeps as the result of the run, 1 byte to 256 KiB; see `queue.results`. None is no result."""
     keep_result: float | None = None
     """With `result`, for how many seconds the queue keeps the result; None stands for an hour."""
-    keep_id: bool = True
-    """False: the task leaves no id in done, whatever `keep_done` of the queue says."""
+    keep_id: bool | timedelta = True
+    """False: the task leaves no id in done, whatever `keep_done` of the queue says. A timedelta: done keeps the id
+    for so long, whatever `keep_done` says; then a put adds the task anew."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.put, self.again_in, self.payload, self.result, self.keep_result, self.keep_id)

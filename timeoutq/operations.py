@@ -252,13 +252,14 @@ class Operations:
         result: Kept | None = None,
         *,
         bare: bool = False,
+        until_ms: int | None = None,
     ) -> tuple[list[Call[Outcome]], Call[Outcome]]:
         """Build the puts that go before an ack, and the ack, which puts the first `fits` tasks (see `fitting`)."""
         puts: list[Call[Outcome]] = []
         if fits < len(found.ids):
             puts = self.put_checked(found.part(fits, len(found.ids)), nonce)
             found = found.part(0, fits)
-        return puts, self.ack_put(lease, found, again_ms, payload, result, bare=bare)
+        return puts, self.ack_put(lease, found, again_ms, payload, result, bare=bare, until_ms=until_ms)
 
     def release(
         self,

@@ -6,12 +6,13 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests.rig.calling import failure
-from timeoutq import AsyncQueue, GiveUp, Queue, Retry, Worker
+from timeoutq import AsyncQueue, GiveUp, Queue, Retry, Worker, sending
 from timeoutq.functions import App, Calls, Context
 from timeoutq.model import State
 
@@ -210,3 +211,18 @@ async def test_a_def_that_gives_a_coroutine_is_awaited(app: App, jobs: AsyncQueu
     call = outer.delay(4)
     await burst(jobs, app)
     assert call.wait(10) == 5
+
+
+@pytest.mark.parametrize("gives", [None, 3])
+async def test_a_key_that_is_unique_for_a_time_blocks_calls_until_then(
+    app: App, jobs: AsyncQueue, queue: Queue, gives: int | None
+) -> None:
+    @app.task(key="page:{x}", unique=timedelta(hours=1))
+    async def page(x: int) -> int | None:
+        return gives
+
+    first = page.delay(1)
+    await burst(jobs, app)
+    assert queue.put(first.id)[0] == "done"
+    _, (record,) = queue.run(sending.answer(queue.talk, queue.operations.describe([first.id.encode()])))
+    assert 3500 < (record.until or 0.0) - queue.stats().now <= 3600

@@ -103,7 +103,9 @@ def test_acks_with_results_go_in_calls_of_500_leases_and_a_mebibyte(sizes: list[
     ends = Ends(AsyncQueue("q"), 100)
     for number, size in enumerate(sizes):
         kept = Kept(b"x" * size, 1000) if size else None
-        ends.ack_found(AckOfFound(lease(f"t{number}", number), TaskList(), -1, None, kept=kept, bare=not size))
+        ends.ack_found(
+            AckOfFound(lease(f"t{number}", number), TaskList(), -1, None, kept=kept, keep_ms=None if size else 0)
+        )
     assert len(ends) == len(sizes) == len(ends.unsent_acks)
     ends.bundle()
     assert [len(errand.leases) for errand in ends.errands] == calls

@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -104,6 +105,18 @@ async def test_a_task_whose_id_is_not_kept_leaves_its_result_alone(queue: Queue,
     assert await ended(queue, giving(Ack(result=b"1", keep_id=False)), "t") == {"t": Ended("t", None, b"1")}
     assert raw.smembers(key(queue, "done")) == set()
     assert queue.put("t")[0] == "added"
+
+
+@pytest.mark.parametrize("put", [(), "found"])
+async def test_a_task_whose_id_is_kept_for_a_time_blocks_it_until_then(
+    queue: Queue, raw: redis.Redis, put: Any
+) -> None:
+    queue.configure(keep_done=0)
+    await ended(queue, giving(Ack(put, keep_id=timedelta(hours=1))), "t")
+    assert raw.smembers(key(queue, "done")) >= {"t"}
+    left = float(raw.zscore(key(queue, "done_until"), "t") or 0) / 1000 - queue.stats().now
+    assert 3500 < left <= 3600
+    assert queue.put("t")[0] == "done"
 
 
 async def test_results_of_many_tasks_go_in_few_calls(queue: Queue, raw: redis.Redis) -> None:

@@ -121,7 +121,9 @@ class _Bench:
         else:
             value = await self._limited(lease, opened)
         if value is None and not (opened.then or opened.keep_none):
-            return LEAVES_NO_ID if opened.leaves_no_id else None
+            return (
+                LEAVES_NO_ID if opened.leaves_no_id else None if opened.keep_id is True else Ack(keep_id=opened.keep_id)
+            )
         return await self._end(lease, opened, value)
 
     def _unrun(self, error: TimeoutqError) -> Unrun:
@@ -178,7 +180,7 @@ class _Bench:
     async def _end(self, lease: Lease, opened: Opened, value: Any) -> Result:
         if isinstance(value, RESULTS):
             return value
-        keeps_id, seconds = not opened.leaves_no_id, opened.keep_result
+        keeps_id, seconds = opened.keep_id, opened.keep_result
         data = outcomes.encode(value, opened.definition.returns) if seconds or opened.then else None
         put = await self._following(lease, opened, data) if opened.then and data is not None else ()
         kept = data if seconds and (value is not None or opened.keep_none) else None

@@ -11,7 +11,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from timeoutq.arguments import shown
@@ -124,6 +124,12 @@ class Opened:
     def leaves_no_id(self) -> bool:
         """Whether `done` keeps no id of the call: its id keeps other calls away while the call is active, at most."""
         return self.definition.settings.unique == "active"
+
+    @property
+    def keep_id(self) -> bool | timedelta:
+        """Whether `done` keeps the id of the call, or for how long: as long as it keeps other calls away."""
+        unique = self.definition.settings.unique
+        return unique if isinstance(unique, timedelta) else not self.leaves_no_id
 
     @property
     def retry(self) -> RetryPolicy | None:

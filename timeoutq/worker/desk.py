@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol
 
 from timeoutq import arguments, handlers
@@ -220,12 +221,16 @@ class Desk:
 
     def _ack(self, lease: Lease, result: Ack) -> None:
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
-        kept, bare = Kept.of(result.result, result.keep_result), not arguments.flag(result.keep_id, "keep_id")
-        if again_ms >= 0 and (kept is not None or bare):
-            what = "result=" if kept is not None else "keep_id=False"
+        kept, keep_ms = Kept.of(result.result, result.keep_result), None
+        if isinstance(result.keep_id, timedelta):
+            keep_ms = arguments.delay_ms(result.keep_id, "keep_id")
+        elif not arguments.flag(result.keep_id, "keep_id"):
+            keep_ms = 0
+        if again_ms >= 0 and (kept is not None or keep_ms is not None):
+            what = "result=" if kept is not None else f"keep_id={result.keep_id!r}"
             raise InvalidInput(f"{what} and again_in= exclude each other: a task that runs again has not ended")
         home, away = self._sorted(lease, result.put)
-        ack = AckOfFound(lease, home, again_ms, payload, away, kept, bare=bare)
+        ack = AckOfFound(lease, home, again_ms, payload, away, kept, keep_ms=keep_ms)
         if ack.is_long:
             if not self.long_acks.add(ack):
                 self.given_back([lease])

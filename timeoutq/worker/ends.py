@@ -57,7 +57,19 @@ class Errand:
 class AckOfFound:
     """The end of a lease with which something goes: found tasks, a result, or the wish that the task runs again."""
 
-    __slots__ = ("_again_ms", "_fits", "_found", "_payload", "away", "bare", "is_void", "kept", "lease", "missing")
+    __slots__ = (
+        "_again_ms",
+        "_fits",
+        "_found",
+        "_payload",
+        "away",
+        "bare",
+        "is_void",
+        "kept",
+        "lease",
+        "missing",
+        "until_ms",
+    )
 
     def __init__(
         self,
@@ -68,16 +80,18 @@ class AckOfFound:
         away: Mapping[int, TaskList] = NOWHERE,
         kept: Kept | None = None,
         *,
-        bare: bool = False,
+        keep_ms: int | None = None,
     ) -> None:
         """Prepare; after `again_ms` (-1: never) the task runs again, with this payload unless it is None.
 
         `found` goes with the ack, and `away` goes to other parts of the queue before it, by their number. `kept` is the
-        result of the run; with `bare`, the task leaves no id in done.
+        result of the run; for `keep_ms`, done keeps the id, whatever `keep_done` says: with 0, the task
+        leaves no id there.
         """
         self.lease = lease
         self.kept = kept
-        self.bare = bare
+        self.bare = keep_ms == 0
+        self.until_ms = keep_ms or None
         self.away = away
         self.missing = len(away)
         """How many parcels are not confirmed."""
@@ -112,7 +126,15 @@ class AckOfFound:
     def calls(self, operations: Operations, nonce: Callable[[], bytes]) -> tuple[deque[Call[Outcome]], Call[Outcome]]:
         """Build the puts that go before the ack, and the ack, which puts the first tasks itself."""
         puts, ack = operations.ack_in_parts(
-            self.lease, self._found, self._fits, nonce, self._again_ms, self._payload, self.kept, bare=self.bare
+            self.lease,
+            self._found,
+            self._fits,
+            nonce,
+            self._again_ms,
+            self._payload,
+            self.kept,
+            bare=self.bare,
+            until_ms=self.until_ms,
         )
         return deque(puts), ack
 
@@ -206,7 +228,7 @@ class Ends:
             talk = self._division.talk_of(ack.lease)
             _, call = ack.calls(talk.operations, talk.nonce)
             self.errands.append(Errand("ack", [ack.lease], call, len(ack), ack.grouped))
-        elif ack.kept is not None or ack.bare:
+        elif ack.kept is not None or ack.bare or ack.until_ms is not None:
             self.kept.append(ack)
         else:
             self.acks.append(ack.lease)
@@ -307,6 +329,7 @@ class Ends:
             [ack.lease for ack in kept],
             results={at: ack.kept for at, ack in enumerate(kept) if ack.kept is not None},
             bare={at for at, ack in enumerate(kept) if ack.bare},
+            until={at: ack.until_ms for at, ack in enumerate(kept) if ack.until_ms is not None},
         )
         self.errands += _in_turn("ack", [ack.lease for ack in kept], calls)
 
