@@ -15,7 +15,7 @@ from timeoutq import InvalidInput, Lease, Politeness, Queue, ServerFull, State, 
 from timeoutq.batches import operations
 from timeoutq.batches.operations import How, Member
 from timeoutq.shards import open_queue
-from timeoutq.testing import fake_async_queue, fake_queue
+from timeoutq.testing import fake_async_queue, fake_queue, run
 from timeoutq.watch import doctor
 
 KEYS = ("batch:b", "batch_of", "batches")
@@ -430,6 +430,25 @@ def test_doctor_names_a_batch_that_nobody_seals_and_one_that_is_broken() -> None
         queue.forget("a")
         level, found = doctor_says(queue)
         assert (level, found[-3:]) == ("yellow", ": b")
+
+
+def test_a_run_of_a_test_ends_a_batch_by_its_tasks_and_never_by_the_clock() -> None:
+    ran: list[str] = []
+
+    def handle(lease: Lease) -> None:
+        ran.append(lease.task)
+
+    with fake_queue() as queue:
+        began = queue.clock.now
+        queue.batches.put("b", "a")
+        queue.batches.put("b", "later", after=60)
+        queue.batches.seal("b", "after")
+        assert (
+            queue.why("after").message
+            == "it is the callback of a batch, and becomes ready when all tasks of the batch have ended"
+        )
+        run(queue, handle)
+        assert (ran, queue.clock.now - began < 100) == (["a", "later", "after"], True)
 
 
 def test_the_face_for_asyncio_does_the_same() -> None:
