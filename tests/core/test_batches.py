@@ -435,7 +435,7 @@ def test_doctor_names_a_batch_that_nobody_seals_and_one_that_is_broken() -> None
 def test_a_run_of_a_test_ends_a_batch_by_its_tasks_and_never_by_the_clock() -> None:
     ran: list[str] = []
 
-    def handle(lease: Lease) -> None:
+    async def handle(lease: Lease) -> None:
         ran.append(lease.task)
 
     with fake_queue() as queue:

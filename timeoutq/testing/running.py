@@ -290,10 +290,9 @@ async def _advance(queue: AnyAsyncFake, working: asyncio.Task[Tally]) -> None:
     stats = await queue.stats()
     if stats.paused and not stats.drained:
         raise NotDrained(f"queue {queue.name} is paused, and {stats.known - stats.done - stats.failed} tasks wait")
-    ahead_of = (stats.next_due, stats.next_deadline, stats.next_turn)
-    moments = [
-        at for at in ahead_of if at is not None and at < WAITS
-    ]  # a batch ends by its tasks, and not by the clock
+    # a batch ends by its tasks, and not by the clock
+    dues = stats.next_due, stats.next_deadline, stats.next_turn
+    moments = [at for at in dues if at is not None and at < BATCH_DUE]
     if stats.todos or not moments or working.done():
         return
     if stats.in_progress and await _has_leases(queue):
