@@ -21,7 +21,7 @@ from typing import Any, overload
 from timeoutq.counts import Stats
 from timeoutq.errors import InvalidInput
 from timeoutq.handlers import Handler
-from timeoutq.model import Answer, Lease, Payload, State
+from timeoutq.model import BATCH_DUE, Answer, Lease, Payload, State
 from timeoutq.retry import Retries
 from timeoutq.testing.fake import START, FakeAsyncQueue, FakeAsyncShardedQueue, FakeQueue, FakeShardedQueue
 from timeoutq.worker import Tally, Worker
