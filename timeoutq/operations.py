@@ -282,13 +282,13 @@ class Operations:
             calls.append(self.call("release", [*words, *options, *named], replies.outcome(ids), id=own))
         return calls
 
-    def publish(self, functions: Mapping[str, tuple[str, str]]) -> list[Call[int]]:
+    def publish(self, worker: str, functions: Mapping[str, tuple[str, str]]) -> list[Call[int]]:
         """Build the calls that tell which functions a worker has: of each the digest and the JSON of what it takes."""
         calls: list[Call[int]] = []
         told = [(name, digest, schema) for name, (digest, schema) in functions.items()]
         for part, weight in cut([len(schema) for _, _, schema in told]):
             words = [word for one in told[part] for word in one]
-            calls.append(self.call("publish", words, int, weight=weight))
+            calls.append(self.call("publish", ["_".join(worker.split()), *words], int, weight=weight))
         return calls
 
     def fail(

@@ -447,7 +447,7 @@ def test_a_run_of_a_test_ends_a_batch_by_its_tasks_and_never_by_the_clock() -> N
             queue.why("after").message
             == "it is the callback of a batch, and becomes ready when all tasks of the batch have ended"
         )
-        run(queue, handle)
+        run(handle, queue)
         assert (ran, queue.clock.now - began < 100) == (["a", "later", "after"], True)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.rig.calling import Direct
+from tests.rig.calling import failure
 from tests.rig.processes import Processes, processes
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Worker
@@ -22,14 +22,10 @@ from timeoutq.functions import App, BadFunction, Calls, Context
 
 
 @pytest.fixture
-def sender(url: str) -> Iterator[Direct]:
-    with Direct(url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def app(queue: Queue, sender: Direct, url: str) -> App:
-    return App(queue.name, sender=sender, url=url)
+def app(queue: Queue, url: str) -> Iterator[App]:
+    app = App(queue.name, url=url)
+    yield app
+    app.close()
 
 
 @pytest.fixture
@@ -50,11 +46,9 @@ async def burst(worker: Worker) -> Any:
 
 
 @pytest.mark.parametrize("how", ["app.worker", "Worker(app)"])
-async def test_a_worker_of_an_app_serves_its_queues_in_their_order(
-    url: str, name: str, sender: Direct, how: str
-) -> None:
+async def test_a_worker_of_an_app_serves_its_queues_in_their_order(url: str, name: str, how: str) -> None:
     names = [f"{name}-high", f"{name}-low"]
-    app, seen = App(name, queues=names, sender=sender, url=url), list[str]()
+    app, seen = App(name, queues=names, url=url), list[str]()
 
     @app.task(queue=names[1])
     async def low() -> None:
@@ -71,7 +65,8 @@ async def test_a_worker_of_an_app_serves_its_queues_in_their_order(
     tally = await burst(worker)
     assert (tally.acked, seen) == (len(calls), ["high"] * 2 + ["low"] * 2)
     for one in names:
-        sender.queue(one).purge()
+        with Queue(one, url) as opened:
+            opened.purge()
 
 
 def test_an_app_brings_its_handler_and_a_queue_needs_one(app: App) -> None:
@@ -82,8 +77,8 @@ def test_an_app_brings_its_handler_and_a_queue_needs_one(app: App) -> None:
 
 
 @pytest.mark.parametrize("words", [("-p", "2"), ("--no-supervise",)])
-def test_the_command_runs_the_functions_of_an_app(queue: Queue, run: Processes, sender: Direct, words: Any) -> None:
-    shop = App(queue.name, sender=sender)
+def test_the_command_runs_the_functions_of_an_app(queue: Queue, run: Processes, url: str, words: Any) -> None:
+    shop = App(queue.name, url=url)
 
     @shop.task(keep_result=60)
     async def greet(name: str) -> str: ...  # type: ignore[empty-body]  # the worker runs another
@@ -140,8 +135,8 @@ async def test_middleware_is_around_each_call_the_first_outermost(app: App, jobs
 
     first, second, third = one.delay(), two.delay(), broken.delay()
     await burst(Worker(jobs, Calls(app), burst=True, concurrency=1))
-    assert [first.wait(), second.wait()] == [10, 20]
-    assert third.failure().error == "ValueError"  # type: ignore[attr-defined]  # of the rig
+    assert [first.wait(10), second.wait(10)] == [10, 20]
+    assert failure(third).error == "ValueError"
     assert sorted(seen) == ["outer broken 1", "outer met no", "outer one 1", "outer two 1"]
 
 
@@ -177,7 +172,7 @@ async def test_the_lifespan_gives_the_state_once_in_each_process(app: App, jobs:
 
     calls = [number.delay(), number.delay()]
     await burst(Worker(jobs, Calls(app), burst=True))
-    assert [call.wait() for call in calls] == [7, 7]
+    assert [call.wait(10) for call in calls] == [7, 7]
     assert seen == ["enters", "runs", "runs", "leaves"]
 
 
@@ -185,9 +180,9 @@ async def test_a_call_that_runs_too_long_is_cancelled_and_has_failed(app: App, j
     seen: list[str] = []
 
     @app.task(max_runtime=0.3, retry=[])
-    async def slow() -> None:
+    async def slow() -> int:
         try:
-            await asyncio.sleep(30)
+            return await asyncio.sleep(30, 1)
         except asyncio.CancelledError:
             seen.append("cancelled")
             raise
@@ -201,10 +196,10 @@ async def test_a_call_that_runs_too_long_is_cancelled_and_has_failed(app: App, j
     began = time.monotonic()
     await burst(Worker(jobs, Calls(app), burst=True))
     assert time.monotonic() < began + 10
-    assert [call.failure().message for call in calls[:2]] == [  # type: ignore[attr-defined]  # of the rig
+    assert [failure(call).message for call in calls[:2]] == [
         "max_runtime of 0.3 s is over", "max_runtime of 0.2 s is over",
     ]  # fmt: skip
-    assert calls[2].wait() == 0.01
+    assert calls[2].wait(10) == 0.01
     assert seen == ["cancelled"]
 
 
@@ -212,17 +207,18 @@ async def test_a_call_that_does_not_end_though_it_is_cancelled_fails_and_is_left
     ends = asyncio.Event()
 
     @app.task(max_runtime=0.2, retry=[])
-    async def stubborn() -> None:
+    async def stubborn() -> int:
         while not ends.is_set():
             try:
                 await ends.wait()
             except asyncio.CancelledError:
                 continue
+        return 1
 
     call = stubborn.delay()
     worker = Worker(jobs, Calls(app))
     running = asyncio.create_task(worker.run())
-    ended = await asyncio.to_thread(call.failure, 10)  # type: ignore[attr-defined]  # of the rig
+    ended = await asyncio.to_thread(failure, call)
     assert ended.message.startswith("max_runtime of 0.2 s is over, and the handler does not end")
     assert worker.tally.lost == 0
     ends.set()
@@ -257,8 +253,8 @@ async def test_a_def_that_hangs_fails_and_another_thread_takes_its_place(app: Ap
     goes_on = threading.Event()
 
     @app.task(max_runtime=0.2, retry=[])
-    def hangs() -> None:
-        goes_on.wait(20)
+    def hangs() -> bool:
+        return goes_on.wait(20)
 
     @app.task
     def quick() -> int:
@@ -267,13 +263,13 @@ async def test_a_def_that_hangs_fails_and_another_thread_takes_its_place(app: Ap
     first, second = hangs.delay(), quick.delay()
     async with asyncio.timeout(15):
         await Worker(jobs, Calls(app), burst=True, concurrency=1).run()
-    assert first.failure().message == "max_runtime of 0.2 s is over"  # type: ignore[attr-defined]  # of the rig
-    assert second.wait() == 1
+    assert failure(first).message == "max_runtime of 0.2 s is over"
+    assert second.wait(10) == 1
     goes_on.set()
 
 
-def test_a_process_in_which_a_def_hangs_drains_and_is_replaced(queue: Queue, run: Processes, sender: Direct) -> None:
-    shop = App(queue.name, sender=sender)
+def test_a_process_in_which_a_def_hangs_drains_and_is_replaced(queue: Queue, run: Processes, url: str) -> None:
+    shop = App(queue.name, url=url)
 
     @shop.task(keep_result=60, retry=[], max_runtime=0.5)
     def hang(seconds: float) -> None: ...
@@ -284,7 +280,7 @@ def test_a_process_in_which_a_def_hangs_drains_and_is_replaced(queue: Queue, run
     worker = run.start("worker", "--app", "tests.rig.shop:app", SHOP_QUEUE=queue.name)
     first = process.delay().wait(30)
     hung = hang.delay(3600)
-    assert hung.failure(30).message == "max_runtime of 0.5 s is over"  # type: ignore[attr-defined]  # of the rig
+    assert failure(hung, 30).message == "max_runtime of 0.5 s is over"
     wait_until(lambda: process.delay().wait(30) != first, 30)
     assert "another takes its place" in run.log(worker)
     assert queue.inspect(hung.id).crashes == 0
@@ -307,13 +303,13 @@ async def test_what_follows_a_call_runs_with_its_result(app: App, jobs: AsyncQue
 
     call = fetch.call(3).then(total, factor=2).then(told).delay()
     tally = await burst(Worker(jobs, Calls(app), burst=True))
-    assert (tally.acked, call.wait()) == (3, "it is 14")
+    assert (tally.acked, call.wait(10)) == (3, "it is 14")
     assert queue.stats().known == 0
 
 
-async def test_what_follows_in_another_queue_is_put_before_the_ack(url: str, name: str, sender: Direct) -> None:
+async def test_what_follows_in_another_queue_is_put_before_the_ack(url: str, name: str) -> None:
     names = [f"{name}-a", f"{name}-b"]
-    app = App(name, queues=names, sender=sender, url=url)
+    app = App(name, queues=names, url=url)
 
     @app.task(queue=names[0])
     async def first() -> int:
@@ -326,14 +322,15 @@ async def test_what_follows_in_another_queue_is_put_before_the_ack(url: str, nam
     call = first.call().then(second).delay()
     async with AsyncQueue(names[0], url) as only:
         await burst(Worker(only, Calls(app), burst=True))
-    assert sender.queue(names[1]).stats().todos == 1
+    assert Queue(names[1], url).stats().todos == 1
     await burst(app.worker(burst=True))
-    assert call.wait() == 21
+    assert call.wait(10) == 21
     both = first.call().then(second).delay()
     await burst(app.worker(burst=True))
-    assert both.wait() == 21
+    assert both.wait(10) == 21
     for one in names:
-        sender.queue(one).purge()
+        with Queue(one, url) as opened:
+            opened.purge()
 
 
 async def test_nothing_follows_a_call_that_failed_or_whose_result_does_not_fit(app: App, jobs: AsyncQueue) -> None:

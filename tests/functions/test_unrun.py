@@ -9,18 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.rig.calling import Direct
+from tests.rig.calling import failure
 from tests.rig.processes import Processes, processes
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Queue, Worker, sending
+from timeoutq import AsyncQueue, Queue, Task, Worker, sending
 from timeoutq.functions import App, Calls, running
 from timeoutq.model import Answer, Lease, State
-
-
-@pytest.fixture
-def sender(url: str) -> Iterator[Direct]:
-    with Direct(url) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -91,20 +85,23 @@ def test_releases_of_the_handler_count_on_beside_it(queue: Queue) -> None:
 
 
 async def test_a_call_that_nobody_can_run_is_offered_for_its_time_and_then_fails(
-    queue: Queue, jobs: AsyncQueue, sender: Direct, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, jobs: AsyncQueue, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "BACK_AFTER", (1, 2))
     monkeypatch.setattr(running, "BACK_FOR", 0.5)
-    here, there = App(queue.name, sender=sender), App(queue.name, sender=sender)
+    here, there = App(queue.name, url=url), App(queue.name, url=url)
 
     @there.task
-    async def unknown(x: int) -> None: ...
+    async def unknown(x: int) -> int:
+        return x
 
     @there.task(name="moved")
-    async def moved(x: int, y: int) -> None: ...
+    async def moved(x: int, y: int) -> int:
+        return x + y
 
     @here.task(name="moved")
-    async def moved_before(x: int) -> None: ...
+    async def moved_before(x: int) -> int:
+        return x
 
     unknown_, moved_ = unknown.delay(1), moved.delay(1, 2)
     began = time.monotonic()
@@ -112,14 +109,44 @@ async def test_a_call_that_nobody_can_run_is_offered_for_its_time_and_then_fails
         tally = await Worker(jobs, Calls(here), burst=True).run()
     assert time.monotonic() > began + 0.5
     assert tally.failed == 2 and tally.released >= 4 and not tally.lost
-    assert unknown_.failure().error == "UnknownFunction"  # type: ignore[attr-defined]  # of the rig
-    assert moved_.failure().error == "BadArguments"  # type: ignore[attr-defined]  # of the rig
+    assert failure(unknown_).error == "UnknownFunction"
+    assert failure(moved_).error == "BadArguments"
     found = queue.inspect(unknown_.id)
     assert (found.state, found.failures, found.releases) == (State.FAILED, 1, 0)
 
 
-def test_a_deploy_that_rolls_loses_no_call(queue: Queue, run: Processes, sender: Direct) -> None:
-    shop = App(queue.name, sender=sender)
+def test_why_names_the_function_and_who_has_it(queue: Queue, run: Processes, url: str) -> None:
+    queue.put(Task("a", {"v": 1, "f": "bill", "a": [], "k": {"number": 1}}))
+    assert queue.why("a").code == "no_worker"
+    old = run.start("worker", "--app", "tests.rig.shop:app", "--no-supervise", SHOP="old", SHOP_QUEUE=queue.name)
+    wait_until(lambda: queue.inspect("a").unrun_since is not None, 30)
+    reason = queue.why("a")
+    assert reason.code == "no_function"
+    assert "cannot run its function 'bill'" in reason.message
+    assert reason.message.endswith("; no worker that is alive has it")
+    queue.pause()
+    queue.put(
+        Task("b", {"v": 1, "f": "never", "k": {}}), Task("c", {"v": 1, "f": "greet", "k": {}}), Task("d", {"f": 1})
+    )
+    assert queue.why("b").code == "paused"
+    old.kill()
+    old.wait()
+    queue.resume()
+    assert queue.why("b").message.startswith("no worker that is alive has its function 'never'")
+    assert [queue.why(task).code for task in ("c", "d")] == ["queued", "queued"]
+    shop = App(queue.name, url=url)
+
+    @shop.task(name="bill")
+    async def other(number: int, more: int = 0) -> None: ...
+
+    version, schema = shop.functions["bill"].version
+    for call in queue.operations.publish("w9", {"bill": (version, schema)}):
+        queue.run(sending.answer(queue.talk, call))
+    assert queue.why("a").message.endswith(f"; worker w9 has version {version}")
+
+
+def test_a_deploy_that_rolls_loses_no_call(queue: Queue, run: Processes, url: str) -> None:
+    shop = App(queue.name, url=url)
 
     @shop.task(keep_result=60)
     async def greet(name: str) -> str: ...  # type: ignore[empty-body]  # the worker runs another

@@ -32,6 +32,7 @@ UNREPAIRED = {
     "calls": "prune removes what is old",
     "trace_at": "`traces` is mended, and prune does the rest",
     "trace_texts": "as `trace_at`",
+    "functions": "workers tell them again each minute",
 }
 """The keys that `repair` does not walk through, and why."""
 DEFINITION = Definition("{}", b"a", b"1", "g", 1)
@@ -54,7 +55,7 @@ def calls() -> dict[str, Call[Any]]:
             LEASES[0], arguments.tasks((*tasks, Task("c", priority=1, improve=True))), 5, b"1", Kept(b"r", 1), bare=True
         ),
         *ops.release(LEASES, 1, 2, 3, 4, ["f -"]),
-        *ops.publish({"f": ("d", "{}")}),
+        *ops.publish("w", {"f": ("d", "{}")}),
         *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"], [b"", b"t", b""], {1: 5}, {1: Kept(b"r", 1)}),
         *ops.crash(LEASES, "x"),
         ops.pull(1),

@@ -134,6 +134,10 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "turns": ("promote_due", lambda q, _: q.promote_due()),
     "retry_failed": ("retry_failed", lambda q, _: q.retry_failed(all=True)),
     "retry some": ("retry_failed", lambda q, _: q.retry_failed("fails", "ends", "later", "nothing", f"{A}0")),
+    "publish": (
+        "publish",
+        lambda q, _: q.run(sending.answers(q.talk, q.operations.publish("w", {"f": ("d", "{}")}))),
+    ),
     "pull": ("pull", lambda q, _: q.pull(2)),
     "forget": ("forget", lambda q, _: q.forget("ends", "later")),
     "prune": ("prune", lambda q, _: q.prune()),

@@ -14,6 +14,7 @@ from tests.rig.invariants import check
 from tests.worker.test_worker_exchanges import until
 from timeoutq import Ack, GiveUp, Lease, Outcome, Release, Retry, Task, Worker
 from timeoutq.arguments import TaskList
+from timeoutq.calls import BYTES
 from timeoutq.sending import answer
 from timeoutq.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.shards.names import tags
@@ -438,3 +439,24 @@ async def test_a_paused_queue_gives_nothing(queue: ShardedQueue) -> None:
         assert worker.tally.claimed == 0
         queue.resume()
         await until(lambda: worker.tally.acked == 60)
+
+
+@pytest.mark.parametrize("size", [1, BYTES // 8], ids=["in parcels", "long acks"])
+async def test_results_go_to_the_shards_of_their_tasks_after_what_was_found_for_others(
+    queue: ShardedQueue, raw: Any, size: int
+) -> None:
+    async def handler(lease: Lease) -> Ack:
+        if lease.task.endswith("/found"):
+            return Ack(keep_id=False)
+        links = {f"https://h{i}.example/{lease.task[9:]}found": b"x" * size for i in range(12)}
+        return Ack(put=links, result=lease.task.encode(), keep_id=lease.task != PAGES[0])
+
+    pages = PAGES[:10]
+    queue.put(pages)
+    async with working(queue, handler, concurrency=20, burst=True) as worker:
+        found = await asyncio.to_thread(queue.results.wait, pages, timeout=30)
+    assert {task: one.result for task, one in found.items()} == {task: task.encode() for task in pages}
+    assert [task for task, one in found.items() if one.state is None] == [PAGES[0]]
+    assert queue.stats().done == len(pages) - 1
+    assert worker.tally.acked == len(pages) * 13
+    assert len({key.split("}")[0] for key in raw.scan_iter("*:result:*")}) > 1

@@ -23,10 +23,12 @@ SHAPES = ["async", "thread", "awaited"]
 """The handler is an `async def`, a `def`, or a `def` that gives an awaitable."""
 MUCH = {f"much-{i}": b"x" * (BYTES // 2 + 1) for i in range(2)}
 
-ENDS: dict[str, tuple[Any, State]] = {
+ENDS: dict[str, tuple[Any, State | None]] = {
     "done": (None, State.DONE),
     "found": (Ack(put=["found-1", "found-2"]), State.DONE),
     "much": (Ack(put=MUCH), State.DONE),
+    "kept": (Ack(result=b"8"), State.DONE),
+    "forgotten": (Ack(keep_id=False), None),
     "again": (Ack(again_in=3600), State.SCHEDULED),
     "retried": (Retry(after=3600), State.SCHEDULED),
     "given up": (GiveUp("no"), State.FAILED),
@@ -141,7 +143,7 @@ async def test_what_handlers_give_ends_each_task_once_and_frees_its_place(
         await all_places_are_free(queue, worker, tasks, len(ENDS), len(ENDS) + 2)
         worker.stop()
         tally = await running
-    assert (tally.acked, tally.failed, tally.released, tally.lost) == (4 + len(ENDS) + 2, 3, 3, 0)
+    assert (tally.acked, tally.failed, tally.released, tally.lost) == (6 + len(ENDS) + 2, 3, 3, 0)
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["server there", "server away"])

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-from timeoutq.model import Lease, raw
+from timeoutq.model import Ack, Lease, raw
 
 NOTES = "TIMEOUTQ_BENCH_NOTES"
 """The environment variable that names the file where handlers note what they began, and when."""
@@ -37,8 +37,16 @@ if NOTES in os.environ:
 _work = float(os.environ.get(WORK, "0"))
 
 
+RESULT = b'{"value":' + b"1" * 90 + b"}"
+
+
 async def nothing(lease: Lease) -> None:
     """Do nothing."""
+
+
+async def give_result(lease: Lease) -> Ack:
+    """Give a result, and have the queue keep no id."""
+    return Ack(result=RESULT, keep_id=False)
 
 
 def nothing_in_thread(lease: Lease) -> None:

@@ -31,9 +31,10 @@ MEASURES: Sequence[Measure] = (
     limits.PING, limits.EVALSHA, clients.PUT_ONE, limits.SADD, clients.PUT_BULK,
     limits.BARE_1, clients.CLAIM_1, limits.BARE_10, clients.CLAIM_10,
     limits.BARE_100_APART, limits.BARE_500, clients.CLAIM_500,
-    limits.BARE_100, clients.CLAIM_100, workers.WORKER, workers.WORKER_2, workers.WORKER_LANES, workers.WORKER_DEF,
-    workers.WORKER_DEF_2, workers.PICKUP, workers.COLD, workers.LATE, workers.KILLED, workers.IDLE, clients.REQUEUE,
-    clients.MEMORY, clients.STARTS, hosts.POLITE, hosts.CPU, hosts.FAIR, workers.BURST, clients.GROWTH, hosts.CLAIMS,
+    limits.BARE_100, clients.CLAIM_100, workers.WORKER, workers.WORKER_2, workers.WORKER_LANES,
+    workers.WORKER_RESULTS, workers.WORKER_DEF, workers.WORKER_DEF_2, workers.PICKUP, workers.COLD, workers.LATE,
+    workers.KILLED, workers.IDLE, clients.REQUEUE, clients.MEMORY, clients.STARTS, hosts.POLITE, hosts.CPU, hosts.FAIR,
+    workers.BURST, clients.GROWTH, hosts.CLAIMS,
     pauses.PAUSES, seen.SEEN, latency.LATENCY, spiders.SPIDERS,
 )  # fmt: skip
 

@@ -306,6 +306,10 @@ WORKER_2 = _drain_measure(
     "worker-2", "two worker processes with a no-op async def", "nothing", 2, "worker",
     Target("ratio", "≥", 1.4, unless=("worker-2-server", 90.0)),
 )  # fmt: skip
+WORKER_RESULTS = _drain_measure(
+    "functions-results", "a worker whose async def gives a result of 100 bytes; no ids are kept", "give_result", 1,
+    "worker", Target("ratio", "≥", 0.4), share=5,
+)  # fmt: skip
 LANES = 3
 """How many queues the worker with several queues has."""
 WORKER_LANES = Measure(

@@ -243,7 +243,8 @@ def inspect(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = No
     else:
         facts: dict[str, Any] = {
             "task": info.task,
-            "state": info.state or "unknown: no state holds it",
+            "state": info.state or ("done, its id is not kept" if info.has_result else "unknown: no state holds it"),
+            "result": "kept for a time" if info.has_result else None,
             "due": iso(info.due),
             "lease left": None if info.lease_left is None else age(info.lease_left),
             "deadline": iso(info.deadline),

@@ -125,7 +125,8 @@ def export(
 
     The line of a task has its state, due time, failures, crashes, last error,
     group, priority and payload; the line of a host has its rules, block or ban,
-    and how often it was visited. With --state, only tasks are printed.
+    and how often it was visited. Results of tasks are left out: who waits for
+    them waits on this queue. With --state, only tasks are printed.
 
     `timeoutq import` reads these lines. For a picture of one moment, pause the
     queue first; without a pause, each task is printed once, as it was when export

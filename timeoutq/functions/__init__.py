@@ -19,7 +19,7 @@ except ImportError as error:
         f"functions need the package {error.name}, which is missing: pip install 'timeoutq[functions]'"
     ) from error
 
-from timeoutq.functions.app import App, Decorator, Opened
+from timeoutq.functions.app import App, Decorator
 from timeoutq.functions.batching import Batched
 from timeoutq.functions.calls import Call
 from timeoutq.functions.context import Context
@@ -40,7 +40,7 @@ from timeoutq.functions.errors import (
 from timeoutq.functions.options import Limit, Unique
 from timeoutq.functions.running import Calls
 from timeoutq.functions.sender import Result, Sender
-from timeoutq.functions.task import TaskFunction
+from timeoutq.functions.task import Opened, TaskFunction
 
 __all__ = [
     "App",

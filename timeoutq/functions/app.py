@@ -8,33 +8,33 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from timeoutq import address, arguments, lifespan
 from timeoutq.arguments import shown
 from timeoutq.batches.flows import KEEP
 from timeoutq.batches.operations import On
-from timeoutq.client import AsyncQueue
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import calls, ids, options
 from timeoutq.functions.batching import Batched, batch_of
 from timeoutq.functions.calls import Call
-from timeoutq.functions.context import Context
-from timeoutq.functions.envelope import Letter, Options, Secrets, Step, seal, unseal
+from timeoutq.functions.context import Context, Middleware
+from timeoutq.functions.envelope import Letter, Secrets, seal, unseal
 from timeoutq.functions.errors import BadFunction, UnknownFunction
 from timeoutq.functions.options import Chosen, Limit, Missed, Queues, Settings, Timed, Unique
 from timeoutq.functions.running import Calls
 from timeoutq.functions.sender import Answers, Posted, PostedBatch, PutsBatches, Result, Sender
-from timeoutq.functions.task import Definition, Registered, TaskFunction, define
-from timeoutq.handlers import Hires, Lifespan, Staff
+from timeoutq.functions.task import Definition, Opened, Registered, TaskFunction, define
+from timeoutq.handlers import Hires, Lifespan, Staff, name_of
 from timeoutq.model import Answer, TaskId
-from timeoutq.retry import Delay, Retries, RetryPolicy
-from timeoutq.worker import Worker
+from timeoutq.retry import Delay, Retries
+
+if TYPE_CHECKING:
+    from timeoutq.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,11 +44,6 @@ _TIMED = ("cron", "tz", "every", "times", "missed", "grace", "overlap")
 _OPTIONS = ("name", "queue", "retry", "max_runtime", "keep_result", "key", "unique", "limit", *_TIMED)
 """What the decorator takes."""
 
-
-CallNext = Callable[[], Awaitable[Any]]
-"""Runs what a middleware is around, and gives what the function returned."""
-Middleware = Callable[[Context[Any], CallNext], Awaitable[Any]]
-"""Runs around a call, and gives what stands for what the function returned."""
 
 Around = TypeVar("Around", bound=Middleware)
 Life = TypeVar("Life", bound=Callable[[], Any])
@@ -74,42 +69,6 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[..., Any], /) -> Registered[..., Any, ..., Any]:
         """Register a function. Raises `BadFunction`."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A call that a worker has read: what to run, and how."""
-
-    definition: Definition
-    args: Sequence[object]
-    kwargs: Mapping[str, object]
-    options: Options
-    then: Sequence[Step]
-
-    @property
-    def max_runtime(self) -> float | None:
-        """The most seconds that the call may run; None: as the worker says."""
-        return self.definition.settings.max_runtime if self.options.max_runtime is None else self.options.max_runtime
-
-    @property
-    def keep_result(self) -> float:
-        """Seconds for which the result is kept; 0 is not at all."""
-        return self.definition.settings.keep_result if self.options.keep_result is None else self.options.keep_result
-
-    @property
-    def keep_none(self) -> bool:
-        """Whether a result that is None is kept, too."""
-        return self.options.keep_result is not None or self.definition.settings.keep_none
-
-    @property
-    def leaves_no_id(self) -> bool:
-        """Whether `done` keeps no id of the call: its id keeps other calls away while the call is active, at most."""
-        return self.definition.settings.unique == "active"
-
-    @property
-    def retry(self) -> RetryPolicy | None:
-        """When the call is tried again; None: as the queue says."""
-        return self.definition.settings.retry if self.options.retry is None else options.policy(self.options.retry)
 
 
 class App(Hires):
@@ -255,18 +214,19 @@ class App(Hires):
 
     # ---- around calls
 
-    def middleware(self, function: Around) -> Around:
+    def middleware(self, function: Around, /) -> Around:
         """Have this run around each call: `async def m(ctx, call_next)`; the first that was added is the outermost.
 
         `await call_next()` runs the function and gives what it returned, or raises what it raised; what the middleware
         returns stands for that. Raises `BadFunction`.
         """
-        if not inspect.iscoroutinefunction(function):
+        given: Any = function
+        if not inspect.iscoroutinefunction(given):
             raise BadFunction(f"a middleware is an async def that takes (ctx, call_next), not {shown(function)}")
         try:
-            inspect.signature(function).bind(None, None)
+            inspect.signature(given).bind(None, None)
         except TypeError as error:
-            raise BadFunction(f"a middleware takes (ctx, call_next): {function.__qualname__}: {error}") from error
+            raise BadFunction(f"a middleware takes (ctx, call_next): {name_of(given)}: {error}") from error
         self.middlewares.append(function)
         return function
 
@@ -291,10 +251,14 @@ class App(Hires):
         `timeout` the length of a lease in seconds; `options` are those of `Worker`. The worker closes its connections
         when it ends. To work on a queue that is divided into shards, open it, and pass it and `Calls(app)` to `Worker`.
         """
+        from timeoutq.worker import Worker  # a program that only defines functions needs no worker, and no client
+
         return Worker(self.at_work(url, timeout=timeout), **options)
 
     def at_work(self, url: str | None = None, *, timeout: float = 30.0) -> Staff:
         """Give the queues of the app, and the handler for them: what `Worker(app, …)` asks for."""
+        from timeoutq.client import AsyncQueue
+
         where = self.url if url is None else url
         opened = [AsyncQueue(name, where, timeout=timeout) for name in self.queues.names]
         weights = self.queues.weights
@@ -496,7 +460,7 @@ class App(Hires):
             raise self._unknown(letter.function)
         if letter.then and letter.then[0].f not in self._functions:
             raise self._unknown(letter.then[0].f)
-        args, kwargs = function.signature.decode(letter.arguments)
+        args, kwargs = function.signature.take(letter.arguments)
         return Opened(function.definition, args, kwargs, letter.options, letter.then)
 
     def _unknown(self, name: str) -> UnknownFunction:

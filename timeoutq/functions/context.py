@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, overload
 
@@ -74,3 +75,9 @@ class Context(Generic[S_co]):
     """The time for which a schedule made this call, Unix seconds; None if no schedule made the call."""
     batch: Before | None = None
     """The batch of which this call is the callback; None if it is none. Its `results()` are what the calls returned."""
+
+
+CallNext = Callable[[], Awaitable[Any]]
+"""Runs what a middleware is around, and gives what the function returned."""
+Middleware = Callable[[Context[Any], CallNext], Awaitable[Any]]
+"""Runs around a call, and gives what stands for what the function returned."""

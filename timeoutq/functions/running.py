@@ -9,9 +9,9 @@ from __future__ import annotations
 import inspect
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from timeoutq import telling
 from timeoutq.arguments import Packed, delay_ms
@@ -19,18 +19,17 @@ from timeoutq.calls import Kept
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.functions import limits, outcomes
 from timeoutq.functions.batching import CallsBefore
-from timeoutq.functions.context import Context
+from timeoutq.functions.context import CallNext, Context, Middleware
 from timeoutq.functions.envelope import NO_OPTIONS, Secrets
 from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, Forged, UnknownFunction, UnknownSecret
 from timeoutq.functions.options import Limit
+from timeoutq.functions.sender import Posted, Sender
+from timeoutq.functions.task import Opened, TaskFunction
 from timeoutq.functions.threads import Threads
-from timeoutq.handlers import RESULTS, Place, Result, Serves, Unrun, Verdict
+from timeoutq.handlers import LEAVES_NO_ID, RESULTS, Lifespan, Place, Result, Serves, Unrun, Verdict
 from timeoutq.model import Ack, Lease, Task, Tasks, raw
 from timeoutq.retry import GiveUp, RetryPolicy
 from timeoutq.text import safe
-
-if TYPE_CHECKING:
-    from timeoutq.functions.app import App, Opened
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +43,36 @@ NEVER = RetryPolicy.of([])
 NOBODY = Secrets()
 """Reads a call without a look at its signature."""
 
-LEAVES_NO_ID = Ack(keep_id=False)
-"""The end of a call that returned nothing which is kept, and whose id keeps no other call away."""
+
+class Program(Protocol):
+    """What a worker needs of an app."""
+
+    middlewares: list[Middleware]
+    life: Lifespan[Any] | None
+
+    @property
+    def functions(self) -> Mapping[str, TaskFunction[..., Any]]:
+        """The functions by their names."""
+        ...
+
+    @property
+    def sender(self) -> Sender:
+        """What puts calls."""
+        ...
+
+    def open(self, payload: object, queue: str, id: bytes, secrets: Secrets | None = None) -> Opened:
+        """Read the payload of a task that was claimed."""
+        ...
+
+    def follow(self, opened: Opened, queue: str, id: bytes, result: bytes) -> Posted | None:
+        """Give the call that follows a call which has ended with a result."""
+        ...
 
 
 class Calls(Serves):
     """The handler of a worker that runs the calls of one app."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Program) -> None:
         """Prepare; functions that the app gets later are run, too."""
         self.app = app
         self.lifespan = app.life
@@ -77,7 +98,7 @@ class Calls(Serves):
 class _Bench:
     """Runs the calls of one queue."""
 
-    def __init__(self, app: App, place: Place) -> None:
+    def __init__(self, app: Program, place: Place) -> None:
         self._app = app
         self._open = app.open
         self._place = place
@@ -130,7 +151,7 @@ class _Bench:
 
     async def _around(self, lease: Lease, opened: Opened) -> Any:
         context = self._context(lease, opened)
-        call = partial(self._call, context, opened)
+        call: CallNext = partial(self._call, context, opened)
         for one in reversed(self._middlewares):
             call = partial(one, context, call)
         return await call()

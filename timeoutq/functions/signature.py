@@ -263,17 +263,29 @@ class Signature:
 
     # ---- from JSON to a call
 
-    def decode(self, arguments: Arguments) -> tuple[Sequence[object], Mapping[str, object]]:
+    def decode(self, arguments: Arguments) -> tuple[list[object], dict[str, object]]:
         """Read the arguments of a call: those by place, and those by name.
 
         Raises `BadArguments`, which names the parameter; the message holds no value of an argument, except for what
         classes of the program say when they are made.
         """
+        return self._split_struct(self._read(arguments))
+
+    def take(self, arguments: Arguments) -> tuple[Sequence[object], Mapping[str, object]]:
+        """Do as `decode`, but give all arguments by their places if that is quicker."""
+        struct = self._read(arguments)
+        if self._is_positional:
+            args = msgspec.structs.astuple(struct)
+            if self._is_whole or all(one is not msgspec.UNSET for one in args):
+                return args, _NOTHING
+        return self._split_struct(struct)
+
+    def _read(self, arguments: Arguments) -> msgspec.Struct:
         data = arguments.k
         if not self._is_simple or arguments.a != b"[]":
             data = self._together(arguments)
         try:
-            struct = self._decoder.decode(data)
+            return self._decoder.decode(data)
         except Exception as error:  # a class of the caller's may raise anything when it is made
             self._together(arguments)  # which says what is missing, and what is too much
             place = _AT.fullmatch(str(error))
@@ -282,10 +294,8 @@ class Signature:
             what = f" cannot take {found!r}" if found else ""
             wrong = _wrong(name or "", error, told=True)
             raise BadArguments(f"{self.name}(){what}: {wrong}", function=self.name, parameter=found) from error
-        if self._is_positional:
-            args = msgspec.structs.astuple(struct)
-            if self._is_whole or all(one is not msgspec.UNSET for one in args):
-                return args, _NOTHING
+
+    def _split_struct(self, struct: msgspec.Struct) -> tuple[list[object], dict[str, object]]:
         values = {name: getattr(struct, field) for name, field in self._fields.items()}
         came = {name: value for name, value in values.items() if value is not msgspec.UNSET}
         args: list[object] = []

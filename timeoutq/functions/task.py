@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
@@ -18,12 +18,13 @@ from timeoutq.arguments import shown
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import ids, options
 from timeoutq.functions.calls import Call, Home
+from timeoutq.functions.envelope import Options, Step
 from timeoutq.functions.errors import BadFunction
 from timeoutq.functions.options import Chosen, Queues, Settings, Unique
 from timeoutq.functions.sender import Result
 from timeoutq.functions.signature import Signature, returned
 from timeoutq.model import TaskId
-from timeoutq.retry import Delay
+from timeoutq.retry import Delay, RetryPolicy
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,13 +48,15 @@ class Definition:
     """What makes ids of arguments; True: all arguments; False: nothing does."""
     group: ids.Template | None
     queues: Queues
+    is_plain: bool = field(init=False)
+    """Whether a worker need only await it: an `async def` without a context, and without a limit of any kind."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether a worker need only await it: an `async def` without a context, and without a limit of any kind."""
+    def __post_init__(self) -> None:
+        """Work out once what a worker asks for each call."""
         settings = self.settings
         is_free = settings.max_runtime is None and settings.limit is None
-        return self.is_async and self.signature.context is None and is_free
+        is_plain = self.is_async and self.signature.context is None and is_free
+        object.__setattr__(self, "is_plain", is_plain)
 
     @property
     def key_begins(self) -> str | None:
@@ -90,6 +93,42 @@ class Definition:
         if isinstance(self.key, ids.Template):
             return ids.shortened(self.key.fill(name, values))
         return ids.whole_call(name, values) if self.key else None
+
+
+@dataclass(slots=True)  # not frozen: a worker makes one for each call, and frozen ones take three times as long
+class Opened:
+    """A call that a worker has read: what to run, and how."""
+
+    definition: Definition
+    args: Sequence[object]
+    kwargs: Mapping[str, object]
+    options: Options
+    then: Sequence[Step]
+
+    @property
+    def max_runtime(self) -> float | None:
+        """The most seconds that the call may run; None: as the worker says."""
+        return self.definition.settings.max_runtime if self.options.max_runtime is None else self.options.max_runtime
+
+    @property
+    def keep_result(self) -> float:
+        """Seconds for which the result is kept; 0 is not at all."""
+        return self.definition.settings.keep_result if self.options.keep_result is None else self.options.keep_result
+
+    @property
+    def keep_none(self) -> bool:
+        """Whether a result that is None is kept, too."""
+        return self.options.keep_result is not None or self.definition.settings.keep_none
+
+    @property
+    def leaves_no_id(self) -> bool:
+        """Whether `done` keeps no id of the call: its id keeps other calls away while the call is active, at most."""
+        return self.definition.settings.unique == "active"
+
+    @property
+    def retry(self) -> RetryPolicy | None:
+        """When the call is tried again; None: as the queue says."""
+        return self.definition.settings.retry if self.options.retry is None else options.policy(self.options.retry)
 
 
 def define(

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from timeoutq import forks, handlers, telling
 from timeoutq.durations import SHORTEST, Spans
 from timeoutq.found import listed, listed_raised
-from timeoutq.handlers import Surroundings
+from timeoutq.handlers import LEAVES_NO_ID, Surroundings
 from timeoutq.model import Lease
 from timeoutq.worker.desk import Desk, Ledger
 from timeoutq.worker.runs import MaxRuntime, Run
@@ -288,7 +288,7 @@ class TaskCrew:
                 if ledger is not None:
                     ledger.start(lease)
                 result = await call(lease)
-                if result is not None:
+                if result is not None and result is not LEAVES_NO_ID:
                     result = await listed(await handlers.resolve(result))
             except BaseException as error:  # whatever a handler raises is its task's failure
                 problem = error
@@ -307,6 +307,11 @@ class TaskCrew:
             began = ended
             if result is None and problem is None and not run.end:
                 done(key, lease)
+                if ledger is not None:
+                    ledger.finish(lease)
+            elif result is LEAVES_NO_ID and not run.end:
+                desk.done_bare(key, lease)
+                result = None
                 if ledger is not None:
                     ledger.finish(lease)
             else:

@@ -19,11 +19,12 @@ from timeoutq.calls import Kept
 from timeoutq.client import AsyncDriver
 from timeoutq.durations import Spans
 from timeoutq.errors import InvalidInput, LeaseLost
+from timeoutq.found import is_nothing
 from timeoutq.handlers import Unrun
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.refusals import Refusals
 from timeoutq.retry import GiveUp, Retry
-from timeoutq.worker.ends import AckOfFound, Ends, Errand, Parcel
+from timeoutq.worker.ends import NOWHERE, AckOfFound, Ends, Errand, Parcel
 from timeoutq.worker.failures import Failures
 from timeoutq.worker.long_acks import LongAcks
 from timeoutq.worker.losses import Losses
@@ -169,6 +170,13 @@ class Desk:
         self.ends.acks.append(lease)
         self.wake()
 
+    def done_bare(self, key: int, lease: Lease) -> None:
+        """Do the same for a task that leaves no id in done."""
+        self.running.pop(key, None)
+        self.runs += 1
+        self.ends.bare.append(lease)
+        self.wake()
+
     def finished(self, run: Run, result: Any, problem: BaseException | None) -> None:
         """End the lease by what its handler returned or raised; never raises, whatever the handler gave."""
         if run.left:
@@ -205,14 +213,12 @@ class Desk:
             self.failed(lease, handlers.wrong_result(self.rules.handler, came))
 
     def _ack(self, lease: Lease, result: Ack) -> None:
-        put: object = result.put
-        found = put if isinstance(put, TaskList) else arguments.tasks((result.put,))
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
         kept, bare = Kept.of(result.result, result.keep_result), not arguments.flag(result.keep_id, "keep_id")
         if again_ms >= 0 and (kept is not None or bare):
             what = "result=" if kept is not None else "keep_id=False"
             raise InvalidInput(f"{what} and again_in= exclude each other: a task that runs again has not ended")
-        home, away = self.queue.division.sorted(lease, found)
+        home, away = self._sorted(lease, result.put)
         ack = AckOfFound(lease, home, again_ms, payload, away, kept, bare=bare)
         if ack.is_long:
             if not self.long_acks.add(ack):
@@ -223,6 +229,12 @@ class Desk:
                 self.parts[part].post(Parcel(ack, there))
         else:
             self.ends.ack_found(ack)
+
+    def _sorted(self, lease: Lease, put: Any) -> tuple[TaskList, Mapping[int, TaskList]]:
+        """Give what goes with the ack, and what goes to other parts of the queue."""
+        if is_nothing(put):
+            return TaskList(), NOWHERE
+        return self.queue.division.sorted(lease, put if isinstance(put, TaskList) else arguments.tasks((put,)))
 
     def _release(self, lease: Lease, result: Release) -> None:
         delay_ms = arguments.delay_ms(result.delay, "delay")

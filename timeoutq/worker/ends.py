@@ -100,9 +100,9 @@ class AckOfFound:
     @property
     def is_long(self) -> bool:
         """Whether one call is too small for what was found."""
-        return self._fits < len(self._found.ids) or any(
-            fitting(part.ids, part.payloads) < len(part.ids) for part in self.away.values()
-        )
+        if self._fits < len(self._found.ids):
+            return True
+        return bool(self.away) and any(fitting(one.ids, one.payloads) < len(one.ids) for one in self.away.values())
 
     @property
     def grouped(self) -> bool:
@@ -158,6 +158,8 @@ class Ends:
         """Leases that the worker itself gives back."""
         self.refused: list[Lease] = []
         """Leases that handlers released: these releases are counted."""
+        self.bare: list[Lease] = []
+        """Leases that end like those in `acks`, on tasks that leave no id in done."""
         self.unrun: list[tuple[Lease, tuple[int, int], str]] = []
         """Leases on tasks that this worker cannot run, each with the delay and the bound of its release, ms, and with
         the function that it lacks."""
@@ -169,12 +171,13 @@ class Ends:
 
     def __len__(self) -> int:
         ended = len(self.acks) + len(self.errands) + len(self.fails) + len(self.releases) + len(self.refused)
-        return ended + len(self.parcels) + len(self.kept) + len(self.unrun)
+        return ended + len(self.parcels) + len(self.kept) + len(self.unrun) + len(self.bare)
 
     @property
     def leases(self) -> Iterator[Lease]:
         """All leases that are to be ended."""
         yield from self.acks
+        yield from self.bare
         yield from self.releases
         yield from self.refused
         for lease, *_ in self.unrun:
@@ -192,7 +195,8 @@ class Ends:
     def unsent_acks(self) -> list[Lease]:
         """The leases that are done, and of which the queue has not heard yet."""
         sent = [lease for errand in self.errands if errand.verb in ("ack", "put") for lease in errand.leases]
-        return [*self.acks, *sent, *(one.lease for one in self.kept), *(one.ack.lease for one in self.parcels)]
+        kept = (ack.lease for ack in self.kept)
+        return [*self.acks, *self.bare, *sent, *kept, *(parcel.ack.lease for parcel in self.parcels)]
 
     # ---- in
 
@@ -239,6 +243,8 @@ class Ends:
         which = self._division.which
         for lease in self.acks:
             parts[which(lease)].acks.append(lease)
+        for lease in self.bare:
+            parts[which(lease)].bare.append(lease)
         for ack in self.kept:
             parts[which(ack.lease)].kept.append(ack)
         for failure in self.fails:
@@ -252,7 +258,7 @@ class Ends:
         for errand in self.errands:
             parts[which(errand.leases[0])].errands.append(errand)
         self.acks, self.fails, self.releases, self.refused, self.errands, self.kept = [], [], [], [], [], []
-        self.unrun = []
+        self.unrun, self.bare = [], []
 
     # ---- out
 
@@ -276,6 +282,11 @@ class Ends:
         self.acks, self.fails, self.releases, self.refused, self.errands = [], [], [], [], []
         for call, part in zip(ops.ack(acks), _parts(acks), strict=True):
             errands.append(Errand("ack", part, call))
+        if self.bare:
+            bare, self.bare = self.bare, []
+            for part in _parts(bare):
+                (call,) = ops.ack(part, bare=range(len(part)))
+                errands.append(Errand("ack", part, call))
         errands += _failing(ops, fails)
         for call, part in zip(ops.release(releases), _parts(releases), strict=True):
             errands.append(Errand("release", part, call))

@@ -105,7 +105,7 @@ async def tell_functions(desk: Desk) -> None:
         pause = AGAIN_EVERY
         for talk in desk.queue.division.talks:
             try:
-                for call in talk.operations.publish(desk.functions):
+                for call in talk.operations.publish(desk.queue.worker, desk.functions):
                     await desk.queue.run(sending.answer(talk, call))
             except TimeoutqError:  # what else the worker asks of the server says so in the log
                 pause = AGAIN_SOON

@@ -108,43 +108,29 @@ class Worker:
         before, up to a minute. 0 or None is no limit. Releases that block a host do not count; the worker warns when
         tasks of a host were put back like this ten times in a row, a hundred times, and so on.
 
-        An `App` of `timeoutq.functions` stands for its queues and for a handler that runs its calls: `Worker(app)`.
-
+        An `App` stands for its queues and a handler.
         Raises `InvalidInput` for a handler that cannot be called like this, `HandlerNotFound` if there is no handler.
         """
-        staff = queue.at_work() if isinstance(queue, handlers.Hires) else queue
-        self._closes = isinstance(staff, handlers.Staff)
-        given: Any = queue
-        if isinstance(staff, handlers.Staff):
-            if handler is not None:
-                raise InvalidInput("an App brings its handler: leave the handler out, or pass queues and Calls(app)")
-            given, handler = staff.queues, staff.handler
-        elif handler is None:
-            raise InvalidInput("a worker takes a queue and a handler: write Worker(queue, handler)")
+        given, self.handler, lifespan, self._closes = _hired(queue, handler, lifespan)
         self.queues, self._sharing = _shared(given)
         self.queue = self.queues[0]
         """The first of its queues."""
-        self.handler: Handler = load_handler(handler) if isinstance(handler, str) else handler
-        if lifespan is None and isinstance(self.handler, handlers.Serves):
-            lifespan = self.handler.lifespan
         self._span = Span(checked(lifespan), self._break)
-        most_runs = None if max_tasks is None else arguments.count(max_tasks, "max_tasks")
         self._shape = handlers.shape_of(self.handler, has_state=lifespan is not None)
         self.concurrency = arguments.count(concurrency, "concurrency", high=100_000)
         self._ahead = None if prefetch is None else arguments.count(prefetch, "prefetch", low=0, high=100_000)
         self.burst = burst
         self.drain_deadline = arguments.seconds(drain_deadline, "drain_deadline")
+        most_runs = None if max_tasks is None else arguments.count(max_tasks, "max_tasks")
         self._stopping = Stopping(self.drain_deadline, Limits(burst, most_runs))
-        self._signals = signals
+        self._signals, self._woken, self._ran = signals, asyncio.Event(), False
         self._voice = Voice(self.queue, [other.name for other in self.queues[1:]])
-        self._woken = asyncio.Event()
         self._max_runtime = max_runtime
         self._retry = None if retry is None else RetryPolicy.of(retry)
         self._most_releases = arguments.count(max_releases or UNBOUNDED, "max_releases")
-        ledgers = ledger if isinstance(ledger, Sequence) else [ledger] * len(self.queues)
-        self._desks = [self._new_desk(lane, ledgers[lane]) for lane in range(len(self.queues))]
+        pages = ledger if isinstance(ledger, Sequence) else [ledger] * len(self.queues)
+        self._desks = [self._new_desk(lane, page) for lane, page in enumerate(pages[: len(self.queues)])]
         self._desk = self._desks[0]
-        self._ran = False
         self._pump: Pump | None = None
         self._pumping: asyncio.Task[None] | None = None
         self._heartbeat: Heartbeat | Beats | None = None
@@ -484,6 +470,23 @@ def bytes_as_they_stand(payload: bytes | None) -> bytes | None:
 
 def _with_state(handler: Callable[[Lease, Any], Any], state: Any, lease: Lease) -> Any:
     return handler(lease, state)
+
+
+def _hired(
+    queue: object, handler: object, lifespan: Lifespan[Any] | str | None
+) -> tuple[object, Handler, Lifespan[Any] | str | None, bool]:
+    """Give the queues, the handler and the lifespan of a worker, and whether the worker closes the queues."""
+    staff = queue.at_work() if isinstance(queue, handlers.Hires) else queue
+    if isinstance(staff, handlers.Staff):
+        if handler is not None:
+            raise InvalidInput("an App brings its handler: leave the handler out, or pass queues and Calls(app)")
+        queue, handler = staff.queues, staff.handler
+    elif handler is None:
+        raise InvalidInput("a worker takes a queue and a handler: write Worker(queue, handler)")
+    found = load_handler(handler) if isinstance(handler, str) else cast("Handler", handler)
+    if lifespan is None and isinstance(found, handlers.Serves):
+        lifespan = found.lifespan
+    return queue, found, lifespan, isinstance(staff, handlers.Staff)
 
 
 def _shared(given: object) -> tuple[tuple[AsyncDriver, ...], Sharing]:
