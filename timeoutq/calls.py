@@ -98,7 +98,8 @@ class Kept:
                 raise InvalidInput("keep_result= needs result=: without a result there is nothing to keep")
             return None
         if not isinstance(result, bytes):
-            cure = "json.dumps(value).encode()" if not isinstance(result, bytearray | memoryview) else "bytes(value)"
+            is_buffer = isinstance(result, bytearray | memoryview)
+            cure = "bytes(value)" if is_buffer else "json.dumps(value).encode()"
             raise InvalidInput(f"result must be bytes, not {arguments.shown(result)}: give {cure}")
         if not result:
             raise InvalidInput("result must not be empty: leave result= out if there is nothing to keep")
