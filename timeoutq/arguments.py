@@ -11,7 +11,7 @@ import json
 import math
 import re
 import secrets
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -213,6 +213,8 @@ class TaskList:
     priorities: dict[int, int] = field(default_factory=dict[int, int])
     improved: list[int] = field(default_factory=list[int])
     """The positions of the tasks that `improve` counts for, in order."""
+    uniques: dict[int, int] = field(default_factory=dict[int, int])
+    """For how many ms after its last error a failed task blocks its id; one that is not here does so for ever."""
     _packed: int = field(default=0, compare=False)
 
     def add(self, task: object) -> None:
@@ -241,27 +243,22 @@ class TaskList:
 
     def part(self, start: int, stop: int) -> TaskList:
         """Give the tasks from one position to another."""
-
-        def within(found: dict[int, T]) -> dict[int, T]:
-            return {i - start: found[i] for i in range(start, stop) if i in found} if found else {}
-
-        first, end = bisect_left(self.improved, start), bisect_left(self.improved, stop)
-        improved = [at - start for at in self.improved[first:end]]
-        return TaskList(
-            self.ids[start:stop], within(self.payloads), within(self.groups), within(self.priorities), improved
-        )
+        return self._with(self.ids[start:stop], range(start, min(stop, len(self.ids))))
 
     def pick(self, places: Sequence[int]) -> TaskList:
         """Give the tasks at these positions, in this order."""
+        return self._with([self.ids[i] for i in places], places)
 
+    def _with(self, ids: list[bytes], places: Sequence[int]) -> TaskList:
+        # these ids, and what goes with the ids at these positions
         def there(found: dict[int, T]) -> dict[int, T]:
             return {new: found[old] for new, old in enumerate(places) if old in found} if found else {}
 
-        improved = set(self.improved)
+        row = self.improved
+        improved = [i for i, at in enumerate(places) if bisect_left(row, at) < bisect_right(row, at)] if row else []
         return TaskList(
-            [self.ids[i] for i in places], there(self.payloads), there(self.groups), there(self.priorities),
-            [new for new, old in enumerate(places) if old in improved] if improved else [],
-        )  # fmt: skip
+            ids, there(self.payloads), there(self.groups), there(self.priorities), improved, there(self.uniques)
+        )
 
     def join(self, more: TaskList) -> None:
         """Add the tasks of another list behind those of this one."""
@@ -271,6 +268,7 @@ class TaskList:
         self.groups.update((at + i, group) for i, group in more.groups.items())
         self.priorities.update((at + i, priority) for i, priority in more.priorities.items())
         self.improved += [at + i for i in more.improved]
+        self.uniques.update((at + i, ms) for i, ms in more.uniques.items())
 
     def group_by(self, group: Callable[[str], object]) -> None:
         """Give each task that has no group of its own the one that a function says for its id, unless that is None."""
@@ -297,6 +295,8 @@ class TaskList:
             self.groups[at] = self._group(task.task, task.group)
         if task.priority is not None:
             self.priorities[at] = priority(task.priority, f"the priority of task {shown(task.task)}")
+        if task.unique is not None:
+            self.uniques[at] = delay_ms(task.unique, "unique")
         if flag(task.improve, "improve"):
             if task.priority is None:
                 raise InvalidInput(f"task {shown(task.task)}: {NO_PRIORITY}")

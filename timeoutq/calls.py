@@ -194,28 +194,35 @@ def result_words(results: Mapping[int, Kept]) -> Words:
     )
 
 
+def until_words(until: Mapping[int, int]) -> Words:
+    """Give for how many ms `done` keeps the ids of tasks, by the positions of their leases."""
+    return by_position("until", until)
+
+
 def task_words(tasks: TaskList) -> Words:
     """Give the ids, and the options that say what goes with them."""
     words: Words = [len(tasks.ids), *tasks.ids]
-    bare = not (tasks.payloads or tasks.groups or tasks.priorities or tasks.improved)
+    bare = not (tasks.payloads or tasks.groups or tasks.priorities or tasks.improved or tasks.uniques)
     return words if bare else words + carried(tasks)
 
 
 def carried(tasks: TaskList) -> Words:
     """Give the options that say what goes with the ids of tasks."""
     words = by_position("payloads", tasks.payloads) + by_position("groups", tasks.groups)
-    words += by_position("priorities", tasks.priorities)
+    words += by_position("priorities", tasks.priorities) + by_position("unique", tasks.uniques)
     return words + section("improve", *(at + 1 for at in tasks.improved)) if tasks.improved else words
 
 
 def record_words(records: Sequence[Record]) -> Words:
     """Give the tasks of an export as `lua/restore.lua` takes them."""
-    times, errors = dict[int, bytes](), dict[int, bytes]()
+    times, errors, untils = dict[int, bytes](), dict[int, bytes](), dict[int, bytes]()
     payloads, groups = dict[int, bytes | Body](), dict[int, bytes]()
     for at, record in enumerate(records):
         time = record.due if record.state is State.SCHEDULED else record.acked
         if time is not None:
             times[at] = b"%d" % round(time * 1000)
+        if record.until is not None:
+            untils[at] = b"%d" % round(record.until * 1000)
         if record.error is not None:
             errors[at] = b"%d %s" % (round((record.error_at or 0.0) * 1000), arguments.error_text(record.error))
         body = arguments.pack(record.payload, record.task)
@@ -233,8 +240,16 @@ def record_words(records: Sequence[Record]) -> Words:
         *by_position("errors", errors),
         *by_position("payloads", payloads),
         *by_position("groups", groups),
+        *by_position("untils", untils),
         *by_position("priorities", {at: record.priority for at, record in enumerate(records) if record.priority}),
     ]
+
+
+def amount(value: object, name: str) -> str:
+    """Give a number from 0 up, such as how much is done, as its text."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+        raise InvalidInput(f"{name}={arguments.shown(value)} must be a number from 0 to 1e15")
+    return f"{value:.15g}"
 
 
 def split(leases: Sequence[Lease]) -> Iterable[Sequence[Lease]]:

@@ -13,7 +13,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
@@ -73,12 +73,16 @@ class Cleaner:
         """How many cleaners this queue has. With many, each waits a little longer, so that not all do the same work."""
         self.met = False
         """Whether the server has answered before. If so, the cleaner waits after every error of the server."""
+        self.heed_cancels: Callable[[], Awaitable[None]] | None = None
+        """Called when tasks in progress were cancelled that may be those of this process."""
         self.requeued = 0
         self.promoted = 0
         self.ticked = 0
         self._alarm = asyncio.Event()
         self._asking = asyncio.Lock()
         """Held while the server is asked, so that a cleaner takes one connection, besides the one for the alarm."""
+        self._cancelling = 0
+        """How many tasks in progress had been cancelled when this process last looked for its own among them."""
         self._cursor = b"0"
         self._prune_at = self._repair_at = 0.0
         self._converting = False
@@ -173,6 +177,9 @@ class Cleaner:
                 return 0.05
         self.met = True
         self._due_at = self._here(plan, asked, plan.at_ms)
+        if plan.cancelling not in (0, self._cancelling) and self.heed_cancels is not None:
+            await self.heed_cancels()
+            self._cancelling = plan.cancelling
         if plan.tick_ms and self._may_tick:
             tick_at = max(self._here(plan, asked, plan.tick_ms), self._tick_again_at)
             if plan.tick_ms <= plan.now_ms and tick_at <= time.monotonic() and await self._tick():

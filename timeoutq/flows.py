@@ -30,7 +30,7 @@ from timeoutq.errors import (
     TimeoutqError,
     UnsafeServer,
 )
-from timeoutq.model import Answer, Lease, Outcome, State, TaskInfo
+from timeoutq.model import Answer, Lease, Outcome, State, TaskInfo, raw
 from timeoutq.replies import Claimed, Plan, Swept
 from timeoutq.sending import (
     BELL_WAIT,
@@ -304,6 +304,17 @@ def hear_alarm(talk: Talk, last: bytes, seconds: float) -> Flow[bytes]:
     return cast("bytes", heard)
 
 
+def cancelled(talk: Talk, leases: Sequence[Lease]) -> Flow[list[Lease]]:
+    """Give those of the leases whose tasks somebody has cancelled."""
+    found: list[Lease] = []
+    key = talk.operations.key("cancels")
+    for at in range(0, len(leases), BATCH):
+        part = leases[at : at + BATCH]
+        (by,) = yield from ask(talk, [("HMGET", key, *(raw(lease.task) for lease in part))])
+        found += (lease for lease, who in zip(part, by, strict=True) if who is not None)
+    return found
+
+
 def whole(talk: Talk, found: Claimed) -> Flow[Claimed]:
     """Complete the answer to a claim that was sent again: each call looks for its leases in a part of all leases."""
     if found.rest is None:
@@ -417,6 +428,13 @@ def extend_one(talk: Talk, lease: Lease, timeout_ms: int) -> Flow[Lease]:
         raise LeaseLost(
             f"the lease on {lease.task!r} has reached its max_runtime and is not extended: "
             "raise max_runtime= or make the handler faster",
+            task=lease.task,
+            holder=lease.holder,
+            state="in_progress",
+        )
+    if outcome[0] is Answer.CANCELLED:
+        raise LeaseLost(
+            f"{lease.task!r} was cancelled: stop working on it, and end its lease (release)",
             task=lease.task,
             holder=lease.holder,
             state="in_progress",

@@ -232,8 +232,8 @@ class Heartbeat:
     ) -> None:
         """Prepare; `held` maps keys to leases and is read only. The queue is closed at the end, unless `keeps_open`.
 
-        `on_lost` is called in the heartbeat's thread with the leases that were refused and why: `LOST` or
-        `MAX_RUNTIME`. `about` gives what the worker says of itself, `spans` how long its handlers ran.
+        `on_lost` is called in the heartbeat's thread with the leases that were refused and why: `LOST`, `MAX_RUNTIME`,
+        or `CANCELLED`. `about` gives what the worker says of itself, `spans` how long its handlers ran.
         `machine` gives the thread.
         """
         self.queue = queue

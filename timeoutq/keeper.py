@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 OnLost = Callable[[Lease, Answer], object]
-"""Called with a lease that is lost, and `LOST` or `MAX_RUNTIME`."""
+"""Called with a lease that is kept alive no longer, and why: `LOST`, `MAX_RUNTIME`, or `CANCELLED` for a task that
+somebody has cancelled, whose lease runs until its deadline."""
 
 
 class AsyncClient(Protocol):

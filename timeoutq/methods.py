@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from timeoutq import arguments, flows, reads, sending, tracebacks, why
 from timeoutq.arguments import How, TaskList
 from timeoutq.batches.flows import BatchFlows
-from timeoutq.calls import BATCH, Call
+from timeoutq.calls import BATCH, Call, amount
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.counts import Sample, Stats
 from timeoutq.errors import InvalidInput, LeaseLost, TimeoutqError
@@ -174,6 +174,16 @@ class QueueFlows:
 
         return self._end(lease, leases, build)
 
+    def note(self, lease: Lease, done: float, total: float | None, text: str) -> Flow[Answer]:
+        """Note how far a handler is."""
+        if not isinstance(lease, Lease):  # pyright: ignore[reportUnnecessaryIsInstance]  # what callers pass
+            raise InvalidInput(f"note() takes a Lease, not {arguments.shown(lease)}")
+        far = [amount(done, "done"), "-" if total is None else amount(total, "total")]
+        words = arguments.reason(text)
+        return self._of(
+            lease, lambda talk: flows.end_one(talk, lease, [talk.operations.note(lease, far[0], far[1], words)])
+        )
+
     def pull(self, n: int) -> Flow[list[Task]]:
         """Take tasks without a lease."""
         return self._pull(arguments.count(n, high=BATCH))
@@ -211,6 +221,13 @@ class QueueFlows:
     def forget(self, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
         """Remove tasks from every state."""
         return self._by_id(tasks, lambda talk, part: talk.operations.forget(part), everywhere=True)
+
+    def cancel(self, tasks: tuple[Tasks, ...], by: str) -> Flow[Outcome]:
+        """Cancel tasks that have not ended; `by` says who does."""
+        who = arguments.reason(by)
+        if not who:
+            raise InvalidInput("by= says who cancels, and cannot be empty")
+        return self._by_id(tasks, lambda talk, part: talk.operations.cancel(part, who, talk.nonce), everywhere=True)
 
     def states(self, tasks: tuple[Tasks, ...]) -> Flow[Outcome]:
         """Tell where tasks are."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, cast, overload
 
@@ -38,6 +39,9 @@ class Task:
     None stands for the `priority` of the call, or 0."""
     improve: bool = field(default=False, kw_only=True)
     """As `improve=` of `put`, for this task."""
+    unique: float | timedelta | None = field(default=None, kw_only=True)
+    """For how long after its last error a failed task blocks its id, in seconds or as a timedelta: after that, a put
+    adds the task anew. None: for ever."""
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class Task:
         *,
         priority: int | None = None,
         improve: bool = False,
+        unique: float | timedelta | None = None,
     ) -> None:
         """Name a task; nothing is checked before the task is used."""
         object.__setattr__(self, "task", text(task) if isinstance(task, bytes) else task)
@@ -54,6 +59,7 @@ class Task:
         object.__setattr__(self, "group", group)
         object.__setattr__(self, "priority", priority)
         object.__setattr__(self, "improve", improve)
+        object.__setattr__(self, "unique", unique)
 
 
 Group = str | Callable[[str], str | None]
@@ -96,6 +102,11 @@ class Answer(StrEnum):
     """Another worker has the lease now, or nobody has."""
     MAX_RUNTIME = "max_runtime"
     """The lease has reached its `max_runtime` and is not extended."""
+    CANCELLED = "cancelled"
+    """The task is in failed now, because somebody has cancelled it. As the answer to an extension: the lease is
+    extended, and the handler is to stop, because somebody has cancelled the task."""
+    CANCELLING = "cancelling"
+    """The task is in progress: its worker is told to stop the handler, and then the task goes to failed."""
     OVERDUE = "overdue"
     """The task has been released like this for as long as the caller allows; it is still leased."""
     UNKNOWN = "unknown"
@@ -318,11 +329,25 @@ ANSWERS: dict[int, Answer] = {
     ord("R"): Answer.ALREADY,
     ord("L"): Answer.LOST,
     ord("X"): Answer.MAX_RUNTIME,
+    ord("c"): Answer.CANCELLED,
+    ord("m"): Answer.CANCELLING,
     ord("o"): Answer.OVERDUE,
     ord("u"): Answer.UNKNOWN,
     ord("?"): Answer.UNANSWERED,
 }
 """The letters in which scripts answer: one letter per task, so that a thousand answers are a thousand bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a handler is, as it says itself."""
+
+    done: float
+    total: float | None
+    """What `done` will be at the end; None if nobody knows."""
+    text: str
+    at: float
+    """When the handler said so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +384,10 @@ class TaskInfo:
     """Whether a task in progress runs once more after this run, because it was put meanwhile with `improve=True`."""
     has_result: bool = False
     """Whether the queue keeps the result of the task's last run."""
+    cancelled_by: str | None = None
+    """Who has cancelled the task, while it is in progress still."""
+    progress: Progress | None = None
+    """What the handler of a task in progress has last said about how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +401,11 @@ class Ended:
     """The result as the worker has written it; empty if the server had no memory for it; None if there is none."""
     error: str | None = None
     """The last error of a failed task that has no result."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task went to failed because somebody has cancelled it; `error` says who."""
+        return self.state is State.FAILED and self.result is None and (self.error or "").startswith("cancelled by ")
 
     @property
     def is_gone(self) -> bool:
@@ -397,6 +431,8 @@ class Record:
     group: str | None = None
     """The group with which the task was put: its host on a polite queue."""
     priority: int = 0
+    until: float | None = None
+    """Until when a done task blocks its id, if the ack said so."""
 
 
 @dataclass(frozen=True, slots=True)

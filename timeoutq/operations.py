@@ -49,6 +49,7 @@ from timeoutq.calls import (
     section,
     split,
     task_words,
+    until_words,
 )
 from timeoutq.counts import Stats
 from timeoutq.durations import Delta
@@ -177,22 +178,24 @@ class Operations:
         again_ms: int = -1,
         results: Mapping[int, Kept] | None = None,
         bare: Collection[int] = (),
+        until: Mapping[int, int] | None = None,
     ) -> list[Call[Outcome]]:
         """Build the calls that ack leases; with `again_ms`, their tasks are scheduled for then.
 
         `results` are kept, by the position of a lease. The tasks of the leases at the positions `bare` leave no id in
-        done.
+        done. `until` says, by the position of a lease, for how many ms done keeps the id of its task, whatever
+        `keep_done` says.
         """
         options = section("again", again_ms) if again_ms >= 0 else []
-        if results or bare:
-            return self._ack_kept(leases, results or {}, bare)
+        if results or bare or until:
+            return self._ack_kept(leases, results or {}, bare, until or {})
         return [
             self.call("ack", [*words, *options], replies.outcome(ids), id=digest_of(b"a", words))
             for ids, words in map(lease_words, split(leases))
         ]
 
     def _ack_kept(
-        self, leases: Sequence[Lease], results: Mapping[int, Kept], bare: Collection[int]
+        self, leases: Sequence[Lease], results: Mapping[int, Kept], bare: Collection[int], until: Mapping[int, int]
     ) -> list[Call[Outcome]]:
         calls: list[Call[Outcome]] = []
         for part, weight in cut([len(results[at].body) if at in results else 0 for at in range(len(leases))]):
@@ -201,6 +204,7 @@ class Operations:
             options = result_words({i: results[at] for i, at in enumerate(places) if at in results})
             if unkept := [i + 1 for i, at in enumerate(places) if at in bare]:
                 options += section("bare", *unkept)
+            options += until_words({i: until[at] for i, at in enumerate(places) if at in until})
             call_id = digest_of(b"a", words)
             calls.append(self.call("ack", [*words, *options], replies.outcome(ids), id=call_id, weight=weight))
         return calls
@@ -214,11 +218,12 @@ class Operations:
         result: Kept | None = None,
         *,
         bare: bool = False,
+        until_ms: int | None = None,
     ) -> Call[Outcome]:
         """Build the call that acks one lease and puts what it found: no more than `fitting` says.
 
         With `again_ms` it is scheduled for then, with the payload if one is given. `result` and `bare` are as for
-        `ack`.
+        `ack`, and for `until_ms` done keeps the id.
         """
         mine, words = lease_words([lease])
         options: Words = section("again", again_ms) if again_ms >= 0 else []
@@ -232,6 +237,8 @@ class Operations:
             weight += len(result.body)
         if bare:
             options += section("bare", 1)
+        if until_ms is not None:
+            options += until_words({0: until_ms})
         return self.call("ack", [*words, *options], replies.outcome(mine), id=digest_of(b"a", words), weight=weight)
 
     def ack_in_parts(
@@ -330,6 +337,11 @@ class Operations:
             )
         return calls
 
+    def note(self, lease: Lease, done: str, total: str, words: bytes) -> Call[Outcome]:
+        """Build the call that notes how far a handler is."""
+        ids, lease_is = lease_words([lease])
+        return self.call("note", [*lease_is, done, total, words], replies.outcome(ids))
+
     def crash(self, leases: Sequence[Lease], reason: str) -> list[Call[Outcome]]:
         """Build the calls with which a supervisor ends the leases of tasks that a dead process was running."""
         return [
@@ -354,6 +366,10 @@ class Operations:
     def forget(self, tasks: tuple[Tasks, ...]) -> list[Call[Outcome]]:
         """Build the calls that remove tasks from every state."""
         return [self.call("forget", ids, replies.outcome(ids)) for ids in _only_ids(tasks)]
+
+    def cancel(self, tasks: tuple[Tasks, ...], by: bytes, nonce: Callable[[], bytes]) -> list[Call[Outcome]]:
+        """Build the calls that cancel tasks; `by` says who does."""
+        return [self.call("cancel", [by, *ids], replies.outcome(ids), id=nonce()) for ids in _only_ids(tasks)]
 
     def purge(self, strays: Sequence[bytes] = ()) -> Call[int]:
         """Build the call that removes the queue; it answers 0 while it has to be called again."""

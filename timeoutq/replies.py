@@ -24,6 +24,7 @@ from timeoutq.model import (
     HostRecord,
     Lease,
     Outcome,
+    Progress,
     Record,
     State,
     Task,
@@ -77,6 +78,8 @@ class Plan:
     """How many µs more than `now_ms` the server's clock shows."""
     tick_ms: int = 0
     """When the next tick of a schedule is due; 0 if none is."""
+    cancelling: int = 0
+    """How many tasks in progress were ever cancelled; 0 if none of them is in progress any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +213,8 @@ def _releases(value: bytes | None) -> tuple[int, int, float | None]:
 
 
 def info(task: str, reply: Any) -> TaskInfo:
-    now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases, level, again, kept = (
-        reply
-    )
+    now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases, level, *rest = reply
+    again, kept, by, far = rest
     error_at, message = _error(error)
     ends, (own, blocking, since) = when(deadline), _releases(releases)
     return TaskInfo(
@@ -235,7 +237,18 @@ def info(task: str, reply: Any) -> TaskInfo:
         priority=whole(level),
         again=bool(again),
         has_result=bool(kept),
+        cancelled_by=said(by) if by else None,
+        progress=read_progress(far),
     )
+
+
+def read_progress(line: bytes | None) -> Progress | None:
+    """Read a value of the key `progress`: its time, how much is done, of how much, and the text."""
+    at, done, total, text = ((line or b"").split(b" ", 3) + [b""] * 4)[:4]
+    try:
+        return Progress(float(done), None if total == b"-" else float(total), said(text), (whole(at)) / 1000)
+    except ValueError:
+        return None
 
 
 def ended(ids: Sequence[bytes], reply: Any) -> list[Ended | None]:
@@ -303,7 +316,7 @@ def host_record(name: bytes, row: Any, now: float) -> HostRecord:
 
 
 def described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
-    letters, times, failures, crashes, errors, bodies, groups, levels = reply
+    letters, times, failures, crashes, errors, bodies, groups, levels, ends = reply
     records: list[Record] = []
     for i, letter in enumerate(letters):
         state = STATES.get(bytes((letter,)))
@@ -323,6 +336,7 @@ def described(ids: Sequence[bytes], reply: Any) -> tuple[int, list[Record]]:
                     payload=arguments.unpack(bodies[i]) if bodies else None,
                     group=text(groups[i]) if groups and groups[i] else None,
                     priority=whole(levels[i]) if levels else 0,
+                    until=when(ends[i]) if ends else None,
                 )
             )
     return len(letters), records

@@ -429,7 +429,7 @@ def write(record: Record) -> str:
     """Give the line of a task: JSON in ASCII; bytes that are not text go into fields of their own, in base64."""
     line = _named("task", record.task)
     line["state"] = record.state.value
-    for name in ("due", "acked", "failures", "crashes", "error", "error_at", "group", "priority"):
+    for name in ("due", "acked", "until", "failures", "crashes", "error", "error_at", "group", "priority"):
         value = getattr(record, name)
         if value is not None and (value or name not in ("failures", "crashes", "priority")):
             line[name] = value
@@ -494,6 +494,7 @@ def _task(fields: Mapping[str, Any]) -> Record:
         payload,
         None if fields.get("group") is None else text(arguments.host(fields["group"])),
         arguments.priority(fields.get("priority", 0)),
+        _moment(fields, "until"),
     )
 
 

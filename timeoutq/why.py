@@ -47,8 +47,8 @@ class Reason:
     """The one reason, and the facts that show it."""
 
     code: str
-    """One of: unknown, crooked, done, failed, banned, running, expired, due, overdue, paused, no_worker,
-    no_replica, no_function, queued, suspect; or of its host: blocked, delay, host_busy, budget, turn."""
+    """One of: unknown, crooked, done, failed, cancelled, banned, running, cancelling, expired, due, overdue, paused,
+    no_worker, no_replica, no_function, queued, suspect; or of its host: blocked, delay, host_busy, budget, turn."""
     message: str
     info: TaskInfo
     host: HostInfo | None = None
@@ -189,12 +189,17 @@ def judge(found: Why) -> tuple[str, str]:
     if info.state is State.FAILED:
         banned = found.host is not None and found.host.banned is not None and "is banned" in (info.error or "")
         said = f"it failed{_ago(info.error_at, now)}: {info.error or 'no error was kept'}"
-        code = "banned" if banned else "failed"
+        code = "banned" if banned else "cancelled" if (info.error or "").startswith("cancelled by ") else "failed"
         # whatever the task failed for: while its host is banned, a retry fails at once
         is_barred = found.host is not None and found.host.banned is not None
         return code, f"{said}; {ADVICE['banned' if is_barred else 'failed']}"
     if info.state is State.IN_PROGRESS:
         left = info.lease_left or 0.0
+        if info.cancelled_by is not None:
+            return "cancelling", (
+                f"worker {info.holder} works on it, and {info.cancelled_by} has cancelled it: it goes to failed when "
+                "its handler has stopped, or when its lease has run out"
+            )
         if left > 0:
             return "running", f"worker {info.holder} works on it; the lease runs for another {_span(left)}"
         return "expired", (

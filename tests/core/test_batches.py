@@ -118,6 +118,18 @@ def test_an_ack_that_comes_twice_or_late_counts_once(face: Any) -> None:
     assert counts(face) == ("sealed", 2, 1, 0)
 
 
+def test_a_task_that_is_cancelled_has_ended_whether_it_was_ready_or_runs(face: Any) -> None:
+    batch(face, "a", "b")
+    (lease,) = face.claim(1)
+    other = "b" if lease.task == "a" else "a"
+    face.cancel(other)
+    assert counts(face) == ("sealed", 2, 1, 1)
+    face.cancel(lease.task)
+    assert counts(face) == ("sealed", 2, 1, 1)
+    face.fail(lease, "no", retry_in=0)
+    assert counts(face) == ("ended", 2, 0, 2)
+
+
 def test_a_batch_is_not_over_before_it_is_sealed(face: Any) -> None:
     face.batches.put("b", "a")
     face.ack(claimed(face)["a"])

@@ -205,7 +205,7 @@ def test_a_task_is_a_plain_value() -> None:
     assert Task(b"\xffa") == Task("\udcffa")
     assert (task == Task("a", None, "g"), task == Task("a", {"page": 1})) == (True, False)
     assert len({task, Task("a", 2, "g"), Task("b")}) == 2
-    assert repr(task) == "Task(task='a', payload={'page': 1}, group='g', priority=None, improve=False)"
+    assert repr(task) == "Task(task='a', payload={'page': 1}, group='g', priority=None, improve=False, unique=None)"
     assert replace(task, group=None) == Task("a")
     again = pickle.loads(pickle.dumps(task))
     assert (again, again.payload) == (task, task.payload)

@@ -44,15 +44,21 @@ def calls() -> dict[str, Call[Any]]:
     """One call of every operation, with all its options."""
     ops = Operations("q")
     nonce = lambda: b"n"  # noqa: E731  # a name for a constant
-    tasks = (Task("a", payload=1, group="h", priority=2), "b")
-    record = Record(b"a", State.FAILED, 1.0, 1.0, 1, 1, "x", 1.0, 1, "h", 5)
+    tasks = (Task("a", payload=1, group="h", priority=2, unique=1), "b")
+    record = Record(b"a", State.FAILED, 1.0, 1.0, 1, 1, "x", 1.0, 1, "h", 5, 1.0)
     found: list[Call[Any]] = [
         *ops.put(tasks, nonce, How(again=True, group="g", priority=1, improve=True, batch="b")),
         *ops.schedule(tasks, nonce, after=1, how=How(again=True, group="g", priority=1, improve=True, batch="b")),
         ops.claim(b"w#1", 5, 1000, 2000, 2, b"0 1 a"),
         *ops.extend(LEASES, 1000),
         ops.ack_put(
-            LEASES[0], arguments.tasks((*tasks, Task("c", priority=1, improve=True))), 5, b"1", Kept(b"r", 1), bare=True
+            LEASES[0],
+            arguments.tasks((*tasks, Task("c", priority=1, improve=True))),
+            5,
+            b"1",
+            Kept(b"r", 1),
+            bare=True,
+            until_ms=1,
         ),
         *ops.release(LEASES, 1, 2, 3, 4, ["f -"]),
         *ops.publish("w", {"f": ("d", "{}")}),
@@ -62,6 +68,8 @@ def calls() -> dict[str, Call[Any]]:
         ops.retry_any(),
         *ops.retry_failed(("a",)),
         *ops.forget(("a",)),
+        *ops.cancel(("a",), b"me", nonce),
+        ops.note(LEASES[0], "1", "-", b"x"),
         ops.purge([b"host:h"]),
         ops.requeue_expired(),
         ops.promote_due(),

@@ -97,6 +97,13 @@ VERBS: dict[str, tuple[str, Verb]] = {
             sending.answers(q.talk, q.operations.ack(held, results=dict.fromkeys(range(len(held)), Kept(b"r", 9999)))),
         ),
     ),
+    "ack that blocks for a time": (
+        "ack",
+        lambda q, held: q.run(
+            sending.answers(q.talk, q.operations.ack(held, until=dict.fromkeys(range(len(held)), 9999)))
+        ),
+    ),
+    "note": ("note", lambda q, held: q.note(held[0], 1, 2, "reading")),
     "ack bare": ("ack", lambda q, held: q.run(sending.answers(q.talk, q.operations.ack(held, bare=[0])))),
     "await": ("await", lambda q, held: q.run(q.flows.results.look([lease.task.encode() for lease in held], "c"))),
     "give up with a result": (
@@ -140,6 +147,14 @@ VERBS: dict[str, tuple[str, Verb]] = {
     ),
     "pull": ("pull", lambda q, _: q.pull(2)),
     "forget": ("forget", lambda q, _: q.forget("ends", "later")),
+    "cancel": ("cancel", lambda q, held: q.cancel(held[0].task, f"{A}0", f"{B}0", "free", "later", by="me")),
+    "release what was cancelled": ("release", lambda q, held: q.release(held)),
+    "retry what was cancelled": ("fail", lambda q, held: q.fail(held, "no", retry_in=0)),
+    "ack for a time what was cancelled": ("ack", lambda q, held: q.ack(held, again_in=60)),
+    "crash of what was cancelled": (
+        "crash",
+        lambda q, held: q.run(sending.answers(q.talk, q.operations.crash(held, "died"))),
+    ),
     "prune": ("prune", lambda q, _: q.prune()),
     "configure": ("configure", lambda q, _: q.configure(keep_done=900)),
     "begin politeness": ("convert", lambda q, _: q.configure(politeness=Politeness(1, 2))),
@@ -173,7 +188,7 @@ LOSES = {
 }
 """What a verb is there to remove."""
 
-NEW = {"put", "schedule", "restore", "restore_hosts", "set_schedule", "tick", "seal_batch"}
+NEW = {"put", "schedule", "restore", "restore_hosts", "set_schedule", "tick", "seal_batch", "note"}
 """The scripts that bring something new, which a full server refuses."""
 
 
@@ -234,6 +249,8 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
         held: list[bytes] = client.zrange(leases, 0, -1)
         queue.run(queue.flows.results.look(held, "c"))
         client.set(key("result:" + held[0].decode()), "of a run before")
+    elif case.verb.endswith("what was cancelled"):
+        queue.cancel([task.decode() for task in client.zrange(leases, 0, -1)], by="me")
     elif case.verb == "requeue_expired after a restart":
         client.hset(key("meta"), "run_id", "another")
         client.zadd(leases, {"expires": 1})

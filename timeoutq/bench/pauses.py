@@ -29,6 +29,7 @@ from timeoutq.errors import TimeoutqError
 from timeoutq.hosts import operations
 from timeoutq.hosts.operations import Rule
 from timeoutq.model import HostRecord, Lease, Politeness, Record, State, Task
+from timeoutq.results import operations as of_results
 from timeoutq.schedules import operations as of_schedules
 from timeoutq.schedules.definition import Definition
 from timeoutq.scripts import script
@@ -137,6 +138,7 @@ class Scene:
         """Give the acts in order, all but `purge`."""
         yield self.rank  # from now on, the queue has priorities
         yield from (self.put, self.schedule, self.claims, self.replay, self.extend, self.ack, self.fail, self.release)
+        yield self.cancel
         yield from (self.crash, self.pull, self.forget, self.clean, self.prune, self.repair, self.look, self.transfer)
         yield from (self.batch, self.tick, self.rules, self.block, self.ban, self.end_politeness, self.begin_politeness)
 
@@ -230,6 +232,18 @@ class Scene:
         for tasks in (some, *([lease.task for lease in _taken(leases, BATCH)] for leases in (self.flown, self.held))):
             self.run(*self.ops.forget((tasks,)))
 
+    def cancel(self) -> None:
+        """Cancel tasks that wait, and tasks that are held, and end the leases on the latter."""
+        some = self.urls(BATCH)
+        self.run(*self.ops.put((some,), self.queue.talk.nonce))
+        self.run(*self.ops.cancel((some,), b"bench", self.queue.talk.nonce))
+        for leases in (self.held, self.flown):
+            ended = _taken(leases, BATCH)
+            self.run(*self.ops.cancel(([lease.task for lease in ended],), b"bench", self.queue.talk.nonce))
+            self.run(*self.ops.extend(ended, HOUR_MS))
+            self.run(*(self.ops.note(lease, "1", "2", b"x" * 200) for lease in ended[:5]))
+            self.run(*self.ops.release(ended))
+
     def clean(self) -> None:
         """Do what a cleaner does, after leases ran out."""
         for _ in range(3):
@@ -265,6 +279,7 @@ class Scene:
         self.run(operations.host(self.ops, "big.example.com"))
         self.run(operations.page(self.ops, 0, 500), operations.page(self.ops, self.hosts // 2, 500))
         self.run(*self.ops.states((self.urls(BATCH),)))
+        self.run(of_results.look(self.ops, [id.encode() for id in self.urls(BATCH)]))
         self.run(self.ops.probe(*rights.trials()))
 
     def tick(self) -> None:

@@ -35,7 +35,7 @@ from timeoutq.cli.app import (
     unknown_words,
 )
 from timeoutq.cli.completion import queue_names
-from timeoutq.cli.printing import Sink, iso, plain, progress, releases
+from timeoutq.cli.printing import Sink, far, iso, plain, progress, releases
 from timeoutq.cli.reading import duration, given_ids, ids_of, moment, seconds
 from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.model import State, TaskId
@@ -252,6 +252,8 @@ def inspect(queue: Name, task: TaskName, url: Url = None, url_file: UrlFile = No
             "priority": info.priority or None,
             "runs again": "once this run has ended: it was put meanwhile" if info.again else None,
             "holder": info.holder,
+            "cancelled by": info.cancelled_by,
+            "progress": None if info.progress is None else far(info.progress),
             "failures": info.failures or None,
             "crashes": info.crashes or None,
             "releases": releases(info),

@@ -1,4 +1,4 @@
-"""The commands of an operator: retry, forget, pause, resume, configure, purge.
+"""The commands of an operator: retry, cancel, forget, pause, resume, configure, purge.
 
 `app.py` runs them.
 """
@@ -106,6 +106,22 @@ def forget(
         outcome = opened.forget(tasks)
     report(outcome, as_json)
     if all(answer is Answer.UNKNOWN for answer in outcome):
+        raise typer.Exit(NOTHING)
+
+
+@app.command(rich_help_panel="Operating")
+def cancel(
+    queue: Name, tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")],
+    by: Annotated[str | None, typer.Option(help="Who cancels; by default the name of this client.")] = None,
+    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Cancel tasks that have not ended: they go to failed, running ones once their handlers stop; exit 1 for none."""
+    from timeoutq.model import Answer
+
+    with known_queue(queue, url, url_file) as opened:
+        outcome = opened.cancel(tasks, by=by)
+    report(outcome, as_json)
+    if not any(answer in (Answer.CANCELLED, Answer.CANCELLING) for answer in outcome):
         raise typer.Exit(NOTHING)
 
 

@@ -204,6 +204,13 @@ class AsyncVerbs(AsyncDriver):
         """
         return await self._end(lease, lambda ended: self.flows.fail(ended, error, retry_in, give_up))
 
+    async def note(self, lease: Lease, done: float, total: float | None = None, text: str = "") -> Answer:
+        """Note how far the work on a task is, and a text of at most 200 bytes; `inspect` shows it until the lease ends.
+
+        Gives `OK`, or `CANCELLED` if somebody has cancelled the task. Raises `LeaseLost` if the lease is lost.
+        """
+        return await self.run(self.flows.note(lease, done, total, text))
+
     async def pull(self, n: int = 1) -> list[Task]:
         """Take up to `n` tasks (500 at most) without a lease; they count as done at once.
 
@@ -245,6 +252,17 @@ class AsyncVerbs(AsyncDriver):
     async def forget(self, *tasks: Tasks) -> Outcome:
         """Remove tasks from every state. A running task loses its lease. Gives the state in which each task was."""
         return await self.run(self.flows.forget(tasks))
+
+    async def cancel(self, *tasks: Tasks, by: str | None = None) -> Outcome:
+        """Cancel tasks that have not ended: none of them runs again, unless somebody retries it or puts it again.
+
+        A task that is ready or scheduled goes to failed, and its answer is `CANCELLED`. A task in progress is marked,
+        and its answer is `CANCELLING`: its worker hears of it at once, cancels the handler (a handler that is no
+        coroutine runs to its end), and the task goes to failed. If the handler has ended before, its ack or its last
+        failure counts; a retry or a release does not. The error of the task says "cancelled by", and then `by`: by
+        default the name of this client. The answers for other tasks are the states in which they are.
+        """
+        return await self.run(self.flows.cancel(tasks, self.worker if by is None else by))
 
     async def inspect(self, task: TaskId | Task) -> TaskInfo:
         """Tell all that is known of one task; `state` is None when no state holds the task."""
@@ -398,12 +416,13 @@ class AsyncQueue(AsyncVerbs):
 
     put, schedule                                        tasks in
     claim, extend, keeper, ack, release, fail, pull      leases, and tasks without one
+    note                                                 how far the work on a lease is
     requeue_expired, promote_due, prune                  what cleaners do
     states, inspect, why, list, each                     look at tasks
     stats, workers, history, errors, server              look at the queue
     exists, drained, wait_drained                        ask the queue
     pause, resume, configure                             change the queue
-    retry_failed, forget, purge                          move or remove tasks
+    retry_failed, cancel, forget, purge                  move or remove tasks
     hosts                                                the room of the hosts of a polite queue
     results                                              the room of the results: how tasks have ended
     schedules                                            the room of the schedules: tasks put again and again

@@ -1,16 +1,17 @@
 -- ack: end leases as done, or for a time, and in the same step put the tasks that they found.
 -- KEYS  todos in_progress done failed scheduled leases owners lock done_at payload attempts crashes errors runtime meta stats bell alarm calls
--- PARTS open sections items drop replay ready done add rerun results
+-- PARTS open sections items drop replay ready done add rerun results cancel
 -- SOUND stats leases calls; payload attempts crashes errors releases groups; done_at runtime traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
 -- SECTIONS  again=ms after which the tasks are ready again   and for one lease: payload=1 the payload that its task has then
 --       put=n the ids that it found   payloads=pairs (position in put, payload) *   groups=pairs (position in put, host) *
 --       priorities=pairs improve=n as of put   results=pairs (position, result) *   times=numbers (position, ms for which the result is
---       kept) *   bare=n positions of tasks whose ids are not kept in `done`
+--       kept) *   bare=n positions of tasks whose ids are not kept in `done`   until=numbers (position, ms for which
+--       `done` keeps the id, whatever keep_done says) *   unique=numbers as of put
 -- Reply letters, one per lease: O acked; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
-local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n results=pairs times=numbers bare=n')
+local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n results=pairs times=numbers bare=n until=numbers unique=numbers')
 if refused then return refused end
 local priorities, unfit
 if given.put and given.priorities then priorities, unfit = rarely('priorities_of')(given.put, given) end
@@ -19,10 +20,17 @@ local again_ms = tonumber(given.again or -1)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
 local recorded, limited = sound()
 if done_sound then done_sound(ids, given.put) end
-if given.results or given.bare then may_finish() end
-local found, itself, held, anew, anew_names, over, fresh = {}, false, nil, {}, {}, {}, nil
-local bare = given.bare or {}
-if given.put or again_ms >= 0 or given.results then
+if given.results or given.bare or given['until'] then may_finish() end
+if given['until'] then
+  if compact then
+    return {err = 'COMPACT a task that blocks its id for a time is kept in done with its id, and this queue has keep_done="compact", which '
+      .. 'keeps no ids: use unique="active" or "forever", or a queue with another keep_done'}
+  end
+  redis.call('ZCARD', key('done_until'))
+end
+local found, itself, held, anew, anew_names, over, fresh, stopped = {}, false, nil, {}, {}, {}, nil, {}
+local bare, lasting = given.bare or {}, again_ms < 0 and given['until']
+if given.put or again_ms >= 0 or given.results or lasting then
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
   held = redis.call('SMISMEMBER', in_progress, unpack(ids))
   redis.call('ZCARD', scheduled)
@@ -45,6 +53,7 @@ if given.put or again_ms >= 0 or given.results then
 end
 if run_again then anew, anew_names = run_again(ids, yes, over) end
 if again_ms >= 0 then
+  if has('cancel') then stopped = rarely('stop')(ids, yes, over) end
   local dues = {}
   for i = 1, #ids do
     if yes[i] and held[i] == 1 then dues[#dues + 1], dues[#dues + 2] = now + again_ms, ids[i] end
@@ -56,7 +65,11 @@ if again_ms >= 0 then
   end
 end
 if again_ms < 0 then
-  ended = #bare == 0 and finish(in_progress, ids, yes) or rarely('finish_bare')(in_progress, ids, yes, bare)
+  if lasting then
+    ended = rarely('finish_lasting')(in_progress, ids, yes, bare, lasting)
+  else
+    ended = #bare == 0 and finish(in_progress, ids, yes) or rarely('finish_bare')(in_progress, ids, yes, bare)
+  end
 else
   for i = 1, #ids do
     yes[i] = yes[i] and redis.call('SREM', in_progress, ids[i]) == 1
@@ -76,6 +89,11 @@ if #anew > 0 then
   if itself then rarely('add')(found, given, false, false, priorities) end
   if #ended == 0 then turn() end
 end
+if #stopped > 0 then
+  drop(stopped, not limited)
+  count_up(stats, 'acked', #stopped)
+  pass_on(stopped, 1)
+end
 if #ended > 0 then
   if not itself then drop(ended, not limited) end
   if recorded then
@@ -91,4 +109,4 @@ if #ended > 0 then
     drop(ended, not limited)
   end
 end
-return settle(call_id, codes, lost, #ended + #anew)
+return settle(call_id, codes, lost, #ended + #anew + #stopped)

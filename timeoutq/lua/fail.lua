@@ -1,6 +1,6 @@
 -- fail: a handler failed. The task is scheduled for another attempt, or moved to failed when there is none left.
 -- KEYS  todos in_progress failed scheduled leases owners lock attempts runtime meta stats bell alarm calls
--- PARTS open sections items drop replay log ready rerun results
+-- PARTS open sections items drop replay log ready rerun results cancel
 -- SOUND stats leases calls alarm failed scheduled; runtime errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length)
 --       then for each lease: retry in ms, or -1 to give up; error text; then sections
@@ -24,6 +24,7 @@ local counts = redis.call('HMGET', attempts, unpack(ids))
 local held, seen, blocks = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}, {}
 local marks, anew = run_again and marks_of(ids) or {}, {}
 local spent, fresh = {}, nil
+local by, stopped, whose = cancels_of and cancels_of(ids) or {}, {}, {}
 sound()
 if given.results then
   local ends = {}
@@ -45,6 +46,9 @@ for i = 1, #ids do
     elseif retry < 0 then
       gave_up, spent[#spent + 1] = gave_up + 1, ids[i]
       redis.call('SMOVE', in_progress, failed, ids[i])
+    elseif by[i] then
+      stopped[#stopped + 1], whose[#whose + 1] = ids[i], by[i]
+      redis.call('SMOVE', in_progress, failed, ids[i])
     else
       redis.call('ZADD', scheduled, now + retry, ids[i])
       rouse(now + retry)
@@ -57,6 +61,7 @@ local is_held, over, anew_names = {}, {}, nil
 for i = 1, #anew do is_held[i] = true end
 if #anew > 0 then anew, anew_names = run_again(anew, is_held, over) end
 if #ended > 0 then
+  if #stopped > 0 then rarely('cancelled')(stopped, whose) end
   drop(ended)
   if given.texts then trim_traces() end
   count_up(stats, 'failed', #ended)

@@ -63,6 +63,7 @@ redis.call('UNLINK', key('groups'), key('policies'), key('resting'), key('host_f
 redis.call('UNLINK', key('traces'), key('trace_uses'), key('trace_texts'), key('trace_at'))
 redis.call('UNLINK', key('releases'), key('durations0'), key('durations1'), key('leftovers'), key('priorities'), key('rerun'))
 redis.call('UNLINK', key('seen'), key('schedules'), key('ticks'), key('ticked'), key('functions'), key('batches'), key('batch_of'))
+redis.call('UNLINK', key('cancels'), key('progress'), key('done_until'))
 redis.call('UNLINK', unpack(KEYS))
 -- who waits is told when no state holds the tasks any more
 local waits = try('HSCAN', key('awaited'), 0, 'COUNT', ARGV[3])

@@ -2,7 +2,7 @@
 -- are counted: with each one the task waits longer, and in the end it goes to failed. Those that block the host are counted apart.
 -- Those of workers that cannot run a task are not counted: a time bounds them, from the first one after the last failed attempt on.
 -- KEYS  todos in_progress failed scheduled leases owners lock runtime meta stats bell alarm calls
--- PARTS open sections items drop replay log ready rerun
+-- PARTS open sections items drop replay log ready rerun cancel
 -- SOUND stats leases calls alarm todos scheduled failed; runtime releases errors error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3.. count, runs of (token, length, id * length); sections
 -- SECTIONS  delay=ms after which the tasks are ready   block=ms for which their hosts are blocked
@@ -10,8 +10,9 @@
 --       within=ms the time since the first such release after which a task is not released any more   functions=pairs (position,
 --       function, a blank, the digest of the version that this worker has, or -) *: if another worker has another one, the task waits
 --       only for a moment
--- Reply letters, one per lease: O released; f that was the last release, and the task is in failed; R this very call was carried
---       out before; L the lease is not this token's; o the time is over, and the token has the lease still
+-- Reply letters, one per lease: O released; f that was the last release, and the task is in failed; c the task was cancelled, and is
+--       in failed; R this very call was carried out before; L the lease is not this token's; o the time is over, and the token has the
+--       lease still
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
 local given, refused = sections(at, ' delay=ms block=ms most=1 within=ms functions=pairs')
@@ -35,6 +36,7 @@ local function elsewhere(of)
   return told[of]
 end
 local failures = within and redis.call('HMGET', key('attempts'), unpack(ids))
+local by, stopped, whose = cancels_of and cancels_of(ids) or {}, {}, {}
 local into, back, back_names, dues, soonest, counted, spent = {}, {}, {}, {}, math.huge, {}, {}
 for i = 1, #ids do
   codes[i] = 'L'
@@ -42,17 +44,17 @@ for i = 1, #ids do
   local since, failed_before = string.match(unrun, '^ (%d+) (%d+)$')
   if within and number(failures[i], 0) ~= number(failed_before) then since = now end
   since = within and math.min(number(since, now), now)
-  if within and yes[i] and held[i] == 1 and now - since >= within then
+  if within and not by[i] and yes[i] and held[i] == 1 and now - since >= within then
     codes[i] = 'o'
   elseif yes[i] and held[i] == 1 and not seen[ids[i]] then
     local id, count, wait = ids[i], 0, delay
     -- a block bounds how often its host's tasks run; where no host can be blocked, the release is counted like any other
     local bound = block_ms > 0 and names[i]
-    if within then
+    if within and not by[i] then
       if given.functions and elsewhere(given.functions[i]) then wait = math.min(wait, 100 + i % 200) end
       counted[#counted + 1] = id
       counted[#counted + 1] = string.format('%.0f %.0f %.0f %.0f', own, blocking, since, number(failures[i], 0))
-    elseif bound or most > 0 then
+    elseif (bound or most > 0) and not by[i] then
       if bound then
         blocking = blocking + 1
       else
@@ -65,7 +67,9 @@ for i = 1, #ids do
     if count > 1 then wait = math.max(wait, math.min(60000, math.floor(50 * 2 ^ math.min(count - 2, 11)))) end
     seen[id], codes[i], ended[#ended + 1] = true, 'O', id
     ended_names[#ended] = names[i]
-    if count > 0 and count >= most then
+    if by[i] then
+      codes[i], into[#ended], stopped[#stopped + 1], whose[#whose + 1] = 'c', failed, id, by[i]
+    elseif count > 0 and count >= most then
       codes[i], into[#ended], spent[#spent + 1] = 'f', failed, {id, count}
     elseif wait > 0 then
       dues[#dues + 1], dues[#dues + 2], soonest = now + wait, id, math.min(soonest, now + wait)
@@ -89,6 +93,7 @@ if #ended > 0 then
     redis.call('ZADD', scheduled, unpack(dues))
     rouse(soonest)
   end
+  if #stopped > 0 then rarely('cancelled')(stopped, whose) end
   for i = 1, #ended do
     if into[i] then
       redis.call('SMOVE', in_progress, into[i], ended[i])

@@ -252,6 +252,10 @@ local function of_times(ids)
     if (compact or kept[i] ~= 1) and wrong('leftover') then undate({ids[i]}) end
   end
 end
+local function of_ends(ids, _, scores)
+  dated('done_until', ids, scores)
+  of_times(ids)
+end
 local function of_seen(found, _, sum)
   if not compact then
     if mends then redis.call('HSET', meta, 'keep_done', 'compact') end
@@ -459,12 +463,15 @@ local stages = {
   {'ZSCAN', key('places'), of_places}, {'HSCAN', key('groups'), of_records(key('groups'))},
   {'HSCAN', key('priorities'), used_by('priority', of_records(key('priorities'), compact and '[ptwsf]' or '[ptwsfd]', nil, 'priorities', read_priority))},
   {'FIELDS', key('rerun'), used_by('rerun', of_records(key('rerun'), 'p'))},
+  {'HSCAN', key('cancels'), used_by('cancel', of_records(key('cancels'), 'p'))},
+  {'FIELDS', key('progress'), used_by('progress', of_records(key('progress'), 'p'))},
   {'HSCAN', key('awaited'), used_by('results', of_records(key('awaited'), '[ptws]'))},
   {'HSCAN', key('batch_of'), used_by('batches', of_joined)}, {'HSCAN', key('batches'), used_by('batches', of_batches)},
   {'FIELDS', payload, of_records(payload)}, {'HSCAN', attempts, of_records(attempts, nil, clear, 'attempts')},
   {'HSCAN', crashes, of_records(crashes, nil, clear, 'crashes')}, {'FIELDS', errors, of_records(errors, nil, clear)},
   {'HSCAN', key('releases'), of_records('releases', nil, clear, 'releases', like('^%-?%d+ ?%d* ?%d* ?%d*$'))},
   {'HSCAN', key('traces'), of_records('traces', nil, untrace)}, {'ZSCAN', done_at, of_times},
+  {'ZSCAN', key('done_until'), used_by('until', of_ends)},
   {'HSCAN', worker_info, of_workers}, {'HSCAN', meta, of_fields('meta', of_meta, true)},
   {'HSCAN', stats, of_fields('stats', whole, true)}, {'HSCAN', key('durations0'), of_fields('durations0', whole, true)},
   {'HSCAN', key('durations1'), of_fields('durations1', whole, true)},

@@ -187,6 +187,9 @@ class Desk:
         try:
             if run.settled:
                 pass
+            elif run.cancelled and run.task is None:
+                run.end = "cancelled"
+                self.interrupted(run)
             elif problem is None and result is None:
                 self.ends.acks.append(lease)
             elif problem is not None and run.end:
@@ -268,6 +271,8 @@ class Desk:
         """End the lease of a handler that was stopped; `run.end` says why the handler was stopped."""
         if run.end == "shutdown":
             self.ends.releases.append(run.lease)
+        elif run.end == "cancelled":
+            self.ends.releases.append(run.lease)  # the queue knows that the task was cancelled: it goes to failed
         elif run.end == "max_runtime":
             # the task has used up its time: this counts as a failed attempt, not as a crash of the process
             self.failed(run.lease, self.rules.runtime.error(seconds=run.limit))
@@ -341,6 +346,8 @@ class Desk:
                     self._losses.tell_soon(lease, errand.verb)
                 elif answer is Answer.FAILED:
                     self._give_up(lease)
+                elif answer is Answer.CANCELLED:
+                    self.tally.failed += 1
 
     def _overdue(self, errand: Errand, outcome: Outcome) -> list[Lease]:
         """Give the leases on tasks that this worker cannot run, and whose time is over; forget why the others went."""

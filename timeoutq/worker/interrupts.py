@@ -12,8 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from timeoutq import unending
+from timeoutq import flows, unending
 from timeoutq.model import Answer, Lease
+from timeoutq.sending import Talk
 from timeoutq.worker.crews import Crew
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.runs import Run
@@ -58,7 +59,9 @@ class Interrupts:
     def _lose(self, refused: list[tuple[Lease, Answer]]) -> None:
         for lease, answer in refused:
             run = self._desk.running.get(lease.key)
-            if run is not None:
+            if answer is Answer.CANCELLED:
+                self._stop_cancelled(lease, run)
+            elif run is not None:
                 self.cancel(run, "max_runtime" if answer is Answer.MAX_RUNTIME else "lost")
             elif self._take_out(lease):
                 self._desk.lost(lease)
@@ -70,10 +73,35 @@ class Interrupts:
             return True
         return self._crew.take_out(lease, self._desk.lane)
 
+    # ---- cancelled tasks
+
+    async def heed_cancels(self, talk: Talk) -> None:
+        """Stop the handlers of those tasks that were cancelled in the part of the queue with which `talk` is."""
+        talk_of = self._queue.division.talk_of
+        held = [lease for lease in list(self._desk.held.values()) if talk_of(lease) is talk]
+        if held:
+            self._lose([(one, Answer.CANCELLED) for one in await self._queue.run(flows.cancelled(talk, held))])
+
+    def _stop_cancelled(self, lease: Lease, run: Run | None) -> None:
+        if run is None:  # no handler has begun; or the handler has ended already, and the end of the lease counts
+            if self._take_out(lease):
+                self._desk.given_back([lease])
+                self._desk.wake()
+        elif not run.end:
+            if not run.cancelled:
+                thread = "" if run.task is not None else "; it runs in a thread, and is waited for"
+                self._voice.say(
+                    logging.INFO, "queue %s: task %a was cancelled, and its handler is to stop%s", self._voice.queue,
+                    lease.task, thread, lease=lease,
+                )  # fmt: skip
+            run.cancelled = True
+            if run.task is not None:
+                self.cancel(run, "cancelled")
+
     # ---- handlers
 
     def cancel(self, run: Run, why: str) -> None:
-        """Stop a handler: lost, max_runtime, or shutdown."""
+        """Stop a handler: lost, max_runtime, cancelled, or shutdown."""
         if run.end:
             return
         run.end = why

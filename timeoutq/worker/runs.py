@@ -29,7 +29,9 @@ class Run:
     """When the handler was called, by the monotonic clock."""
     thread: threading.Thread | None = None
     end: str = ""
-    """Why the handler is being stopped: lost, max_runtime, shutdown; empty while it is not being stopped."""
+    """Why the handler is being stopped: lost, max_runtime, cancelled, shutdown; empty while it is not being stopped."""
+    cancelled: bool = False
+    """Whether somebody has cancelled the task; a handler in a thread runs on, and the task fails when it ends."""
     settled: bool = False
     """Whether the lease is being ended already, although the handler has not ended."""
     left: bool = False

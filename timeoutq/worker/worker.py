@@ -179,6 +179,11 @@ class Worker:
         for source in self._pump.lanes[0].sources if self._pump is not None else ():
             yield from source.give_back_unread()
 
+    def is_cancelled(self, lease: Lease) -> bool:
+        """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
+        runs = (desk.running.get(lease.key) for desk in self._desks)
+        return any(run is not None and run.cancelled and run.lease is lease for run in runs)
+
     @property
     def running(self) -> list[Lease]:
         """The leases whose handlers are running."""
@@ -355,6 +360,7 @@ class Worker:
             for part, talk in enumerate(queue.division.talks)
         ])  # fmt: skip
         for cleaner in lane.cleaners:
+            cleaner.heed_cancels = partial(lane.interrupts.heed_cancels, cleaner.talk)
             cleaner.met = not alone  # a server that refuses one queue must not end the work on the others
 
     def _clean(self, lane: Lane) -> None:

@@ -17,5 +17,6 @@ local function about(id)
     digest and redis.call('HGET', key('trace_texts'), digest), redis.call('HGET', key('releases'), id),
     has('priority') and redis.call('HGET', key('priorities'), id), has('rerun') and redis.call('HEXISTS', key('rerun'), id) or 0,
     has('results') and redis.call('EXISTS', key('result:' .. id)) or 0,
+    has('cancel') and redis.call('HGET', key('cancels'), id), has('progress') and redis.call('HGET', key('progress'), id),
   }
 end

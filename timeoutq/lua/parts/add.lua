@@ -35,6 +35,7 @@ end
 -- add_some: add() where a state knows some of the ids, or where there is more to write. where[i] is the letter of the state that
 -- holds ids[i], and `known` says how many of the ids are in any
 local function add_some(ids, given, again, due, priorities, where, known)
+  local lapsed = known > 0 and (has('until') or given.unique) and lapsed_of(ids, where, given.unique) or {}
   local group = given.group or ''
   local payloads, groups = given.payloads or {}, given.groups or {}
   local fresh, codes, seen, twice = {}, {}, {}, false
@@ -43,7 +44,7 @@ local function add_some(ids, given, again, due, priorities, where, known)
   for i = 1, #ids do
     local id, state = ids[i], where[i]
     local first = (chosen[id] or i) == i
-    if first and (not state or again and (state == 'd' or state == 'f') or changes[i] == 'back') then
+    if first and (not state or again and (state == 'd' or state == 'f') or lapsed[i] or changes[i] == 'back') then
       seen[id], fresh[#fresh + 1], codes[i] = i, i, 'A'
     elseif changes[i] then
       seen[id], codes[i] = i, 'r'
@@ -116,7 +117,8 @@ local function add_some(ids, given, again, due, priorities, where, known)
 end
 
 -- add: put the ids that no state knows into todos, or into scheduled when `due` is given; `again` brings done and
--- failed ones back. `given` are the sections of the call: of them, `group`, `payloads`, `groups` and `improve` are read.
+-- failed ones back. `given` are the sections of the call: of them, `group`, `payloads`, `groups`, `improve`
+-- and `unique` are read.
 -- `priorities` is what priorities_of() gives. An id that is named twice has the payload and the group of the first time, or of
 -- the time with the highest priority. Answers a letter per id.
 local function add(ids, given, again, due, priorities)

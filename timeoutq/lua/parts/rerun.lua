@@ -1,7 +1,7 @@
 -- rerun: a task in progress that a put wants to run once more is marked; when its run ends, the task is ready again. A queue uses
 -- this as soon as a task has been marked
 -- rerun  of each marked task: the priority of its next run, a blank, then 1 and its next payload, or 0 to keep the payload
--- PARTS log
+-- PARTS log ready
 local marks_of, renew, run_again, unmark
 
 if uses then
