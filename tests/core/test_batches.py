@@ -227,7 +227,7 @@ def test_a_callback_may_be_a_task_of_another_batch_and_its_failure_counts_there(
     face.fail(claimed(face)["a"], "no", give_up=True)
     assert (counts(face, "inner")[0], counts(face, "outer")[0]) == ("broken", "broken")
     assert state(face, "last") is State.FAILED
-    assert face.results.wait("last", timeout=5)["last"].state is State.FAILED
+    assert face.results.look("last")["last"].state is State.FAILED
 
 
 def test_members_come_in_their_order_with_their_ends(face: Any) -> None:
