@@ -79,6 +79,7 @@ BAD: list[tuple[Callable[[Any], Any], str]] = [
     (lambda q: q.release([], delay=-1), "delay must be a finite number"),
     (lambda q: q.fail([], "x", retry_in=math.inf), "retry_in must be a finite number"),
     (lambda q: q.fail([], "x", retry_in=1, give_up=True), "not both"),
+    (lambda q: q.fail([], "x", retry_in=0, give_up=True), "not both"),
     (lambda q: q.list("done", "²"), "is not a cursor"),
     (lambda q: q.list("scheduled", "9" * 30), "is not a cursor"),
     (lambda q: q.list("scheduled", 5), "is not a cursor"),

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -73,3 +74,30 @@ def test_one_that_waits_for_the_bell_takes_nothing_with_it(
         timer.join()
         queue.put("a")
         assert [lease.task for lease in mine.claim()] == ["a"]
+
+
+def test_what_came_while_it_waited_for_the_bell_is_given_back_however_short_the_deadline_is(
+    url: str, queue: Queue, raw: Any, interrupting: type[BaseException]
+) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    queue.put("first")
+    queue.ack(queue.claim())
+    with Proxy(url) as proxy, Queue(queue.name, proxy.url, timeout=60, deadline=1) as mine:
+        assert mine.claim(wait=0.01) == []  # there has been a stroke of the bell
+        proxy.arm(Fault.SWALLOW, b"BLPOP")
+
+        def interrupt() -> None:
+            wait_until(lambda: proxy.struck == 1)
+            queue.put("a")
+            wait_until(lambda: queue.stats().in_progress == 1)
+            # the reply is awaited as long as a stroke of the bell: as if the server had carried out the claim long ago
+            raw.zincrby(queue.operations.key("leases"), -5000, "a")
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        other = threading.Thread(target=interrupt)
+        other.start()
+        with pytest.raises(interrupting):
+            mine.claim(wait=20)
+        other.join()
+        assert (queue.stats().todos, queue.stats().in_progress) == (1, 0)

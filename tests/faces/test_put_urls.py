@@ -24,6 +24,7 @@ from tests.rig.processes import ROOT
 from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
 from timeoutq import BadSitemap, Politeness, Queue, sending
+from timeoutq.cli.intake import Intake
 from timeoutq.urls import Limits, fetching, sitemap
 
 brotli: Any = import_module("brotli")  # it says nothing of types
@@ -80,6 +81,16 @@ def test_named_urls_and_jsonl_are_put_in_their_one_form(say: Say, queue: Queue) 
     assert (done.code, done.facts) == (2, {"added": "1", "refused": "1"})
     assert "standard input, line 3: 'x' is refused: it has no scheme" in done.err
     assert queue.inspect("http://h.example/x").payload == {"depth": 1}
+
+
+def test_of_a_line_that_is_too_long_the_rest_is_left_out_and_the_line_behind_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("timeoutq.cli.intake.LONGEST_LINE", 20)
+    intake, long, url = Intake(urls=True), b"x" * 20, b"http://h.example/"
+    assert [intake.line(piece, 2) for piece in (long, long, b"x\n", url + b"\n")] == [long, None, None, url]
+    ends = long[:19] + b"\n"  # it has just as many bytes as are read at once
+    assert [intake.line(piece, 2) for piece in (ends, url + b"\n")] == [ends, url]
 
 
 @pytest.mark.parametrize("polite", [True, False])
@@ -142,6 +153,8 @@ def test_a_url_that_a_spider_writes_in_another_form_is_named_and_put_as_it_stand
     *named, last = done.err.splitlines()
     assert [f"writes this URL as http://a.example/{i}:" in line for i, line in enumerate(named)] == [True] * 10
     assert last == "timeoutq: 11 URLs in all are not in the form in which spider shop writes them"
+    done = say("put", queue.name, stdin=b"".join(b"http://a.example/%d#top\n" % i for i in range(10)))
+    assert done.err.splitlines() == named, "all are named"
     assert len(members(queue)) == 16
 
 

@@ -26,12 +26,14 @@ from timeoutq import (
     ShardsUnavailable,
     Task,
     Unavailable,
+    arguments,
 )
 from timeoutq.confirming import UNCONFIRMED
+from timeoutq.errors import ServerError
 from timeoutq.link import Link
 from timeoutq.model import Answer, Outcome
 from timeoutq.scripts import script
-from timeoutq.shards import AsyncShardedQueue, ShardedQueue, gathering
+from timeoutq.shards import AsyncShardedQueue, ShardedQueue, claims, gathering
 from timeoutq.shards import flows as sharded_flows
 from timeoutq.shards.names import stem, tags
 
@@ -112,6 +114,32 @@ def test_a_claim_takes_over_what_expired_and_what_is_due_in_any_shard(queue: Any
     assert queue.stats().counters["expired"] == SHARDS
 
 
+def test_a_claim_gets_no_more_than_it_asks_for_though_tasks_of_other_shards_are_due(queue: Any) -> None:
+    for shard in (1, 2):
+        queue.schedule([task for i in range(99) if shard_of(task := f"s{i}") == shard][:10], after=0.01)
+    queue.put(one_of_each()[0])
+    wait_until(lambda: (stats := queue.stats()).now > stats.next_due)
+    assert len(queue.claim(10)) <= 10
+
+
+def test_a_claim_that_waits_finds_the_shards_of_a_queue_that_is_made_meanwhile(url: str, name: str) -> None:
+    with ShardedQueue(name, url) as waits, ShardedQueue(name, url, shards=3) as makes:
+        assert waits.claim() == []
+        timer = threading.Timer(0.1, makes.put, ["a"])
+        timer.start()
+        assert [lease.task for lease in waits.claim(wait=5)] == ["a"]
+        timer.join()
+        makes.purge()
+
+
+def test_a_claim_leaves_a_shard_alone_that_did_not_answer_unless_too_few_are_left(queue: Any) -> None:
+    claim = claims.Claim(queue.shards, 1, None, None, 0.0)
+    assert list(claim._heard([3, 1], [Unavailable("away"), []])) == [(1, [])]
+    assert claim._present() == [0, 1, 2, 4]
+    assert list(claim._heard([0, 2, 4], [Unavailable("away")] * 3)) == []
+    assert claim._present() == list(range(SHARDS))
+
+
 def test_a_task_that_lost_two_leases_is_handed_out_alone(queue: Any) -> None:
     suspect, *others = one_of_each()
     queue.put(suspect)
@@ -137,6 +165,14 @@ def test_pull_takes_the_tasks_of_one_shard_and_none_only_when_none_is_ready(queu
         met += [task.task for task in found]
     assert sorted(met) == sorted(tasks)
     assert queue.pull(10) == []
+
+
+def test_pull_takes_from_the_shard_that_has_most(queue: Any) -> None:
+    for task in one_of_each():
+        queue.put(task)
+    deep = [task for i in range(50) if shard_of(task := f"d{i}") == 3]
+    queue.put(deep)
+    assert len(queue.pull(50)) == 1 + len(deep) > 2
 
 
 # ---- leases
@@ -402,6 +438,19 @@ def test_forget_forgets_an_id_in_each_shard_in_which_it_has_a_group(queue: Any) 
     assert queue.stats().known == 0
 
 
+def test_a_task_is_not_called_unknown_while_a_shard_that_may_have_it_tells_nothing(queue: Any, raw: Any) -> None:
+    group = next(group for i in range(99) if shard_of("t", group := f"g{i}.example") != shard_of("t"))
+    queue.put("t", group=group)
+    meta = queue.shards.talks[shard_of("t", group)].operations.key("meta")
+    raw.rename(meta, "aside")
+    raw.set(meta, "a string")
+    for ask in (queue.inspect, queue.why):
+        with pytest.raises(ServerError, match=f"shard {shard_of('t', group)} of queue"):
+            ask("t")
+    raw.rename("aside", meta)
+    assert queue.inspect("t").state == "todos"
+
+
 def test_a_state_that_one_shard_tells_goes_before_the_silence_of_another(
     queue: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -527,6 +576,23 @@ def test_a_shard_that_fails_is_named_and_the_others_are_done(queue: Any, raw: An
     queue.pause()
     assert queue.stats().paused
     queue.resume()
+
+
+def test_a_shard_that_met_an_error_is_sent_nothing_more(queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "WORDS", 1)  # each call is sent by itself
+    tasks = one_of_each()
+    queue.put(tasks[:1])
+
+    def put(shard: int, task: str | Task) -> Any:
+        talk = queue.shards.talks[shard]
+        return talk.operations.put_checked(arguments.tasks((task,)), talk.nonce)
+
+    refused = Task(tasks[2], priority=7)  # this queue is not polite
+    calls = {shard: [*put(shard, refused if shard == 2 else tasks[shard]), *put(shard, f"{shard}")] for shard in (1, 2)}
+    found = queue.run(gathering.gather(queue.shards, calls))
+    assert isinstance(found[2], InvalidInput)
+    assert [outcome.added for outcome in found[1]] == [1, 1]
+    assert queue.stats().todos == 1 + 2
 
 
 def test_the_error_of_some_shards_survives_a_pickle() -> None:

@@ -19,8 +19,9 @@ from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncShardedQueue, Politeness, ShardedQueue, ShardsUnavailable, Task, Worker
 from timeoutq.cluster import slot_of
-from timeoutq.counts import Stats
+from timeoutq.counts import Sample, Stats
 from timeoutq.model import WorkerInfo
+from timeoutq.shards import looking
 from timeoutq.shards.names import tags
 from timeoutq.watch.draw import ranges, render
 from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, snapshot, snapshot_async
@@ -71,6 +72,22 @@ def test_all_shards_are_one_picture(queue: ShardedQueue) -> None:
             return await snapshot_async(other)
 
     assert asyncio.run(look()).stats.known == 43
+
+
+def test_a_picture_shows_the_newest_errors_of_all_shards(queue: ShardedQueue) -> None:
+    for lease, words in zip(queue.claim(3), ("first", "second", "third"), strict=True):
+        queue.fail(lease, words, give_up=True)
+        (at, *_) = (failure.at for failure in queue.errors(1))
+        wait_until(lambda at=at: queue.stats().now > at)  # type: ignore[misc]  # a default
+    assert [failure.error for failure in snapshot(queue, rows=2).errors] == ["third", "second"]
+
+
+def test_the_history_begins_when_every_shard_has_a_sample() -> None:
+    def samples(put: dict[float, int]) -> list[Sample]:
+        return [Sample(at, so_far, 0, 0, 0, 0) for at, so_far in put.items()]
+
+    found = looking._history([samples({100.0: 1, 110.0: 2, 120.0: 3}), [], samples({115.0: 10, 125.0: 20})])
+    assert [(sample.at, sample.put) for sample in found] == [(115.0, 12), (125.0, 23)]
 
 
 def test_a_tall_terminal_is_filled(queue: ShardedQueue) -> None:

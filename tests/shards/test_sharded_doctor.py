@@ -15,14 +15,14 @@ from tests.rig.command import server as server
 from tests.rig.nodes import QUICK, Cluster, frozen
 from tests.rig.servers import valkey
 from tests.rig.waiting import wait_until
-from timeoutq import AccessDenied, Queue, Task, flows
+from timeoutq import AccessDenied, Politeness, Queue, Task, flows
 from timeoutq.cluster import slot_of
 from timeoutq.rights import every
-from timeoutq.sending import ask
+from timeoutq.sending import answer, ask
 from timeoutq.shards import ShardedQueue
 from timeoutq.shards.names import tags
 from timeoutq.watch import divided
-from timeoutq.watch.doctor import Finding
+from timeoutq.watch.doctor import QUEUE_CHECKS, Facts, Finding, judge
 
 __all__ = ["say"]
 
@@ -93,6 +93,13 @@ def test_leases_that_nobody_takes_back_name_their_shard_and_live_workers_count(q
         wait_until(lambda: of(queue, "leases").verdict == "yellow")
 
 
+def test_a_worker_of_all_shards_counts_once(queue: ShardedQueue) -> None:
+    queue.claim(2)
+    root = queue.shards.root
+    queue.run(answer(root, root.operations.beat("h:1:me", {"tends": [0, 1, 2, 3]})))
+    assert of(queue, "leases").found.startswith("2 held, 1 worker alive")
+
+
 def test_a_pause_of_some_shards_names_them(queue: ShardedQueue) -> None:
     queue.pause()
     assert of(queue, "paused").found == "all 4 shards: nobody is given a task"
@@ -113,6 +120,32 @@ def test_settings_that_differ_between_shards_are_told_with_the_command_that_sets
     assert f"timeoutq configure {queue.name} --keep-done" in found.cure
     assert say("configure", queue.name, "--keep-done", "10").code == 0
     assert verdicts(queue) == {"green"}
+
+
+def test_shards_in_which_politeness_still_ends_agree_with_those_in_which_it_has_ended(queue: ShardedQueue) -> None:
+    off = {"politeness": b"off"}
+    queue.configure(politeness=Politeness(0.0))
+    for talk in queue.shards.talks[:3]:
+        queue.run(flows.configure(talk, off))
+    last = queue.shards.talks[3]
+    assert queue.run(answer(last, last.operations.configure(off))) == 2, "its tasks are not in line with it yet"
+    assert of(queue, "politeness").found.startswith("shard 3: the politeness of the queue ends")
+    assert of(queue, "record").verdict == "green"
+
+
+def test_when_the_next_lease_ends_is_told_by_the_clock_of_its_own_node() -> None:
+    def shard(now: float, left: float) -> Facts:
+        known = {"known": 2, "in_progress": 1, "scheduled": 1, "workers": 1, "settings": {"schema": "3"}}
+        return Facts("", queue={**known, "now": now, "next_deadline": now + left, "next_due": now + 2 * left})
+
+    # two nodes whose clocks are ten minutes apart
+    whole = divided._sum([shard(1000.0, 20.0), shard(1600.0, 30.0)])
+    found = {finding.check: finding for finding in judge(whole, QUEUE_CHECKS)}
+    assert (found["leases"].verdict, found["leases"].found) == (
+        "green",
+        "2 held, 1 worker alive, the next one ends in 20.0 s",
+    )
+    assert (found["scheduled"].verdict, found["scheduled"].found) == ("green", "2 tasks, the next one due in 40.0 s")
 
 
 def test_tasks_of_other_shards_are_found(queue: ShardedQueue, client: Any, url: str) -> None:

@@ -14,7 +14,9 @@ from timeoutq import (
     InvalidInput,
     Queue,
     SchemaMismatch,
+    flows,
 )
+from timeoutq.errors import ServerError
 from timeoutq.link import Link
 from timeoutq.model import Answer, Record, State
 from timeoutq.sending import answers
@@ -75,6 +77,15 @@ def test_pause_configure_and_the_cleaner_reach_all_shards(queue: Any) -> None:
     assert "redis_version" in queue.server()
 
 
+def test_a_queue_is_paused_when_all_of_its_shards_are(url: str, name: str) -> None:
+    with ShardedQueue(name, url, shards=SHARDS) as queue:
+        queue.pause()
+        assert queue.stats().paused
+        queue.run(flows.configure(queue.shards.talks[3], {"paused": b"0"}))
+        assert not queue.stats().paused
+        queue.purge()
+
+
 def test_no_shard_begins_to_keep_fingerprints_while_another_has_tasks(queue: Any, url: str) -> None:
     queue.put("a")
     with pytest.raises(InvalidInput, match="only while a queue has no tasks"):
@@ -94,6 +105,22 @@ def test_no_shard_begins_to_keep_fingerprints_while_another_has_tasks(queue: Any
     with pytest.raises(InvalidInput, match="keeps 1 done tasks as fingerprints"):
         queue.configure(keep_done=10)
     assert {shard.settings.get("keep_done") for shard in queue.stats().shards} == {"compact"}
+
+
+def test_who_says_that_a_queue_is_not_durable_says_so_to_a_shard_that_does_not_tell(
+    url: str, name: str, raw: Any
+) -> None:
+    with ShardedQueue(name, url, shards=SHARDS) as queue:
+        queue.put(one_of_each())
+        meta = queue.shards.talks[2].operations.key("meta")
+        raw.rename(meta, "aside")
+        raw.set(meta, "a string")
+        with ShardedQueue(name, url, durable=0) as late, pytest.raises(ServerError, match="shard 2 of queue"):
+            late.exists()
+        raw.rename("aside", meta)
+        with ShardedQueue(name, url, durable=0) as late:
+            assert late.exists()
+        queue.purge()
 
 
 def test_drained_counts_all_shards(queue: Any) -> None:
@@ -348,3 +375,14 @@ def test_an_import_into_a_queue_that_was_purged_meanwhile_makes_it_again(url: st
         assert list(restore(other, [Record(b"b", State.TODOS)])) == [Answer.ADDED]
         assert raw.hget(f"timeoutq:{{{name}}}:meta", "shards") == "3 host v1"
         other.purge()
+
+
+def test_an_import_of_tasks_with_groups_is_noted_in_the_record(url: str, name: str) -> None:
+    with ShardedQueue(name, url, shards=3) as queue:
+        assert list(restore(queue, [Record(b"a", State.TODOS)])) == [Answer.ADDED]
+        assert not queue.shards.record.grouped
+        assert list(restore(queue, [Record(b"b", State.TODOS, group="g.example")])) == [Answer.ADDED]
+        with ShardedQueue(name, url) as other:
+            assert other.exists()
+            assert other.shards.record.grouped
+        queue.purge()

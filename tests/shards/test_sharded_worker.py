@@ -156,6 +156,21 @@ async def test_tasks_with_groups_that_a_handler_found_are_noted_in_the_record(qu
     assert sum(stats[where(one.task, one.group or "")].done > 0 for one in found) == 20
 
 
+async def test_a_group_that_brings_a_link_into_the_shard_of_its_finder_is_noted_too(queue: ShardedQueue) -> None:
+    home = route(key_of(b"seed"), SHARDS)
+    group = next(g for i in range(99) if route(key_of(b"p", (g := f"g{i}.example").encode()), SHARDS) == home)
+    elsewhere = next(task for i in range(99) if route(key_of((task := f"p{i}").encode()), SHARDS) != home)
+
+    async def handler(lease: Lease) -> Any:
+        return Ack(put=[Task(elsewhere, group=group)]) if lease.task == "seed" else None
+
+    queue.put("seed")
+    async with working(queue, handler, burst=True):
+        pass
+    with ShardedQueue(queue.name, queue.given[0]) as other:
+        assert other.states(elsewhere).counts() == {"done": 1}
+
+
 async def test_a_worker_that_stops_gives_the_tasks_of_all_shards_back(queue: ShardedQueue) -> None:
     async def hang(lease: Lease) -> None:
         await asyncio.sleep(600)

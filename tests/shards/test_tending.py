@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 
 from timeoutq import InvalidInput, Lease, Queue, Unavailable, Worker
 from timeoutq.arguments import TaskList
@@ -373,6 +374,15 @@ def test_workers_that_live_share_the_shards_and_nobody_else_does(queue: ShardedQ
     assert tends("h:1:me") == every
 
 
+def test_why_counts_the_workers_that_gave_a_sign_of_life_in_the_last_minute(queue: ShardedQueue, raw: Any) -> None:
+    queue.put("a")
+    lives(queue, "h:1:me", tends=[])
+    workers = queue.operations.key("workers")
+    for ago, code in ((0, "queued"), (50_000, "queued"), (12_000, "no_worker")):
+        raw.zincrby(workers, -ago, "h:1:me")
+        assert queue.why("a").code == code
+
+
 def test_a_worker_notices_that_its_queue_was_divided_anew(queue: ShardedQueue, url: str) -> None:
     with ShardedQueue(queue.name, url, shards=SHARDS) as early, ShardedQueue(queue.name, url) as other:
         early.put("a")
@@ -407,6 +417,16 @@ def test_a_helper_leaves_what_is_due_just_now_to_the_cleaners(queue: ShardedQueu
     assert queue.run(queue.division.deepest()) == shard
     assert (queue.stats().todos, queue.stats().scheduled) == (1, 0)
     assert queue.run(queue.division.deepest()) == shard, "it is ready now"
+
+
+def test_a_helper_does_not_ask_silent_shards_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timeoutq.shards.working.GLANCE", 0.0)  # is over when the first attempt has failed
+    with ShardedQueue("q", "redis://127.0.0.1:1", shards=SHARDS) as queue:
+        flow = queue.division.deepest()
+        next(flow)
+        with pytest.raises(StopIteration) as end:
+            flow.send([redis.TimeoutError("silent")] * SHARDS)
+        assert end.value.value is None
 
 
 def test_a_helper_cleans_four_late_shards_at_once(queue: ShardedQueue, raw: Any) -> None:

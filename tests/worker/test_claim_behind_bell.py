@@ -15,10 +15,12 @@ from redis.exceptions import ResponseError
 from tests.rig.inside import pump_of
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Lease, Queue, State, TimeoutqError, Worker, flows, scripts
+from timeoutq import AsyncQueue, Lease, Queue, State, TimeoutqError, Worker, flows, scripts, sending
 from timeoutq.deadlines import ATTEMPT
 from timeoutq.errors import WorkerBroken
 from timeoutq.replies import Claimed
+from timeoutq.worker.pace import Pace
+from timeoutq.worker.sources import Source
 
 WAIT = b":bell\r\n$6\r\n10.000"
 """Bytes that only a wait for the bell contains."""
@@ -126,6 +128,19 @@ def test_what_the_claim_has_taken_is_given_back_when_an_error_ends_the_loop(
         proxy.arm(Fault.SWALLOW, WAIT)
         with pytest.raises(error):
             asyncio.run(work())
+    assert is_back(queue)
+
+
+def test_what_the_claim_has_taken_is_given_back_though_the_reply_was_awaited_longer_than_for_a_call(
+    url: str, queue: Queue, raw: redis.Redis
+) -> None:
+    mine = AsyncQueue(queue.name, url, timeout=60, deadline=1)
+    source = Source(Worker(mine, no_handler)._desk, Pace(4, 0, 60.0, 0.0), is_burst=False)
+    queue.put("a")
+    assert len(queue.run(sending.answer(queue.talk, source.claim(1, 1))).leases) == 1
+    # as if the server had carried out the claim so long ago
+    raw.zincrby(queue.operations.key("leases"), -8000, "a")
+    queue.run(source.give_back_unread())
     assert is_back(queue)
 
 

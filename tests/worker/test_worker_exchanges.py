@@ -16,13 +16,13 @@ from tests.rig.inside import pump_of, seen
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Cleaner, Lease, Outcome, Queue, State, Unavailable, Worker, scripts
-from timeoutq.errors import WorkerBroken
+from timeoutq.errors import NotReplicated, WorkerBroken
 from timeoutq.replies import Claimed
 from timeoutq.worker.ends import Errand
 from timeoutq.worker.exchanges import Exchanges
 from timeoutq.worker.pace import Pace
 from timeoutq.worker.sources import Source
-from timeoutq.worker.stopping import Stopping
+from timeoutq.worker.stopping import DRAIN, Stopping
 
 
 def sha(name: str) -> bytes:
@@ -192,6 +192,29 @@ async def test_a_worker_that_ends_early_waits_for_a_claim_no_longer_than_for_a_c
             assert time.monotonic() - began < 3
 
 
+async def test_a_worker_that_is_stopped_while_its_server_is_away_waits_for_no_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine, stopping = AsyncQueue("q", deadline=60), Stopping(25.0)
+    desk = Worker(mine, lambda lease: None)._desk
+    source = Source(desk, Pace(4, 0, 30.0, 0.0), is_burst=False)
+    exchanges = Exchanges(desk, source, stopping, Cleaner(mine), lambda leases: None)
+
+    async def run(flow: Generator[object]) -> None:
+        flow.close()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(mine, "run", run)
+    exchanges.begin(source.claim(3, 1))
+    (task,) = exchanges.under_way
+    await until(lambda: source.claiming_now == 3)
+    exchanges.failures, stopping.level = 1, DRAIN
+    async with asyncio.timeout(5):
+        await exchanges.end_claims()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
 async def test_a_worker_that_is_stopped_while_its_server_is_away_lets_its_handlers_finish(
     url: str, queue: Queue
 ) -> None:
@@ -342,6 +365,22 @@ async def test_an_exchange_has_failed_if_a_part_of_it_was_refused_and_that_part_
         assert (desk.tally.acked > 0, desk.sent, desk.unattended) == (has_ended, {}, set())
         if refused == "nothing" or has_ended:
             break
+
+
+async def test_whom_a_worker_waits_for_is_told_once_and_again_when_it_is_somebody_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = AsyncQueue("q")
+    desk = Worker(mine, lambda lease: None)._desk
+    source = Source(desk, Pace(4, 0, 30.0, 0.0), is_burst=False)
+    exchanges = Exchanges(desk, source, Stopping(25.0), Cleaner(mine), lambda leases: None)
+    exchanges.common.met = True
+    monkeypatch.setattr("timeoutq.retry.pause", lambda failures: 0.0)
+    for trouble in (Unavailable("away"), NotReplicated("few")) * 2:
+        await exchanges.wait_out(trouble)
+        await exchanges.wait_out(trouble)
+    told = [record.getMessage().partition(" waits for ")[2] for record in caplog.records]
+    assert told == ["the server: away", "replicas: few"] * 2
 
 
 async def test_a_put_that_rings_while_a_claim_is_under_way_is_claimed_at_once(url: str, queue: Queue) -> None:
@@ -544,6 +583,42 @@ async def test_an_exchange_that_is_cancelled_before_it_begins_leaves_nothing_to_
     await asyncio.wait([task])
     await asyncio.sleep(0)
     assert (source.claiming, exchanges.worth_asking, exchanges.under_way) == (0, False, set())
+
+
+async def test_a_server_that_is_away_is_not_asked_what_a_claim_took_unless_there_is_more_to_send() -> None:
+    mine = AsyncQueue("q", deadline=5)
+    desk = Worker(mine, lambda lease: None)._desk
+    source = Source(desk, Pace(4, 0, 30.0, 0.0), is_burst=False)
+    exchanges = Exchanges(desk, source, Stopping(25.0), Cleaner(mine), lambda leases: None)
+    exchanges.common.met = True
+    exchanges.miss(source.claim(3, 1), time.monotonic(), time.monotonic())
+    assert exchanges.has_more
+    exchanges.failures = 1
+    assert not exchanges.has_more
+    desk.ends.acks.append(Lease("a", "w#1", deadline=0.0, fence=1))
+    assert exchanges.has_more
+
+
+async def test_what_a_claim_took_is_asked_for_when_the_claim_has_surely_arrived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine, pace = AsyncQueue("q"), Pace(4, 0, 30.0, 0.0)
+    desk = Worker(mine, lambda lease: None)._desk
+    source = Source(desk, pace, is_burst=False)
+    exchanges = Exchanges(desk, source, Stopping(25.0), Cleaner(mine), lambda leases: None)
+    asked: list[float] = []
+
+    async def run(flow: Generator[object]) -> None:
+        flow.close()
+        asked.append(time.monotonic())
+
+    monkeypatch.setattr(mine, "run", run)
+    pace.trip = 0.2
+    sent_at = time.monotonic()
+    exchanges.miss(source.claim(3, 1), sent_at, sent_at)
+    await exchanges.make()
+    assert len(asked) == 1
+    assert asked[0] - sent_at >= 0.2
 
 
 async def test_an_exchange_that_is_cut_off_between_two_answers_keeps_the_ends_and_the_claim_that_follow(
