@@ -12,6 +12,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, cast, overload
 
+BATCH_DUE = 253_370_764_800.0
+"""When the callback of a batch is due that has not ended, Unix seconds: in the year 9999."""
 MAX_TIME_MS = 253_402_300_799_000  # the end of the year 9999, the last that datetime can show
 
 TaskId = str | bytes

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 from timeoutq import sending
 from timeoutq.calls import Call
 from timeoutq.errors import AccessDenied
-from timeoutq.model import HostInfo, State, Task, TaskId, TaskInfo, raw, text
+from timeoutq.model import BATCH_DUE, HostInfo, State, Task, TaskId, TaskInfo, raw, text
 from timeoutq.reads import pairs_of
 from timeoutq.replies import Why
 from timeoutq.sending import Flow, Talk, ask
@@ -248,6 +248,8 @@ def _scheduled(found: Why, due: float) -> tuple[str, str]:
     if info.releases:
         times = "once" if info.releases == 1 else f"{info.releases} times"
         after += f"; its handler has released it {times}, and each release waits longer than the one before"
+    if due == BATCH_DUE:
+        return "due", "it is the callback of a batch, and becomes ready when all tasks of the batch have ended"
     if due > now:
         return "due", f"it is due at {_moment(due)}, in {_span(due - now)}{after}"
     return (

@@ -15,7 +15,7 @@ from timeoutq import InvalidInput, Lease, Politeness, Queue, ServerFull, State, 
 from timeoutq.batches import operations
 from timeoutq.batches.operations import How, Member
 from timeoutq.shards import open_queue
-from timeoutq.testing import fake_async_queue, fake_queue
+from timeoutq.testing import fake_async_queue, fake_queue, run
 from timeoutq.watch import doctor
 
 KEYS = ("batch:b", "batch_of", "batches")
@@ -118,6 +118,18 @@ def test_an_ack_that_comes_twice_or_late_counts_once(face: Any) -> None:
     assert counts(face) == ("sealed", 2, 1, 0)
 
 
+def test_a_task_that_is_cancelled_has_ended_whether_it_was_ready_or_runs(face: Any) -> None:
+    batch(face, "a", "b")
+    (lease,) = face.claim(1)
+    other = "b" if lease.task == "a" else "a"
+    face.cancel(other)
+    assert counts(face) == ("sealed", 2, 1, 1)
+    face.cancel(lease.task)
+    assert counts(face) == ("sealed", 2, 1, 1)
+    face.fail(lease, "no", retry_in=0)
+    assert counts(face) == ("ended", 2, 0, 2)
+
+
 def test_a_batch_is_not_over_before_it_is_sealed(face: Any) -> None:
     face.batches.put("b", "a")
     face.ack(claimed(face)["a"])
@@ -215,7 +227,7 @@ def test_a_callback_may_be_a_task_of_another_batch_and_its_failure_counts_there(
     face.fail(claimed(face)["a"], "no", give_up=True)
     assert (counts(face, "inner")[0], counts(face, "outer")[0]) == ("broken", "broken")
     assert state(face, "last") is State.FAILED
-    assert face.results.wait("last", timeout=5)["last"].state is State.FAILED
+    assert face.results.look("last")["last"].state is State.FAILED
 
 
 def test_members_come_in_their_order_with_their_ends(face: Any) -> None:
@@ -308,7 +320,7 @@ def test_a_batch_that_is_over_is_kept_for_its_time(face: Any, raw: redis.Redis, 
     wait_until(lambda: not raw.exists(f"timeoutq:{{{name}}}:batch:b"))
     wait_until(lambda: face.prune() == 0 and face.batches.look("b") == {})
     assert not raw.exists(f"timeoutq:{{{name}}}:batches")
-    assert "batches" not in (raw.hget(f"timeoutq:{{{name}}}:meta", "uses") or "")
+    assert raw.hget(f"timeoutq:{{{name}}}:meta", "uses") is None
 
 
 def test_a_call_that_seals_may_be_sent_again(face: Any) -> None:
@@ -430,6 +442,25 @@ def test_doctor_names_a_batch_that_nobody_seals_and_one_that_is_broken() -> None
         queue.forget("a")
         level, found = doctor_says(queue)
         assert (level, found[-3:]) == ("yellow", ": b")
+
+
+def test_a_run_of_a_test_ends_a_batch_by_its_tasks_and_never_by_the_clock() -> None:
+    ran: list[str] = []
+
+    async def handle(lease: Lease) -> None:
+        ran.append(lease.task)
+
+    with fake_queue() as queue:
+        began = queue.clock.now
+        queue.batches.put("b", "a")
+        queue.batches.put("b", "later", after=60)
+        queue.batches.seal("b", "after")
+        assert (
+            queue.why("after").message
+            == "it is the callback of a batch, and becomes ready when all tasks of the batch have ended"
+        )
+        run(handle, queue)
+        assert (ran, queue.clock.now - began < 100) == (["a", "later", "after"], True)
 
 
 def test_the_face_for_asyncio_does_the_same() -> None:

@@ -1151,11 +1151,11 @@ MUTANTS = [
         [_test("test_batches", "whoever_ends")],
     ),
     Mutant(
-        "a purge leaves the tasks of batches",
+        "a purge leaves what is known of the tasks of batches",
         "lua/purge.lua",
-        "  redis.call('UNLINK', unpack(doomed))\n  try('HDEL', key('batches'), unpack(names))\n",
-        "  try('HDEL', key('batches'), unpack(names))\n",
-        [_test("test_batches", "keeps_no_batch_from_its_end")],
+        ", key('batches'), key('batch_of'))",
+        ", key('batches'))",
+        [_test("test_batches", "purge_leaves_none")],
     ),
     Mutant(
         "a walk does not see that tasks of a batch have ended",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, overload
 
 from timeoutq.arguments import Body, TaskList
 from timeoutq.calls import Call, Words, section
@@ -62,7 +62,11 @@ class BatchPage(Sequence[BatchInfo]):
     cursor: str | None
     """Give it to read the next page; None: this was the last one."""
 
-    def __getitem__(self, at: Any) -> Any:
+    @overload
+    def __getitem__(self, at: int) -> BatchInfo: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[BatchInfo]: ...
+    def __getitem__(self, at: int | slice) -> BatchInfo | Sequence[BatchInfo]:
         return self.batches[at]
 
     def __len__(self) -> int:

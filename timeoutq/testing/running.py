@@ -21,7 +21,7 @@ from typing import Any, overload
 from timeoutq.counts import Stats
 from timeoutq.errors import InvalidInput
 from timeoutq.handlers import Handler
-from timeoutq.model import Answer, Lease, Payload, State
+from timeoutq.model import BATCH_DUE, Answer, Lease, Payload, State
 from timeoutq.retry import Retries
 from timeoutq.testing.fake import START, FakeAsyncQueue, FakeAsyncShardedQueue, FakeQueue, FakeShardedQueue
 from timeoutq.worker import Tally, Worker
@@ -290,7 +290,9 @@ async def _advance(queue: AnyAsyncFake, working: asyncio.Task[Tally]) -> None:
     stats = await queue.stats()
     if stats.paused and not stats.drained:
         raise NotDrained(f"queue {queue.name} is paused, and {stats.known - stats.done - stats.failed} tasks wait")
-    moments = [at for at in (stats.next_due, stats.next_deadline, stats.next_turn) if at is not None]
+    # a batch ends by its tasks, and not by the clock
+    dues = stats.next_due, stats.next_deadline, stats.next_turn
+    moments = [at for at in dues if at is not None and at < BATCH_DUE]
     if stats.todos or not moments or working.done():
         return
     if stats.in_progress and await _has_leases(queue):
