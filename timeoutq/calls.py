@@ -32,6 +32,9 @@ FLUSH = 4 * 1024 * 1024
 KEPT_MS = 3_600_000
 """For how many ms a result is kept, unless its `Ack` says otherwise."""
 
+BATCH_KEPT = 86_400.0
+"""For how many seconds a batch is kept after its end, unless its `seal` says otherwise."""
+
 LETTERS = {State.SCHEDULED: b"s", State.DONE: b"d", State.FAILED: b"f"}
 """What a task is brought in as; any other state is ready there."""
 

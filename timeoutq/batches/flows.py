@@ -22,8 +22,6 @@ from timeoutq.sending import Flow, Talk, answer, answers
 from timeoutq.text import counted, safe
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}\Z")
-KEEP = 86_400.0
-"""Seconds for which a batch is kept after its end."""
 STALE = 86_400.0
 """A batch that nobody has sealed for so many seconds is worth a word of doctor."""
 
