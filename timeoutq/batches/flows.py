@@ -40,7 +40,7 @@ def seal(talk: Talk, name: str, callback: TaskId | Task | None, on: On, keep: ob
         raise InvalidInput(
             f"a batch has one callback, and this names {len(found.ids):,}: let the callback put the others"
         )
-    if on not in ("ended", "done"):
+    if not any(arguments.is_word(on, word) for word in ("ended", "done")):
         raise InvalidInput(f"on= is 'ended' (however the tasks end) or 'done' (all must be done), not {shown(on)}")
     keep_ms = round(arguments.seconds(keep, "keep") * 1000)
     return _seal(talk, operations.seal(talk.operations, talk.nonce(), name, found, on, keep_ms))
