@@ -46,7 +46,7 @@ STATES = ("todos", "in_progress", "done", "failed")
 TIMES = ("scheduled", "leases", "calls", "done_at", "trace_at")
 HASHES = (
     "owners", "runtime", "attempts", "crashes", "errors", "traces", "trace_uses", "trace_texts",
-    "releases", "payload", "meta", "stats", "seen",
+    "releases", "payload", "meta", "stats", "seen", "batches", "batch_of",
 )  # fmt: skip
 OTHERS = ("error_log", "bell", "alarm", "history")
 ELSEWHERE = Lease(IDS[0], "elsewhere:1:0#1", 0.0)

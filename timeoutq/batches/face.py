@@ -39,7 +39,12 @@ class Batches(Room[BatchFlows]):
         return self._queue.run(self._flows.put(name, tasks, How(again, group, priority), at, after))
 
     def seal(
-        self, name: str, callback: TaskId | Task | None = None, *, on: On = "ended", keep: float | timedelta = BATCH_KEPT
+        self,
+        name: str,
+        callback: TaskId | Task | None = None,
+        *,
+        on: On = "ended",
+        keep: float | timedelta = BATCH_KEPT,
     ) -> BatchInfo:
         """Say that all tasks of a batch are put. When all of them have ended, the callback becomes ready: once.
 
@@ -99,7 +104,12 @@ class AsyncBatches(AsyncRoom[BatchFlows]):
         return await self._queue.run(self._flows.put(name, tasks, How(again, group, priority), at, after))
 
     async def seal(
-        self, name: str, callback: TaskId | Task | None = None, *, on: On = "ended", keep: float | timedelta = BATCH_KEPT
+        self,
+        name: str,
+        callback: TaskId | Task | None = None,
+        *,
+        on: On = "ended",
+        keep: float | timedelta = BATCH_KEPT,
     ) -> BatchInfo:
         """Say that all tasks of a batch are put. When all of them have ended, the callback becomes ready: once.
 

@@ -68,14 +68,20 @@ def forget(talk: Talk, name: str) -> Flow[bool]:
     return (yield from answer(talk, operations.forget(talk.operations, talk.nonce(), name)))
 
 
-def health(talk: Talk) -> Flow[tuple[str, str, str]]:
-    """Look at up to 10,000 batches, for doctor; give green or yellow, what was found, and the cure."""
+def some(talk: Talk) -> Flow[list[BatchInfo]]:
+    """Tell about all batches, or about ten thousand of them; one that changes meanwhile may come twice."""
     found = list[BatchInfo]()
     cursor: str | None = "0"
     while cursor is not None and len(found) < 10_000:
         page = yield from answer(talk, operations.page(talk.operations, cursor, BATCH), UNCONFIRMED)
         found += page.batches
         cursor = page.cursor
+    return found
+
+
+def health(talk: Talk) -> Flow[tuple[str, str, str]]:
+    """Look at up to 10,000 batches, for doctor; give green or yellow, what was found, and the cure."""
+    found = yield from some(talk)
     now = talk.clock.now_ms / 1000
     running = [one for one in found if not one.is_over]
     stale = sorted((one.at, one.name) for one in running if one.state == "open" and 0 < one.at < now - STALE)

@@ -55,7 +55,8 @@ class Home(Program, Protocol):
 def task_of(name: str, call: Call[Any], secrets: Secrets, *, overlap: bool) -> tuple[str, Task]:
     """Give the queue of a call, and the task that the ticks of this schedule put.
 
-    The name of the schedule is the id, to which `overlap` adds the tick. Raises `InvalidInput` for options that say when or under which id.
+    The name of the schedule is the id, to which `overlap` adds the tick. Raises `InvalidInput` for options that say
+    when, or under which id.
     """
     wrong = [f"{one}=" for one in call.chosen.named if one in _NOT_SCHEDULED]
     if wrong:

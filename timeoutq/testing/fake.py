@@ -252,16 +252,16 @@ def _teach_sha1hex(scripting: Any) -> None:
 
 
 def _teach_hanging_up(clients: Any) -> None:
-    # a real server forgets what a connection waits for that is closed; here the wait would go on, take the next stroke of
-    # the bell, and let the claim behind the wait through, whose leases nobody would have
+    # a real server forgets what a connection waits for that is closed; here the wait would go on, take the next stroke
+    # of the bell, and let the claim behind the wait through, whose leases nobody would have
     connection = getattr(clients, "FakeBaseAsyncConnection", None) or clients.FakeConnection
     plain = connection.disconnect
     if getattr(plain, _MARK, False):
         return
 
     async def disconnect(self: Any, *words: Any, **named: Any) -> None:
-        socket = getattr(self, "_sock", None)
-        if getattr(getattr(socket, "_server", None), _MARK, None) is not None:
+        socket: Any = getattr(self, "_sock", None)
+        if socket is not None and getattr(socket._server, _MARK, None) is not None:
             socket._parser, socket._unblock_reason = _HUNG_UP, b"TIMEOUT"
         await plain(self, *words, **named)
 
