@@ -32,6 +32,9 @@ FLUSH = 4 * 1024 * 1024
 KEPT_MS = 3_600_000
 """For how many ms a result is kept, unless its `Ack` says otherwise."""
 
+BATCH_KEPT = 86_400.0
+"""For how many seconds a batch is kept after its end, unless its `seal` says otherwise."""
+
 LETTERS = {State.SCHEDULED: b"s", State.DONE: b"d", State.FAILED: b"f"}
 """What a task is brought in as; any other state is ready there."""
 
@@ -247,9 +250,11 @@ def record_words(records: Sequence[Record]) -> Words:
 
 def amount(value: object, name: str) -> str:
     """Give a number from 0 up, such as how much is done, as its text."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+    found = int.__add__(value, 0) if isinstance(value, int) else value
+    found = float.__float__(found) if isinstance(found, float) else found  # classes of callers may say anything
+    if isinstance(value, bool) or not isinstance(found, int | float) or not 0 <= found < 1e15:
         raise InvalidInput(f"{name}={arguments.shown(value)} must be a number from 0 to 1e15")
-    return f"{value:.15g}"
+    return f"{found:.15g}"
 
 
 def split(leases: Sequence[Lease]) -> Iterable[Sequence[Lease]]:

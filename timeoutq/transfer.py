@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 from timeoutq import arguments, reads, replies, sending
 from timeoutq.arguments import How
+from timeoutq.batches import flows as batch_flows
 from timeoutq.calls import BATCH
 from timeoutq.errors import InvalidInput
 from timeoutq.hosts import operations
@@ -327,6 +328,15 @@ def adopt(queue: AnyQueue, politeness: Politeness) -> Politeness | None:
         )
     queue.configure(politeness=politeness)
     return None
+
+
+# ---- batches, which an export leaves out
+
+
+def open_batches(queue: AnyQueue) -> dict[str, str | None]:
+    """Name batches of a queue that are not over, ten thousand at most, each with the id of its callback."""
+    found = [one for talk in talks_of(queue) for one in queue.run(batch_flows.some(talk)) if not one.is_over]
+    return {one.name: one.callback for one in sorted(found, key=lambda one: one.name)}
 
 
 # ---- schedules

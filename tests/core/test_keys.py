@@ -116,6 +116,7 @@ def live(queue: Queue) -> None:
     queue.claim(2)
     queue.forget("x", "free", "http://c.example/3")
     once(ops.beat("w", {"pid": 1}, Delta(1, {0: 1})))
+    once(ops.publish("w", {"f": ("0" * 16, "{}")})[0])
     once(ops.plan(1000))
     once(ops.describe([b"new", b"y"]))
     once(ops.restore([Record(b"r", State.DONE), Record(b"s", State.TODOS), Record(b"f", State.FAILED)], lambda: b"m"))

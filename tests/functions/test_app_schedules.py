@@ -75,9 +75,27 @@ def test_a_signed_call_of_a_schedule_is_refused_under_another_name(app: App, que
     (lease,) = queue.claim()
     payload = json.dumps(lease.payload, separators=(",", ":")).encode()
     assert app.open(payload, queue.name, b"d").args == []
-    for other in (b"e", b"e@5", b"d@", b"d@x", b"@5"):
+    for other in (b"e", b"e@5", b"d@5", b"d@", b"d@x", b"@5"):
         with pytest.raises(Forged):
             app.open(payload, queue.name, other)
+
+
+def test_only_the_calls_of_a_schedule_that_overlap_are_signed_for_any_tick(
+    app: App, queue: Queue, raw: redis.Redis
+) -> None:
+    digest = app.functions["digest"]
+    app.schedules.set("d", digest.call("c"), every=60, overlap=True)
+    due_now(raw, queue, "d")
+    queue.schedules.tick()
+    digest.options(id="once").delay("c")
+    payloads = [raw.hget(queue.operations.key("payload"), lease.task) for lease in queue.claim(2)]
+    ticking, once = sorted((str(payload).encode() for payload in payloads), key=lambda payload: b"ticks" not in payload)
+    assert app.open(ticking, queue.name, b"d@5").kwargs == app.open(once, queue.name, b"once").kwargs == {"to": "c"}
+    for payload, other in ((ticking, b"e@5"), (ticking, b"d@x"), (ticking, b"d@5@5"), (once, b"once@5")):
+        with pytest.raises(Forged):
+            app.open(payload, queue.name, other)
+    with pytest.raises(Forged):  # nobody makes a call of a schedule of it
+        app.open(once[:-1].replace(b',"s":', b',"o":{"ticks":true},"s":') + b"}", queue.name, b"once@5")
 
 
 def test_schedules_are_moved_paused_resumed_and_cancelled(app: App, queue: Queue) -> None:

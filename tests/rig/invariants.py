@@ -175,7 +175,7 @@ def check_counters(client: Any, key: str, known: int, working: int) -> None:
     count = {name.decode(): int(value) for name, value in client.hgetall(key + "stats").items()}
     of = count.get
     # a task that left: forgotten, pruned, or done and not kept; one that was put `again` is counted once more
-    gone = sum(of(what, 0) for what in ("forgotten", "pruned", "acked", "pulled", "gave_up"))
+    gone = sum(of(what, 0) for what in ("forgotten", "pruned", "acked", "pulled", "gave_up", "cancelled"))
     came = of("put", 0) + of("adopted", 0)
     assert of("put", 0) - gone <= known <= came, f"I2: {known} tasks are known, but the counters say {count}"
     ended = sum(of(what, 0) for what in ("acked", "failed", "released", "expired", "crashed"))

@@ -62,6 +62,16 @@ class Model:
         self.spent = 0
         """How many tasks were released too often."""
         self.payload: dict[str, Any] = {}
+        self.cancels: dict[str, str] = {}
+        """Of each task in progress that somebody has cancelled: who has."""
+        self.progress: set[str] = set()
+        self.done_until: dict[str, int] = {}
+        # what only few calls read, which the explorer does not make: `key` leaves it out
+        self.error_at: dict[str, int] = {}
+        self.unlogged = 0
+        """How many runs ended by a crash after the task was cancelled: the log of errors has no line for these."""
+        self.lasted = 0
+        """How many tasks stayed in done for a time only because their acks said so."""
         self.calls: dict[str, int] = {}
         self.counters: Counter[str] = Counter()
         self.fence = 0
@@ -101,11 +111,12 @@ class Model:
             frozenset(self.done),
             frozenset(self.failed),
             frozenset(self.errors),
+            frozenset(self.progress),
             *(
                 frozenset(each.items())
                 for each in (
                     self.scheduled, self.leases, self.owners, self.locks, self.runtime, self.attempts, self.crashes,
-                    self.calls, self.counters, self.traces, self.releases,
+                    self.calls, self.counters, self.traces, self.releases, self.cancels, self.done_until,
                 )
             ),
         )  # fmt: skip
@@ -183,25 +194,40 @@ class Model:
         due: int | None = None,
         payloads: Mapping[str, Any] | None = None,
         given: Given = NOTHING,
+        unique_ms: int | None = None,
     ) -> str:
-        """Put or, with a due time, schedule; payloads are by id, or by place in `given`."""
+        """Put or, with a due time, schedule; payloads are by id, or by place in `given`.
+
+        With `unique_ms`, tasks come back whose last error is so old.
+        """
         self._begin()
         if age > 0 and self.was_called(call):
             self.calls[call] = self.now
             return "".join(self.state(task) or "A" for task in ids)
-        letters = self._add(ids, again, due, payloads or {}, given)
+        lapsed = {task for task in ids if unique_ms is not None and self._has_failed_before(task, self.now - unique_ms)}
+        letters = self._add(ids, again, due, payloads or {}, given, lapsed)
         self._remember(call)
         return letters
 
+    def _has_failed_before(self, task: str, at: int) -> bool:
+        return task in self.failed and self.error_at.get(task, 0) <= at
+
     def _add(
-        self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any], given: Given = NOTHING
+        self,
+        ids: Sequence[str],
+        again: bool,
+        due: int | None,
+        payloads: Mapping[str, Any],
+        given: Given = NOTHING,
+        lapsed: Collection[str] = (),
     ) -> str:
+        lapsed = {*lapsed, *(task for task, until in self.done_until.items() if until <= self.now)}
         before = {task: self.state(task) for task in ids}
         letters: list[str] = []
         fresh: list[str] = []
         for task in ids:
             state = before[task]
-            if task not in fresh and (state is None or (again and state in "df")):
+            if task not in fresh and (state is None or (again and state in "df") or task in lapsed):
                 fresh.append(task)
                 letters.append("A")
             elif task in fresh or state is None:
@@ -211,6 +237,7 @@ class Model:
         for task in fresh:
             if before[task]:
                 self.done.discard(task)
+                self.done_until.pop(task, None)
                 self.failed.discard(task)
                 self._clear(task, payload=False)
             if payloads.get(task) is not None:
@@ -233,6 +260,7 @@ class Model:
         self.attempts.pop(task, None)
         self.crashes.pop(task, None)
         self.errors.discard(task)
+        self.error_at.pop(task, None)
         self.traces.pop(task, None)
         self.releases.pop(task, None)
         if payload:
@@ -243,6 +271,23 @@ class Model:
         self.owners.pop(task, None)
         self.locks.pop(task, None)
         self.runtime.pop(task, None)
+        self.cancels.pop(task, None)
+        self.progress.discard(task)
+
+    def _keep_error(self, task: str, trace: str = "") -> None:
+        self.errors.add(task)
+        self.error_at[task] = self.now
+        self.traces.pop(task, None)
+        if trace:
+            self.traces[task] = trace
+
+    def _stop(self, ids: Sequence[str]) -> None:
+        """Cancelled tasks, which have left the state they were in, go to failed."""
+        for task in ids:
+            self.failed.add(task)
+            self._keep_error(task)
+        if ids:
+            self.counters["cancelled"] += len(ids)
 
     # ---- leases
 
@@ -325,7 +370,7 @@ class Model:
             elif left <= 0:
                 letters += "X"
             else:
-                letters += "O"
+                letters += "c" if task in self.cancels else "O"
                 extended = True
                 self.leases[task] = self.now + left
                 self.locks[task] = (token, self.now + left)
@@ -335,7 +380,36 @@ class Model:
             self._rouse(first)
         return self.now, first, letters
 
-    def _end(self, call: str, pairs: Sequence[Pair], counter: str) -> tuple[str, list[str]]:
+    def note(self, pair: Pair) -> str:
+        """Keep how far a handler is."""
+        if not self.holds(pair):
+            return "L"
+        self.progress.add(pair[0])
+        return "c" if pair[0] in self.cancels else "O"
+
+    def cancel(self, call: str, ids: Sequence[str], by: str) -> str:
+        """Cancel tasks: what waits goes to failed, and what is in progress is marked."""
+        self._begin()
+        states = {task: self.state(task) for task in ids}
+        gone = [task for task, state in states.items() if state in ("t", "w", "s")]
+        running = [task for task, state in states.items() if state == "p"]
+        if gone or running:
+            self._remember(call)
+        self._withdraw([task for task in gone if states[task] != "s"])
+        self.todos.difference_update(gone)
+        for task in gone:
+            self.scheduled.pop(task, None)
+        self._stop(gone)
+        if running:
+            fresh = [task for task in running if task not in self.cancels]
+            self.cancels.update(dict.fromkeys(fresh, by))
+            if fresh:
+                self.counters["cancelling"] += len(fresh)
+            self._rouse(self.now)
+        letters = {"t": "c", "w": "c", "s": "c", "p": "m", None: "u"}
+        return "".join(letters.get(states[task], str(states[task])) for task in ids)
+
+    def _end(self, call: str, pairs: Sequence[Pair], counter: str) -> tuple[str, list[str], set[str]]:
         ended: list[str] = []
         letters = ""
         held = [self.holds(pair) for pair in pairs]
@@ -348,6 +422,7 @@ class Model:
                 letters += "R"
             else:
                 letters += "L"
+        cancelled = self.cancels.keys() & ended
         for task in ended:
             self._drop(task)
         if ended:
@@ -358,7 +433,7 @@ class Model:
                 for i, letter in enumerate(letters):
                     if letter == "O":
                         self._remember(f"{call}:{i}")
-        return letters, ended
+        return letters, ended, cancelled
 
     def ack(
         self,
@@ -368,8 +443,12 @@ class Model:
         payloads: Mapping[str, Any] | None = None,
         again_ms: int | None = None,
         given: Given = NOTHING,
+        until_ms: int | None = None,
     ) -> str:
-        """End leases as done, or for a time; the one of a call that found something puts that."""
+        """End leases as done, or for a time; the one of a call that found something puts that.
+
+        With `until_ms`, done keeps the tasks so long, whatever the queue keeps.
+        """
         self._begin()
         task, _ = pairs[0]
         found = put if self.holds(pairs[0]) and task in self.in_progress else ()
@@ -377,9 +456,14 @@ class Model:
         itself = not self.keeps_done and again_ms is None and task in found
         if found and not itself:
             self._add(found, False, None, payloads or {}, given)
-        letters, ended = self._end(call, pairs, "acked")
+        letters, ended, cancelled = self._end(call, pairs, "acked")
         anew = self._renew(ended)
-        ended = [task for task in ended if task not in anew]
+        stopped = [task for task in ended if task not in anew and again_ms is not None and task in cancelled]
+        ended = [task for task in ended if task not in anew and task not in stopped]
+        if stopped:
+            self._stop(stopped)
+            self._depart(stopped, 1, 0)
+            self._turn()
         if ended and again_ms is not None:
             self._rouse(self.now + again_ms)
         if anew:
@@ -391,16 +475,20 @@ class Model:
             if not ended:
                 self._turn()
         if ended:
-            self._finish(ended, again_ms)
+            self._finish(ended, again_ms, until_ms)
         if itself:
             self._add(found, False, None, payloads or {}, given)
         return letters
 
-    def _finish(self, ended: Sequence[str], again_ms: int | None) -> None:
+    def _finish(self, ended: Sequence[str], again_ms: int | None, until_ms: int | None = None) -> None:
         for task in ended:
             self._clear(task, payload=again_ms is None)
             if again_ms is not None:
                 self.scheduled[task] = self.now + again_ms
+            elif until_ms is not None:
+                self.done.add(task)
+                self.done_until[task] = self.now + until_ms
+                self.lasted += not self.keeps_done
             elif self.keeps_done:
                 self.done.add(task)
         if again_ms is not None:
@@ -413,23 +501,30 @@ class Model:
     def release(self, call: str, pairs: Sequence[Pair], delay_ms: int = 0, most: int = 0, block_ms: int = 0) -> str:
         """Give leases back; with `most`, as handlers do, who may not do so again and again."""
         self._begin()
-        letters, ended = self._end(call, pairs, "released")
+        letters, ended, cancelled = self._end(call, pairs, "released")
         self._renew(ended)
         back: list[str] = []
         dues: list[int] = []
+
+        def tell(task: str, letter: str) -> str:
+            at = next(i for i, pair in enumerate(pairs) if pair[0] == task and letters[i] == "O")
+            return letters[:at] + letter + letters[at + 1 :]
+
         for task in ended:
+            if task in cancelled:
+                self._stop([task])
+                letters = tell(task, "c")
+                continue
             wait = delay_ms
             count = self._count_release(task, most, block_ms)
             if count > 1:
                 wait = max(delay_ms, min(60_000, 50 * 2 ** (count - 2)))
             if count and count >= most:
                 self.failed.add(task)
-                self.errors.add(task)
-                self.traces.pop(task, None)
+                self._keep_error(task)
                 self.counters["gave_up"] += 1
                 self.spent += 1
-                at = next(i for i, pair in enumerate(pairs) if pair[0] == task and letters[i] == "O")
-                letters = letters[:at] + "f" + letters[at + 1 :]
+                letters = tell(task, "f")
             elif wait:
                 self.scheduled[task] = self.now + wait
                 dues.append(self.now + wait)
@@ -462,21 +557,20 @@ class Model:
     ) -> str:
         """Fail leases: -1 gives up; one delay for all of them, or one for each; `blocks`: ms, by place of a lease."""
         self._begin()
-        letters, ended = self._end(call, pairs, "failed")
+        letters, ended, cancelled = self._end(call, pairs, "failed")
         delays = [retry_ms] * len(pairs) if isinstance(retry_ms, int) else retry_ms
         at = {pair[0]: i for i, (pair, letter) in enumerate(zip(pairs, letters, strict=True)) if letter == "O"}
         anew = self._renew(ended)
         for task in ended:
             self.attempts[task] = self.attempts.get(task, 0) + 1
-            self.errors.add(task)
-            self.traces.pop(task, None)
-            if trace:
-                self.traces[task] = trace
+            self._keep_error(task, trace)
             if task in anew:
                 self._clear(task, payload=False)
             elif delays[at[task]] < 0:
                 self.failed.add(task)
                 self.counters["gave_up"] += 1
+            elif task in cancelled:
+                self._stop([task])
             else:
                 self.scheduled[task] = self.now + delays[at[task]]
                 self._rouse(self.now + delays[at[task]])
@@ -491,17 +585,19 @@ class Model:
         return letters
 
     def _crash(self, ids: Sequence[str]) -> tuple[int, list[str]]:
-        """Take tasks back; give how many are ready again, and those that went to failed."""
+        """Take tasks back; give how many are ready again or were cancelled, and those that crashed too often."""
         back: list[str] = []
         given_up: list[str] = []
+        stopped: list[str] = []
         self._renew(ids)
         for task in ids:
             if task in self.in_progress:
                 self.in_progress.remove(task)
                 count = self.crashes[task] = self.crashes.get(task, 0) + 1
-                self.errors.add(task)
-                self.traces.pop(task, None)
-                if count >= self.max_crashes:
+                self._keep_error(task)
+                if task in self.cancels:
+                    stopped.append(task)
+                elif count >= self.max_crashes:
                     self.failed.add(task)
                     given_up.append(task)
                 else:
@@ -509,10 +605,12 @@ class Model:
             self._drop(task)
         if given_up:
             self.counters["gave_up"] += len(given_up)
+        self._stop(stopped)
+        self.unlogged += len(stopped)
         self._depart(ids, 0, 1)
         self._arrive(back)
         self._turn()
-        return len(back), given_up
+        return len(back) + len(stopped), given_up
 
     def crash(self, pairs: Sequence[Pair]) -> str:
         """Take back what a dead process was running, as its supervisor says."""
@@ -588,6 +686,16 @@ class Model:
             self.counters["clock_jumps" if jumped else "restarts"] += 1
         self.grace_until = min(self.grace_until, self.now + min(longest, 60_000))
 
+    def prune(self) -> int:
+        """Drop the done tasks whose time is over."""
+        over = [task for task, until in self.done_until.items() if until <= self.now]
+        for task in over:
+            del self.done_until[task]
+            self.done.discard(task)
+        if over:
+            self.counters["pruned"] += len(over)
+        return len(over)
+
     # ---- the operator's
 
     def forget(self, ids: Sequence[str]) -> str:
@@ -601,6 +709,7 @@ class Model:
                 if isinstance(where, set):
                     where.discard(task)
             self.scheduled.pop(task, None)
+            self.done_until.pop(task, None)
             self._clear(task)
             self._drop(task)
         self._turn()
@@ -668,7 +777,8 @@ class Model:
         if not 0 <= count["claimed"] - ended - len(self.in_progress) <= count["forgotten"]:
             found.append(f"I7: leases ended without a cause: {dict(count)}, {len(self.in_progress)} are held")
         left = count["forgotten"] + (0 if self.keeps_done else count["acked"] - count["again"] + count["pulled"])
-        again = count["acked"] + count["pulled"] + count["gave_up"]  # each may have been put again
+        left -= self.lasted
+        again = count["acked"] + count["pulled"] + count["gave_up"] + count["cancelled"]  # each may be put again
         known = len(where)
         if not count["put"] - left - again <= known <= count["put"] - left + count["adopted"]:
             found.append(f"I9: {known} tasks are known, but the counters say {dict(count)}")

@@ -338,7 +338,7 @@ async def test_a_stopped_worker_gives_back_what_it_holds_of_both_queues(high: Qu
         task = asyncio.create_task(worker.run())
         await until(lambda: len(began) == 3)
         fill(low, 20)
-        await until(lambda: low.stats().in_progress > 5)
+        await until(lambda: len(began) == 4 and low.stats().in_progress > 5)
         worker.stop()
         await until(lambda: low.stats().in_progress == 1 and high.stats().in_progress == 3)
         go.set()

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 
 from timeoutq.arguments import How
-from timeoutq.batches.flows import KEEP, BatchFlows
+from timeoutq.batches.flows import BatchFlows
 from timeoutq.batches.operations import BatchInfo, BatchPage, Member, On
-from timeoutq.calls import BATCH
+from timeoutq.calls import BATCH, BATCH_KEPT
 from timeoutq.model import Outcome, Task, TaskId, Tasks
 from timeoutq.rooms import AsyncRoom, Room
 
@@ -39,7 +39,12 @@ class Batches(Room[BatchFlows]):
         return self._queue.run(self._flows.put(name, tasks, How(again, group, priority), at, after))
 
     def seal(
-        self, name: str, callback: TaskId | Task | None = None, *, on: On = "ended", keep: float | timedelta = KEEP
+        self,
+        name: str,
+        callback: TaskId | Task | None = None,
+        *,
+        on: On = "ended",
+        keep: float | timedelta = BATCH_KEPT,
     ) -> BatchInfo:
         """Say that all tasks of a batch are put. When all of them have ended, the callback becomes ready: once.
 
@@ -99,7 +104,12 @@ class AsyncBatches(AsyncRoom[BatchFlows]):
         return await self._queue.run(self._flows.put(name, tasks, How(again, group, priority), at, after))
 
     async def seal(
-        self, name: str, callback: TaskId | Task | None = None, *, on: On = "ended", keep: float | timedelta = KEEP
+        self,
+        name: str,
+        callback: TaskId | Task | None = None,
+        *,
+        on: On = "ended",
+        keep: float | timedelta = BATCH_KEPT,
     ) -> BatchInfo:
         """Say that all tasks of a batch are put. When all of them have ended, the callback becomes ready: once.
 

@@ -22,8 +22,6 @@ from timeoutq.sending import Flow, Talk, answer, answers
 from timeoutq.text import counted, safe
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}\Z")
-KEEP = 86_400.0
-"""Seconds for which a batch is kept after its end."""
 STALE = 86_400.0
 """A batch that nobody has sealed for so many seconds is worth a word of doctor."""
 
@@ -42,7 +40,7 @@ def seal(talk: Talk, name: str, callback: TaskId | Task | None, on: On, keep: ob
         raise InvalidInput(
             f"a batch has one callback, and this names {len(found.ids):,}: let the callback put the others"
         )
-    if on not in ("ended", "done"):
+    if not any(arguments.is_word(on, word) for word in ("ended", "done")):
         raise InvalidInput(f"on= is 'ended' (however the tasks end) or 'done' (all must be done), not {shown(on)}")
     keep_ms = round(arguments.seconds(keep, "keep") * 1000)
     return _seal(talk, operations.seal(talk.operations, talk.nonce(), name, found, on, keep_ms))
@@ -70,14 +68,20 @@ def forget(talk: Talk, name: str) -> Flow[bool]:
     return (yield from answer(talk, operations.forget(talk.operations, talk.nonce(), name)))
 
 
-def health(talk: Talk) -> Flow[tuple[str, str, str]]:
-    """Look at up to 10,000 batches, for doctor; give green or yellow, what was found, and the cure."""
+def some(talk: Talk) -> Flow[list[BatchInfo]]:
+    """Tell about all batches, or about ten thousand of them; one that changes meanwhile may come twice."""
     found = list[BatchInfo]()
     cursor: str | None = "0"
     while cursor is not None and len(found) < 10_000:
         page = yield from answer(talk, operations.page(talk.operations, cursor, BATCH), UNCONFIRMED)
         found += page.batches
         cursor = page.cursor
+    return found
+
+
+def health(talk: Talk) -> Flow[tuple[str, str, str]]:
+    """Look at up to 10,000 batches, for doctor; give green or yellow, what was found, and the cure."""
+    found = yield from some(talk)
     now = talk.clock.now_ms / 1000
     running = [one for one in found if not one.is_over]
     stale = sorted((one.at, one.name) for one in running if one.state == "open" and 0 < one.at < now - STALE)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 MANY = 1000
 """To put back more tasks than this, the command asks first."""
+
+NAMED = 5
+"""At most this many batches that are left out are named."""
 
 SHOWN = 3
 """For at most this many broken lines the command says what is wrong with them."""
@@ -126,7 +129,8 @@ def export(
     The line of a task has its state, due time, failures, crashes, last error,
     group, priority and payload; the line of a host has its rules, block or ban,
     and how often it was visited. Results of tasks are left out: who waits for
-    them waits on this queue. With --state, only tasks are printed.
+    them waits on this queue. Batches are left out, too: stderr names those that
+    are not over. With --state, only tasks are printed.
 
     `timeoutq import` reads these lines. For a picture of one moment, pause the
     queue first; without a pause, each task is printed once, as it was when export
@@ -157,8 +161,21 @@ def export(
                 sys.stdout.flush()  # so that every line that is counted is really written
                 written += len(records)
                 tell(written, written)
+        batches = transfer.open_batches(opened)
+    if batches:
+        _say_left_out(queue, batches)
     if not written and not met:
         stop(NOTHING, f"queue {queue} has no tasks" + (f" in {', '.join(states)}" if states else ""))
+
+
+def _say_left_out(queue: str, batches: Mapping[str, str | None]) -> None:
+    names = f"{', '.join(list(batches)[:NAMED])}{', …' if len(batches) > NAMED else ''}"
+    callbacks = [callback for callback in batches.values() if callback is not None]
+    cure = "let them end first, or put their tasks into batches again after the import, and seal these"
+    if callbacks:
+        shown = f"{', '.join(callbacks[:NAMED])}{', …' if len(callbacks) > NAMED else ''}"
+        cure += f"; before that, forget the callbacks there, which would wait for ever: {shown}"
+    say(f"the export leaves out batches of queue {queue} that are not over ({len(batches):,}): {names}: {cure}")
 
 
 class BrokenLine(InvalidInput):

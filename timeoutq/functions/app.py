@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 
 from timeoutq import address, arguments, lifespan
 from timeoutq.arguments import shown
-from timeoutq.batches.flows import KEEP
-from timeoutq.batches.operations import On
+from timeoutq.calls import BATCH_KEPT
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import calls, ids, options
 from timeoutq.functions.batching import Batched, batch_of
@@ -34,6 +33,7 @@ from timeoutq.model import Answer, TaskId
 from timeoutq.retry import Delay, Retries
 
 if TYPE_CHECKING:
+    from timeoutq.batches.operations import On
     from timeoutq.functions.scheduling import AppSchedules
     from timeoutq.functions.testing import AppTest
     from timeoutq.worker import Worker
@@ -357,7 +357,7 @@ class App(Hires):
         then: Call[R],
         *,
         on: On = "ended",
-        keep: Delay = KEEP,
+        keep: Delay = BATCH_KEPT,
         name: str | None = None,
     ) -> Batched[R]: ...
     @overload
@@ -368,7 +368,7 @@ class App(Hires):
         then: None = None,
         *,
         on: On = "ended",
-        keep: Delay = KEEP,
+        keep: Delay = BATCH_KEPT,
         name: str | None = None,
     ) -> Batched[None]: ...
     def batch(
@@ -378,7 +378,7 @@ class App(Hires):
         then: Call[Any] | None = None,
         *,
         on: On = "ended",
-        keep: Delay = KEEP,
+        keep: Delay = BATCH_KEPT,
         name: str | None = None,
     ) -> Batched[Any]:
         """Put calls, and let `then` run once when all of them have ended; blocks.
@@ -400,7 +400,7 @@ class App(Hires):
         then: Call[R],
         *,
         on: On = "ended",
-        keep: Delay = KEEP,
+        keep: Delay = BATCH_KEPT,
         name: str | None = None,
     ) -> Batched[R]: ...
     @overload
@@ -411,7 +411,7 @@ class App(Hires):
         then: None = None,
         *,
         on: On = "ended",
-        keep: Delay = KEEP,
+        keep: Delay = BATCH_KEPT,
         name: str | None = None,
     ) -> Batched[None]: ...
     async def abatch(
@@ -421,7 +421,7 @@ class App(Hires):
         then: Call[Any] | None = None,
         *,
         on: On = "ended",
-        keep: Delay = KEEP,
+        keep: Delay = BATCH_KEPT,
         name: str | None = None,
     ) -> Batched[Any]:
         """Put calls, and let `then` run once when all of them have ended; see `batch`."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from timeoutq.batches.flows import checked
-from timeoutq.batches.operations import BatchInfo, Member, On
 from timeoutq.calls import BATCH
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import ids, outcomes
@@ -21,6 +19,9 @@ from timeoutq.functions.envelope import Secrets
 from timeoutq.functions.errors import CallFailed, CallGone
 from timeoutq.functions.sender import PostedBatch, Result
 from timeoutq.model import Ended
+
+if TYPE_CHECKING:
+    from timeoutq.batches.operations import BatchInfo, Member, On
 
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
@@ -58,6 +59,8 @@ def batch_of(
     usual: str,
 ) -> PostedBatch:
     """Decide everything about a batch that is put now. Raises `InvalidInput` and `CallTooLarge`."""
+    from timeoutq.batches.flows import checked  # a program without batches needs no client
+
     named = ids.random_id("batch") if name is None else checked(name)
     chained = next((call for call in many if call.following), None)
     if chained is not None:

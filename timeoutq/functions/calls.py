@@ -158,14 +158,19 @@ def id_of(call: Call[Any]) -> tuple[bytes, bool]:
     return ids.random_id(call.function).encode(), False
 
 
-def posted(call: Call[Any], secrets: Secrets, batch: str | None = None) -> Posted:
-    """Decide everything about a call that is put now, the callback of `batch` if given. Raises `CallTooLarge`."""
+def posted(call: Call[Any], secrets: Secrets, batch: str | None = None, *, ticks: bool = False) -> Posted:
+    """Decide everything about a call that is put now: the callback of `batch`, or what a schedule puts at its `ticks`.
+
+    Raises `CallTooLarge`.
+    """
     chosen, settings = call.chosen, call.settings
     id, is_named = id_of(call)
     queue = chosen.queue or settings.queue
     travels = travelling(chosen)
     if batch is not None:
         travels = msgspec.structs.replace(travels, batch=batch)
+    if ticks:
+        travels = msgspec.structs.replace(travels, ticks=True)
     letter = Letter(call.function, call.arguments, travels, [one.step for one in call.following])
     unique = (chosen.unique or settings.unique) if is_named else None
     payload, answers, when = seal(letter, queue, id, secrets), _answers(call, queue, id), (chosen.at, chosen.after)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
-from timeoutq.batches.operations import BatchInfo
 from timeoutq.functions.errors import CallFailed
+
+if TYPE_CHECKING:
+    from timeoutq.batches.operations import BatchInfo
 
 S_co = TypeVar("S_co", covariant=True)
 T = TypeVar("T")

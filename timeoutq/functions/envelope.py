@@ -10,7 +10,8 @@ comes behind may be left out: `o` holds options for this call alone, `t` the cal
 The signature `s` is eight hex digits that name the secret, a dot, and HMAC-SHA256 in hex. It is made over a fixed text
 and, each behind its length in eight bytes, the queue, the id, `f`, and the JSON of `a`, `k`, `o` and `t`, byte for byte
 as they stand in the payload (`[]`, `{}`, `{}` and `[]` if left out). A payload is bound to its queue and its id: the
-same call elsewhere has another signature.
+same call elsewhere has another signature. Only if `o` holds `"ticks":true`, the id may also end in `@` and digits that
+are not signed: so the calls of a schedule that overlap share one payload.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     keep_result: float | None = None
     batch: str | None = None
     """The batch of which this call is the callback."""
+    ticks: bool = False
+    """Whether a schedule puts this call under ids that end in `@` and the time of a tick."""
 
     def check(self) -> None:
         """Raise `InvalidInput` for what no caller of this package would have written."""
@@ -241,11 +244,19 @@ def _check_signature(found: _Payload, queue: str, id: bytes, secrets: Secrets) -
     try:
         secrets.check(queue, id, found)
     except Forged:
-        # a schedule whose calls overlap gives each the time of its tick, behind the id that was signed
+        # a schedule whose calls overlap gives each the time of its tick, behind the id that was signed; any other call
+        # is bound to its whole id, or whoever writes to Redis could put it again and again
         signed = ids.before_tick(id)
-        if signed is None:
+        if signed is None or not _ticks(found):
             raise
         secrets.check(queue, signed, found)
+
+
+def _ticks(found: _Payload) -> bool:
+    try:
+        return _OPTIONS.decode(found.o).ticks
+    except Exception:  # the signature was not checked yet, so this may be anything
+        return False
 
 
 def _refuse_newer(payload: bytes, id: bytes) -> None:

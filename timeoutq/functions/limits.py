@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from timeoutq.errors import InvalidInput
 from timeoutq.functions.options import Limit
-from timeoutq.hosts.flows import HostFlows
-from timeoutq.sending import Flow
+
+if TYPE_CHECKING:
+    from timeoutq.hosts.flows import HostFlows
+    from timeoutq.sending import Flow
 
 AGAIN = 300.0
 """Seconds after which a limit is declared again: a hand, or a program of another version, may have changed it."""

@@ -23,7 +23,6 @@ from timeoutq.functions.context import CallNext, Context, Middleware
 from timeoutq.functions.envelope import NO_OPTIONS, Secrets
 from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, Forged, UnknownFunction, UnknownSecret
 from timeoutq.functions.options import Limit
-from timeoutq.functions.scheduling import declared
 from timeoutq.functions.sender import Posted, Sender
 from timeoutq.functions.task import Opened, TaskFunction
 from timeoutq.functions.threads import Threads
@@ -84,6 +83,8 @@ class Calls(Serves):
 
     def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result]]:
         """Give what runs the calls of this queue."""
+        from timeoutq.functions.scheduling import declared  # a program that only defines functions needs no client
+
         place.publish({name: one.version for name, one in self.app.functions.items()})
         place.declare(declared(self.app, place.name))
         return _Bench(self.app, place).run

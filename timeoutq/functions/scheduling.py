@@ -52,10 +52,11 @@ class Home(Program, Protocol):
     queues: Queues
 
 
-def task_of(name: str, call: Call[Any], secrets: Secrets) -> tuple[str, Task]:
+def task_of(name: str, call: Call[Any], secrets: Secrets, *, overlap: bool) -> tuple[str, Task]:
     """Give the queue of a call, and the task that the ticks of this schedule put.
 
-    The name of the schedule is the id. Raises `InvalidInput` for options that say when or under which id.
+    The name of the schedule is the id, to which `overlap` adds the tick. Raises `InvalidInput` for options that say
+    when, or under which id.
     """
     wrong = [f"{one}=" for one in call.chosen.named if one in _NOT_SCHEDULED]
     if wrong:
@@ -68,7 +69,8 @@ def task_of(name: str, call: Call[Any], secrets: Secrets) -> tuple[str, Task]:
             f"schedule {shown(name)} takes one call, and this is a chain: let {call.function}() put the calls that "
             "follow, or schedule a function that does"
         )
-    put = calls.posted(msgspec.structs.replace(call, chosen=replace(call.chosen, id=name.encode())), secrets)
+    own = msgspec.structs.replace(call, chosen=replace(call.chosen, id=name.encode()))
+    put = calls.posted(own, secrets, ticks=overlap and bool(secrets))
     return put.queue, Task(text(put.id), Packed(put.payload), put.group, priority=put.priority)
 
 
@@ -78,7 +80,7 @@ def declared(app: Program, queue: str) -> list[Schedule]:
     for name, function in app.functions.items():
         timed = function.settings.timed
         if timed is not None and function.settings.queue == queue:
-            _, task = task_of(name, function.call(), app.secrets)
+            _, task = task_of(name, function.call(), app.secrets, overlap=timed.overlap)
             found.append(replace(timed, name=name, task=task))
     return found
 
@@ -108,12 +110,12 @@ class AppSchedules:
         `start`, `until`, `missed` and `grace` are as for `Queue.schedules.set`. Blocks.
         Raises `InvalidInput`, `MissingExtra`, and what `put` raises.
         """
-        queue, task = task_of(name, self._own(call), self._app.secrets)
+        queue, task = task_of(name, self._own(call), self._app.secrets, overlap=bool(how.get("overlap")))
         return self._queue(queue).schedules.set(name, task, **how)
 
     async def aset(self, name: str, call: Call[Any], /, **how: Unpack[How]) -> ScheduleInfo:
         """Do as `set`, for asyncio."""
-        queue, task = task_of(name, self._own(call), self._app.secrets)
+        queue, task = task_of(name, self._own(call), self._app.secrets, overlap=bool(how.get("overlap")))
         return await (await self._aqueue(queue)).schedules.set(name, task, **how)
 
     def move(self, name: str, /, *, queue: str | None = None, **when: Unpack[When]) -> ScheduleInfo:

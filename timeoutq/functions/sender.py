@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from timeoutq.batches.operations import On
 from timeoutq.functions.options import Limit, Unique
 from timeoutq.model import Answer, TaskInfo
+
+if TYPE_CHECKING:
+    from timeoutq.batches.operations import On
 
 T_co = TypeVar("T_co", covariant=True)
 

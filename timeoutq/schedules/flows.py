@@ -112,6 +112,8 @@ def defined(schedule: Schedule) -> tuple[bytes, Definition]:
     """Check a schedule, and give its name and its definition."""
     from timeoutq.schedules.ticks import lateness
 
+    if not isinstance(schedule, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance]  # what callers pass
+        raise InvalidInput(f"declare() takes a Schedule(name, …), not {shown(schedule)}")
     name, timing = checked(schedule.name), timing_of(schedule.when())
     missed, grace_ms = lateness(schedule.missed, schedule.grace)
     found = Definition.of(schedule.name, schedule.task, timing.text(), missed, grace_ms, schedule.overlap)

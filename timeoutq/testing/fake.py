@@ -180,6 +180,7 @@ def _fake_server(clock: Clock) -> Any:
     _teach_time(servers)
     _teach_wait(servers, import_module("fakeredis._command_args_parsing").Int)
     _teach_sha1hex(import_module("fakeredis.commands_mixins.scripting_mixin").ScriptingCommandsMixin)
+    _teach_hanging_up(import_module("fakeredis.aioredis"))
     server = fakeredis.FakeServer()
     plain: Any = server.dbs[0].__class__
 
@@ -248,6 +249,32 @@ def _teach_sha1hex(scripting: Any) -> None:
 
     setattr(runtime, _MARK, True)
     scripting._get_server_runtime = runtime
+
+
+def _teach_hanging_up(clients: Any) -> None:
+    # a real server forgets what a connection waits for that is closed; here the wait would go on, take the next stroke
+    # of the bell, and let the claim behind the wait through, whose leases nobody would have
+    connection = getattr(clients, "FakeBaseAsyncConnection", None) or clients.FakeConnection
+    plain = connection.disconnect
+    if getattr(plain, _MARK, False):
+        return
+
+    async def disconnect(self: Any, *words: Any, **named: Any) -> None:
+        socket: Any = getattr(self, "_sock", None)
+        if socket is not None and getattr(socket._server, _MARK, None) is not None:
+            socket._parser, socket._unblock_reason = _HUNG_UP, b"TIMEOUT"
+        await plain(self, *words, **named)
+
+    setattr(disconnect, _MARK, True)
+    connection.disconnect = disconnect
+
+
+class _HungUp:
+    def send(self, commands: bytes) -> None:
+        """Carry out no command any more."""
+
+
+_HUNG_UP = _HungUp()
 
 
 def _sha1hex(text: Any) -> bytes:
