@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from timeoutq.bench import handlers
 from timeoutq.bench.ground import PATIENCE, Crew, Ground, Measure, ids
 from timeoutq.bench.terms import Figure, Readings, Target, percentile
 from timeoutq.client import Queue
