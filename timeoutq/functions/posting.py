@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from timeoutq import address, arguments
-from timeoutq.arguments import How, TaskList
+from timeoutq.arguments import AS_IT_IS, How, TaskList
 from timeoutq.batches.operations import BatchInfo
 from timeoutq.functions import limits
 from timeoutq.functions.answering import Pending
@@ -195,11 +195,12 @@ def _putting(
 ) -> Flow[Outcome]:
     _, at, after, again = kind
     checked: Any = (_tasks(calls),)
+    how = How(again=True) if again else AS_IT_IS
     if batch is not None:
-        return queue.flows.batches.put(batch, checked, How(again=again), at, after)
+        return queue.flows.batches.put(batch, checked, how, at, after)
     if at is None and after is None:
-        return queue.flows.put(checked, How(again=again), 0)
-    return queue.flows.schedule(checked, at, after, How(again=again), 0)
+        return queue.flows.put(checked, how, 0)
+    return queue.flows.schedule(checked, at, after, how, 0)
 
 
 def _sealing(queue: AnyQueue | AnyAsyncQueue, found: PostedBatch) -> Flow[BatchInfo]:
