@@ -122,11 +122,13 @@ ROOMS = {
     "bench": [
         "__init__",
         "terms",
+        "called",
         "handlers",
         "ground",
         "limits",
         "clients",
         "workers",
+        "calls",
         "hosts",
         "latency",
         "pauses",

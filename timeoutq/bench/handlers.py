@@ -49,23 +49,14 @@ async def give_result(lease: Lease) -> Ack:
     return Ack(result=RESULT, keep_id=False)
 
 
-CALL = b'{"v":1,"f":"nothing","a":[],"k":{"number":7,"word":"seven"}}'
-"""A call of a function that does nothing."""
-
-
 def __getattr__(name: str) -> object:
-    """Give `calls`, which runs `CALL`: only a worker that runs calls needs the packages for functions."""
+    """Give `calls`, which runs the calls of `timeoutq.bench.called`: only this handler needs the packages for it."""
     if name != "calls":
         raise AttributeError(name)
-    from timeoutq.functions import App, Calls
+    from timeoutq.bench.called import app
+    from timeoutq.functions import Calls
 
-    app = App("bench")
-
-    async def nothing(number: int, word: str) -> None:
-        """Do nothing."""
-
-    app.task(nothing)
-    return Calls(app)
+    return Calls(app("bench"))
 
 
 def nothing_in_thread(lease: Lease) -> None:

@@ -15,12 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from timeoutq.arguments import Packed
-from timeoutq.bench import handlers
 from timeoutq.bench.ground import PATIENCE, Crew, Ground, Measure, ids
 from timeoutq.bench.terms import Figure, Readings, Target, percentile
 from timeoutq.client import Queue
-from timeoutq.model import Task
 
 # ---- how much they drain
 
@@ -56,17 +53,6 @@ def _drain(ground: Ground, name: str, handler: str, processes: int, share: int) 
             crew.until(lambda: look(ground, queue).acked > 0, "ack anything")
             tasks, cpu = rate_of_acks(ground, queue, sizes.backlog // share)
             return {name: tasks, f"{name}-server": cpu}
-
-
-def _functions(ground: Ground) -> Readings:
-    count, payload = ground.sizes.backlog // 5, Packed(handlers.CALL)
-    with ground.queue() as queue:
-        for first in range(0, count, 5000):
-            queue.put([Task(task, payload) for task in ids(min(5000, count - first), first)])
-        with ground.worker(queue, "calls") as crew:
-            crew.until(lambda: look(ground, queue).acked > 0, "ack anything")
-            tasks, cpu = rate_of_acks(ground, queue, count)
-            return {"functions": tasks, "functions-server": cpu}
 
 
 def _lanes(ground: Ground) -> Readings:
@@ -334,15 +320,6 @@ WORKER_LANES = Measure(
         Figure("lanes-server", "the server's CPU during lanes", "% of a core"),
     ],
     _lanes,
-)  # fmt: skip
-WORKER_CALLS = Measure(
-    "functions",
-    [
-        Figure("functions", "a worker that runs calls of an async def with two arguments, which does nothing",
-               "tasks/s", "worker", Target("ratio", "≥", 0.4)),
-        Figure("functions-server", "the server's CPU during functions", "% of a core"),
-    ],
-    _functions,
 )  # fmt: skip
 WORKER_DEF = _drain_measure(
     "worker-def", "a worker with a no-op def, in threads", "nothing_in_thread", 1, "bare-100",

@@ -290,11 +290,17 @@ class App(Hires):
 
     def post(self, call: Call[R], /) -> Result[R]:
         """Put one call; blocks."""
-        return self.put([call])[0]
+        self._check((call,))
+        sender, ready = self.sender, calls.posted(call, self.secrets)
+        (answer,) = sender.put((ready,))
+        return sender.result(ready.answers, answer)
 
     async def apost(self, call: Call[R], /) -> Result[R]:
         """Put one call."""
-        return (await self.aput([call]))[0]
+        self._check((call,))
+        sender, ready = self.sender, calls.posted(call, self.secrets)
+        (answer,) = await sender.aput((ready,))
+        return sender.result(ready.answers, answer)
 
     def put(self, many: Iterable[Call[R]], /) -> list[Result[R]]:
         """Put calls, and give their results in the same order; blocks. If one of the calls is bad, none is put."""

@@ -89,7 +89,7 @@ class Next:
     returns: Any = field(repr=False)
 
 
-class Call(msgspec.Struct, Generic[R_co], frozen=True):
+class Call(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # a call is in no cycle: nothing it knows knows it
     """A call of a function, not put yet. Two calls are equal if they ask for the same."""
 
     function: str
@@ -171,7 +171,8 @@ def posted(call: Call[Any], secrets: Secrets, batch: str | None = None, *, ticks
         travels = msgspec.structs.replace(travels, batch=batch)
     if ticks:
         travels = msgspec.structs.replace(travels, ticks=True)
-    letter = Letter(call.function, call.arguments, travels, [one.step for one in call.following])
+    then = [one.step for one in call.following] if call.following else ()
+    letter = Letter(call.function, call.arguments, travels, then)
     unique = (chosen.unique or settings.unique) if is_named else None
     payload, answers, when = seal(letter, queue, id, secrets), _answers(call, queue, id), (chosen.at, chosen.after)
     return Posted(queue, id, payload, *when, chosen.priority, unique, call.group, answers, settings.limit)

@@ -13,10 +13,11 @@ from datetime import timedelta
 from typing import Any
 
 from timeoutq import address, arguments
-from timeoutq.arguments import How, TaskList
+from timeoutq.arguments import AS_IT_IS, How, TaskList
 from timeoutq.batches.operations import BatchInfo
 from timeoutq.functions import limits
 from timeoutq.functions.answering import Pending
+from timeoutq.functions.options import Limit
 from timeoutq.functions.sender import Answers, Posted, PostedBatch
 from timeoutq.model import Answer, Ended, Outcome, TaskInfo, text
 from timeoutq.sending import Flow
@@ -81,28 +82,32 @@ class Posting:
         """Put calls, 500 a script, and give an answer for each; blocks. Raises what `Queue.put` raises."""
         found: list[Answer] = [Answer.ADDED] * len(calls)
         for kind, places in _kinds(calls).items():
-            queue = self.queue(kind[0])
-            self._declare(queue, [calls[at] for at in places])
-            _tell(found, places, queue.run(_putting(queue, kind, [calls[at] for at in places])))
+            queue, some = self.queue(kind[0]), _some(calls, places)
+            self._declare(queue, some)
+            _tell(found, places, queue.run(_putting(queue, kind, some)))
         return found
 
     async def aput(self, calls: Sequence[Posted], /) -> Sequence[Answer]:
         """Put calls, 500 a script, and give an answer for each. Raises what `AsyncQueue.put` raises."""
         found: list[Answer] = [Answer.ADDED] * len(calls)
         for kind, places in _kinds(calls).items():
-            queue = await self.aqueue(kind[0])
-            await self._adeclare(queue, [calls[at] for at in places])
-            _tell(found, places, await queue.run(_putting(queue, kind, [calls[at] for at in places])))
+            queue, some = await self.aqueue(kind[0]), _some(calls, places)
+            await self._adeclare(queue, some)
+            _tell(found, places, await queue.run(_putting(queue, kind, some)))
         return found
 
     def _declare(self, queue: AnyQueue, calls: Sequence[Posted]) -> None:
-        lacking = self._declared.lacking(queue.name, ((call.group, call.limit) for call in calls))
+        lacking = self._lacking(queue.name, calls)
         if lacking:
             queue.run(limits.declare(queue.name, queue.flows, lacking))
             self._declared.note(queue.name, lacking)
 
+    def _lacking(self, queue: str, calls: Sequence[Posted]) -> Mapping[str, Limit]:
+        limits = [(call.group, call.limit) for call in calls if call.limit is not None]
+        return self._declared.lacking(queue, limits) if limits else {}
+
     async def _adeclare(self, queue: AnyAsyncQueue, calls: Sequence[Posted]) -> None:
-        lacking = self._declared.lacking(queue.name, ((call.group, call.limit) for call in calls))
+        lacking = self._lacking(queue.name, calls)
         if lacking:
             await queue.run(limits.declare(queue.name, queue.flows, lacking))
             self._declared.note(queue.name, lacking)
@@ -112,7 +117,7 @@ class Posting:
         queue, answers = self.queue(found.queue), [Answer.ADDED] * len(found.calls)
         self._declare(queue, [*found.calls, *([] if found.then is None else [found.then])])
         for kind, places in _kinds(found.calls).items():
-            putting = _putting(queue, kind, [found.calls[at] for at in places], found.name)
+            putting = _putting(queue, kind, _some(found.calls, places), found.name)
             _tell(answers, places, queue.run(putting))
         queue.run(_sealing(queue, found))
         return answers
@@ -122,7 +127,7 @@ class Posting:
         queue, answers = await self.aqueue(found.queue), [Answer.ADDED] * len(found.calls)
         await self._adeclare(queue, [*found.calls, *([] if found.then is None else [found.then])])
         for kind, places in _kinds(found.calls).items():
-            putting = _putting(queue, kind, [found.calls[at] for at in places], found.name)
+            putting = _putting(queue, kind, _some(found.calls, places), found.name)
             _tell(answers, places, await queue.run(putting))
         await queue.run(_sealing(queue, found))
         return answers
@@ -170,11 +175,19 @@ class Posting:
 
 def _kinds(calls: Sequence[Posted]) -> dict[_Kind, list[int]]:
     found: dict[_Kind, list[int]] = {}
+    before: _Kind | None = None
+    places: list[int] = []
     for at, call in enumerate(calls):
         # a key keeps others away only while its call is ready, scheduled or in progress, unless somebody says more
         kind = call.queue, call.at, call.after, call.unique == "active"
-        found.setdefault(kind, []).append(at)
+        if kind != before:
+            before, places = kind, found.setdefault(kind, [])
+        places.append(at)
     return found
+
+
+def _some(calls: Sequence[Posted], places: Sequence[int]) -> Sequence[Posted]:
+    return calls if len(places) == len(calls) else [calls[at] for at in places]
 
 
 def _putting(
@@ -182,11 +195,12 @@ def _putting(
 ) -> Flow[Outcome]:
     _, at, after, again = kind
     checked: Any = (_tasks(calls),)
+    how = How(again=True) if again else AS_IT_IS
     if batch is not None:
-        return queue.flows.batches.put(batch, checked, How(again=again), at, after)
+        return queue.flows.batches.put(batch, checked, how, at, after)
     if at is None and after is None:
-        return queue.flows.put(checked, How(again=again), 0)
-    return queue.flows.schedule(checked, at, after, How(again=again), 0)
+        return queue.flows.put(checked, how, 0)
+    return queue.flows.schedule(checked, at, after, how, 0)
 
 
 def _sealing(queue: AnyQueue | AnyAsyncQueue, found: PostedBatch) -> Flow[BatchInfo]:
@@ -196,13 +210,13 @@ def _sealing(queue: AnyQueue | AnyAsyncQueue, found: PostedBatch) -> Flow[BatchI
 
 def _tasks(calls: Sequence[Posted]) -> TaskList:
     tasks = TaskList([call.id for call in calls], {place: call.payload for place, call in enumerate(calls)})
-    tasks.groups = {place: arguments.host(call.group) for place, call in enumerate(calls) if call.group is not None}
-    tasks.priorities = {place: call.priority for place, call in enumerate(calls) if call.priority is not None}
-    tasks.uniques = {
-        place: arguments.delay_ms(call.unique, "unique")
-        for place, call in enumerate(calls)
-        if isinstance(call.unique, timedelta)
-    }
+    for place, call in enumerate(calls):
+        if call.group is not None:
+            tasks.groups[place] = arguments.host(call.group)
+        if call.priority is not None:
+            tasks.priorities[place] = call.priority
+        if call.unique is not None and isinstance(call.unique, timedelta):
+            tasks.uniques[place] = arguments.delay_ms(call.unique, "unique")
     return tasks
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Answers(msgspec.Struct, frozen=True):
+class Answers(msgspec.Struct, frozen=True, gc=False):
     """Where the result of a call will be: for a chain, that of its last call."""
 
     queue: str
@@ -47,7 +47,7 @@ class Answers(msgspec.Struct, frozen=True):
         return (*self.before, (self.queue, self.id))
 
 
-class Posted(msgspec.Struct, frozen=True):
+class Posted(msgspec.Struct, frozen=True, gc=False):
     """A call, ready to be put: everything is decided and checked."""
 
     queue: str

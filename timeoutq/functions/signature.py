@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 _ENCODER = msgspec.json.Encoder()
 
+_EXACT = (int, str, bool)
+"""What always arrives as it was sent: msgspec takes nothing else for these."""
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -74,13 +76,15 @@ class Encoded(NamedTuple):
     """The arguments of a call as JSON, and what went into it."""
 
     arguments: Arguments
-    sent: Mapping[str, object]
-    slots: Mapping[str, Slot]
+    names: Collection[str]
+    """The parameters for which something was passed."""
+    struct: msgspec.Struct
+    signature: Signature
 
     @property
     def values(self) -> dict[str, object]:
         """Give the values by the names of parameters, defaults too. `*args` is a list, `**kwargs` a dict."""
-        return {name: self.sent.get(name, one.otherwise) for name, one in self.slots.items()}
+        return self.signature.values(self.struct, self.names)
 
 
 class Signature:
@@ -112,6 +116,7 @@ class Signature:
         self._decoder = msgspec.json.Decoder(self._struct)
         self._fields = dict(zip(self._struct.__struct_encode_fields__, self._struct.__struct_fields__, strict=True))
         self._checks = [(one.name, one.check) for one in slots if one.check is not None]
+        self._is_exact = self._is_simple and all(one.annotation in _EXACT for one in slots)
         self._after_first: Signature | None = None
 
     @classmethod
@@ -171,12 +176,19 @@ class Signature:
         try:
             struct = msgspec.convert(bound, self._struct)
             data = _ENCODER.encode(struct)
-            arrived = self._decoder.decode(data)
+            arrived = None if self._is_exact else self._decoder.decode(data)
         except Exception as error:  # the arguments may be anything, and their classes may raise anything
             self._refuse(bound, error)
-        self._keep(bound, struct, data, arrived)
-        sent = {name: getattr(struct, self._fields[name]) for name in bound}
-        return Encoded(self._split(data, bound), sent, self.slots)
+        if arrived is not None:
+            self._keep(bound, struct, data, arrived)
+        return Encoded(self._split(data, bound), bound, struct, self)
+
+    def values(self, struct: msgspec.Struct, names: Collection[str]) -> dict[str, object]:
+        """Give the values by the names of parameters; for those that are not among `names`, what the function has."""
+        return {
+            name: getattr(struct, self._fields[name]) if name in names else one.otherwise
+            for name, one in self.slots.items()
+        }
 
     def bind(self, args: Sequence[T], kwargs: Mapping[str, T]) -> dict[str, T | list[T] | dict[str, T]]:
         """Say which parameter takes which argument. Raises `BadArguments` as Python would raise `TypeError`."""

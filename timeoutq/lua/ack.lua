@@ -20,7 +20,7 @@ local again_ms = tonumber(given.again or -1)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
 local recorded, limited = sound()
 if done_sound then done_sound(ids, given.put) end
-if given.results or given.bare or given['until'] then may_finish() end
+if given.results or given.bare or given['until'] then rarely('may_finish')() end
 if given['until'] then
   if compact then
     return {err = 'COMPACT a task that blocks its id for a time is kept in done with its id, and this queue has keep_done="compact", which '

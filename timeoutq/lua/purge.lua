@@ -69,7 +69,7 @@ redis.call('UNLINK', unpack(KEYS))
 local waits = try('HSCAN', key('awaited'), 0, 'COUNT', ARGV[3])
 if waits[2] and waits[2][1] then
   for i = 1, #waits[2], 2 do ids[#ids + 1] = waits[2][i] end
-  tell_clients(ids)
+  rarely('tell_clients')(ids)
   return 0
 end
 redis.call('UNLINK', key('awaited'))

@@ -100,6 +100,9 @@ class Crew(Protocol):
         ...
 
 
+_NO_LEASES = deque[Lease](maxlen=0)
+
+
 class Ranked:
     """The inbox of a crew that works for several queues: leases of a lower rank come out first."""
 
@@ -111,6 +114,7 @@ class Ranked:
         """The work of the leases that `front` has given."""
         self.puts = 0
         """How often leases were put: what `front` has given may not be the front any more when this has changed."""
+        self._is_empty = True
 
     def __len__(self) -> int:
         return self._count(len(self._ranks))
@@ -122,16 +126,20 @@ class Ranked:
         work = self._works[lane]
         self._ranks[work.rank].append((work, deque(leases)))
         self.puts += 1
+        self._is_empty = False
 
     def front(self) -> deque[Lease]:
         """Give the leases of which the first is the next one; empty if there are none."""
+        if self._is_empty:
+            return _NO_LEASES  # most handlers that wake find that others have taken all
         for claims in self._ranks:
             while claims:
                 self.work, leases = claims[0]
                 if leases:
                     return leases
                 claims.popleft()
-        return deque()
+        self._is_empty = True
+        return _NO_LEASES
 
     def before(self, lane: int) -> int:
         return self._count(1 + self._works[lane].rank)

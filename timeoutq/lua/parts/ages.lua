@@ -20,7 +20,7 @@ local function keep(ids, times, ends)
       rows[#rows + 1], rows[#rows + 2] = times[i] or now, ids[i]
     end
   end
-  if #lasting > 0 then last(lasting) end
+  if #lasting > 0 then let_last(lasting) end
   redis.call('SADD', done, unpack(ids))
   if dates_done and #rows > 0 then redis.call('ZADD', done_at, unpack(rows)) end
 end

@@ -100,7 +100,7 @@ local function finish_lasting(from, ids, which, places, lasting)
     if stays[i] then rows[#rows + 1], rows[#rows + 2] = now + tonumber(lasting[i]), ids[i] end
   end
   -- goes before the tasks: one that is done without its time would block its id for ever
-  if #rows > 0 then last(rows) end
+  if #rows > 0 then let_last(rows) end
   for i = 1, #ids do
     if stays[i] then
       which[i] = redis.call('SMOVE', from, done, ids[i]) == 1

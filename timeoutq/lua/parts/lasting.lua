@@ -11,8 +11,8 @@ if uses then
   end
 end
 
--- last: these tasks are about to be done, and rows has the time until which each of them blocks its id: time and id by turns
-local function last(rows)
+-- let_last: these tasks are about to be done, and rows has the time until which each of them blocks its id: time and id by turns
+local function let_last(rows)
   redis.call('ZADD', key('done_until'), unpack(rows))
   if not has('until') then use('until', true) end
 end

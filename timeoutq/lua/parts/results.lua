@@ -59,18 +59,23 @@ local function tell_clients(ids)
   end
 end
 
+-- drop_results: the results of earlier runs of these tasks go, except those of the tasks in `fresh`
+local function drop_results(ids, fresh)
+  local old = {}
+  for i = 1, #ids do
+    if not (fresh and fresh[ids[i]]) then old[#old + 1] = result_of(ids[i]) end
+  end
+  if #old > 0 then redis.call('DEL', unpack(old)) end
+end
+
 if uses then
   -- tell_ended: these tasks have ended, and will not run again by themselves. Results of earlier runs go, except those of the tasks
   -- in `fresh`; and the clients that wait are told. The batches of these tasks count them, `well` if they are done
   function tell_ended(ids, fresh, well)
     if #ids == 0 then return end
     if has('results') then
-      local old = {}
-      for i = 1, #ids do
-        if not (fresh and fresh[ids[i]]) then old[#old + 1] = result_of(ids[i]) end
-      end
-      if #old > 0 then redis.call('DEL', unpack(old)) end
-      tell_clients(ids)
+      rarely('drop_results')(ids, fresh)
+      rarely('tell_clients')(ids)
     end
     if has('batches') then tell_ended(rarely('end_in_batches')(ids, well)) end
   end
