@@ -139,7 +139,7 @@ class _Bench:
     def _context(self, lease: Lease, opened: Opened) -> Context[Any]:
         name = opened.definition.signature.name
         batch = None if opened.options.batch is None else CallsBefore(opened.options.batch, self._place.queue)
-        return Context(name, lease.task, lease.attempt, lease.fence, self._place.state, batch=batch)
+        return Context(name, lease.task, lease.attempt, lease.fence, self._place.state, opened.tick, batch)
 
     async def _limited(self, lease: Lease, opened: Opened) -> Any:
         seconds = opened.max_runtime

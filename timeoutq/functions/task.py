@@ -104,6 +104,8 @@ class Opened:
     kwargs: Mapping[str, object]
     options: Options
     then: Sequence[Step]
+    tick: float | None = None
+    """The time for which a schedule has put the call, Unix seconds."""
 
     @property
     def max_runtime(self) -> float | None:
