@@ -147,9 +147,9 @@ def test_priorities_within_a_queue(app: App, queue: Queue) -> None:
     def note(n: int) -> None:
         seen.append(n)
 
-    app.put(note.options(priority=n).call(n) for n in (0, 1, 3, 2))  # the first one is ready at once
+    app.put(note.options(priority=n).call(n) for n in (0, 1, 3, 2))
     work(app)
-    assert seen == [0, 3, 2, 1]
+    assert seen == [3, 2, 1, 0]
 
 
 def test_queue_weights(url: str, name: str) -> None:
