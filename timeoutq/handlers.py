@@ -152,6 +152,10 @@ class Place(Protocol):
         """Have these schedules declared in the queue, at the start and again each minute."""
         ...
 
+    def is_cancelled(self, lease: Lease) -> bool:
+        """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
+        ...
+
     def at_end(self, close: Callable[[], object]) -> None:
         """Have this called when the worker has ended all work."""
         ...

@@ -361,6 +361,50 @@ def test_get_current_job(app: App) -> None:
     assert result.wait(10) == ["whoami", "me", "1", "hi"]
 
 
+def test_job_meta_and_a_def_that_is_cancelled(app: App, queue: Queue) -> None:
+    @app.task
+    def count(ctx: Context[None], to: int) -> None:
+        for n in range(to):
+            ctx.progress(n, to, f"page {n}")
+            if ctx.cancelled:
+                return
+            time.sleep(0.01)
+
+    result = count.options(keep_result=60).delay(100_000)
+    with at_work(app):
+        wait_until(lambda: result.info().progress)
+        far = result.info().progress
+        assert far is not None
+        assert (far.total, far.text) == (100_000, f"page {far.done:g}")
+        further = wait_until(lambda: (now := result.info().progress) and now.done > far.done and now)
+        assert further
+        result.cancel(by="kim")
+        with pytest.raises(CallCancelled, match="cancelled by kim"):
+            result.wait(20)
+    assert result.info().progress is None
+
+
+def test_job_meta_in_a_coroutine(app: App) -> None:
+    goes_on = threading.Event()
+
+    @app.task
+    async def count(ctx: Context[None]) -> int:
+        for n in range(50):  # the newest one is sent, and the others are not
+            ctx.progress(n, text="counting")
+        while not goes_on.is_set():
+            await asyncio.sleep(0.01)
+        with pytest.raises(ValueError, match="done"):
+            ctx.progress(float("nan"))
+        assert not ctx.cancelled
+        return 1
+
+    result = count.delay()
+    with at_work(app):
+        wait_until(lambda: (far := result.info().progress) and far.done == 49)
+        goes_on.set()
+        assert result.wait(20) == 1
+
+
 def test_is_async_false_in_tests(app: App) -> None:
     @app.task(retry=[3600])
     def flaky(ctx: Context[None]) -> int:
