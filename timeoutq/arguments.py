@@ -135,7 +135,7 @@ class Packed(bytes):
 
 def pack(payload: Payload, task: object = "") -> bytes | None:
     """Give the bytes of a payload: JSON as it is, `bytes` behind a NUL, at most 1 MiB; None is no payload."""
-    if payload is None or type(payload) is Packed:
+    if payload is None or isinstance(payload, Packed):
         return payload
     if isinstance(payload, bytes):
         data = payload

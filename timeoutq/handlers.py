@@ -152,6 +152,10 @@ class Place(Protocol):
         """Have these schedules declared in the queue, at the start and again each minute."""
         ...
 
+    def is_cancelled(self, lease: Lease) -> bool:
+        """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
+        ...
+
     def at_end(self, close: Callable[[], object]) -> None:
         """Have this called when the worker has ended all work."""
         ...
@@ -172,6 +176,10 @@ class Hires(ABC):
     @abstractmethod
     def at_work(self) -> Staff:
         """Give the queues and the handler."""
+
+
+class OfApp:
+    """A function of an app. It takes the arguments of its calls, so it is no handler: a worker runs its app."""
 
 
 class Serves(ABC):
@@ -207,17 +215,21 @@ def parts_of(path: str, kind: str = "handler") -> tuple[str, str]:
     `timeoutq worker` calls this before it starts processes, because each process would only fail in the same way.
     """
     module, _, name = path.partition(":")
+    what = "no app" if kind == "app" else f"not a {kind}"
     if not module or not name:
-        raise HandlerNotFound(f"{path!r} is not a {kind}: write module:function, like demo.crawl:fetch")
+        form = "module:app, like shop.tasks:app" if kind == "app" else "module:function, like demo.crawl:fetch"
+        raise HandlerNotFound(f"{path!r} is {what}: write {form}")
     if module.endswith(".py"):
         dotted = module.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
-        raise HandlerNotFound(f"{path!r} is not a {kind}: a module has no .py, write {dotted}:{name}")
+        raise HandlerNotFound(f"{path!r} is {what}: a module has no .py, write {dotted}:{name}")
     return module, name
 
 
 def load(path: str, kind: str = "handler") -> Any:
     """Import `module:function`; raises `HandlerNotFound`, whose message says what is missing."""
     found = imported(path, kind)
+    if isinstance(found, Hires):
+        raise HandlerNotFound(f"{path!r} is an App, which brings its functions: leave the {kind} out, use --app {path}")
     if not callable(found):
         raise HandlerNotFound(f"{kind} {path!r} is not callable but {type(found).__name__}")
     return found
@@ -258,6 +270,11 @@ def shape_of(handler: object, *, has_state: bool = False) -> Shape:
     """
     if not callable(handler):
         raise InvalidInput(f"handler must be callable, not {class_name(handler)}")
+    if isinstance(handler, OfApp):
+        raise InvalidInput(
+            f"{name_of(handler)}() is a function of an App, and takes no lease: let the worker run the App, with "
+            "Worker(app), or with `timeoutq worker --app module:app`"
+        )
     name, inner = name_of(handler), _inner(handler)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise InvalidInput(

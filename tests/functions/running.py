@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, cast
 
 from timeoutq import Lease, sending
 from timeoutq.calls import Kept
@@ -49,3 +52,35 @@ async def _awaited(value: Any) -> Any:
 
 def _run(queue: Any, calls: Sequence[Any]) -> None:
     queue.run(sending.answers(queue.talk, calls))
+
+
+def work(app: App, **options: Any) -> Any:
+    """Have a real worker run the calls of an app until there are none; give its tally."""
+
+    async def burst() -> Any:
+        async with asyncio.timeout(60):
+            tally = await app.worker(timeout=5, burst=True, **options).run()
+        await app.aclose()
+        return tally
+
+    return asyncio.run(burst())
+
+
+@contextmanager
+def at_work(app: App, **options: Any) -> Iterator[None]:
+    """Have a real worker run the calls of an app in a thread, until the block ends."""
+    begun: Future[Callable[[], None]] = Future()
+
+    async def run() -> None:
+        worker, loop = app.worker(timeout=5, signals=False, **options), asyncio.get_running_loop()
+        begun.set_result(lambda: cast("None", loop.call_soon_threadsafe(worker.stop)))
+        await worker.run()
+        await app.aclose()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    try:
+        yield
+    finally:
+        begun.result(30)()
+        thread.join(30)

@@ -46,6 +46,10 @@ class Put:
     def id(self) -> str:
         return self.answers.id.decode()
 
+    @property
+    def queue(self) -> str:
+        return self.answers.queue
+
     def wait(self, timeout: float | None = None) -> Any:
         raise NotImplementedError
 

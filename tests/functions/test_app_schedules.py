@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ import redis
 from tests.functions.running import carry_out
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Queue
-from timeoutq.functions import App, CallGone, Forged, scheduling
+from timeoutq.functions import App, CallGone, CallTooLarge, Context, Forged, scheduling
+from timeoutq.functions.envelope import LIMIT
 
 SECRET = "a secret of 21 bytes."
 
@@ -66,6 +68,73 @@ def test_a_schedule_whose_calls_overlap_gives_each_an_id_of_its_own(app: App, qu
     (id,) = carry_out(app, queue)
     assert id.startswith("d@")
     assert app.result(id).wait(timeout=5) == "c 5"
+
+
+def ticks_of(app: App, queue: Queue, at: int) -> dict[str, Any]:
+    """Claim calls, and give the tick of each; fail them, so that they run again in `at` seconds."""
+    found: dict[str, Any] = {}
+    for lease in queue.claim(10):
+        payload = json.dumps(lease.payload, separators=(",", ":")).encode()
+        found[lease.task] = app.open(payload, queue.name, lease.task.encode()).tick
+        queue.fail(lease, "no", retry_in=at)
+    return found
+
+
+def test_a_call_knows_the_tick_that_put_it_also_when_it_runs_again(app: App, queue: Queue, raw: redis.Redis) -> None:
+    every = app.schedules.set("d", app.functions["digest"].call("c"), every=60)
+    app.functions["digest"].options(id="x").delay("c")
+    due_now(raw, queue, "d")
+    queue.schedules.tick()
+    tick = queue.schedules.get("d")
+    assert tick is not None and tick.last is not None and every.next is not None
+    assert (every.next - tick.last) % 60 == 0
+    assert ticks_of(app, queue, 0) == {"d": tick.last, "x": None}
+    due_now(raw, queue, "d")
+    assert queue.schedules.tick() == 0  # skipped: the call is there still
+    assert ticks_of(app, queue, 60)["d"] == tick.last
+
+
+def test_each_of_the_calls_that_overlap_knows_its_own_tick(app: App, queue: Queue, raw: redis.Redis) -> None:
+    start = datetime.now(UTC) - timedelta(seconds=3630)
+    call = app.functions["digest"].call("c")
+    app.schedules.set("d", call, every=60, start=start, overlap=True, missed="all", grace=300)
+    due_now(raw, queue, "d")
+    assert queue.schedules.tick() == 5
+    found = ticks_of(app, queue, 60)
+    assert found == {id: int(id.removeprefix("d@")) / 1000 for id in found}
+    assert len(set(found.values())) == 5
+
+
+async def test_ctx_tick_is_the_time_for_which_the_schedule_made_the_call(url: str, name: str) -> None:
+    app = App(name, url=url)
+
+    @app.task(keep_result=60)
+    async def told(ctx: Context[None]) -> float | None:
+        return ctx.tick
+
+    alone = await told.adelay()
+    set_ = await app.schedules.aset("told", told.call(), every=1)
+    worker = app.worker(timeout=5)
+    running = asyncio.create_task(worker.run())
+    assert await alone is None
+    await asyncio.to_thread(wait_until, lambda: app.schedules.list()[name][0].put > 0, 30)
+    tick = await app.result("told", told)
+    worker.stop()
+    await running
+    assert tick is not None and set_.next is not None and tick >= set_.next
+    assert (tick - set_.next) % 1 == 0
+    app.close()
+    await app.aclose()
+    with Queue(name, url) as queue:
+        queue.purge()
+
+
+def test_a_call_that_is_too_large_with_its_tick_is_refused_when_the_schedule_is_set(app: App, queue: Queue) -> None:
+    digest = app.functions["digest"]
+    envelope = len('{"v":1,"f":"digest","a":[],"k":{"to":""},"s":""}') + len("1a2b3c4d.") + 64
+    with pytest.raises(CallTooLarge, match="with the time of its tick"):
+        app.schedules.set("d", digest.call("x" * (LIMIT - envelope)), every=60)
+    assert app.schedules.list()[queue.name] == []
 
 
 def test_a_signed_call_of_a_schedule_is_refused_under_another_name(app: App, queue: Queue, raw: redis.Redis) -> None:

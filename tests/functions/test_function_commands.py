@@ -114,7 +114,8 @@ def test_what_left_nothing_is_not_known(say: Say, post: Queue) -> None:
         ([APP, "read"], "has no function 'read'; it has write, burn, collect"),
         ([APP, "write"], "write() needs 'to'"),
         ([APP, "write", "[5]"], "write() got 5 for 'to'"),
-        ([APP, "write", "a"], "the arguments 'a' are no JSON"),
+        ([APP, "write", "a"], "the arguments 'a' are no JSON: write a list or an object, with texts in double quotes"),
+        (["tests.rig.post.app", "write"], "'tests.rig.post.app' is no app: write module:app, like shop.tasks:app"),
         ([APP, "write", '"a"'], "must be a list or an object"),
         ([APP, "write", "--args", "{}"], "--args '{}' must be a list"),
         ([APP, "write", "--kwargs", "[]"], "--kwargs '[]' must be an object"),
@@ -123,6 +124,25 @@ def test_what_left_nothing_is_not_known(say: Say, post: Queue) -> None:
 )
 def test_a_call_that_cannot_be_is_refused(say: Say, words: list[str], said: str) -> None:
     done = say("call", *words)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["worker", APP], f"if that is an App, use --app {APP}"),
+        (["worker", "post"], "or name an App whose functions are to run, with --app MODULE:APP"),
+        (
+            ["worker", "post", APP, "--no-supervise"],
+            f"{APP!r} is an App, which brings its functions: leave the handler",
+        ),
+        (["worker", "post", "tests.rig.post:write", "--no-supervise"], "write() is a function of an App, and takes no"),
+        (["result", APP, "w1"], "is not a queue name: calls of an App are in"),
+    ],
+)
+def test_what_newcomers_type_is_refused_with_the_cure(say: Say, post: Queue, words: list[str], said: str) -> None:
+    done = say(*words)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
 

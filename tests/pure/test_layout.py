@@ -113,6 +113,7 @@ ROOMS = {
         "task",
         "scheduling",
         "threads",
+        "noting",
         "running",
         "testing",
         "app",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 
@@ -26,6 +27,13 @@ async def process() -> int:
 def hang(seconds: float) -> None:
     """Run for longer than the function may."""
     time.sleep(seconds)
+
+
+@app.task(keep_result=60)
+async def hold(seconds: float) -> int:
+    """Run for so long; tell in which process."""
+    await asyncio.sleep(seconds)
+    return os.getpid()
 
 
 if os.environ.get("SHOP") != "old":

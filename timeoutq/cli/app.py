@@ -197,6 +197,8 @@ def open_queue(
 @contextmanager
 def known_queue(name: str, url: str | None, url_file: Path | None) -> Iterator[AnyQueue]:
     """Open a queue that must exist; end the command with exit code 1 when nothing was ever put to the queue."""
+    if ":" in name:
+        raise InvalidInput(f"{name!r:.80} is not a queue name: calls of an App are in queues of their own names")
     with open_queue(name, url, url_file) as opened:
         if not opened.exists():
             unknown(opened)

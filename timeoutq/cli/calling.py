@@ -94,7 +94,9 @@ def _read(what: str, words: str, kinds: Any, said: str) -> Any:
     try:
         found = read_json(words)
     except ValueError as error:
-        raise InvalidInput(f"{what} {words!r:.80} are no JSON: {error}") from None
+        raise InvalidInput(
+            f"{what} {words!r:.80} are no JSON: write {said}, with texts in double quotes, as in '[\"a\", 5]' ({error})"
+        ) from None
     if not isinstance(found, kinds):
         raise InvalidInput(f"{what} {words!r:.80} must be {said}, as in '[\"a\", 5]'")
     return found

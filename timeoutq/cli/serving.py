@@ -340,7 +340,8 @@ def read_queues(words: Sequence[str], handler: str | None) -> tuple[list[str], l
     if handler is None:
         if not names and ":" not in last:
             raise InvalidInput(
-                "there is no handler: write it behind the queues as MODULE:FUNCTION, such as mymodule:fetch"
+                "there is no handler: write it behind the queues as MODULE:FUNCTION, such as mymodule:fetch, or name "
+                "an App whose functions are to run, with --app MODULE:APP"
             )
         handler = last
     elif ":" in last:
@@ -348,7 +349,9 @@ def read_queues(words: Sequence[str], handler: str | None) -> tuple[list[str], l
     else:
         names = [*words]
     if not names:
-        raise InvalidInput(f"there is no queue: write its name before the handler {handler}")
+        raise InvalidInput(
+            f"there is no queue: write its name before the handler {handler}; if that is an App, use --app {handler}"
+        )
     weighted = [name.partition("=") for name in names]
     if not any(mark for _, mark, _ in weighted):
         return names, [], handler

@@ -491,7 +491,7 @@ class App(Hires):
         if letter.then and letter.then[0].f not in self._functions:
             raise self._unknown(letter.then[0].f)
         args, kwargs = function.signature.take(letter.arguments)
-        return Opened(function.definition, args, kwargs, letter.options, letter.then)
+        return Opened(function.definition, args, kwargs, letter.options, letter.then, letter.tick)
 
     def _unknown(self, name: str) -> UnknownFunction:
         return UnknownFunction(

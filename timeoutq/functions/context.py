@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from timeoutq.functions.errors import CallFailed
@@ -56,6 +56,19 @@ class Before(Protocol):
         ...
 
 
+class Line(Protocol):
+    """The line from a running call to its worker: `Noting` of `noting.py`."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody has cancelled the call."""
+        ...
+
+    def note(self, done: float, total: float | None, text: str) -> None:
+        """Have a note sent."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Context(Generic[S_co]):
     """Given to a function whose first parameter is annotated `Context[State]`.
@@ -77,6 +90,21 @@ class Context(Generic[S_co]):
     """The time for which a schedule made this call, Unix seconds; None if no schedule made the call."""
     batch: Before | None = None
     """The batch of which this call is the callback; None if it is none. Its `results()` are what the calls returned."""
+    line: Line | None = field(default=None, repr=False, compare=False)
+    """The line to the worker; None in a test that makes its own context."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody has cancelled this call: for a `def`, which nobody can stop; an `async def` is cancelled."""
+        return self.line is not None and self.line.is_cancelled
+
+    def progress(self, done: float, total: float | None = None, text: str = "") -> None:
+        """Tell how far this call is, and a text of at most 200 bytes; `result.info().progress` shows it until the end.
+
+        It does not wait: the worker sends the newest note, ten a second at most. Raises `InvalidInput`.
+        """
+        if self.line is not None:
+            self.line.note(done, total, text)
 
 
 CallNext = Callable[[], Awaitable[Any]]

@@ -4,14 +4,15 @@
 
 `v` is the version of this form, `f` the function, `a` and `k` the arguments by place and by name. `a`, `k` and all that
 comes behind may be left out: `o` holds options for this call alone, `t` the calls that follow it, each with `f`, `a`,
-`k` and `o`. Fields that a reader does not know are ignored: a field without which a call must not be run makes a higher
-`v`.
+`k` and `o`, and `w` the time of the tick, in ms, if a schedule has put the call. Fields that a reader does not know are
+ignored: a field without which a call must not be run makes a higher `v`.
 
 The signature `s` is eight hex digits that name the secret, a dot, and HMAC-SHA256 in hex. It is made over a fixed text
 and, each behind its length in eight bytes, the queue, the id, `f`, and the JSON of `a`, `k`, `o` and `t`, byte for byte
 as they stand in the payload (`[]`, `{}`, `{}` and `[]` if left out). A payload is bound to its queue and its id: the
 same call elsewhere has another signature. Only if `o` holds `"ticks":true`, the id may also end in `@` and digits that
-are not signed: so the calls of a schedule that overlap share one payload.
+are not signed: so the calls of a schedule that overlap share one payload. `w` is not signed, because whoever ticks a
+schedule needs no secret.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import msgspec
 
@@ -29,6 +31,7 @@ from timeoutq.errors import InvalidInput
 from timeoutq.functions import ids, options
 from timeoutq.functions.errors import CallTooLarge, Forged, NewerCall, NotACall, UnknownSecret
 from timeoutq.functions.signature import Arguments
+from timeoutq.model import MAX_TIME_MS
 
 VERSION = 1
 LIMIT = 256 * 1024
@@ -93,6 +96,7 @@ class _Payload(msgspec.Struct):
     o: msgspec.Raw = _EMPTY_DICT
     t: msgspec.Raw = _EMPTY_LIST
     s: str | None = None
+    w: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIME_MS)] | None = None
 
 
 class _Version(msgspec.Struct):
@@ -114,6 +118,8 @@ class Letter:
     arguments: Arguments
     options: Options = NO_OPTIONS
     then: Sequence[Step] = ()
+    tick: float | None = None
+    """The time for which a schedule has put the call, Unix seconds."""
 
 
 class Secrets:
@@ -229,7 +235,8 @@ def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:
         _refuse_newer(payload, id)
         raise NotACall(f"the payload of task {_task(id)} has the version {shown(found.v)}; there was none before 1")
     _check_signature(found, queue, id, secrets)
-    if found.o is _EMPTY_DICT and found.t is _EMPTY_LIST:  # the usual case, made quick
+    tick = None if found.w is None else ids.tick_of(id, found.w) / 1000
+    if found.o is _EMPTY_DICT and found.t is _EMPTY_LIST and tick is None:  # the usual case, made quick
         return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)))
     try:
         chosen, then = _OPTIONS.decode(found.o), _STEPS.decode(found.t)
@@ -237,7 +244,7 @@ def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:
             one.check()
     except Exception as error:
         raise NotACall(f"the call of task {_task(id)} has odd options: {error_words(error)}") from error
-    return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)), chosen, then)
+    return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)), chosen, then, tick)
 
 
 def _check_signature(found: _Payload, queue: str, id: bytes, secrets: Secrets) -> None:

@@ -27,6 +27,8 @@ SIGNS = 16
 """How many of them make an id: 80 random bits."""
 LONGEST = 120
 """Bytes of an id that a key makes. A longer id keeps its beginning, and a digest stands for all of it."""
+TICK_DIGITS = 15
+"""The most digits of the time of a tick, ms."""
 LONGEST_CHAIN = 100
 """The most calls that are looked for behind one id."""
 KEPT = 100
@@ -89,6 +91,15 @@ def before_tick(id: bytes) -> bytes | None:
     """Give the id to which a schedule has added `@` and the time of a tick, ms; None if this is no such id."""
     base, at, tick = id.rpartition(b"@")
     return base if at and base and tick.isdigit() else None
+
+
+def tick_of(id: bytes, last: int) -> int:
+    """Give the time of the tick that has put a call, ms: it stands in the id, or it is the one that the payload says.
+
+    Ticks that are put together share a payload, which says the last one; each of them has its own time in its id.
+    """
+    digits = id.rpartition(b"@")[2]
+    return last if before_tick(id) is None or len(digits) > TICK_DIGITS else int(digits)
 
 
 def whole_call(function: str, values: Mapping[str, object]) -> str:

@@ -22,6 +22,7 @@ from timeoutq.functions.batching import CallsBefore
 from timeoutq.functions.context import CallNext, Context, Middleware
 from timeoutq.functions.envelope import NO_OPTIONS, Secrets
 from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, Forged, UnknownFunction, UnknownSecret
+from timeoutq.functions.noting import Noting
 from timeoutq.functions.options import Limit
 from timeoutq.functions.sender import Posted, Sender
 from timeoutq.functions.task import Opened, TaskFunction
@@ -137,10 +138,10 @@ class _Bench:
 
     # ---- around the function
 
-    def _context(self, lease: Lease, opened: Opened) -> Context[Any]:
+    def _context(self, lease: Lease, opened: Opened, line: Noting) -> Context[Any]:
         name = opened.definition.signature.name
         batch = None if opened.options.batch is None else CallsBefore(opened.options.batch, self._place.queue)
-        return Context(name, lease.task, lease.attempt, lease.fence, self._place.state, batch=batch)
+        return Context(name, lease.task, lease.attempt, lease.fence, self._place.state, opened.tick, batch, line)
 
     async def _limited(self, lease: Lease, opened: Opened) -> Any:
         seconds = opened.max_runtime
@@ -156,11 +157,15 @@ class _Bench:
         return value
 
     async def _around(self, lease: Lease, opened: Opened) -> Any:
-        context = self._context(lease, opened)
+        line = Noting(self._place, lease)
+        context = self._context(lease, opened, line)
         call: CallNext = partial(self._call, context, opened)
         for one in reversed(self._middlewares):
             call = partial(one, context, call)
-        return await call()
+        try:
+            return await call()
+        finally:
+            line.close()
 
     async def _call(self, context: Context[Any], opened: Opened) -> Any:
         definition = opened.definition

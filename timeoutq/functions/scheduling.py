@@ -12,17 +12,18 @@ from typing import Any, Protocol, Unpack
 
 import msgspec
 
-from timeoutq.arguments import Packed, shown
+from timeoutq.arguments import shown
 from timeoutq.errors import InvalidInput
 from timeoutq.functions import calls
 from timeoutq.functions.calls import Call
-from timeoutq.functions.envelope import Secrets
+from timeoutq.functions.envelope import LIMIT, Secrets
+from timeoutq.functions.errors import CallTooLarge
 from timeoutq.functions.options import Queues
 from timeoutq.functions.posting import Posting
 from timeoutq.functions.sender import Sender
 from timeoutq.functions.task import TaskFunction
 from timeoutq.model import Task, text
-from timeoutq.schedules.definition import ScheduleInfo
+from timeoutq.schedules.definition import STAMP_ROOM, ScheduleInfo, Stamped
 from timeoutq.schedules.flows import How, Schedule, When
 from timeoutq.shards import AnyAsyncQueue, AnyQueue
 
@@ -55,8 +56,8 @@ class Home(Program, Protocol):
 def task_of(name: str, call: Call[Any], secrets: Secrets, *, overlap: bool) -> tuple[str, Task]:
     """Give the queue of a call, and the task that the ticks of this schedule put.
 
-    The name of the schedule is the id, to which `overlap` adds the tick. Raises `InvalidInput` for options that say
-    when, or under which id.
+    The name of the schedule is the id, to which `overlap` adds the tick; each tick adds its time to the payload.
+    Raises `CallTooLarge`, and `InvalidInput` for options that say when, or under which id.
     """
     wrong = [f"{one}=" for one in call.chosen.named if one in _NOT_SCHEDULED]
     if wrong:
@@ -71,7 +72,13 @@ def task_of(name: str, call: Call[Any], secrets: Secrets, *, overlap: bool) -> t
         )
     own = msgspec.structs.replace(call, chosen=replace(call.chosen, id=name.encode()))
     put = calls.posted(own, secrets, ticks=overlap and bool(secrets))
-    return put.queue, Task(text(put.id), Packed(put.payload), put.group, priority=put.priority)
+    size = len(put.payload) + STAMP_ROOM
+    if size > LIMIT:
+        raise CallTooLarge(
+            f"the call of schedule {shown(name)} has {size:,} bytes with the time of its tick; the limit is {LIMIT:,}: "
+            "store the data elsewhere and pass its address", size=size, limit=LIMIT,
+        )  # fmt: skip
+    return put.queue, Task(text(put.id), Stamped(put.payload), put.group, priority=put.priority)
 
 
 def declared(app: Program, queue: str) -> list[Schedule]:

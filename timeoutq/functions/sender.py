@@ -94,6 +94,11 @@ class Result(Protocol[T_co]):
         ...
 
     @property
+    def queue(self) -> str:
+        """The queue of the call; of a chain, that of its last call."""
+        ...
+
+    @property
     def answer(self) -> Answer | None:
         """What `put` gave: `ADDED`, or the state that the call was in already; None if it was put elsewhere."""
         ...

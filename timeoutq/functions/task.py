@@ -23,6 +23,7 @@ from timeoutq.functions.errors import BadFunction
 from timeoutq.functions.options import Chosen, Queues, Settings, Unique
 from timeoutq.functions.sender import Result
 from timeoutq.functions.signature import Signature, returned
+from timeoutq.handlers import OfApp
 from timeoutq.model import TaskId
 from timeoutq.retry import Delay, RetryPolicy
 
@@ -104,6 +105,8 @@ class Opened:
     kwargs: Mapping[str, object]
     options: Options
     then: Sequence[Step]
+    tick: float | None = None
+    """The time for which a schedule has put the call, Unix seconds."""
 
     @property
     def max_runtime(self) -> float | None:
@@ -194,7 +197,7 @@ def _named(function: Callable[..., Any], name: str | None) -> str:
     return ids.function_name(own if name is None else name)
 
 
-class TaskFunction(Generic[P, R]):
+class TaskFunction(OfApp, Generic[P, R]):
     """A function of an app, as callers see it: `P` without the context, `R` what it returns in the end."""
 
     def __init__(self, home: Home, definition: Definition, chosen: Chosen) -> None:

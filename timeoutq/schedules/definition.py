@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from timeoutq import arguments
-from timeoutq.arguments import MAX_ID, Body
+from timeoutq.arguments import MAX_ID, Body, Packed
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Payload, Task, TaskId, text
 
@@ -27,8 +27,14 @@ TICK_ROOM = 20
 
 ScheduleState = Literal["running", "paused", "undeclared", "ended"]
 STATES: Mapping[bytes, ScheduleState] = {b"r": "running", b"p": "paused", b"u": "undeclared", b"e": "ended"}
+STAMP_ROOM = 24
+"""How many bytes the time of a tick needs in a payload."""
 Source = Literal["code", "set"]
 SOURCES: Mapping[bytes, Source] = {b"c": "code", b"s": "set"}
+
+
+class Stamped(Packed):
+    """A payload that is a JSON object with a field or more: each tick adds its time to it, as the field `w`, in ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class Definition:
     missed: str = "last"
     grace_ms: int | None = None
     overlap: bool = False
+    stamped: bool = False
+    """Whether each tick adds its time to the payload."""
     declared_ms: int = 0
     """When it was written, by the server's clock."""
 
@@ -72,7 +80,12 @@ class Definition:
                 f"{MAX_ID - TICK_ROOM:,} bytes"
             )
         named = None if group is None else text(group)
-        return cls(timing, found.ids[0], payload, named, found.priorities.get(0), missed, grace_ms, overlaps)
+        stamped = isinstance(task, Task) and isinstance(task.payload, Stamped)
+        return cls(timing, found.ids[0], payload, named, found.priorities.get(0), missed, grace_ms, overlaps, stamped)
+
+    def payload_at(self, tick_ms: int) -> bytes | None:
+        """Give the payload of the task that a tick puts."""
+        return self.payload[:-1] + b',"w":%d}' % tick_ms if self.stamped and self.payload is not None else self.payload
 
     def text(self) -> str:
         """Give the definition as it is stored: JSON."""
@@ -85,7 +98,10 @@ class Definition:
         }
         if self.payload is not None:
             said["payload_b64"] = base64.b64encode(self.payload).decode()
-        rare = {"group": self.group, "priority": self.priority, "grace": self.grace_ms, "overlap": self.overlap or None}
+        rare = {
+            "group": self.group, "priority": self.priority, "grace": self.grace_ms, "overlap": self.overlap or None,
+            "stamped": self.stamped or None,
+        }  # fmt: skip
         said |= {name: value for name, value in rare.items() if value is not None}
         return json.dumps(said, separators=(",", ":"))
 
@@ -109,6 +125,7 @@ class Definition:
                 str(fields["missed"]),
                 fields.get("grace"),
                 fields.get("overlap") is True,
+                fields.get("stamped") is True,
                 int(fields["declared"]),
             )
         except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:

@@ -101,11 +101,12 @@ def tick(
     words: list[Argument] = [stored.name, stored.rev, stored.next_ms, next_ms, last_ms, missed, skipped]
     words += [len(ids), *ids]
     options: Words = []
-    if definition.payload is not None:
-        options += section("payload", definition.payload)
+    payload = definition.payload_at(last_ms)
+    if payload is not None:
+        options += section("payload", payload)
     if definition.group is not None:
         options += section("group", definition.group)
     if definition.priority is not None:
         options += section("priority", definition.priority)
-    weight = len(definition.payload or b"")
+    weight = len(payload or b"")
     return operations.call("tick", [*words, *options], lambda reply: reply.decode(), id=nonce, weight=weight)

@@ -101,6 +101,11 @@ class Place:
         """Have these schedules declared in the queue, at the start and again each minute."""
         self._desk.schedules = schedules
 
+    def is_cancelled(self, lease: Lease) -> bool:
+        """Say whether somebody has cancelled the task of this lease, whose handler is running. Any thread may ask."""
+        run = self._desk.running.get(lease.key)
+        return run is not None and run.cancelled and run.lease is lease
+
     def at_end(self, close: Callable[[], object]) -> None:
         """Have this called when the worker has ended all work."""
         self._desk.at_end.append(close)
