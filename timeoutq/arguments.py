@@ -318,6 +318,7 @@ class How:
     priority: object = None
     improve: object = False
     batch: str | None = None  # its name is checked
+    rerun: object = False
 
 
 AS_IT_IS = How()

@@ -89,6 +89,8 @@ class Answer(StrEnum):
     RAISED = "raised"
     """The task was there with a lower priority, and has the new priority, and the new payload, from now on; a task in
     progress has them in the run that follows this one."""
+    RERUN = "rerun"
+    """The task is in progress, and runs once more after this run, with the new payload."""
     TODOS = "todos"
     WAITING = "waiting"
     SCHEDULED = "scheduled"
@@ -320,6 +322,7 @@ class Outcome(Sequence[Answer]):
 ANSWERS: dict[int, Answer] = {
     ord("A"): Answer.ADDED,
     ord("r"): Answer.RAISED,
+    ord("n"): Answer.RERUN,
     ord("t"): Answer.TODOS,
     ord("w"): Answer.WAITING,
     ord("s"): Answer.SCHEDULED,

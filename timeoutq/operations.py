@@ -498,6 +498,8 @@ def how_words(found: TaskList, how: How) -> Words:
         words += section("improve")
     if how.batch is not None:
         words += section("batch", how.batch)
+    if arguments.flag(how.rerun, "rerun"):
+        words += section("rerun")
     return words
 
 
