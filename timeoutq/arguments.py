@@ -323,7 +323,6 @@ class How:
 
 AS_IT_IS = How()
 """Tasks are put as they are, without any option."""
-
 NO_PRIORITY = "improve=True compares priorities: add priority=, in a crawl for example minus the depth of the page"
 PRIORITY = 1000
 """The highest priority; the lowest is as far below 0."""

@@ -103,10 +103,10 @@ def _shop(url: str) -> App:
     async def greet(name: str) -> str: ...  # type: ignore[empty-body]  # the workers run another
 
     @app.task(keep_result=60)
-    async def bill(number: int) -> int: ...  # type: ignore[empty-body]  # likewise
+    async def bill(number: int) -> int: ...  # type: ignore[empty-body]  # the workers run another
 
     @app.task(keep_result=60)
-    async def moved(number: int, *, to: str) -> str: ...  # type: ignore[empty-body]  # likewise
+    async def moved(number: int, *, to: str) -> str: ...  # type: ignore[empty-body]  # the workers run another
 
     return app
 
