@@ -9,6 +9,7 @@ import redis
 
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Lease, Politeness, Task, sending
+from timeoutq.calls import Kept
 from timeoutq.testing import fake_queue
 
 
@@ -50,6 +51,16 @@ def test_however_the_run_ends_the_task_is_ready_at_once(face: Any, end: str) -> 
             face.run(sending.answers(face.talk, face.operations.ack([lease], bare=[0])))
     assert claim_one(face).payload == 2
     assert face.inspect("a").failures == 0
+
+
+def test_the_result_is_that_of_the_last_run(face: Any) -> None:
+    face.put({"a": 1})
+    lease = claim_one(face)
+    face.put({"a": 2}, rerun=True)
+    face.run(sending.answers(face.talk, face.operations.ack([lease], results={0: Kept(b"1", 60_000)})))
+    assert face.results.look("a") == {}
+    face.run(sending.answers(face.talk, face.operations.ack([claim_one(face)], results={0: Kept(b"2", 60_000)})))
+    assert face.results.look("a")["a"].result == b"2"
 
 
 def test_a_run_that_is_given_back_goes_on_with_the_newest_payload_and_only_once(face: Any) -> None:

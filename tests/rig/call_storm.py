@@ -35,7 +35,7 @@ from timeoutq.embedded import EmbeddedServer
 from timeoutq.functions import App, Batched, CallCancelled, CallFailed, CallGone, Context, Result
 
 NAME, BY = "call-storm", "the storm"
-PORTION, MEMBERS = 10, 12
+PORTION, MEMBERS, SCHEDULES = 10, 12, 5
 
 app = App(NAME)
 
@@ -96,6 +96,8 @@ class Verdict:
     batches: int = 0
     callbacks: int = 0
     ticks: int = 0
+    due: int = 0
+    """How many ticks there had to be."""
     kills: int = 0
     held: int = 0
     """Kills that met calls in progress."""
@@ -182,11 +184,9 @@ class Storm:
     def kill(self, queue: Queue) -> None:
         """Kill a worker, and start another one."""
         at = self.chance.randrange(len(self.workers))
-        until = time.monotonic() + 1
-        while not queue.stats().in_progress and time.monotonic() < until:
-            self.step()
-        self.verdict.held += queue.stats().in_progress > 0
+        wait_until(lambda: queue.stats().in_progress, 30)
         self.workers[at].kill()
+        self.verdict.held += queue.stats().in_progress > 0
         self.verdict.kills += 1
         self.workers[at] = self._start()
 
@@ -216,8 +216,8 @@ class Storm:
         infos = list(queue.schedules.list())
         verdict.ticks = sum(info.put for info in infos)
         ran = raw.scard("ticks")
-        if ran != verdict.ticks:
-            verdict.wrong.append(f"{verdict.ticks} ticks were put, and {ran} have run")
+        if not ran == verdict.ticks == verdict.due:
+            verdict.wrong.append(f"{verdict.due} ticks were due, {verdict.ticks} were put, and {ran} have run")
         stats = queue.stats()
         verdict.crashes = stats.counters.get("expired", 0)
         puts = verdict.calls + verdict.batches + verdict.ticks
@@ -257,20 +257,22 @@ def trial(folder: Path, *, seconds: float = 60.0, workers: int = 4, every: float
         queue = ends.enter_context(Queue(NAME, server.url, deadline=20, max_crashes=1000))
         queue.stats()
         storm = Storm(server.url, running, workers, seed)
-        for n in range(5):
-            storm.app.schedules.set(f"tick{n}", storm.tick.call(), every=1, overlap=True, missed="all")
+        times = max(3, int(seconds / 2))
+        for n in range(SCHEDULES):
+            storm.app.schedules.set(f"tick{n}", storm.tick.call(), every=1, times=times, overlap=True, missed="all")
         until, kill_at = time.monotonic() + seconds, time.monotonic() + 2 * every
         while time.monotonic() < until:
             storm.step()
             if time.monotonic() >= kill_at:
                 storm.kill(queue)
                 kill_at = time.monotonic() + storm.chance.uniform(0.5, 1.5) * every
-            wait_until(lambda: queue.stats().todos < 300 or time.monotonic() >= min(kill_at, until), 60)
-        for n in range(5):
-            storm.app.schedules.pause(f"tick{n}")
+            while queue.stats().todos >= 300 and time.monotonic() < min(kill_at, until):
+                time.sleep(0.01)
+        wait_until(lambda: all(info.next is None for info in queue.schedules.list()), 60)
         wait_until(lambda: _is_over(queue), 90)
         for worker in storm.workers:
             assert worker.poll() is None, f"a worker has ended: {running.log(worker)}"
+        storm.verdict.due = SCHEDULES * times
         storm.judge(queue, ends.enter_context(redis.Redis.from_url(server.url)))
         storm.app.close()
         return storm.verdict

@@ -55,7 +55,8 @@ class Verdict:
         """Say it in one line."""
         return (
             f"{self.waits:,} waits, {self.lost} lost, {self.wrong} wrong; {self.cuts} cuts "
-            f"while they listened; {self.blocked} blocked of {self.connections} connections, at most; {self.seconds:.1f} s"
+            f"while they listened; {self.blocked} blocked of {self.connections} connections, at most; "
+            f"{self.seconds:.1f} s"
         )
 
 
@@ -75,7 +76,7 @@ async def trial(waits: int, cuts: int, *, seconds: float = 300.0) -> Verdict:
             found = [asyncio.create_task(_wait(call, n, verdict)) for n, call in enumerate(calls)]
             worker = Worker(near, Calls(app), concurrency=200, signals=False)
             running = asyncio.create_task(worker.run())
-            look = asyncio.create_task(_look(raw, proxy, verdict))
+            look = asyncio.create_task(_look(raw, proxy, verdict, over := asyncio.Event()))
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await _until(lambda: verdict.blocked > 0)
@@ -92,8 +93,11 @@ async def trial(waits: int, cuts: int, *, seconds: float = 300.0) -> Verdict:
                             proxy.cut()
                         verdict.cuts += 1
                     await asyncio.gather(*found)
-            for one in (*found, look):
+            over.set()  # redis-py may swallow a cancel
+            for one in found:
                 one.cancel()
+            for _ in range(waits):
+                gate.release()
             worker.stop()
             await asyncio.gather(running, *found, look, return_exceptions=True)
             await app.aclose()
@@ -114,8 +118,8 @@ async def _blocked(raw: redis.asyncio.Redis, proxy: Proxy) -> int:
     return sum("b" in one["flags"] and int(one["addr"].rpartition(":")[2]) in mine for one in found)
 
 
-async def _look(raw: redis.asyncio.Redis, proxy: Proxy, verdict: Verdict) -> None:
-    while True:
+async def _look(raw: redis.asyncio.Redis, proxy: Proxy, verdict: Verdict, over: asyncio.Event) -> None:
+    while not over.is_set():
         verdict.blocked = max(verdict.blocked, await _blocked(raw, proxy))
         verdict.connections = max(verdict.connections, len(proxy.far_ports()))
         await asyncio.sleep(0.02)

@@ -23,8 +23,8 @@ from timeoutq.sending import Flow
 from timeoutq.shards import AnyAsyncQueue, AnyQueue, open_async_queue, open_queue
 
 _Kind = tuple[str, float | None, float | None, bool, bool]
-"""What all calls of one put have in common: the queue, `at`, `after`, whether done and failed ones run again, and whether
-those in progress run once more."""
+"""What all calls of one put have in common: the queue, `at`, `after`, whether done and failed ones run again, and
+whether those in progress run once more."""
 
 
 class Posting:

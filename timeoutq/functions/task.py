@@ -281,8 +281,8 @@ class TaskFunction(Generic[P, R]):
         time zone) or `after` (seconds, or a timedelta) says when the call becomes ready. `unique` is how long the id
         keeps other calls away. `priority` is -1000 to 1000, on a polite queue. `retry` is a list of seconds to wait,
         `max_runtime` the most seconds of a run, `keep_result` for how many seconds the result is kept: these travel
-        with the call. `queue` is another queue of the app. With `rerun=True`, the newest arguments of an id are run last:
-        a call that is in progress runs once more, with these arguments.
+        with the call. `queue` is another queue of the app. With `rerun=True`, the newest arguments of an id are run
+        last: a call that is in progress runs once more, with these arguments.
         Raises `InvalidInput`, which names the option.
         """
         found = options.chosen(
