@@ -128,7 +128,9 @@ def test_on_a_polite_queue_the_priority_is_replaced_too_higher_or_lower() -> Non
         queue.put("http://h.example/c")
         queue.ack(first)
         order: list[tuple[str, Any]] = []
-        while queue.clock.advance(1) or (leases := queue.claim()):
+        for _ in range(3):
+            queue.clock.advance(1)
+            leases = queue.claim()
             order += [(lease.task, lease.payload) for lease in leases]
             queue.ack(leases)
         assert order == [(first.task, 2), ("http://h.example/c", None), (other, 2)]
