@@ -10,7 +10,7 @@ import pytest
 
 from tests.rig import call_storm, order, reruns, rolling, waits
 from timeoutq import sending
-from timeoutq.model import Answer
+from timeoutq.model import Answer, Outcome
 from timeoutq.testing import fake_queue
 from timeoutq.worker.yielding import LONGEST, Yielding
 
@@ -94,7 +94,8 @@ def test_a_release_says_whether_another_worker_has_the_function() -> None:
 
         def back(function: str) -> list[Answer]:
             (call,) = queue.operations.release(queue.claim(1), 5000, within_ms=60_000, functions=[function])
-            return list(queue.run(sending.answer(queue.talk, call)))
+            outcome: Outcome = queue.run(sending.answer(queue.talk, call))
+            return list(outcome)
 
         queue.put("a", "b")
         assert back("bill -") == ["ok"]

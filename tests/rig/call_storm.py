@@ -170,7 +170,7 @@ class Storm:
             if n % 5 == 1:
                 calls.append((self.breaks.call(n), None, f"no {n}"))
         results = self.app.put([call for call, *_ in calls])
-        self.put += [Put(result, *what) for result, (_, *what) in zip(results, calls, strict=True)]
+        self.put += [Put(result, value, reason) for result, (_, value, reason) in zip(results, calls, strict=True)]
         if self.chance.random() < 0.3:
             b, members = len(self.batches), [self._number() for _ in range(MEMBERS)]
             name, then = f"batch{b}", self.collect.call(b)

@@ -147,7 +147,7 @@ class Walk:
         def end(lease: Lease) -> None:
             ((code,),) = [self.queue.run(sending.answer(self.queue.talk, call)) for call in ops.ack([lease], bare=[0])]
             if code == "lost":
-                raise LeaseLost
+                raise LeaseLost("lost", task=lease.task)
 
         self._end(end)
 
