@@ -318,11 +318,11 @@ class How:
     priority: object = None
     improve: object = False
     batch: str | None = None  # its name is checked
+    rerun: object = False
 
 
 AS_IT_IS = How()
 """Tasks are put as they are, without any option."""
-
 NO_PRIORITY = "improve=True compares priorities: add priority=, in a crawl for example minus the depth of the page"
 PRIORITY = 1000
 """The highest priority; the lowest is as far below 0."""

@@ -89,6 +89,8 @@ class Answer(StrEnum):
     RAISED = "raised"
     """The task was there with a lower priority, and has the new priority, and the new payload, from now on; a task in
     progress has them in the run that follows this one."""
+    RERUN = "rerun"
+    """The task is in progress, and runs once more after this run, with the new payload."""
     TODOS = "todos"
     WAITING = "waiting"
     SCHEDULED = "scheduled"
@@ -109,6 +111,8 @@ class Answer(StrEnum):
     """The task is in progress: its worker is told to stop the handler, and then the task goes to failed."""
     OVERDUE = "overdue"
     """The task has been released like this for as long as the caller allows; it is still leased."""
+    ELSEWHERE = "elsewhere"
+    """The task is released, and another worker says that it can run the task."""
     UNKNOWN = "unknown"
     """No state holds this id."""
     UNANSWERED = "unanswered"
@@ -305,7 +309,7 @@ class Outcome(Sequence[Answer]):
     @property
     def ok(self) -> int:
         """How many leases this call has ended or extended, now or when the call was first sent."""
-        return self.codes.count(b"O") + self.codes.count(b"R")
+        return self.codes.count(b"O") + self.codes.count(b"R") + self.codes.count(b"e")
 
     def counts(self) -> dict[str, int]:
         """The number of ids for each answer that was given."""
@@ -320,6 +324,7 @@ class Outcome(Sequence[Answer]):
 ANSWERS: dict[int, Answer] = {
     ord("A"): Answer.ADDED,
     ord("r"): Answer.RAISED,
+    ord("n"): Answer.RERUN,
     ord("t"): Answer.TODOS,
     ord("w"): Answer.WAITING,
     ord("s"): Answer.SCHEDULED,
@@ -333,6 +338,7 @@ ANSWERS: dict[int, Answer] = {
     ord("c"): Answer.CANCELLED,
     ord("m"): Answer.CANCELLING,
     ord("o"): Answer.OVERDUE,
+    ord("e"): Answer.ELSEWHERE,
     ord("u"): Answer.UNKNOWN,
     ord("?"): Answer.UNANSWERED,
 }

@@ -276,7 +276,8 @@ class Operations:
         before, and the `most`-th moves its task to failed. With `within_ms`, a task is not released any more when so
         much time has passed since the first such release; the answer is then `OVERDUE`, and the lease is still held.
         `functions` has, for each lease, the function of its call and the digest of the version that this worker has, or
-        `-`, with a blank between: the task waits only for a moment if another worker has another version.
+        `-`, with a blank between: the task waits only for a moment if another worker has another version, and
+        the answer is `ELSEWHERE`.
         """
         options: Words = []
         for name, value in (("delay", delay_ms), ("block", block_ms), ("most", most), ("within", within_ms)):
@@ -498,6 +499,8 @@ def how_words(found: TaskList, how: How) -> Words:
         words += section("improve")
     if how.batch is not None:
         words += section("batch", how.batch)
+    if arguments.flag(how.rerun, "rerun"):
+        words += section("rerun")
     return words
 
 

@@ -115,6 +115,8 @@ def live(queue: Queue) -> None:
     queue.put(queue.list("failed").entries[0].task, again=True)
     queue.claim(2)
     queue.forget("x", "free", "http://c.example/3")
+    once(ops.publish("w", {"f": ("0" * 8, "{}")})[0])
+    queue.put({lease.task: 2 for lease in ended}, "new", {"again": 1}, rerun=True)
     once(ops.beat("w", {"pid": 1}, Delta(1, {0: 1})))
     once(ops.publish("w", {"f": ("0" * 16, "{}")})[0])
     once(ops.plan(1000))

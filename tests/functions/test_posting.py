@@ -293,6 +293,35 @@ def test_a_key_keeps_others_away_only_until_its_call_has_ended(app: App, queue: 
     assert delay(app, "mail", "a").answer == "added"
 
 
+def test_a_call_in_progress_runs_once_more_with_the_newest_arguments(app: App, queue: Queue) -> None:
+    @app.task(key="page:{page}")
+    def index(page: int, version: int) -> int:
+        return version
+
+    newest = index.options(rerun=True)
+    assert newest.delay(1, 1).answer == "added"
+    assert newest.delay(1, 2).answer == "todos"
+    (lease,) = queue.claim()
+    assert index.delay(1, 7).answer == "in_progress", "without rerun, it keeps others away"
+    call = newest.delay(1, 3)
+    assert call.answer == "rerun"
+    queue.ack(lease)
+    assert carry_out(app, queue) == ["page:1"]
+    assert call.wait(timeout=10) == 3
+
+
+def test_rerun_needs_an_id_and_goes_with_nothing_that_says_when(app: App) -> None:
+    add, mail = app.functions["add"], app.functions["mail"]
+    with pytest.raises(InvalidInput, match="rerun= is about an id"):
+        add.options(rerun=True)
+    with pytest.raises(InvalidInput, match="leave at=, after= and priority= out"):
+        mail.options(rerun=True, after=5)
+    with pytest.raises(InvalidInput, match="counts each of its calls once"):
+        app.batch([mail.options(rerun=True).call("x")])
+    with pytest.raises(InvalidInput, match="leave out rerun="):
+        app.schedules.set("s", mail.options(rerun=True).call("x"), every=60)
+
+
 def test_a_key_for_ever_keeps_others_away_after_its_call_has_ended(app: App, queue: Queue) -> None:
     assert delay(app, "mail", "a", unique="forever").answer == "added"
     queue.ack(queue.claim()[0])

@@ -34,6 +34,7 @@ ROOMS = {
         "suspects",
         "stopping",
         "voice",
+        "yielding",
         "runs",
         "failures",
         "ends",

@@ -47,7 +47,7 @@ def calls() -> dict[str, Call[Any]]:
     tasks = (Task("a", payload=1, group="h", priority=2, unique=1), "b")
     record = Record(b"a", State.FAILED, 1.0, 1.0, 1, 1, "x", 1.0, 1, "h", 5, 1.0)
     found: list[Call[Any]] = [
-        *ops.put(tasks, nonce, How(again=True, group="g", priority=1, improve=True, batch="b")),
+        *ops.put(tasks, nonce, How(again=True, group="g", priority=1, improve=True, batch="b", rerun=True)),
         *ops.schedule(tasks, nonce, after=1, how=How(again=True, group="g", priority=1, improve=True, batch="b")),
         ops.claim(b"w#1", 5, 1000, 2000, 2, b"0 1 a"),
         *ops.extend(LEASES, 1000),

@@ -55,6 +55,7 @@ class AsyncVerbs(AsyncDriver):
         group: Group | None = None,
         priority: int | None = None,
         improve: bool = False,
+        rerun: bool = False,
         durable: int = 0,
     ) -> Outcome:
         """Put tasks: ids, `Task`s, mappings of ids to payloads, or iterables of ids and `Task`s, any number.
@@ -70,11 +71,14 @@ class AsyncVerbs(AsyncDriver):
         already with a lower priority, and is not claimed yet, gets this priority and this payload, and the answer is
         `RAISED`. With `improve=True` a task in progress is raised, too: it runs once more after this run; and a task
         that was done at a lower priority is put back. Without `priority`, nothing is raised.
+        With `rerun=True`, a run of each task begins after this call, with the payload that is given: a task that is
+        not claimed yet gets the payload, a done task is put back, and a task in progress runs once more after this run,
+        with a clean record; the answer is then `RERUN`. Failed tasks stay as they are.
         With `durable`, the call returns when that many replicas have confirmed the tasks (WAIT), so that a failover to
         one of them does not lose the tasks. If the queue is durable, too, the higher number counts.
         Raises `InvalidInput`, `ServerFull`, `Unavailable`, `NotReplicated`.
         """
-        return await self.run(self.flows.put(tasks, How(again, group, priority, improve), durable))
+        return await self.run(self.flows.put(tasks, How(again, group, priority, improve, rerun=rerun), durable))
 
     async def schedule(
         self,

@@ -24,7 +24,7 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 
-_NOT_THEN = ("id", "at", "after", "unique", "priority", "queue")
+_NOT_THEN = ("id", "at", "after", "unique", "priority", "queue", "rerun")
 """What nobody can choose for a call that follows another one: it is put when that one ends."""
 
 
@@ -175,7 +175,8 @@ def posted(call: Call[Any], secrets: Secrets, batch: str | None = None, *, ticks
     letter = Letter(call.function, call.arguments, travels, then)
     unique = (chosen.unique or settings.unique) if is_named else None
     payload, answers, when = seal(letter, queue, id, secrets), _answers(call, queue, id), (chosen.at, chosen.after)
-    return Posted(queue, id, payload, *when, chosen.priority, unique, call.group, answers, settings.limit)
+    rerun = bool(chosen.rerun)
+    return Posted(queue, id, payload, *when, chosen.priority, unique, call.group, answers, settings.limit, rerun)
 
 
 def _answers(call: Call[Any], queue: str, id: bytes) -> Answers:

@@ -150,6 +150,8 @@ class Chosen:
     keep_result: float | None = None
     max_runtime: float | None = None
     queue: str | None = None
+    rerun: bool | None = None
+    """Whether a call with the same id that is in progress runs once more, with these arguments."""
 
     @property
     def named(self) -> list[str]:
@@ -170,6 +172,7 @@ def chosen(
     keep_result: Delay | None,
     max_runtime: Delay | None,
     queue: str | None,
+    rerun: bool | None,
 ) -> Chosen:
     """Check the options of a call; what is None stays as it was before."""
     now = Chosen(
@@ -182,6 +185,7 @@ def chosen(
         keep_result=None if keep_result is None else kept(keep_result),
         max_runtime=None if max_runtime is None else runtime(max_runtime),
         queue=None if queue is None else queues.one(queue),
+        rerun=None if rerun is None else bool(arguments.flag(rerun, "rerun")),
     )
     found = {one.name: getattr(now, one.name) for one in fields(now) if getattr(now, one.name) is not None}
     if "at" in found and "after" in found:
@@ -189,7 +193,10 @@ def chosen(
     old = {one.name: getattr(before, one.name) for one in fields(before)}
     if "at" in found or "after" in found:
         old["at"] = old["after"] = None
-    return Chosen(**{**old, **found})
+    made = Chosen(**{**old, **found})
+    if made.rerun and (made.at, made.after, made.priority) != (None, None, None):
+        raise InvalidInput("rerun=True is for calls that are ready at once: leave at=, after= and priority= out")
+    return made
 
 
 def checked_unique(value: object) -> Unique:

@@ -27,7 +27,7 @@ from timeoutq.schedules.definition import STAMP_ROOM, ScheduleInfo, Stamped
 from timeoutq.schedules.flows import How, Schedule, When
 from timeoutq.shards import AnyAsyncQueue, AnyQueue
 
-_NOT_SCHEDULED = ("id", "at", "after", "unique")
+_NOT_SCHEDULED = ("id", "at", "after", "unique", "rerun")
 """What nobody can choose for a call that a schedule puts."""
 
 

@@ -66,6 +66,8 @@ class Posted(msgspec.Struct, frozen=True, gc=False):
     answers: Answers
     limit: Limit | None = None
     """How many calls of the group run at once."""
+    rerun: bool = False
+    """Whether a call with this id that is in progress runs once more, with this payload."""
 
     def __repr__(self) -> str:
         """Show the call, without its arguments."""

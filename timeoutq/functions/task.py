@@ -276,6 +276,7 @@ class TaskFunction(OfApp, Generic[P, R]):
         keep_result: Delay | None = None,
         max_runtime: Delay | None = None,
         queue: str | None = None,
+        rerun: bool | None = None,
     ) -> TaskFunction[P, R]:
         """Give the same function with options for its calls; what is left out stays as it was.
 
@@ -283,15 +284,19 @@ class TaskFunction(OfApp, Generic[P, R]):
         time zone) or `after` (seconds, or a timedelta) says when the call becomes ready. `unique` is how long the id
         keeps other calls away. `priority` is -1000 to 1000, on a polite queue. `retry` is a list of seconds to wait,
         `max_runtime` the most seconds of a run, `keep_result` for how many seconds the result is kept: these travel
-        with the call. `queue` is another queue of the app.
+        with the call. `queue` is another queue of the app. With `rerun=True`, the newest arguments of an id are run
+        last: a call that is in progress runs once more, with these arguments.
         Raises `InvalidInput`, which names the option.
         """
         found = options.chosen(
             self.definition.queues, self.chosen, id=id, at=at, after=after, unique=unique, priority=priority,
             retry=retry, keep_result=keep_result, max_runtime=max_runtime, queue=queue,
+            rerun=rerun,
         )  # fmt: skip
         if found.unique is not None and found.id is None and not self.definition.key:
             raise InvalidInput(f"{self.name}(): unique= is about an id: give the function a key=, or choose an id=")
+        if found.rerun and found.id is None and not self.definition.key:
+            raise InvalidInput(f"{self.name}(): rerun= is about an id: give the function a key=, or choose an id=")
         return TaskFunction(self.home, self.definition, found)
 
 

@@ -10,7 +10,7 @@
 --       within=ms the time since the first such release after which a task is not released any more   functions=pairs (position,
 --       function, a blank, the digest of the version that this worker has, or -) *: if another worker has another one, the task waits
 --       only for a moment
--- Reply letters, one per lease: O released; f that was the last release, and the task is in failed; c the task was cancelled, and is
+-- Reply letters, one per lease: O released; e released, and another worker has another version of the function; f that was the last release, and the task is in failed; c the task was cancelled, and is
 --       in failed; R this very call was carried out before; L the lease is not this token's; o the time is over, and the token has the
 --       lease still
 local call_id = ARGV[1]
@@ -47,11 +47,12 @@ for i = 1, #ids do
   if within and not by[i] and yes[i] and held[i] == 1 and now - since >= within then
     codes[i] = 'o'
   elseif yes[i] and held[i] == 1 and not seen[ids[i]] then
-    local id, count, wait = ids[i], 0, delay
+    local id, count, wait, others = ids[i], 0, delay, false
     -- a block bounds how often its host's tasks run; where no host can be blocked, the release is counted like any other
     local bound = block_ms > 0 and names[i]
     if within and not by[i] then
-      if given.functions and elsewhere(given.functions[i]) then wait = math.min(wait, 100 + i % 200) end
+      others = given.functions and elsewhere(given.functions[i])
+      if others then wait = math.min(wait, 100 + i % 200) end
       counted[#counted + 1] = id
       counted[#counted + 1] = string.format('%.0f %.0f %.0f %.0f', own, blocking, since, number(failures[i], 0))
     elseif (bound or most > 0) and not by[i] then
@@ -65,7 +66,7 @@ for i = 1, #ids do
     end
     -- the first release costs no wait, the second 50 ms, and each further release twice as long as the one before, up to a minute
     if count > 1 then wait = math.max(wait, math.min(60000, math.floor(50 * 2 ^ math.min(count - 2, 11)))) end
-    seen[id], codes[i], ended[#ended + 1] = true, 'O', id
+    seen[id], codes[i], ended[#ended + 1] = true, others and 'e' or 'O', id
     ended_names[#ended] = names[i]
     if by[i] then
       codes[i], into[#ended], stopped[#stopped + 1], whose[#whose + 1] = 'c', failed, id, by[i]

@@ -189,7 +189,7 @@ class Lane:
     @property
     def appetite(self) -> Appetite:
         """What the other lanes must know of this one."""
-        has_tasks = [part for part in self.parts if not part.source.idle]
+        has_tasks = [part for part in self.parts if not (part.source.idle or self.yields)]
         hungry = any(not part.is_late for part in has_tasks)
         late = not hungry and any(not part.failures for part in has_tasks)
         return Appetite(hungry, late, sum(source.claiming for source in self.sources))
@@ -214,6 +214,11 @@ class Lane:
     @property
     def _is_alone(self) -> bool:
         return len(self.shared.lanes) == 1
+
+    @property
+    def yields(self) -> bool:
+        """Whether the worker leaves what is ready here to others."""
+        return time.monotonic() < self.desk.yielding.until
 
     # ---- claims go out, and come back
 
@@ -253,7 +258,9 @@ class Lane:
 
     def _wanted(self, part: Exchanges) -> int:
         shared = self.shared
-        if shared.stopping.level or part.source.idle or self.has_left or shared.suspect_keeps_others_away:
+        if shared.stopping.level or part.source.idle or self.has_left or self.yields:
+            return 0
+        if shared.suspect_keeps_others_away:
             return 0
         want = self._room(part)
         if want and not self._is_alone:
@@ -263,7 +270,10 @@ class Lane:
     def listen(self) -> None:
         """Wait on the bells of the parts that have no tasks."""
         for part in self.parts:
-            if part.source.idle and part.source.tended:
+            if self.yields:
+                part.source.deafen(always=True)
+                part.source.idle = False  # afterwards it looks, for it has not heard the bell
+            elif part.source.idle and part.source.tended:
                 has_room = None if self._is_alone else partial(self._has_room, part)
                 part.source.listen(partial(self._next, part), part.receive, part.miss, has_room)
 

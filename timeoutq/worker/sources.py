@@ -123,9 +123,9 @@ class Source:
             )
             self.bell.add_done_callback(partial(self._left, behind))
 
-    def deafen(self) -> None:
-        """End the wait on the bell if a claim stands behind it: the worker wants no more tasks now."""
-        if self.bell is not None and self._behind_bell is not None:
+    def deafen(self, *, always: bool = False) -> None:
+        """End the wait on the bell if a claim stands behind it, or always: the worker wants no more tasks now."""
+        if self.bell is not None and (always or self._behind_bell is not None):
             self.bell.cancel()
 
     def _left(self, claim: Call[Claimed] | None, bell: asyncio.Task[None]) -> None:

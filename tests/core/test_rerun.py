@@ -1,0 +1,142 @@
+"""Puts with rerun: a run of each task begins after the put, with the newest payload; on both faces and both servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+from tests.rig.waiting import wait_until
+from timeoutq import InvalidInput, Lease, Politeness, Task, sending
+from timeoutq.calls import Kept
+from timeoutq.testing import fake_queue
+
+
+def claim_one(face: Any) -> Lease:
+    (lease,) = face.claim()
+    found: Lease = lease
+    return found
+
+
+def test_a_task_in_progress_runs_once_more_with_the_newest_payload_and_a_clean_record(face: Any) -> None:
+    face.put({"a": 1})
+    face.fail(claim_one(face), "no", retry_in=0)
+    wait_until(lambda: face.promote_due() or face.stats().todos)
+    lease = claim_one(face)
+    assert lease.attempt == 2
+    assert [face.put({"a": payload}, rerun=True)[0] for payload in (2, 3)] == ["rerun", "rerun"]
+    assert face.put("a", rerun=True)[0] == "rerun", "without a payload, the newest one counts"
+    assert face.put({"a": 4})[0] == "in_progress", "a plain put changes nothing"
+    assert face.ack(lease) == "ok"
+    lease = claim_one(face)
+    assert (lease.payload, lease.attempt, lease.crashes) == (3, 1, 0)
+    face.ack(lease)
+    assert (face.stats().done, face.stats().todos, face.stats().counters["reruns"]) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("end", ["retry", "give up", "again", "bare"])
+def test_however_the_run_ends_the_task_is_ready_at_once(face: Any, end: str) -> None:
+    face.put({"a": 1})
+    lease = claim_one(face)
+    face.put({"a": 2}, rerun=True)
+    match end:
+        case "retry":
+            face.fail(lease, "no", retry_in=3600)
+        case "give up":
+            face.fail(lease, "no", give_up=True)
+        case "again":
+            face.ack(lease, again_in=3600)
+        case _:
+            face.run(sending.answers(face.talk, face.operations.ack([lease], bare=[0])))
+    assert claim_one(face).payload == 2
+    assert face.inspect("a").failures == 0
+
+
+def test_the_result_is_that_of_the_last_run(face: Any) -> None:
+    face.put({"a": 1})
+    lease = claim_one(face)
+    face.put({"a": 2}, rerun=True)
+    face.run(sending.answers(face.talk, face.operations.ack([lease], results={0: Kept(b"1", 60_000)})))
+    assert face.results.look("a") == {}
+    face.run(sending.answers(face.talk, face.operations.ack([claim_one(face)], results={0: Kept(b"2", 60_000)})))
+    assert face.results.look("a")["a"].result == b"2"
+
+
+def test_a_run_that_is_given_back_goes_on_with_the_newest_payload_and_only_once(face: Any) -> None:
+    face.put({"a": 1})
+    lease = claim_one(face)
+    face.put({"a": 2}, rerun=True)
+    face.release(lease)
+    lease = claim_one(face)
+    assert lease.payload == 2
+    face.ack(lease)
+    assert face.claim() == []
+
+
+def test_what_waits_gets_the_payload_and_what_is_done_comes_back_but_failed_tasks_stay(face: Any) -> None:
+    face.put({"ready": 1, "done": 1, "failed": 1})
+    for lease in face.claim(3):
+        if lease.task == "ready":
+            face.release(lease)
+        elif lease.task == "done":
+            face.ack(lease)
+        else:
+            face.fail(lease, "no", give_up=True)
+    face.schedule({"later": 1}, after=3600)
+    names = ("ready", "done", "failed", "later", "new")
+    answers = face.put([Task(name, 2) for name in names], rerun=True)
+    assert list(answers) == ["todos", "added", "failed", "scheduled", "added"]
+    assert [face.inspect(name).payload for name in names] == [2, 2, 1, 2, 2]
+    assert face.put({"failed": 3}, rerun=True, again=True)[0] == "added"
+
+
+def test_of_an_id_that_is_named_twice_the_last_payload_counts(face: Any) -> None:
+    face.put({"held": 0})
+    lease = claim_one(face)
+    pairs = [Task("new", 1), Task("held", 1), Task("new", 2), Task("held", 2)]
+    assert list(face.put(pairs, rerun=True))[1:] == ["in_progress", "added", "rerun"]
+    face.ack(lease)
+    assert {lease.task: lease.payload for lease in face.claim(2)} == {"new": 2, "held": 2}
+
+
+def test_a_cancel_takes_back_the_next_run_and_a_later_put_takes_back_the_cancel(face: Any) -> None:
+    face.put({"a": 1})
+    lease = claim_one(face)
+    face.put({"a": 2}, rerun=True)
+    assert face.cancel("a")[0] == "cancelling"
+    assert face.put({"a": 3}, rerun=True)[0] == "rerun"
+    face.ack(lease)
+    assert claim_one(face).payload == 3
+
+
+def test_a_queue_in_which_no_task_was_marked_uses_nothing(face: Any, raw: redis.Redis, name: str) -> None:
+    face.put({"a": 1}, rerun=True)
+    face.put({"a": 2}, rerun=True)
+    assert raw.hget(f"timeoutq:{{{name}}}:meta", "uses") is None
+    face.claim()
+    face.put({"a": 3}, rerun=True)
+    assert raw.hget(f"timeoutq:{{{name}}}:meta", "uses") == "rerun"
+
+
+def test_on_a_polite_queue_the_priority_is_replaced_too_higher_or_lower() -> None:
+    with fake_queue(timeout=60, politeness=Politeness(0.001, per_host=1)) as queue:
+        queue.put(Task("http://h.example/a", 1, priority=5), Task("http://h.example/b", 1, priority=5))
+        first = claim_one(queue)
+        other = f"http://h.example/{'b' if first.task.endswith('a') else 'a'}"
+        queue.put(Task(other, 2, priority=-5), Task(first.task, 2, priority=9), rerun=True)
+        queue.put("http://h.example/c")
+        queue.ack(first)
+        order: list[tuple[str, Any]] = []
+        for _ in range(3):
+            queue.clock.advance(1)
+            leases = queue.claim()
+            order += [(lease.task, lease.payload) for lease in leases]
+            queue.ack(leases)
+        assert order == [(first.task, 2), ("http://h.example/c", None), (other, 2)]
+        queue.purge()
+
+
+def test_rerun_is_yes_or_no(face: Any) -> None:
+    with pytest.raises(InvalidInput, match="rerun must be True or False"):
+        face.put("a", rerun="yes")
