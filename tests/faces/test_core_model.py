@@ -29,7 +29,7 @@ from tests.rig import fingerprints, levels, schedules, shims
 from tests.rig.beside import processes
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check_keys
-from tests.rig.model import Model, Pair
+from tests.rig.model import Given, Model, Pair
 from timeoutq import InvalidInput, Lease, LeaseLost, Queue, Task, sending, tracebacks
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.testing import Clock
@@ -291,7 +291,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(task=st.sampled_from(IDS), unique=st.sampled_from([0, 10, 90]))
     def put_unique(self, task: str, unique: int) -> None:
         answers = self.queue.put(Task(task, unique=unique))
-        self.agree(self.model.put(self.call(), 0, [task], unique_ms=unique * 1000), answers)
+        self.agree(self.model.put(self.call(), 0, [task], given=Given(unique_ms=unique * 1000)), answers)
 
     # ---- leases
 

@@ -34,6 +34,8 @@ class Given:
     priorities: tuple[tuple[int, int], ...] = ()
     improve: tuple[int, ...] | None = None
     """The tasks that may run once more; () for all."""
+    unique_ms: int | None = None
+    """Failed tasks come back whose last error is so old."""
 
 
 NOTHING = Given()
@@ -194,34 +196,28 @@ class Model:
         due: int | None = None,
         payloads: Mapping[str, Any] | None = None,
         given: Given = NOTHING,
-        unique_ms: int | None = None,
     ) -> str:
-        """Put or, with a due time, schedule; payloads are by id, or by place in `given`.
-
-        With `unique_ms`, tasks come back whose last error is so old.
-        """
+        """Put or, with a due time, schedule; payloads are by id, or by place in `given`."""
         self._begin()
         if age > 0 and self.was_called(call):
             self.calls[call] = self.now
             return "".join(self.state(task) or "A" for task in ids)
-        lapsed = {task for task in ids if unique_ms is not None and self._has_failed_before(task, self.now - unique_ms)}
-        letters = self._add(ids, again, due, payloads or {}, given, lapsed)
+        letters = self._add(ids, again, due, payloads or {}, given)
         self._remember(call)
         return letters
 
-    def _has_failed_before(self, task: str, at: int) -> bool:
-        return task in self.failed and self.error_at.get(task, 0) <= at
+    def _lapsed(self, ids: Iterable[str], given: Given) -> set[str]:
+        """Say which of these tasks do not block their ids any more."""
+        found = {task for task in ids if self.done_until.get(task, self.now + 1) <= self.now}
+        if given.unique_ms is not None:
+            old = self.now - given.unique_ms
+            found |= {task for task in ids if task in self.failed and self.error_at.get(task, 0) <= old}
+        return found
 
     def _add(
-        self,
-        ids: Sequence[str],
-        again: bool,
-        due: int | None,
-        payloads: Mapping[str, Any],
-        given: Given = NOTHING,
-        lapsed: Collection[str] = (),
+        self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any], given: Given = NOTHING
     ) -> str:
-        lapsed = {*lapsed, *(task for task, until in self.done_until.items() if until <= self.now)}
+        lapsed = self._lapsed(ids, given)
         before = {task: self.state(task) for task in ids}
         letters: list[str] = []
         fresh: list[str] = []

@@ -285,17 +285,18 @@ class PoliteModel(Model):
         payloads: Mapping[str, Any] | None = None,
         again_ms: int | None = None,
         given: Given = NOTHING,
+        until_ms: int | None = None,
     ) -> str:
         """End leases as done, or for a time; the one of a call that found something puts that. Raises `Refused`."""
         self._levels(put, given)
-        return super().ack(call, pairs, put, payloads, again_ms, given)
+        return super().ack(call, pairs, put, payloads, again_ms, given, until_ms)
 
     def _add(
         self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any], given: Given = NOTHING
     ) -> str:
         before, levels = {task: self.state(task) for task in ids}, self._levels(ids, given)
         bodies = {i: payloads.get(task) for i, task in enumerate(ids)} | dict(given.payloads)
-        counts = self._which_counts(ids, levels, before)
+        counts, lapsed = self._which_counts(ids, levels, before), self._lapsed(ids, given)
         letters: list[str] = []
         fresh: dict[str, int] = {}
         seen: set[str] = set()
@@ -303,7 +304,7 @@ class PoliteModel(Model):
         for i, task in enumerate(ids):
             state = before[task]
             raised = self._raised(ids, i, levels, given) if counts[i] else ""
-            if counts[i] and (state is None or (again and state in "df") or raised == "back"):
+            if counts[i] and (state is None or (again and state in "df") or task in lapsed or raised == "back"):
                 fresh[task] = i
                 letters.append("A")
             elif raised:
@@ -318,6 +319,7 @@ class PoliteModel(Model):
         for task, i in fresh.items():
             if before[task]:
                 self.done.discard(task)
+                self.done_until.pop(task, None)
                 self.failed.discard(task)
                 self._clear(task, payload=False)
             if bodies[i] is not None:
