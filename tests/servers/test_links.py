@@ -251,6 +251,33 @@ def test_a_blocking_bell_is_heard_on_a_new_connection_after_an_error(url: str, r
     link.close()
 
 
+class Passwords(redis.CredentialProvider):
+    """Gives the password of a URL."""
+
+    def __init__(self, url: str) -> None:
+        self._password = urlsplit(url).password or ""
+
+    def get_credentials(self) -> tuple[str]:
+        return (self._password,)
+
+
+async def test_connections_whose_password_may_change_go_back_to_their_pool_each_time(
+    url: str, raw: redis.Redis
+) -> None:
+    """redis-py signs on anew with a new password when a connection is in its pool."""
+    there = urlsplit(url)
+    given = redis.Redis(there.hostname or "", there.port or 0, credential_provider=Passwords(url))
+    link = AsyncLink(Server(None, given, 5.0), 10.0)
+    (first,) = await link.send([("CLIENT", "ID")])
+    for _ in range(3):
+        assert await link.send([("CLIENT", "ID")]) == [first]
+        assert await link.wait_bell("bell", 0.01) == [None]
+        assert (link._free, link._ears) == ([], [])
+    assert len([client for client in raw.client_list() if client["cmd"] == "blpop"]) == 1
+    await link.close()
+    given.close()
+
+
 @pytest.mark.parametrize("blocking", [True, False])
 async def test_what_stands_behind_a_bell_is_answered_though_the_bell_is_refused(
     url: str, raw: redis.Redis, blocking: bool
