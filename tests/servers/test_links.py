@@ -224,6 +224,31 @@ def test_words_that_nobody_asked_for_are_read_by_nobody(send: Send, url: str) ->
     assert send(("CLIENT", "ID")) != [number]
 
 
+async def test_a_server_that_greets_no_connection_any_more_is_given_up_in_time() -> None:
+    """The connection that was lost is opened again, and its password is never answered."""
+    writers: list[asyncio.StreamWriter] = []
+    silent = asyncio.Event()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        while await reader.read(4096):
+            if not silent.is_set():
+                writer.write(b"+OK\r\n")
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
+        link = AsyncLink(Server(f"redis://:pw@127.0.0.1:{server.sockets[0].getsockname()[1]}", None, 2.0), 10.0)
+        assert await link.send([("ECHO", "x")]) == [b"OK"]
+        silent.set()
+        writers[0].close()
+        await turns()
+        async with asyncio.timeout(10):
+            with pytest.raises(redis.TimeoutError):
+                await link.send([("ECHO", "x")])
+        assert len(writers) == 2
+        await link.close()
+        writers[1].close()
+
+
 async def test_the_bell_is_heard_on_a_new_connection_after_an_error(url: str, raw: redis.Redis) -> None:
     link = AsyncLink(Server(url, None, 5.0), 10.0)
     raw.set("no bell", "x")
