@@ -261,9 +261,7 @@ async def test_the_bell_is_heard_on_a_new_connection_after_an_error(url: str, ra
     await link.close()
 
 
-async def test_a_connection_of_the_bell_with_words_that_nobody_asked_for_is_closed(
-    url: str, raw: redis.Redis
-) -> None:
+async def test_a_connection_of_the_bell_with_words_that_nobody_asked_for_is_closed(url: str, raw: redis.Redis) -> None:
     link = AsyncLink(Server(url, None, 5.0), 10.0)
     assert await link.wait_bell("bell", 0.01) == [None]
     (first,) = link._ears
