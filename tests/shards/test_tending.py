@@ -254,21 +254,22 @@ async def test_a_worker_chooses_again_every_five_seconds_and_asks_once_at_a_time
 ) -> None:
     bench, now = make(), [1000.0]
     monkeypatch.setattr(tending, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def asking() -> Any:
+        bench.tending._choose_again()
+        return bench.tending._choosing
+
     for said in ((1,), (2, 3)):
         bench.queue.said = [said]
-        bench.tending._choose_again()
-        asking = bench.tending._choosing
-        bench.tending._choose_again()
-        assert bench.tending._choosing is asking
-        await asyncio.wait({asking})
+        first = asking()
+        assert asking() is first
+        await asyncio.wait({first})
         assert bench.tending.tended == list(said)
         now[0] += CHOOSE_EVERY - 0.01
-        bench.tending._choose_again()
-        assert bench.tending._choosing is None
+        assert asking() is None
         now[0] += 0.01
     bench.queue.said = InvalidInput("divided anew")
-    bench.tending._choose_again()
-    await asyncio.wait({bench.tending._choosing})
+    await asyncio.wait({asking()})
     with pytest.raises(InvalidInput):
         bench.tending._choose_again()
 
