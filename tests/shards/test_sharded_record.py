@@ -180,6 +180,13 @@ def test_a_look_of_several_calls_counts_from_its_first_call_to_its_last(
 # ---- what it is in Redis, and who may open it
 
 
+def test_stats_tell_of_a_record_only_where_there_is_one(queue: Any) -> None:
+    assert queue.stats().settings == {}
+    queue.put("a")
+    settings = queue.stats().settings
+    assert (settings["schema"], settings["shards"]) == ("s1", f"{SHARDS} host v1")
+
+
 def test_the_record_says_how_many_shards_there_are(queue: Any, raw: Any) -> None:
     assert not queue.exists()
     assert queue.claim() == []
