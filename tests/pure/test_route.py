@@ -427,6 +427,23 @@ def test_who_waits_follows_the_slot_and_waits_no_longer_than_was_asked(
 
 
 @pytest.mark.parametrize("blocking", [True, False])
+def test_a_link_that_two_nodes_send_to_each_other_pauses_between_its_attempts(
+    monkeypatch: pytest.MonkeyPatch, blocking: bool
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("timeoutq.cluster.time.sleep", pauses.append)
+    monkeypatch.setattr("timeoutq.cluster.asyncio.sleep", sleep)
+    there, back = (A, [moved(B)]), (B, [moved(A)])
+    cluster = Linked(there, back, there, back, (A, [1]), blocking=blocking)
+    assert cluster.call("send", [("x",)]) == [1]
+    assert pauses == [0.002, 0.004, 0.008]
+
+
+@pytest.mark.parametrize("blocking", [True, False])
 def test_of_several_parts_only_those_commands_are_sent_again_that_were_told_to_go_elsewhere(blocking: bool) -> None:
     cluster = Linked((A, [[1], [2, moved(B)]]), (B, [3]), blocking=blocking)
     parts = [[("x",)], [("y",), ("z",)]]

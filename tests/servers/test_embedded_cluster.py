@@ -158,6 +158,12 @@ def test_the_slots_are_given_evenly_and_without_a_gap(primaries: int, lengths: s
 # ---- what happens to clusters
 
 
+def test_the_slots_of_a_node_are_written_as_people_write_them() -> None:
+    said = f"{'a' * 40} 127.0.0.1:1@2 myself,master - 0 0 1 connected 0-5460 7000 [9->-{'b' * 40}]\n"
+    (member,) = embedded_cluster.members(said)
+    assert member.slot_words == "0-5460, 7000"
+
+
 def test_a_replica_and_its_primary_change_places(cluster: Cluster) -> None:
     primary, replica = primary_and_replica(cluster)
     cluster.fail_over(replica)

@@ -224,6 +224,31 @@ def test_words_that_nobody_asked_for_are_read_by_nobody(send: Send, url: str) ->
     assert send(("CLIENT", "ID")) != [number]
 
 
+async def test_a_server_that_greets_no_connection_any_more_is_given_up_in_time() -> None:
+    """The connection that was lost is opened again, and its password is never answered."""
+    writers: list[asyncio.StreamWriter] = []
+    silent = asyncio.Event()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        while await reader.read(4096):
+            if not silent.is_set():
+                writer.write(b"+OK\r\n")
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
+        link = AsyncLink(Server(f"redis://:pw@127.0.0.1:{server.sockets[0].getsockname()[1]}", None, 2.0), 10.0)
+        assert await link.send([("ECHO", "x")]) == [b"OK"]
+        silent.set()
+        writers[0].close()
+        await turns()
+        async with asyncio.timeout(10):
+            with pytest.raises(redis.TimeoutError):
+                await link.send([("ECHO", "x")])
+        assert len(writers) == 2
+        await link.close()
+        writers[1].close()
+
+
 async def test_the_bell_is_heard_on_a_new_connection_after_an_error(url: str, raw: redis.Redis) -> None:
     link = AsyncLink(Server(url, None, 5.0), 10.0)
     raw.set("no bell", "x")
@@ -233,6 +258,19 @@ async def test_the_bell_is_heard_on_a_new_connection_after_an_error(url: str, ra
     raw.rpush("bell", 1)
     assert await link.wait_bell("bell", 5)
     assert len([client for client in raw.client_list() if client["cmd"] == "blpop"]) == 1
+    await link.close()
+
+
+async def test_a_connection_of_the_bell_with_words_that_nobody_asked_for_is_closed(url: str, raw: redis.Redis) -> None:
+    link = AsyncLink(Server(url, None, 5.0), 10.0)
+    assert await link.wait_bell("bell", 0.01) == [None]
+    (first,) = link._ears
+    number = len(raw.client_list())
+    await first.send_command("ECHO", "unasked")
+    wait_until(lambda: any(client["cmd"] == "echo" for client in raw.client_list()))
+    await turns()
+    assert await link.wait_bell("bell", 0.01) == [None]
+    wait_until(lambda: len(raw.client_list()) == number)
     await link.close()
 
 
@@ -249,6 +287,33 @@ def test_a_blocking_bell_is_heard_on_a_new_connection_after_an_error(url: str, r
     assert link.wait_bell("bell", 5)
     assert len([client for client in raw.client_list() if client["cmd"] == "blpop"]) == 1
     link.close()
+
+
+class Passwords(redis.CredentialProvider):
+    """Gives the password of a URL."""
+
+    def __init__(self, url: str) -> None:
+        self._password = urlsplit(url).password or ""
+
+    def get_credentials(self) -> tuple[str]:
+        return (self._password,)
+
+
+async def test_connections_whose_password_may_change_go_back_to_their_pool_each_time(
+    url: str, raw: redis.Redis
+) -> None:
+    """redis-py signs on anew with a new password when a connection is in its pool."""
+    there = urlsplit(url)
+    given = redis.Redis(there.hostname or "", there.port or 0, credential_provider=Passwords(url))
+    link = AsyncLink(Server(None, given, 5.0), 10.0)
+    (first,) = await link.send([("CLIENT", "ID")])
+    for _ in range(3):
+        assert await link.send([("CLIENT", "ID")]) == [first]
+        assert await link.wait_bell("bell", 0.01) == [None]
+        assert (link._free, link._ears) == ([], [])
+    assert len([client for client in raw.client_list() if client["cmd"] == "blpop"]) == 1
+    await link.close()
+    given.close()
 
 
 @pytest.mark.parametrize("blocking", [True, False])

@@ -231,8 +231,8 @@ def test_on_a_cluster_each_node_is_examined_once(say: Say, cluster: Cluster, nam
         said = {line[0]: line for line in lines}
         assert said["record"][1:3] == ["green", "6 shards by host, route v1; all 6 agree with it"]
         assert said["schema"][2] == "3; scripts run; 30 tasks known"
-        for node in cluster.nodes:
-            assert said["version"][2].count(node.place) == 1
+        # nodes that say the same, to the tenth of a millisecond, are told of in one text without their names
+        assert {said["version"][2].count(node.place) for node in cluster.nodes} in ({1}, {0})
         here = cluster.nodes[0]
         cluster.say(here, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", "3gb")
         try:

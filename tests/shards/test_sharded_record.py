@@ -19,7 +19,7 @@ from timeoutq import (
 from timeoutq.errors import ServerError
 from timeoutq.link import Link
 from timeoutq.model import Answer, Record, State
-from timeoutq.sending import answers
+from timeoutq.sending import answer, answers
 from timeoutq.shards import ShardedQueue, open_async_queue, open_queue, quiet
 from timeoutq.shards import flows as sharded_flows
 from timeoutq.transfer import restore
@@ -178,6 +178,13 @@ def test_a_look_of_several_calls_counts_from_its_first_call_to_its_last(
 
 
 # ---- what it is in Redis, and who may open it
+
+
+def test_stats_tell_of_a_record_only_where_there_is_one(queue: Any) -> None:
+    assert queue.stats().settings == {}
+    queue.put("a")
+    settings = queue.stats().settings
+    assert (settings["schema"], settings["shards"]) == ("s1", f"{SHARDS} host v1")
 
 
 def test_the_record_says_how_many_shards_there_are(queue: Any, raw: Any) -> None:
@@ -386,3 +393,55 @@ def test_an_import_of_tasks_with_groups_is_noted_in_the_record(url: str, name: s
             assert other.exists()
             assert other.shards.record.grouped
         queue.purge()
+
+
+# ---- a queue that somebody has made anew
+
+
+@pytest.mark.parametrize(("before", "now"), [({"shards": 4}, {"shards": 7}), ({"by": "host"}, {"by": "id"})])
+def test_what_a_client_puts_into_the_shards_of_a_queue_that_was_made_anew_is_taken_back(
+    url: str, name: str, before: Any, now: Any
+) -> None:
+    ids = [f"https://h{i % 9}.example/{i}" for i in range(40)]
+    options: Any = {"shards": 4}
+    with ShardedQueue(name, url, **{**options, **before}) as old:
+        old.put("warm")
+        (lease,) = old.claim()
+        with ShardedQueue(name, url) as other:
+            other.purge()
+        with ShardedQueue(name, url, **{**options, **now}) as new:
+            new.put("https://h0.example/0")
+            for _ in range(3):  # the first one learns it from the record after the put, the others before
+                with pytest.raises(InvalidInput, match=f"queue {name} has"):
+                    old.put(ids)
+            with pytest.raises(InvalidInput, match=f"queue {name} has"):
+                old.ack(lease, put=ids)
+            at_home = [task for task in ids if new.states(task)[0] == "todos"]
+            assert new.stats().known == len(at_home) < 20, "what is left is where others look for it"
+            new.purge()
+
+
+def _stats_of(queue: ShardedQueue) -> list[Any]:
+    return [queue.run(answer(talk, talk.operations.stats())) for talk in queue.shards.talks]
+
+
+def test_a_setting_that_some_shards_refuse_at_the_last_moment_is_taken_back_in_the_others(
+    queue: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = sharded_flows._check_keep_done
+
+    def checked(*args: Any, **options: Any) -> Any:
+        found = yield from check(*args, **options)
+        other.put("a")
+        return found
+
+    queue.configure(keep_done=5)
+    with ShardedQueue(queue.name, url) as other:
+        monkeypatch.setattr(sharded_flows, "_check_keep_done", checked)
+        with pytest.raises(InvalidInput, match="can be set only while a queue has no tasks"):
+            queue.configure(keep_done="compact")
+        monkeypatch.undo()
+        assert {stats.settings["keep_done"] for stats in _stats_of(other)} == {"n5"}
+        other.forget("a")
+        queue.configure(keep_done="compact")
+        assert {stats.settings["keep_done"] for stats in _stats_of(other)} == {"compact"}

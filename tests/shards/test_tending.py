@@ -28,7 +28,8 @@ from timeoutq.worker.pace import Pace
 from timeoutq.worker.pump import Pump
 from timeoutq.worker.sharing import Strict
 from timeoutq.worker.sources import Source
-from timeoutq.worker.tending import IDLE, Tending
+from timeoutq.worker.suspects import Suspects
+from timeoutq.worker.tending import CHOOSE_EVERY, IDLE, Tending
 
 SHARDS = 5
 
@@ -252,6 +253,31 @@ async def test_without_an_answer_a_worker_tends_what_it_tended_and_a_new_one_all
     bench.queue.said = InvalidInput("divided anew")
     with pytest.raises(InvalidInput):
         await bench.tending._choose()
+
+
+async def test_a_worker_chooses_again_every_five_seconds_and_asks_once_at_a_time(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, now = make(), [1000.0]
+    monkeypatch.setattr(tending, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def asking() -> Any:
+        bench.tending._choose_again()
+        return bench.tending._choosing
+
+    for said in ((1,), (2, 3)):
+        bench.queue.said = [said]
+        first = asking()
+        assert asking() is first
+        await asyncio.wait({first})
+        assert bench.tending.tended == list(said)
+        now[0] += CHOOSE_EVERY - 0.01
+        assert asking() is None
+        now[0] += 0.01
+    bench.queue.said = InvalidInput("divided anew")
+    await asyncio.wait({asking()})
+    with pytest.raises(InvalidInput):
+        bench.tending._choose_again()
 
 
 async def test_cleaners_run_for_what_is_tended_and_end_with_it(make: Any) -> None:

@@ -7,10 +7,9 @@ of all shards become one. `claims.py` and `ends.py` have the flows of leases, `l
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import chain
 
 from timeoutq import arguments, confirming, flows, reads
 from timeoutq.arguments import How, TaskList
@@ -20,10 +19,11 @@ from timeoutq.hosts import operations
 from timeoutq.methods import ById
 from timeoutq.model import Answer, HostRecord, Outcome, Record, Tasks
 from timeoutq.operations import how_words
-from timeoutq.sending import Flow, ServerClock, Talk, answer, ask
+from timeoutq.sending import Flow, ServerClock, Talk, answer, ask, settle
 from timeoutq.shards import gathering
+from timeoutq.shards.names import stem, tags
 from timeoutq.shards.root import Shards
-from timeoutq.shards.route import host_of, route
+from timeoutq.shards.route import host_of, key_of, route
 from timeoutq.shards.together import together
 
 Build = Callable[[Talk, TaskList], list[Call[Outcome]]]
@@ -139,8 +139,38 @@ def bring(shards: Shards, found: TaskList, group: bytes | None, build: Build, re
         for shard, chosen in places.items()
     }
     results = yield from gathering.gather(shards, calls, replicas)
-    yield from shards.confirm(added=gathering.any_added(chain.from_iterable(gathering.known(results))))
+    yield from confirm(shards, ((shards.talks[shard], one) for shard, one in results.items()))
     return gathering.outcome_of(shards, found.ids, places, results)
+
+
+def confirm(shards: Shards, results: Iterable[tuple[Talk, Iterable[object] | TimeoutqError]]) -> Flow[None]:
+    """After a put: see that the record stands; if it says other shards now, take back what was added, and raise.
+
+    `results` are the answers of each shard. Somebody has purged the queue and made it anew meanwhile: what this client
+    puts where the shards were before, nobody finds.
+    """
+    added = [(talk, gathering.added(one)) for talk, one in results if not isinstance(one, TimeoutqError)]
+    try:
+        yield from shards.confirm(added=any(ids for _, ids in added))
+    except InvalidInput:
+        yield from _take_back(shards, added)
+        raise
+
+
+def _take_back(shards: Shards, added: Iterable[tuple[Talk, Sequence[bytes]]]) -> Flow[None]:
+    now = shards.foreign
+    if now is None:
+        return
+    names = list(map(stem, tags(shards.name, now.shards)))
+    parts: list[Flow[object]] = []
+    for talk, ids in added:
+        if talk.operations.key("") in names:
+            # the queue of now has this shard, too: a task that belongs here may have been put by others as well
+            here = names.index(talk.operations.key(""))
+            ids = [] if now.grouped else [id for id in ids if route(key_of(id, None, now.by), now.shards) != here]
+        if ids:
+            parts.append(settle(talk, talk.operations.forget((ids,))))
+    yield from together(parts)
 
 
 def spread(shards: Shards, found: TaskList, group: bytes | None = None) -> dict[int, list[int]]:
@@ -209,7 +239,7 @@ def restore(shards: Shards, records: Sequence[Record]) -> Flow[Outcome]:
         for shard, chosen in places.items()
     }
     results = yield from gathering.gather(shards, calls)
-    yield from shards.confirm(added=gathering.any_added(chain.from_iterable(gathering.known(results))))
+    yield from confirm(shards, ((shards.talks[shard], one) for shard, one in results.items()))
     return gathering.outcome_of(shards, [record.task for record in records], places, results)
 
 
@@ -239,13 +269,26 @@ def configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
     if durable:  # before anything is written: neither a new record nor a part of the shards is to stay
         yield from gathering.each(shards, lambda talk: flows.find_replicas(talk, durable))
     yield from shards.make()
+    before = dict[str, str]()
     for name in ("keep_done", "keep_done?"):
         if name in settings:
-            yield from _check_keep_done(shards, is_compact=settings[name].startswith(b"compact"))
-    yield from gathering.each(shards, lambda talk: flows.configure(talk, settings))
+            before = yield from _check_keep_done(shards, is_compact=settings[name].startswith(b"compact"))
+    try:
+        yield from gathering.each(shards, lambda talk: flows.configure(talk, settings))
+    except InvalidInput:
+        # tasks have come meanwhile, so some shards have refused: the others do not keep done tasks in another way
+        yield from together(
+            [
+                flows.configure(talk, {"keep_done": before[talk.operations.key("")].encode()})
+                for talk in shards.talks
+                if talk.operations.key("") in before
+            ]
+        )
+        raise
 
 
-def _check_keep_done(shards: Shards, *, is_compact: bool) -> Flow[None]:
+def _check_keep_done(shards: Shards, *, is_compact: bool) -> Flow[dict[str, str]]:
+    """Refuse a setting that some shards would refuse; give those of now that are not compact, by how keys begin."""
     # each shard refuses for itself; without this look, the shards that have no tasks would switch all the same
     parts = yield from gathering.each(shards, lambda talk: answer(talk, talk.operations.stats()))
     for part in parts:
@@ -262,6 +305,8 @@ def _check_keep_done(shards: Shards, *, is_compact: bool) -> Flow[None]:
                 'other keep_done can read: keep_done stays "compact" until the queue is purged; for another keep_done '
                 "use a new queue"
             )
+    kept = [part.settings.get("keep_done", "forever") for part in parts]
+    return {talk.operations.key(""): was for talk, was in zip(shards.talks, kept, strict=True) if was != "compact"}
 
 
 def purge(shards: Shards) -> Flow[None]:

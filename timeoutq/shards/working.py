@@ -22,7 +22,7 @@ from timeoutq.model import Lease
 from timeoutq.sending import Flow, Talk, ask, settle
 from timeoutq.shards import gathering, quiet
 from timeoutq.shards.claims import Depth, depth
-from timeoutq.shards.flows import spread
+from timeoutq.shards.flows import confirm, spread
 from timeoutq.shards.root import Shards
 from timeoutq.shards.together import together
 
@@ -103,7 +103,7 @@ class ShardedDivision(Division):
             yield from self._shards.make(grouped=True)
         results = yield from settle(talk, calls)
         if puts:
-            yield from self._shards.confirm(added=gathering.any_added(results))
+            yield from confirm(self._shards, [(talk, results)])
         return results
 
     def sharing(self, alive: int) -> int:

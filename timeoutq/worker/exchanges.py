@@ -296,7 +296,6 @@ class Exchanges:
 
     async def end_claims(self) -> None:
         """Wait for what the claims under way bring, at most for the deadline of a call; then cancel all exchanges."""
-        self.common.leaving = True
         until = time.monotonic() + self._talk.deadline
         try:
             # who stops the worker while the server does not answer is not kept waiting
