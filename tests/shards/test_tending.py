@@ -28,7 +28,6 @@ from timeoutq.worker.pace import Pace
 from timeoutq.worker.pump import Pump
 from timeoutq.worker.sharing import Strict
 from timeoutq.worker.sources import Source
-from timeoutq.worker.suspects import Suspects
 from timeoutq.worker.tending import CHOOSE_EVERY, IDLE, Tending
 
 SHARDS = 5
