@@ -99,7 +99,8 @@ async def trial(waits: int, cuts: int, *, seconds: float = 300.0) -> Verdict:
             for _ in range(waits):
                 gate.release()
             worker.stop()
-            await asyncio.gather(running, *found, look, return_exceptions=True)
+            everything: list[asyncio.Future[Any]] = [running, *found, look]
+            await asyncio.gather(*everything, return_exceptions=True)
             await app.aclose()
     verdict.seconds = time.monotonic() - began
     return verdict

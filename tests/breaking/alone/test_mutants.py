@@ -29,8 +29,9 @@ def trials(request: pytest.FixtureRequest) -> Iterator[Trials]:
     """Judge those that tests of this session ask for, some at once."""
     asked = {item.name for item in request.session.items}
     some = [mutant for mutant in MUTANTS if f"test_no_mutant_survives[{mutant.name}]" in asked]
+    is_asked = test_those_who_kill_spare_the_package_as_it_is.__name__ in asked
     with ThreadPoolExecutor(1) as pool:
-        without = pool.submit(spared if test_those_who_kill_spare_the_package_as_it_is.__name__ in asked else list)
+        without = pool.submit(lambda: spared() if is_asked else [])
         found = {verdict.mutant.name: verdict for verdict in judge_all(some, CORES)}
         levels.tell("mutants", *(f"{name}: killed by {each.killed_by or 'NOBODY'}" for name, each in found.items()))
         yield Trials(found, without)
