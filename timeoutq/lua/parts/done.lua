@@ -76,17 +76,19 @@ local function finish_bare(from, ids, which, places)
   for i = 1, #ids do kept[i] = which[i] end
   for _, place in ipairs(places) do
     local at = tonumber(place) or 0
-    if kept[at] then
-      is_bare[at], kept[at] = true, false
-      which[at] = redis.call('SREM', from, ids[at]) == 1
-      if which[at] then bare[#bare + 1] = ids[at] end
+    if kept[at] then is_bare[at], kept[at] = true, false end
+  end
+  -- goes first: it fails on keys of a foreign type before it writes
+  local ended = finish(from, ids, kept)
+  for i = 1, #ids do
+    if is_bare[i] then
+      which[i] = redis.call('SREM', from, ids[i]) == 1
+      if which[i] then bare[#bare + 1] = ids[i] end
+    else
+      which[i] = kept[i]
     end
   end
   if forget_priorities and #bare > 0 then forget_priorities(bare) end
-  local ended = finish(from, ids, kept)
-  for i = 1, #ids do
-    if not is_bare[i] then which[i] = kept[i] end
-  end
   for i = 1, #bare do ended[#ended + 1] = bare[i] end
   return ended
 end
