@@ -149,11 +149,11 @@ def confirm(shards: Shards, results: Iterable[tuple[Talk, Iterable[object] | Tim
     `results` are the answers of each shard. Somebody has purged the queue and made it anew meanwhile: what this client
     puts where the shards were before, nobody finds.
     """
-    added = [(talk, gathering.added(one)) for talk, one in results if not isinstance(one, TimeoutqError)]
+    answers = [(talk, one) for talk, one in results if not isinstance(one, TimeoutqError)]
     try:
-        yield from shards.confirm(added=any(ids for _, ids in added))
+        yield from shards.confirm(added=any(gathering.any_added(one) for _, one in answers))
     except InvalidInput:
-        yield from _take_back(shards, added)
+        yield from _take_back(shards, [(talk, gathering.added(one)) for talk, one in answers])
         raise
 
 
@@ -269,7 +269,7 @@ def configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
     if durable:  # before anything is written: neither a new record nor a part of the shards is to stay
         yield from gathering.each(shards, lambda talk: flows.find_replicas(talk, durable))
     yield from shards.make()
-    before = dict[str, str]()
+    before: Sequence[str] = ()
     for name in ("keep_done", "keep_done?"):
         if name in settings:
             before = yield from _check_keep_done(shards, is_compact=settings[name].startswith(b"compact"))
@@ -277,18 +277,14 @@ def configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
         yield from gathering.each(shards, lambda talk: flows.configure(talk, settings))
     except InvalidInput:
         # tasks have come meanwhile, so some shards have refused: the others do not keep done tasks in another way
-        yield from together(
-            [
-                flows.configure(talk, {"keep_done": before[talk.operations.key("")].encode()})
-                for talk in shards.talks
-                if talk.operations.key("") in before
-            ]
-        )
+        found = zip(shards.talks, before, strict=False)  # there are none if keep_done is not to change
+        kept = [flows.configure(talk, {"keep_done": was.encode()}) for talk, was in found if was != "compact"]
+        yield from together(kept)
         raise
 
 
-def _check_keep_done(shards: Shards, *, is_compact: bool) -> Flow[dict[str, str]]:
-    """Refuse a setting that some shards would refuse; give those of now that are not compact, by how keys begin."""
+def _check_keep_done(shards: Shards, *, is_compact: bool) -> Flow[Sequence[str]]:
+    """Refuse a setting that some shards would refuse; give what each shard has now."""
     # each shard refuses for itself; without this look, the shards that have no tasks would switch all the same
     parts = yield from gathering.each(shards, lambda talk: answer(talk, talk.operations.stats()))
     for part in parts:
@@ -305,8 +301,7 @@ def _check_keep_done(shards: Shards, *, is_compact: bool) -> Flow[dict[str, str]
                 'other keep_done can read: keep_done stays "compact" until the queue is purged; for another keep_done '
                 "use a new queue"
             )
-    kept = [part.settings.get("keep_done", "forever") for part in parts]
-    return {talk.operations.key(""): was for talk, was in zip(shards.talks, kept, strict=True) if was != "compact"}
+    return [part.settings.get("keep_done", "forever") for part in parts]
 
 
 def purge(shards: Shards) -> Flow[None]:

@@ -11,7 +11,7 @@ from timeoutq.calls import BATCH, FLUSH, Call
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.counts import Stats
 from timeoutq.errors import NotReplicated, ShardsUnavailable, TimeoutqError, Unavailable
-from timeoutq.model import Outcome
+from timeoutq.model import Answer, Outcome
 from timeoutq.sending import CALLS, Flow, Talk, settle
 from timeoutq.shards.root import Shards
 from timeoutq.shards.together import together
@@ -22,8 +22,6 @@ T = TypeVar("T")
 WORDS = 2 * CALLS * BATCH
 """About the most arguments of calls that are sent before the answers are read."""
 
-ADDED = ord("A")
-"""The code of a task that was put: `Answer.ADDED`."""
 UNANSWERED = b"?"
 """The code of an id whose shard did not answer: `Answer.UNANSWERED`."""
 
@@ -126,15 +124,15 @@ def places_of(shards: Iterable[int]) -> dict[int, list[int]]:
     return found
 
 
+def any_added(answers: Iterable[object]) -> bool:
+    """Say whether one of these answers tells of a task that its shard did not have."""
+    return any(isinstance(answer, Outcome) and b"A" in answer.codes for answer in answers)
+
+
 def added(answers: Iterable[object]) -> list[bytes]:
-    """Give the ids of the tasks that were put, and that their shard did not have."""
-    return [
-        id
-        for outcome in answers
-        if isinstance(outcome, Outcome) and b"A" in outcome.codes
-        for id, code in zip(outcome.tasks, outcome.codes, strict=True)
-        if code == ADDED
-    ]
+    """Give the ids of the tasks that these answers tell of as put."""
+    outcomes = [answer for answer in answers if isinstance(answer, Outcome)]
+    return [id for one in outcomes for id, answer in zip(one.tasks, one, strict=True) if answer is Answer.ADDED]
 
 
 def outcome_of(
