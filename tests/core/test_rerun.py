@@ -54,6 +54,18 @@ def test_however_the_run_ends_the_task_is_ready_at_once(face: Any, end: str) -> 
     assert face.inspect("a").failures == 0
 
 
+def test_a_run_that_follows_knows_nothing_of_the_error_before_it_nor_of_its_traceback(face: Any) -> None:
+    face.put({"a": 1})
+    lease = claim_one(face)
+    face.put({"a": 2}, rerun=True)
+    try:
+        raise ValueError("the first traceback of this queue")
+    except ValueError as error:
+        face.fail(lease, error)
+    info = face.inspect("a")
+    assert (info.state, info.failures, info.error, info.traceback) == ("todos", 0, None, None)
+
+
 def test_the_result_is_that_of_the_last_run(face: Any) -> None:
     face.put({"a": 1})
     lease = claim_one(face)

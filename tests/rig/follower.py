@@ -97,7 +97,7 @@ def _by_place(words: Sequence[str]) -> list[tuple[int, str]]:
 
 def given_by(sections: Mapping[str, Sequence[str]]) -> Given:
     """Read what a put says of its tasks."""
-    improve = sections.get("improve")
+    improve, rerun = sections.get("improve"), sections.get("rerun")
     return Given(
         payloads=tuple((i, json.loads(body)) for i, body in _by_place(sections.get("payloads", ()))),
         group="".join(sections.get("group", ())),
@@ -105,6 +105,7 @@ def given_by(sections: Mapping[str, Sequence[str]]) -> Given:
         priority=int(sections["priority"][0]) if "priority" in sections else None,
         priorities=tuple((i, int(level)) for i, level in _by_place(sections.get("priorities", ()))),
         improve=None if improve is None else tuple(int(at) - 1 for at in improve),
+        rerun=None if rerun is None else tuple(int(at) - 1 for at in rerun),
     )
 
 

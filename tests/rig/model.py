@@ -36,6 +36,8 @@ class Given:
     """The tasks that may run once more; () for all."""
     unique_ms: int | None = None
     """Failed tasks come back whose last error is so old."""
+    rerun: tuple[int, ...] | None = None
+    """The tasks of which a run begins after the put; () for all."""
 
 
 NOTHING = Given()
@@ -64,6 +66,8 @@ class Model:
         self.spent = 0
         """How many tasks were released too often."""
         self.payload: dict[str, Any] = {}
+        self.marks: dict[str, tuple[int, Any]] = {}
+        """Tasks in progress that run once more: with which priority and payload; no payload keeps the one there is."""
         self.cancels: dict[str, str] = {}
         """Of each task in progress that somebody has cancelled: who has."""
         self.progress: set[str] = set()
@@ -73,7 +77,7 @@ class Model:
         self.unlogged = 0
         """How many runs ended by a crash after the task was cancelled: the log of errors has no line for these."""
         self.lasted = 0
-        """How many tasks stayed in done for a time only because their acks said so."""
+        """How many tasks stayed after their acks on a queue that does not keep done tasks, by none of its counters."""
         self.calls: dict[str, int] = {}
         self.counters: Counter[str] = Counter()
         self.fence = 0
@@ -118,7 +122,8 @@ class Model:
                 frozenset(each.items())
                 for each in (
                     self.scheduled, self.leases, self.owners, self.locks, self.runtime, self.attempts, self.crashes,
-                    self.calls, self.counters, self.traces, self.releases, self.cancels, self.done_until,
+                    self.calls, self.counters, self.traces, self.releases, self.cancels, self.done_until, self.marks,
+                    self.payload,
                 )
             ),
         )  # fmt: skip
@@ -162,10 +167,22 @@ class Model:
 
     def _renew(self, ids: Sequence[str]) -> list[str]:
         """Give those tasks what was put for their next run; give the ones that were marked for one."""
-        return []
+        marked = [task for task in dict.fromkeys(ids) if task in self.marks]
+        for task in marked:
+            level, payload = self.marks.pop(task)
+            self._rank_anew(task, level)
+            if payload is not None:
+                self.payload[task] = payload
+        return marked
+
+    def _rank_anew(self, task: str, level: int) -> None:
+        """Give a task the priority of its next run."""
 
     def _gone(self, ids: Sequence[str], *, forgotten: bool) -> None:
         """These tasks are done, or in no state at all."""
+        if forgotten:
+            for task in ids:
+                self.marks.pop(task, None)
 
     def _ring(self) -> None:
         self.bell = True
@@ -217,27 +234,31 @@ class Model:
     def _add(
         self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any], given: Given = NOTHING
     ) -> str:
-        lapsed = self._lapsed(ids, given)
+        lapsed, newest = self._lapsed(ids, given), _newest(ids, given)
         before = {task: self.state(task) for task in ids}
+        bodies = {i: payloads.get(task) for i, task in enumerate(ids)} | dict(given.payloads)
         letters: list[str] = []
-        fresh: list[str] = []
-        for task in ids:
-            state = before[task]
-            if task not in fresh and (state is None or (again and state in "df") or task in lapsed):
-                fresh.append(task)
+        fresh: dict[str, int] = {}
+        for i, task in enumerate(ids):
+            state, counts, anew = before[task], newest.get(task, i) == i, newest.get(task) == i
+            back = state is None or (again and state in "df") or task in lapsed or (anew and state == "d")
+            if counts and task not in fresh and back:
+                fresh[task] = i
                 letters.append("A")
+            elif anew and state is not None and state != "f":
+                letters.append(self._run_anew(task, state, bodies[i]))
             elif task in fresh or state is None:
                 letters.append("t" if due is None else "s")
             else:
                 letters.append(state)
-        for task in fresh:
+        for task, i in fresh.items():
             if before[task]:
                 self.done.discard(task)
                 self.done_until.pop(task, None)
                 self.failed.discard(task)
                 self._clear(task, payload=False)
-            if payloads.get(task) is not None:
-                self.payload[task] = payloads[task]
+            if bodies[i] is not None:
+                self.payload[task] = bodies[i]
         if due is None:
             self.todos.update(fresh)
             if fresh:
@@ -251,6 +272,16 @@ class Model:
         if fresh:
             self.counters["put"] += len(fresh)
         return "".join(letters)
+
+    def _run_anew(self, task: str, state: str, payload: Any) -> str:
+        """A put with rerun has found this task: a run with this payload is to follow; give the letter."""
+        if state == "p":
+            level, before = self.marks.get(task, (0, None))
+            self.marks[task] = level, before if payload is None else payload
+            return "n"
+        if payload is not None:
+            self.payload[task] = payload
+        return state
 
     def _clear(self, task: str, *, payload: bool = True) -> None:
         self.attempts.pop(task, None)
@@ -396,6 +427,8 @@ class Model:
         for task in gone:
             self.scheduled.pop(task, None)
         self._stop(gone)
+        for task in running:
+            self.marks.pop(task, None)
         if running:
             fresh = [task for task in running if task not in self.cancels]
             self.cancels.update(dict.fromkeys(fresh, by))
@@ -418,7 +451,8 @@ class Model:
                 letters += "R"
             else:
                 letters += "L"
-        cancelled = self.cancels.keys() & ended
+        # whoever puts a task with rerun takes the cancel back
+        cancelled = (self.cancels.keys() & ended) - self.marks.keys()
         for task in ended:
             self._drop(task)
         if ended:
@@ -449,13 +483,15 @@ class Model:
         task, _ = pairs[0]
         found = put if self.holds(pairs[0]) and task in self.in_progress else ()
         # without the memory of done tasks, a task can put itself again only when its run has ended
-        itself = not self.keeps_done and again_ms is None and task in found
+        itself = not self.keeps_done and again_ms is None and task in found and task not in _newest(found, given)
         if found and not itself:
             self._add(found, False, None, payloads or {}, given)
         letters, ended, cancelled = self._end(call, pairs, "acked")
         anew = self._renew(ended)
         stopped = [task for task in ended if task not in anew and again_ms is not None and task in cancelled]
         ended = [task for task in ended if task not in anew and task not in stopped]
+        if not self.keeps_done:
+            self.lasted += len(anew) + len(stopped)
         if stopped:
             self._stop(stopped)
             self._depart(stopped, 1, 0)
@@ -585,13 +621,14 @@ class Model:
         back: list[str] = []
         given_up: list[str] = []
         stopped: list[str] = []
+        cancelled = (self.cancels.keys() & ids) - self.marks.keys()
         self._renew(ids)
         for task in ids:
             if task in self.in_progress:
                 self.in_progress.remove(task)
                 count = self.crashes[task] = self.crashes.get(task, 0) + 1
                 self._keep_error(task)
-                if task in self.cancels:
+                if task in cancelled:
                     stopped.append(task)
                 elif count >= self.max_crashes:
                     self.failed.add(task)
@@ -768,6 +805,8 @@ class Model:
         for task, deadline in self.leases.items():
             if deadline > self.now and self.locks.get(task, ("", 0))[1] < self.now:
                 found.append(f"I6: nobody can see the lease on {task}")
+        if not self.marks.keys() <= self.in_progress:
+            found.append(f"marked, and not in progress: {self.marks.keys() - self.in_progress}")
         count = self.counters
         ended = sum(count[what] for what in ("acked", "failed", "released", "expired", "crashed"))
         if not 0 <= count["claimed"] - ended - len(self.in_progress) <= count["forgotten"]:
@@ -779,3 +818,10 @@ class Model:
         if not count["put"] - left - again <= known <= count["put"] - left + count["adopted"]:
             found.append(f"I9: {known} tasks are known, but the counters say {dict(count)}")
         return found
+
+
+def _newest(ids: Sequence[str], given: Given) -> dict[str, int]:
+    """Give of each task with rerun the place that counts: the last one that says so."""
+    if given.rerun is None:
+        return {}
+    return {ids[i]: i for i in given.rerun or range(len(ids))}

@@ -49,7 +49,7 @@ local function add_some(ids, given, again, due, priorities, where, known)
     if first and (not state or again and (state == 'd' or state == 'f') or lapsed[i] or (anew[i] or changes[i]) == 'back') then
       seen[id], fresh[#fresh + 1], codes[i] = i, i, 'A'
     elseif anew[i] or changes[i] then
-      seen[id], codes[i] = i, changes[i] and 'r' or anew[i] == 'marked' and 'n' or state
+      codes[i] = changes[i] and 'r' or anew[i] == 'marked' and 'n' or state
     else
       codes[i] = state and not seen[id] and state or (due and 's' or 't')
       twice = twice or not first
