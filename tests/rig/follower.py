@@ -199,7 +199,7 @@ def differences(model: PoliteModel, raw: Any, key: Callable[[str], str]) -> Iter
     """Tell where the keys of a queue and the model differ."""
     keys, mine = seen(raw, key), means(model)
     keys["policies"] = {host: " ".join(line.split(" ")[:5]) for host, line in keys["policies"].items()}
-    keys["rerun"] = {task: _mark(line) for task, line in keys["rerun"].items()}
+    keys["rerun"] = {task: mark(line) for task, line in keys["rerun"].items()}
     keys["uses"] -= {"priority", "rerun"}  # which say only that a queue has ever had one
     for name, value in mine.items():
         if keys[name] != value:
@@ -207,7 +207,8 @@ def differences(model: PoliteModel, raw: Any, key: Callable[[str], str]) -> Iter
     yield from model.violations()
 
 
-def _mark(line: str) -> tuple[int, Any]:
+def mark(line: str) -> tuple[int, Any]:
+    """Read the mark of a task that runs once more: its priority then, and its payload."""
     level, _, rest = line.partition(" ")
     return int(level), json.loads(rest[1:]) if rest[0] == "1" else None
 

@@ -118,6 +118,9 @@ class World:
         self.granted: dict[str, tuple[str, int]] = {}
         """The last lease on each task: its token, and the real time until which nobody else may have it."""
         self.fence = 0
+        self.owed: dict[str, Any] = {}
+        """Tasks of which a run must begin, because of a put with rerun: the newest payload; None for any."""
+        self._held: frozenset[str] = frozenset()
 
     def _queue(self) -> Model:
         return Model(START_MS)
@@ -131,6 +134,7 @@ class World:
         other.cleaners = dict(self.cleaners)
         other.used = dict(self.used)
         other.granted = dict(self.granted)
+        other.owed = dict(self.owed)
         return other
 
     def key(self) -> int:
@@ -149,6 +153,7 @@ class World:
                 self.accepted,
                 frozenset(self.granted.items()),
                 self.fence,
+                frozenset(self.owed.items()),
             )
         )
 
@@ -267,6 +272,7 @@ class World:
             worker = self.workers[step.actor]
             worker.travelling, worker.claims = request, worker.claims + 1
             return None
+        self._held = frozenset(self.model.in_progress)
         answer = self._answer(request, step.picked)
         self._look_on(request, answer)
         if step.fate == "lost":
@@ -367,6 +373,7 @@ class World:
                     for task, lease in self.granted.items()
                     if self.model.owners.get(task) == lease[0] == before.get(task)
                 }
+                self.owed.clear()
             else:
                 model.now += JUMP_MS if kind == "forward" else -JUMP_MS
         self.check()
@@ -400,6 +407,19 @@ class World:
                     self._of_the_owner(task, token, request.verb)
                     self.granted.pop(task, None)
                     self.accepted |= set(request.ids)
+                    if request.verb == "ack":
+                        self._owe(request)
+        elif request.verb == "put" and not request.age:
+            self._owe(request, answer)
+
+    def _owe(self, request: Request, letters: str = "") -> None:
+        """A put with rerun, or an ack, was carried out: a run of each of its tasks must begin, unless it has failed."""
+        rerun, bodies = request.given.rerun, dict(request.given.payloads)
+        for i in () if rerun is None else rerun or range(len(request.ids)):
+            task = request.ids[i]
+            if task not in self.model.failed:
+                body = bodies.get(i)
+                self.owed[task] = self.owed.get(task) if body is None else body
 
     def _grant(self, request: Request, answer: Any) -> None:
         _, _, fence, ids = answer
@@ -407,11 +427,19 @@ class World:
             raise Violation(f"I5: fence {fence} after {self.fence}")
         self.fence = fence + len(ids) - 1
         for task in ids:
+            if task not in self._held:  # else the claim was sent again, and begins nothing
+                self._runs(task)
             token, until = self.granted.get(task, ("", 0))
             if token not in ("", request.call) and self.steady < until:
                 raise Violation(f"I4: {request.call} has {task}, which is {token}'s for {until - self.steady} ms more")
             if token != request.call:
                 self.granted[task] = (request.call, self.steady + LEASE_MS)
+
+    def _runs(self, task: str) -> None:
+        """A run begins."""
+        newest, payload = self.owed.pop(task, None), self.model.payload.get(task)
+        if newest is not None and payload != newest:
+            raise Violation(f"{task} runs with payload {payload}, and {newest} was put last")
 
     def _of_the_owner(self, task: str, token: str, verb: str) -> None:
         last = self.granted.get(task)
@@ -426,6 +454,9 @@ class World:
         lost = [task for task in self.accepted if self.model.state(task) is None]
         if lost:
             raise Violation(f"I2: lost: {lost}")
+        for task in self.owed:
+            if self.model.state(task) == "d" or (task in self.model.in_progress and task not in self.model.marks):
+                raise Violation(f"no run of {task} follows, which a put with rerun wants")
         if not self.faults or set(self.faults) <= {"late", "forward", "back"}:
             known = {(task, token) for worker in self.workers.values() for task, token in worker.held.items()}
             phantoms = self.model.owners.items() - known

@@ -12,7 +12,7 @@ import pytest
 from tests.rig import levels
 from tests.rig.beside import processes
 from tests.rig.explorer import Explored, Found, explore
-from tests.rig.model import Model, Pair
+from tests.rig.model import Given, Model, Pair
 from tests.rig.polite_model import PoliteModel
 from tests.rig.polite_world import POLITE, SMALL, PoliteLimits
 from tests.rig.world import Limits
@@ -34,6 +34,19 @@ PLAIN: dict[str, Limits] = {
     "a replica takes over": Limits(
         puts=ONE, claims=1, ticks=3, extends=0, releases=0, fails=0, kinds=frozenset({"failover", "lost"})
     ),
+}
+PUT_ANEW = Limits(
+    puts=(("a",), ("a",)), givens=(Given(payloads=((0, 1),)), Given(payloads=((0, 2),), rerun=())),
+    ticks=1, faults=1, extends=0, kinds=frozenset({"lost", "crash"}),
+)  # fmt: skip
+ACKED_ANEW = Limits(
+    puts=(("a", "b"),), givens=(Given(payloads=((0, 1), (1, 1))),),
+    finds=(("a", ("b", "a"), Given(payloads=((0, 2), (1, 2)), rerun=())),),
+    batch=1, ticks=1, faults=1, extends=0, releases=0, fails=0, kinds=frozenset({"lost", "crash"}),
+)  # fmt: skip
+PLAIN |= {
+    "a put has a task run once more": PUT_ANEW,
+    "an ack has tasks run once more, its own too": ACKED_ANEW,
 }
 OF_HOSTS: dict[str, Limits] = {name: POLITE[name] for name in POLITE if name != "leases run out, are released and fail"}
 OF_HOSTS["leases of hosts run out and are released"] = replace(SMALL, releases=1)
@@ -164,6 +177,19 @@ def _no_marks(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _no_run_follows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Model, "_renew", lambda self, ids: [task for task in ids if self.marks.pop(task, None) is None][:0])
+
+
+def _old_payload(patch: pytest.MonkeyPatch) -> None:
+    run_anew = Model._run_anew
+
+    def wrong(self: Model, task: str, state: str, payload: Any) -> str:
+        return run_anew(self, task, state, None if state == "p" else payload)
+
+    patch.setattr(Model, "_run_anew", wrong)
+
+
 def _no_recall(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PoliteModel, "_recall", lambda self, host: None)
 
@@ -211,6 +237,9 @@ SEEDED: dict[str, tuple[Patch, str, Limits]] = {
     "priorities are forgotten": (_forgets_priorities, "has priority 0, and payload", polite()),
     "the lowest priority goes first": (_lowest_first, "has its turn with priority", polite()),
     "an improved task loses its mark": (_no_marks, "was to run with priority", polite()),
+    "no run follows": (_no_run_follows, "no run of a follows", PUT_ANEW),
+    "the run that follows has the old payload": (_old_payload, "runs with payload 1, and 2 was put last", PUT_ANEW),
+    "an ack has no run follow": (_no_run_follows, "no run of [ab] follows", ACKED_ANEW),
     "a block leaves what is ready": (_no_recall, "I11|is visited", polite(rules=SMALL.rules)),
     "a host has no pause": (_no_pause, "ms after the last visit", polite(claims=2, finds=())),
     "hosts have no turns": (_no_turns, "nobody is at work", polite()),
