@@ -26,6 +26,7 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tests.rig import fingerprints, levels, schedules, shims
+from tests.rig.batch_model import WAITS, Refused
 from tests.rig.beside import processes
 from tests.rig.faces import Blocking
 from tests.rig.invariants import check_keys
@@ -42,8 +43,9 @@ LENGTH = 40
 NAME = "m"
 KEY = f"timeoutq:{{{NAME}}}:"
 IDS = ("a", "b", "c", "d", "e")
+BATCHES = ("w", "x", "y", "z")
 STATES = ("todos", "in_progress", "done", "failed")
-TIMES = ("scheduled", "leases", "calls", "done_at", "done_until", "trace_at")
+TIMES = ("scheduled", "leases", "calls", "done_at", "done_until", "trace_at", *(f"batch:{name}" for name in BATCHES))
 HASHES = (
     "owners", "runtime", "attempts", "crashes", "errors", "traces", "trace_uses", "trace_texts",
     "releases", "payload", "meta", "stats", "seen", "batches", "batch_of", "cancels", "progress", "rerun",
@@ -173,6 +175,9 @@ class Keys:
 
     def hkeys(self, key: str) -> list[bytes]:
         return list(self._of[key.removeprefix(KEY)])
+
+    def zrangebyscore(self, key: bytes, _from: str, _below: str) -> list[bytes]:
+        return [task for task, place in self._of[key.decode().removeprefix(KEY)] if place < 1e9]
 
     def scan_iter(self, match: str, count: int) -> Iterator[bytes]:
         if match == f"{KEY}seen:*":
@@ -309,6 +314,39 @@ class AnyOrder(RuleBasedStateMachine):
         answers = self.queue.put(tasks, again=again, rerun=every)
         ids = [task for task, _, _ in found]
         self.agree(self.model.put(self.call(), 0, ids, again=again, given=given), answers)
+
+    @rule(name=st.sampled_from(BATCHES), found=some_anew, after=st.sampled_from([None, None, 5]))
+    def put_into_a_batch(self, name: str, found: list[tuple[str, Any, bool]], after: int | None) -> None:
+        found = found if after is None else [(task, body, False) for task, body, _ in found]
+        due = None if after is None else self.model.now + after * 1000
+        tasks, given = anew(found)
+        try:
+            letters = self.model.put(self.call(), 0, [task for task, _, _ in found], due=due, given=given, batch=name)
+        except Refused as refused:
+            with pytest.raises(InvalidInput, match=str(refused)):
+                self.queue.batches.put(name, tasks, after=after)
+            return
+        self.agree(letters, self.queue.batches.put(name, tasks, after=after))
+
+    @rule(ids=some, callback=st.permutations(["", *IDS]), on=st.sampled_from(["ended", "done"]))
+    def a_whole_batch(self, ids: list[str], callback: list[str], on: Any) -> None:
+        """Put the tasks of a new batch, if there is a name left, and seal it with a callback that can be one."""
+        name = next((one for one in BATCHES if one not in self.model.batches), BATCHES[-1])
+        if name not in self.model.batches:
+            self.put_into_a_batch(name, [(task, None, False) for task in ids], None)
+        able = (one for one in callback if one not in ids and self.model.state(one) in (None, "d", "f"))
+        self.seal(name, next(able), on)
+
+    @rule(name=st.sampled_from(BATCHES), callback=st.sampled_from(["", *IDS]), on=st.sampled_from(["ended", "done"]))
+    def seal(self, name: str, callback: str, on: Any) -> None:
+        try:
+            self.model.seal(name, callback, on[:1])
+        except Refused as refused:
+            with pytest.raises(InvalidInput, match=str(refused)):
+                self.queue.batches.seal(name, callback or None, on=on)
+            return
+        info, one = self.queue.batches.seal(name, callback or None, on=on), self.model.batches[name]
+        assert (info.state[:1], info.tasks, info.outstanding) == (one.state, len(one.tasks), len(one.outstanding))
 
     # ---- leases
 
@@ -487,6 +525,7 @@ class AnyOrder(RuleBasedStateMachine):
         model = self.model
         if ms <= 1:
             events = [*model.leases.values(), *model.scheduled.values(), *model.runtime.values(), model.grace_until]
+            events = [at for at in events if at < WAITS]
             ms = ms * self.stand.grain + min((at for at in events if at > model.now), default=model.now) - model.now
         model.now += self.stand.advance(max(0, ms))
 
@@ -619,6 +658,14 @@ class AnyOrder(RuleBasedStateMachine):
         assert keys.times("done_until") == model.done_until
         assert keys.hash("cancels") == model.cancels
         assert keys.hash("progress").keys() == model.progress
+        assert keys.hash("batch_of") == {task: " ".join(names) for task, names in model.batch_of.items()}
+        records = {name: line.split(" ", 5) for name, line in keys.hash("batches").items()}
+        assert {name: (one[0], one[1], one[5]) for name, one in records.items()} == {
+            name: (one.state, one.on, one.callback) for name, one in model.batches.items()
+        }
+        for name, one in model.batches.items():
+            places = {task: place + end * 10**9 for place, (task, end) in enumerate(one.tasks, 1)}
+            assert keys.times(f"batch:{name}") == places, name
         assert keys.hgetall("rerun") == {task.encode(): marked(body) for task, (_, body) in model.marks.items()}
         assert keys.hash("owners") == model.owners
         assert keys.hash("errors").keys() == model.errors

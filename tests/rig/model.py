@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import combinations, permutations
 from typing import Any, Self
 
+from tests.rig.batch_model import WAITS, BatchModel
+
 SUSPECT = 2
 MEMORY_MS = 60_000
 Pair = tuple[str, str]
@@ -43,10 +45,11 @@ class Given:
 NOTHING = Given()
 
 
-class Model:
+class Model(BatchModel):
     """One queue on one server."""
 
     def __init__(self, now: int = 0) -> None:
+        super().__init__()
         self.now = now
         self.run = "run1"
         self.todos: set[str] = set()
@@ -118,6 +121,7 @@ class Model:
             frozenset(self.failed),
             frozenset(self.errors),
             frozenset(self.progress),
+            self.batch_key(),
             *(
                 frozenset(each.items())
                 for each in (
@@ -213,15 +217,23 @@ class Model:
         due: int | None = None,
         payloads: Mapping[str, Any] | None = None,
         given: Given = NOTHING,
+        batch: str = "",
     ) -> str:
-        """Put or, with a due time, schedule; payloads are by id, or by place in `given`."""
+        """Put or, with a due time, schedule; payloads are by id, or by place in `given`. Raises `Refused`."""
         self._begin()
+        if batch:
+            self._may_join(batch, ids)
         if age > 0 and self.was_called(call):
             self.calls[call] = self.now
             return "".join(self.state(task) or "A" for task in ids)
         letters = self._add(ids, again, due, payloads or {}, given)
+        if batch:
+            self._join(batch, ids)
         self._remember(call)
         return letters
+
+    def _set_aside(self, task: str) -> None:
+        self._add([task], True, WAITS, {})
 
     def _lapsed(self, ids: Iterable[str], given: Given) -> set[str]:
         """Say which of these tasks do not block their ids any more."""
@@ -237,6 +249,8 @@ class Model:
         lapsed, newest = self._lapsed(ids, given), _newest(ids, given)
         before = {task: self.state(task) for task in ids}
         bodies = {i: payloads.get(task) for i, task in enumerate(ids)} | dict(given.payloads)
+        if not any(before.values()) and all(body is None for body in bodies.values()):
+            newest = {}  # all are new, and alike: the first place of an id is as good as the last
         letters: list[str] = []
         fresh: dict[str, int] = {}
         for i, task in enumerate(ids):
@@ -309,12 +323,13 @@ class Model:
             self.traces[task] = trace
 
     def _stop(self, ids: Sequence[str]) -> None:
-        """Cancelled tasks, which have left the state they were in, go to failed."""
+        """Cancelled tasks go to failed."""
         for task in ids:
             self.failed.add(task)
             self._keep_error(task)
         if ids:
             self.counters["cancelled"] += len(ids)
+            self._tell_ended(ids)
 
     # ---- leases
 
@@ -422,11 +437,11 @@ class Model:
         running = [task for task, state in states.items() if state == "p"]
         if gone or running:
             self._remember(call)
+        self._stop(gone)
         self._withdraw([task for task in gone if states[task] != "s"])
         self.todos.difference_update(gone)
         for task in gone:
             self.scheduled.pop(task, None)
-        self._stop(gone)
         for task in running:
             self.marks.pop(task, None)
         if running:
@@ -525,6 +540,8 @@ class Model:
                 self.done.add(task)
         if again_ms is not None:
             self.counters["again"] += len(ended)
+        else:
+            self._tell_ended(ended, well=True)
         self._depart(ended, 1, 0)
         self._turn()
         if again_ms is None:
@@ -536,7 +553,9 @@ class Model:
         letters, ended, cancelled = self._end(call, pairs, "released")
         self._renew(ended)
         back: list[str] = []
+        spent: list[str] = []
         dues: list[int] = []
+        stopped = [task for task in ended if task in cancelled]
 
         def tell(task: str, letter: str) -> str:
             at = next(i for i, pair in enumerate(pairs) if pair[0] == task and letters[i] == "O")
@@ -544,7 +563,6 @@ class Model:
 
         for task in ended:
             if task in cancelled:
-                self._stop([task])
                 letters = tell(task, "c")
                 continue
             wait = delay_ms
@@ -556,6 +574,7 @@ class Model:
                 self._keep_error(task)
                 self.counters["gave_up"] += 1
                 self.spent += 1
+                spent.append(task)
                 letters = tell(task, "f")
             elif wait:
                 self.scheduled[task] = self.now + wait
@@ -564,6 +583,8 @@ class Model:
                 back.append(task)
         if dues:
             self._rouse(min(dues))
+        self._stop(stopped)
+        self._tell_ended(spent)
         self._depart(ended, 0, 0)
         self._arrive(back)
         if block_ms:
@@ -593,6 +614,8 @@ class Model:
         delays = [retry_ms] * len(pairs) if isinstance(retry_ms, int) else retry_ms
         at = {pair[0]: i for i, (pair, letter) in enumerate(zip(pairs, letters, strict=True)) if letter == "O"}
         anew = self._renew(ended)
+        spent: list[str] = []
+        stopped: list[str] = []
         for task in ended:
             self.attempts[task] = self.attempts.get(task, 0) + 1
             self._keep_error(task, trace)
@@ -600,20 +623,24 @@ class Model:
                 self._clear(task, payload=False)
             elif delays[at[task]] < 0:
                 self.failed.add(task)
-                self.counters["gave_up"] += 1
+                spent.append(task)
             elif task in cancelled:
-                self._stop([task])
+                stopped.append(task)
             else:
                 self.scheduled[task] = self.now + delays[at[task]]
                 self._rouse(self.now + delays[at[task]])
         if anew:
             self.counters["reruns"] += len(anew)
+        self._stop(stopped)
         self._depart(ended, 1, 1)
         for task in ended:
             if blocks and at[task] in blocks:
                 self._block(task, blocks[at[task]])
         self._arrive(anew)
         self._turn()
+        if spent:
+            self.counters["gave_up"] += len(spent)
+            self._tell_ended(spent)
         return letters
 
     def _crash(self, ids: Sequence[str]) -> tuple[int, list[str]]:
@@ -636,13 +663,14 @@ class Model:
                 else:
                     back.append(task)
             self._drop(task)
-        if given_up:
-            self.counters["gave_up"] += len(given_up)
-        self._stop(stopped)
-        self.unlogged += len(stopped)
         self._depart(ids, 0, 1)
         self._arrive(back)
         self._turn()
+        self._stop(stopped)
+        self.unlogged += len(stopped)
+        if given_up:
+            self.counters["gave_up"] += len(given_up)
+            self._tell_ended(given_up)
         return len(back) + len(stopped), given_up
 
     def crash(self, pairs: Sequence[Pair]) -> str:
@@ -747,6 +775,7 @@ class Model:
             self._drop(task)
         self._turn()
         self._gone(ids, forgotten=True)
+        self._tell_ended(ids)
         if count:
             self.counters["forgotten"] += count
         return letters
@@ -781,6 +810,7 @@ class Model:
         self._depart(picked, 1, 0)
         self._turn()
         self._gone(picked, forgotten=False)
+        self._tell_ended(picked, well=True)
         return tuple(picked)
 
     def drained(self, before: float = float("inf")) -> int:
@@ -817,7 +847,7 @@ class Model:
         known = len(where)
         if not count["put"] - left - again <= known <= count["put"] - left + count["adopted"]:
             found.append(f"I9: {known} tasks are known, but the counters say {dict(count)}")
-        return found
+        return found + self.wrong_batches()
 
 
 def _newest(ids: Sequence[str], given: Given) -> dict[str, int]:
