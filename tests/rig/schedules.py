@@ -2,8 +2,8 @@
 
 The server's clock stands still and is set by the schedule, so that deadlines fall where the model says. The tests play
 some thousands; `python -m tests.rig.schedules 250000` plays any number, and tells the seed of one that differs. In
-each second schedule, the queue keeps fingerprints of its done tasks; in each third one, tasks run once more. With
-`--polite`, the queue is polite, and each schedule has hosts, rules and priorities of its own.
+each second schedule, the queue keeps fingerprints of its done tasks; in each third one, tasks run once more, and
+some have a batch. With `--polite`, the queue is polite, and each schedule has hosts, rules and priorities of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from tests.rig.shims import Clock
 from tests.rig.world import LEASE_MS, TASKS, Limits, Request, Step, Violation, World, told
 from timeoutq import Lease, Task, arguments
 from timeoutq.arguments import How
-from timeoutq.calls import Call
+from timeoutq.batches import operations as of_batches
+from timeoutq.calls import BATCH_KEPT, Call
 from timeoutq.embedded import EmbeddedServer
 from timeoutq.operations import Operations
 from timeoutq.scripts import script
@@ -58,7 +59,13 @@ ANEW = replace(
     ),
 )
 """Each third schedule: puts have tasks run once more that are in progress or done, and so do the acks of both tasks."""
-VERBS = ("put", "claim", "ack", "release", "fail", "extend", "promote_due", "convert")
+BATCHED = [
+    replace(LIMITS, puts=(("a",), ("b", "a")), seal=("z", "ended")),
+    replace(LIMITS, puts=(("a",), ("b", "a")), seal=("z", "done")),
+    replace(ANEW, finds=(), seal=("z", "ended")),
+]
+"""Each fifth of the other schedules: all tasks are of a batch."""
+VERBS = ("put", "claim", "ack", "release", "fail", "extend", "promote_due", "convert", "seal_batch")
 OFTEN = {**dict.fromkeys(VERBS, 1.0), "tick": 1.5, "requeue_expired": 1.5}
 """How likely each kind of step is; those that are not here are faults."""
 ELSEWHERE = b"0" * 40
@@ -122,8 +129,8 @@ class Player:
         return len(played)
 
     def _begin(self, seed: int, limits: Limits | None) -> World:
-        if limits is LIMITS and seed % 3 == 2:
-            limits = ANEW
+        if limits is LIMITS:
+            limits = ANEW if seed % 3 == 2 else BATCHED[seed % 7 % 3] if seed % 5 == 3 else LIMITS
         world = PoliteWorld(drawn(random.Random(seed))) if limits is None else World(limits)
         self.client.flushall()
         self._key = self.operations.key
@@ -233,11 +240,15 @@ class Player:
 
     def _call(self, request: Request, world: World) -> Call[Any]:
         ops = self.operations
+        if request.verb == "seal_batch":
+            callback, kept = arguments.tasks((request.ids[0],)), round(BATCH_KEPT * 1000)
+            on: Any = request.rule[0]
+            return of_batches.seal(ops, request.call.encode(), request.batch, callback, on, kept)
         if request.verb in ("host", "configure", "convert") or request.given != Request("").given:
             return self._polite_call(request, world)
         leases = [Lease(task, token, 0.0, 1, 0, 0) for task, token in request.pairs]
         if request.verb == "put":
-            return ops.put((list(request.ids),), request.call.encode)[0]
+            return ops.put((list(request.ids),), request.call.encode, How(batch=request.batch or None))[0]
         if request.verb == "claim":
             return ops.claim(request.call.encode(), request.number, LEASE_MS)
         if request.verb == "extend":
@@ -276,7 +287,7 @@ class Player:
         if request.verb == "ack":
             ((task, token),) = request.pairs
             return ops.ack_put(Lease(task, token, 0.0, 1, 0, 0), arguments.tasks((tasks,)))
-        return ops.put((tasks,), request.call.encode, How(improve=every, rerun=anew))[0]
+        return ops.put((tasks,), request.call.encode, How(improve=every, rerun=anew, batch=request.batch or None))[0]
 
     # ---- what the keys say
 
@@ -286,11 +297,11 @@ class Player:
             pipe.smembers(key(name))
         for name in ("scheduled", "leases"):
             pipe.zrange(key(name), 0, -1, withscores=True)
-        for name in ("owners", "attempts", "crashes", "payload", "rerun", "stats"):
+        for name in ("owners", "attempts", "crashes", "payload", "rerun", "batch_of", "stats"):
             pipe.hgetall(key(name))
         pipe.keys(key("lock") + "*")
         pipe.hget(key("meta"), "wake_at").xrevrange(key("alarm"), count=1).exists(key("bell"))
-        *sets, scheduled, leases, owners, attempts, crashes, bodies, marks, stats, locks, wake_at, alarm, bell = (
+        *sets, scheduled, leases, owners, attempts, crashes, bodies, marks, of, stats, locks, wake_at, alarm, bell = (
             pipe.execute()
         )
         if self._compact:
@@ -305,6 +316,7 @@ class Player:
             "attempts": {task.decode(): int(count) for task, count in attempts.items()},
             "crashes": {task.decode(): int(count) for task, count in crashes.items()},
             "payload": {task.decode(): json.loads(body) for task, body in bodies.items()},
+            "batch_of": {task.decode(): tuple(names.decode().split()) for task, names in of.items()},
             "marks": {task.decode(): follower.mark(line.decode()) for task, line in marks.items()},
             "locks": {lock.decode().removeprefix(key("lock")) for lock in locks},
             "stats": {name.decode(): int(value) for name, value in stats.items() if name != b"todos_since"},
@@ -316,6 +328,7 @@ class Player:
             **{name: getattr(model, name) for name in (*SETS, "scheduled", "leases", "owners", "attempts", "crashes")},
             "payload": model.payload,
             "marks": model.marks,
+            "batch_of": model.batch_of,
             "locks": {task for task, (_, until) in model.locks.items() if until >= model.now},
             "stats": {name: value for name, value in model.counters.items() if value},
             **{name: getattr(model, name) for name in ("wake_at", "alarm", "bell")},
