@@ -50,6 +50,7 @@ local function log_error(id, message, digest, texts)
   keep_error(id, message)
   note_error(id, message)
   if digest and digest ~= '' then
+    traced = true
     count_up(key('trace_uses'), digest, 1)
     redis.call('HSET', key('traces'), id, digest)
     redis.call('ZADD', key('trace_at'), now, digest)
