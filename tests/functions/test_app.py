@@ -246,6 +246,14 @@ def test_a_key_of_all_arguments_needs_defaults_that_are_json(app: App) -> None:
     assert app.task(key="thumb:{path}")(thumb).call("a").key == "thumb:a"
 
 
+@pytest.mark.parametrize("key", [False, 5, b"thumb:{path}"])
+def test_a_key_is_true_or_a_text(app: App, key: Any) -> None:
+    def thumb(path: str) -> None: ...
+
+    expected = f"thumb(): key={key!r} is neither True nor a text such as key='thumb:{{path}}'"
+    assert bad(app, thumb, key=key) == expected
+
+
 def test_equal_keys_on_other_queues_are_other_ids() -> None:
     app = App("crawl", queues=["crawl", "parse"])
 
