@@ -455,6 +455,18 @@ def test_an_app_whose_server_is_away_can_make_calls_but_not_put_them() -> None:
     call.delay()
 
 
+async def test_a_sender_that_knows_no_batches_is_named(app: App, outbox: Outbox) -> None:
+    @app.task
+    def nothing() -> None: ...
+
+    says = "Outbox .* puts no batches: give the app url= instead of this sender"
+    with pytest.raises(InvalidInput, match=says):
+        app.batch([nothing.call()])
+    with pytest.raises(InvalidInput, match=says):
+        await app.abatch([nothing.call()])
+    assert outbox.puts == []
+
+
 # ---- what a worker reads
 
 
