@@ -124,6 +124,15 @@ def test_a_schedule_ends_after_so_many_ticks(queue: Any) -> None:
         queue.schedules.resume("thrice")
 
 
+def test_a_schedule_of_another_timing_counts_its_ticks_anew(queue: Any) -> None:
+    queue.schedules.set("thrice", every=10, times=3, overlap=True, missed="all")
+    assert later(queue, 20) == 2
+    found = queue.schedules.set("thrice", every=5, times=3, overlap=True, missed="all")
+    assert (found.put, found.skipped, found.missed_ticks, found.last) == (0, 0, 0, None)
+    assert later(queue, 100) == 3
+    assert queue.schedules.get("thrice").state == "ended"
+
+
 def test_the_first_declaration_does_not_fire_the_past(queue: Any) -> None:
     past = datetime.fromtimestamp(queue.clock.now - HOUR, UTC)
     queue.schedules.set("old", every=60, start=past, missed="all")
