@@ -23,12 +23,9 @@ from timeoutq.model import MAX_TIME_MS, Lease, Payload, Politeness, State, Task,
 T = TypeVar("T")
 
 MAX_ID, MAX_PAYLOAD = 1024, 1024 * 1024
-GROUP = 10
-"""How many members of an exception group its text names."""
-DEEPEST = 3
-"""How deep groups within groups are followed."""
-MEMBER = 200
-"""The most bytes of a member's text, and of a group's own message."""
+GROUP = 10  # how many members of an exception group its text names
+DEEPEST = 3  # how deep groups within groups are followed
+MEMBER = 200  # the most bytes of a member's text, and of a group's own message
 MAX_ERROR = 4096
 MAX_HOST = 255
 MAX_LABEL = 63
@@ -213,6 +210,7 @@ class TaskList:
     priorities: dict[int, int] = field(default_factory=dict[int, int])
     improved: list[int] = field(default_factory=list[int])
     """The positions of the tasks that `improve` counts for, in order."""
+    reruns: list[int] = field(default_factory=list[int])  # the same for `rerun`
     uniques: dict[int, int] = field(default_factory=dict[int, int])
     """For how many ms after its last error a failed task blocks its id; one that is not here does so for ever."""
     _packed: int = field(default=0, compare=False)
@@ -254,11 +252,13 @@ class TaskList:
         def there(found: dict[int, T]) -> dict[int, T]:
             return {new: found[old] for new, old in enumerate(places) if old in found} if found else {}
 
-        row = self.improved
-        improved = [i for i, at in enumerate(places) if bisect_left(row, at) < bisect_right(row, at)] if row else []
+        def those(row: list[int]) -> list[int]:
+            return [i for i, at in enumerate(places) if bisect_left(row, at) < bisect_right(row, at)] if row else []
+
         return TaskList(
-            ids, there(self.payloads), there(self.groups), there(self.priorities), improved, there(self.uniques)
-        )
+            ids, there(self.payloads), there(self.groups), there(self.priorities), those(self.improved),
+            those(self.reruns), there(self.uniques),
+        )  # fmt: skip
 
     def join(self, more: TaskList) -> None:
         """Add the tasks of another list behind those of this one."""
@@ -269,6 +269,7 @@ class TaskList:
         self.priorities.update((at + i, priority) for i, priority in more.priorities.items())
         self.improved += [at + i for i in more.improved]
         self.uniques.update((at + i, ms) for i, ms in more.uniques.items())
+        self.reruns += [at + i for i in more.reruns]
 
     def group_by(self, group: Callable[[str], object]) -> None:
         """Give each task that has no group of its own the one that a function says for its id, unless that is None."""
@@ -297,6 +298,7 @@ class TaskList:
             self.priorities[at] = priority(task.priority, f"the priority of task {shown(task.task)}")
         if task.unique is not None:
             self.uniques[at] = delay_ms(task.unique, "unique")
+        self.reruns += [at] * flag(task.rerun, "rerun")
         if flag(task.improve, "improve"):
             if task.priority is None:
                 raise InvalidInput(f"task {shown(task.task)}: {NO_PRIORITY}")
@@ -321,11 +323,9 @@ class How:
     rerun: object = False
 
 
-AS_IT_IS = How()
-"""Tasks are put as they are, without any option."""
+AS_IT_IS = How()  # tasks are put as they are, without any option
 NO_PRIORITY = "improve=True compares priorities: add priority=, in a crawl for example minus the depth of the page"
-PRIORITY = 1000
-"""The highest priority; the lowest is as far below 0."""
+PRIORITY = 1000  # the highest priority; the lowest is as far below 0
 
 
 def priority(value: object, name: str = "priority") -> int:

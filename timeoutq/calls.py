@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from timeoutq import arguments
 from timeoutq.arguments import Body, TaskList
 from timeoutq.errors import InvalidInput
-from timeoutq.model import MAX_TIME_MS, Lease, Record, State
+from timeoutq.model import MAX_TIME_MS, Lease, Record, State, text
 
 T = TypeVar("T")
 Argument = bytes | str | int
@@ -202,10 +202,20 @@ def until_words(until: Mapping[int, int]) -> Words:
     return by_position("until", until)
 
 
+def refuse_rerun(found: TaskList, verb: str) -> None:
+    """Refuse tasks with `rerun=True` where they are not ready at once."""
+    if found.reruns:
+        name = arguments.shown(text(found.ids[found.reruns[0]]))
+        raise InvalidInput(
+            f"task {name}: rerun=True has a run begin after a put, so {verb} does not take it: put the task "
+            "with put(), or leave rerun=True out"
+        )
+
+
 def task_words(tasks: TaskList) -> Words:
     """Give the ids, and the options that say what goes with them."""
     words: Words = [len(tasks.ids), *tasks.ids]
-    bare = not (tasks.payloads or tasks.groups or tasks.priorities or tasks.improved or tasks.uniques)
+    bare = not (tasks.payloads or tasks.groups or tasks.priorities or tasks.improved or tasks.uniques or tasks.reruns)
     return words if bare else words + carried(tasks)
 
 
@@ -213,7 +223,9 @@ def carried(tasks: TaskList) -> Words:
     """Give the options that say what goes with the ids of tasks."""
     words = by_position("payloads", tasks.payloads) + by_position("groups", tasks.groups)
     words += by_position("priorities", tasks.priorities) + by_position("unique", tasks.uniques)
-    return words + section("improve", *(at + 1 for at in tasks.improved)) if tasks.improved else words
+    if tasks.improved:
+        words += section("improve", *(at + 1 for at in tasks.improved))
+    return words + section("rerun", *(at + 1 for at in tasks.reruns)) if tasks.reruns else words
 
 
 def record_words(records: Sequence[Record]) -> Words:

@@ -52,7 +52,7 @@ class Stats:
     paused: bool
     counters: Mapping[str, int]
     """Everything that ever happened: put, claimed, acked, failed, gave_up, expired, crashed, released, promoted, reruns
-    (runs that followed at once because of `improve=True`), …"""
+    (runs that followed at once because of `improve` or `rerun`), …"""
     next_due: float | None = None
     next_deadline: float | None = None
     todos_since: float | None = None

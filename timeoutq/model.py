@@ -42,6 +42,8 @@ class Task:
     unique: float | timedelta | None = field(default=None, kw_only=True)
     """For how long after its last error a failed task blocks its id, in seconds or as a timedelta: after that, a put
     adds the task anew. None: for ever."""
+    rerun: bool = field(default=False, kw_only=True)
+    """As `rerun=` of `put`, for this task: in `Ack(put=…)`, too."""
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class Task:
         priority: int | None = None,
         improve: bool = False,
         unique: float | timedelta | None = None,
+        rerun: bool = False,
     ) -> None:
         """Name a task; nothing is checked before the task is used."""
         object.__setattr__(self, "task", text(task) if isinstance(task, bytes) else task)
@@ -60,6 +63,7 @@ class Task:
         object.__setattr__(self, "priority", priority)
         object.__setattr__(self, "improve", improve)
         object.__setattr__(self, "unique", unique)
+        object.__setattr__(self, "rerun", rerun)
 
 
 Group = str | Callable[[str], str | None]
@@ -388,7 +392,8 @@ class TaskInfo:
     """When a worker that cannot run the task first gave it back, since its last failed attempt; None if none has."""
     priority: int = 0
     again: bool = False
-    """Whether a task in progress runs once more after this run, because it was put meanwhile with `improve=True`."""
+    """Whether a task in progress runs once more after this run, because it was put meanwhile with `improve=True` or
+    `rerun=True`."""
     has_result: bool = False
     """Whether the queue keeps the result of the task's last run."""
     cancelled_by: str | None = None

@@ -45,6 +45,7 @@ from timeoutq.calls import (
     lease_words,
     pairs,
     record_words,
+    refuse_rerun,
     result_words,
     section,
     split,
@@ -122,6 +123,7 @@ class Operations:
     ) -> list[Call[Outcome]]:
         """Build the calls that schedule tasks."""
         due, found = arguments.due(at, after), arguments.tasks(tasks)
+        refuse_rerun(found, "schedule()")
         return self.schedule_checked(due, found, nonce, how_words(found, how))
 
     def schedule_checked(
@@ -500,6 +502,7 @@ def how_words(found: TaskList, how: How) -> Words:
     if how.batch is not None:
         words += section("batch", how.batch)
     if arguments.flag(how.rerun, "rerun"):
+        found.reruns.clear()  # likewise
         words += section("rerun")
     return words
 

@@ -310,7 +310,8 @@ def test_a_plain_queue_runs_no_command_more_for_cancels(queue: Queue, raw: redis
         end()
         after: Any = raw.info("commandstats")
         counts = {name: row["calls"] - before.get(name, {"calls": 0})["calls"] for name, row in after.items()}
-        return {name[8:]: count for name, count in counts.items() if count and name != "cmdstat_info"}
+        now_and_then = {"cmdstat_info", "cmdstat_zrangebyscore"}  # one call in sixteen looks for calls that are old
+        return {name[8:]: count for name, count in counts.items() if count and name not in now_and_then}
 
     queue.put(f"t{i}" for i in range(20))
     queue.ack(queue.claim(2))

@@ -169,3 +169,26 @@ def test_a_queue_over_shards_refuses_batches_of_calls(url: str, name: str) -> No
             app.batch([one.call()])
         app.close()
         queue.purge()
+
+
+def test_a_call_in_progress_that_a_batch_has_run_once_more_counts_when_its_last_run_has_ended(
+    url: str, app: App, queue: Queue
+) -> None:
+    @app.task(key="page:{page}")
+    async def index(page: int, version: int) -> int:
+        return version
+
+    @app.task
+    async def all_of(ctx: Context[None]) -> list[int]:
+        assert ctx.batch is not None
+        return await ctx.batch.aresults(int)
+
+    index.delay(1, 1)
+    (lease,) = queue.claim()
+    newest = index.options(rerun=True)
+    batch = app.batch([newest.call(1, 2), index.call(2, 2)], then=all_of.call(), name="pages")
+    assert [call.answer for call in batch.calls] == ["rerun", "added"]
+    queue.ack(lease)
+    assert queue.batches.look("pages")["pages"].outstanding == 2, "the run of before was with old arguments"
+    asyncio.run(burst(url, app))
+    assert batch.then.wait(timeout=10) == [2, 2]

@@ -44,6 +44,19 @@ def worker(post: Queue) -> Iterator[None]:
     thread.join(30)
 
 
+def test_a_call_in_progress_runs_once_more_with_the_newest_arguments(say: Say, post: Queue) -> None:
+    words = ("call", APP, "write", "--id", "w9")
+    say(*words, '{"to": "a"}')
+    (lease,) = post.claim()
+    assert say(*words, '{"to": "b"}').lines == [["w9", "in_progress"]]
+    assert say(*words, '{"to": "c"}', "--rerun").lines == [["w9", "rerun"]]
+    post.ack(lease)
+    carry_out(app, post)
+    assert say("result", "post", "w9").documents[0]["to"] == "c"
+    done = say("call", APP, "write", '["a"]', "--rerun")
+    assert (done.code, "rerun= is about an id" in done.err) == (2, True)
+
+
 def test_a_call_is_put_and_its_result_is_asked_for_later(say: Say, post: Queue) -> None:
     done = say("call", APP, "write", '["a@example.com"]', "--id", "w1", "--kwargs", '{"pages": 2}')
     assert done.code == 2

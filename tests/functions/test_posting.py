@@ -316,8 +316,8 @@ def test_rerun_needs_an_id_and_goes_with_nothing_that_says_when(app: App) -> Non
         add.options(rerun=True)
     with pytest.raises(InvalidInput, match="leave at=, after= and priority= out"):
         mail.options(rerun=True, after=5)
-    with pytest.raises(InvalidInput, match="counts each of its calls once"):
-        app.batch([mail.options(rerun=True).call("x")])
+    with pytest.raises(InvalidInput, match="the callback of a batch is put once"):
+        app.batch([mail.call("x")], then=mail.options(rerun=True).call("y"))
     with pytest.raises(InvalidInput, match="leave out rerun="):
         app.schedules.set("s", mail.options(rerun=True).call("x"), every=60)
 

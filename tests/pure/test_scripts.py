@@ -53,7 +53,7 @@ def calls() -> dict[str, Call[Any]]:
         *ops.extend(LEASES, 1000),
         ops.ack_put(
             LEASES[0],
-            arguments.tasks((*tasks, Task("c", priority=1, improve=True))),
+            arguments.tasks((*tasks, Task("c", priority=1, improve=True, rerun=True))),
             5,
             b"1",
             Kept(b"r", 1),

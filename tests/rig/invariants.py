@@ -53,6 +53,8 @@ def check_keys(client: Any, name: str, *, counters: bool = True) -> None:
     check_locks(client, key, leases, owners)
     limits = set(client.hkeys(key + "runtime"))
     assert limits <= working, f"I6: a max_runtime without a lease: {limits - working}"
+    marked = set(client.hkeys(key + "rerun"))
+    assert marked <= working, f"marked to run once more, and not in progress: {marked - working}"
     done = within("done")
     if seen is not None:
         assert not done, f"ids of done tasks on a queue that keeps fingerprints: {done}"

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import combinations, permutations
 from typing import Any, Self
 
+from tests.rig.batch_model import WAITS, BatchModel
+
 SUSPECT = 2
 MEMORY_MS = 60_000
 Pair = tuple[str, str]
@@ -36,15 +38,18 @@ class Given:
     """The tasks that may run once more; () for all."""
     unique_ms: int | None = None
     """Failed tasks come back whose last error is so old."""
+    rerun: tuple[int, ...] | None = None
+    """The tasks of which a run begins after the put; () for all."""
 
 
 NOTHING = Given()
 
 
-class Model:
+class Model(BatchModel):
     """One queue on one server."""
 
     def __init__(self, now: int = 0) -> None:
+        super().__init__()
         self.now = now
         self.run = "run1"
         self.todos: set[str] = set()
@@ -64,6 +69,8 @@ class Model:
         self.spent = 0
         """How many tasks were released too often."""
         self.payload: dict[str, Any] = {}
+        self.marks: dict[str, tuple[int, Any]] = {}
+        """Tasks in progress that run once more: with which priority and payload; no payload keeps the one there is."""
         self.cancels: dict[str, str] = {}
         """Of each task in progress that somebody has cancelled: who has."""
         self.progress: set[str] = set()
@@ -73,7 +80,7 @@ class Model:
         self.unlogged = 0
         """How many runs ended by a crash after the task was cancelled: the log of errors has no line for these."""
         self.lasted = 0
-        """How many tasks stayed in done for a time only because their acks said so."""
+        """How many tasks stayed after their acks on a queue that does not keep done tasks, by none of its counters."""
         self.calls: dict[str, int] = {}
         self.counters: Counter[str] = Counter()
         self.fence = 0
@@ -114,11 +121,13 @@ class Model:
             frozenset(self.failed),
             frozenset(self.errors),
             frozenset(self.progress),
+            self.batch_key(),
             *(
                 frozenset(each.items())
                 for each in (
                     self.scheduled, self.leases, self.owners, self.locks, self.runtime, self.attempts, self.crashes,
-                    self.calls, self.counters, self.traces, self.releases, self.cancels, self.done_until,
+                    self.calls, self.counters, self.traces, self.releases, self.cancels, self.done_until, self.marks,
+                    self.payload,
                 )
             ),
         )  # fmt: skip
@@ -162,10 +171,22 @@ class Model:
 
     def _renew(self, ids: Sequence[str]) -> list[str]:
         """Give those tasks what was put for their next run; give the ones that were marked for one."""
-        return []
+        marked = [task for task in dict.fromkeys(ids) if task in self.marks]
+        for task in marked:
+            level, payload = self.marks.pop(task)
+            self._rank_anew(task, level)
+            if payload is not None:
+                self.payload[task] = payload
+        return marked
+
+    def _rank_anew(self, task: str, level: int) -> None:
+        """Give a task the priority of its next run."""
 
     def _gone(self, ids: Sequence[str], *, forgotten: bool) -> None:
         """These tasks are done, or in no state at all."""
+        if forgotten:
+            for task in ids:
+                self.marks.pop(task, None)
 
     def _ring(self) -> None:
         self.bell = True
@@ -196,15 +217,23 @@ class Model:
         due: int | None = None,
         payloads: Mapping[str, Any] | None = None,
         given: Given = NOTHING,
+        batch: str = "",
     ) -> str:
-        """Put or, with a due time, schedule; payloads are by id, or by place in `given`."""
+        """Put or, with a due time, schedule; payloads are by id, or by place in `given`. Raises `Refused`."""
         self._begin()
+        if batch:
+            self._may_join(batch, ids)
         if age > 0 and self.was_called(call):
             self.calls[call] = self.now
             return "".join(self.state(task) or "A" for task in ids)
         letters = self._add(ids, again, due, payloads or {}, given)
+        if batch:
+            self._join(batch, ids)
         self._remember(call)
         return letters
+
+    def _set_aside(self, task: str) -> None:
+        self._add([task], True, WAITS, {})
 
     def _lapsed(self, ids: Iterable[str], given: Given) -> set[str]:
         """Say which of these tasks do not block their ids any more."""
@@ -217,27 +246,33 @@ class Model:
     def _add(
         self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any], given: Given = NOTHING
     ) -> str:
-        lapsed = self._lapsed(ids, given)
+        lapsed, newest = self._lapsed(ids, given), _newest(ids, given)
         before = {task: self.state(task) for task in ids}
+        bodies = {i: payloads.get(task) for i, task in enumerate(ids)} | dict(given.payloads)
+        if not any(before.values()) and all(body is None for body in bodies.values()):
+            newest = {}  # all are new, and alike: the first place of an id is as good as the last
         letters: list[str] = []
-        fresh: list[str] = []
-        for task in ids:
-            state = before[task]
-            if task not in fresh and (state is None or (again and state in "df") or task in lapsed):
-                fresh.append(task)
+        fresh: dict[str, int] = {}
+        for i, task in enumerate(ids):
+            state, counts, anew = before[task], newest.get(task, i) == i, newest.get(task) == i
+            back = state is None or (again and state in "df") or task in lapsed or (anew and state == "d")
+            if counts and task not in fresh and back:
+                fresh[task] = i
                 letters.append("A")
+            elif anew and state is not None and state != "f":
+                letters.append(self._run_anew(task, state, bodies[i]))
             elif task in fresh or state is None:
                 letters.append("t" if due is None else "s")
             else:
                 letters.append(state)
-        for task in fresh:
+        for task, i in fresh.items():
             if before[task]:
                 self.done.discard(task)
                 self.done_until.pop(task, None)
                 self.failed.discard(task)
                 self._clear(task, payload=False)
-            if payloads.get(task) is not None:
-                self.payload[task] = payloads[task]
+            if bodies[i] is not None:
+                self.payload[task] = bodies[i]
         if due is None:
             self.todos.update(fresh)
             if fresh:
@@ -251,6 +286,16 @@ class Model:
         if fresh:
             self.counters["put"] += len(fresh)
         return "".join(letters)
+
+    def _run_anew(self, task: str, state: str, payload: Any) -> str:
+        """A put with rerun has found this task: a run with this payload is to follow; give the letter."""
+        if state == "p":
+            level, before = self.marks.get(task, (0, None))
+            self.marks[task] = level, before if payload is None else payload
+            return "n"
+        if payload is not None:
+            self.payload[task] = payload
+        return state
 
     def _clear(self, task: str, *, payload: bool = True) -> None:
         self.attempts.pop(task, None)
@@ -278,12 +323,13 @@ class Model:
             self.traces[task] = trace
 
     def _stop(self, ids: Sequence[str]) -> None:
-        """Cancelled tasks, which have left the state they were in, go to failed."""
+        """Cancelled tasks go to failed."""
         for task in ids:
             self.failed.add(task)
             self._keep_error(task)
         if ids:
             self.counters["cancelled"] += len(ids)
+            self._tell_ended(ids)
 
     # ---- leases
 
@@ -391,11 +437,13 @@ class Model:
         running = [task for task, state in states.items() if state == "p"]
         if gone or running:
             self._remember(call)
+        self._stop(gone)
         self._withdraw([task for task in gone if states[task] != "s"])
         self.todos.difference_update(gone)
         for task in gone:
             self.scheduled.pop(task, None)
-        self._stop(gone)
+        for task in running:
+            self.marks.pop(task, None)
         if running:
             fresh = [task for task in running if task not in self.cancels]
             self.cancels.update(dict.fromkeys(fresh, by))
@@ -418,7 +466,8 @@ class Model:
                 letters += "R"
             else:
                 letters += "L"
-        cancelled = self.cancels.keys() & ended
+        # whoever puts a task with rerun takes the cancel back
+        cancelled = (self.cancels.keys() & ended) - self.marks.keys()
         for task in ended:
             self._drop(task)
         if ended:
@@ -449,13 +498,15 @@ class Model:
         task, _ = pairs[0]
         found = put if self.holds(pairs[0]) and task in self.in_progress else ()
         # without the memory of done tasks, a task can put itself again only when its run has ended
-        itself = not self.keeps_done and again_ms is None and task in found
+        itself = not self.keeps_done and again_ms is None and task in found and task not in _newest(found, given)
         if found and not itself:
             self._add(found, False, None, payloads or {}, given)
         letters, ended, cancelled = self._end(call, pairs, "acked")
         anew = self._renew(ended)
         stopped = [task for task in ended if task not in anew and again_ms is not None and task in cancelled]
         ended = [task for task in ended if task not in anew and task not in stopped]
+        if not self.keeps_done:
+            self.lasted += len(anew) + len(stopped)
         if stopped:
             self._stop(stopped)
             self._depart(stopped, 1, 0)
@@ -489,6 +540,8 @@ class Model:
                 self.done.add(task)
         if again_ms is not None:
             self.counters["again"] += len(ended)
+        else:
+            self._tell_ended(ended, well=True)
         self._depart(ended, 1, 0)
         self._turn()
         if again_ms is None:
@@ -500,7 +553,9 @@ class Model:
         letters, ended, cancelled = self._end(call, pairs, "released")
         self._renew(ended)
         back: list[str] = []
+        spent: list[str] = []
         dues: list[int] = []
+        stopped = [task for task in ended if task in cancelled]
 
         def tell(task: str, letter: str) -> str:
             at = next(i for i, pair in enumerate(pairs) if pair[0] == task and letters[i] == "O")
@@ -508,7 +563,6 @@ class Model:
 
         for task in ended:
             if task in cancelled:
-                self._stop([task])
                 letters = tell(task, "c")
                 continue
             wait = delay_ms
@@ -520,6 +574,7 @@ class Model:
                 self._keep_error(task)
                 self.counters["gave_up"] += 1
                 self.spent += 1
+                spent.append(task)
                 letters = tell(task, "f")
             elif wait:
                 self.scheduled[task] = self.now + wait
@@ -528,6 +583,8 @@ class Model:
                 back.append(task)
         if dues:
             self._rouse(min(dues))
+        self._stop(stopped)
+        self._tell_ended(spent)
         self._depart(ended, 0, 0)
         self._arrive(back)
         if block_ms:
@@ -557,6 +614,8 @@ class Model:
         delays = [retry_ms] * len(pairs) if isinstance(retry_ms, int) else retry_ms
         at = {pair[0]: i for i, (pair, letter) in enumerate(zip(pairs, letters, strict=True)) if letter == "O"}
         anew = self._renew(ended)
+        spent: list[str] = []
+        stopped: list[str] = []
         for task in ended:
             self.attempts[task] = self.attempts.get(task, 0) + 1
             self._keep_error(task, trace)
@@ -564,20 +623,24 @@ class Model:
                 self._clear(task, payload=False)
             elif delays[at[task]] < 0:
                 self.failed.add(task)
-                self.counters["gave_up"] += 1
+                spent.append(task)
             elif task in cancelled:
-                self._stop([task])
+                stopped.append(task)
             else:
                 self.scheduled[task] = self.now + delays[at[task]]
                 self._rouse(self.now + delays[at[task]])
         if anew:
             self.counters["reruns"] += len(anew)
+        self._stop(stopped)
         self._depart(ended, 1, 1)
         for task in ended:
             if blocks and at[task] in blocks:
                 self._block(task, blocks[at[task]])
         self._arrive(anew)
         self._turn()
+        if spent:
+            self.counters["gave_up"] += len(spent)
+            self._tell_ended(spent)
         return letters
 
     def _crash(self, ids: Sequence[str]) -> tuple[int, list[str]]:
@@ -585,13 +648,14 @@ class Model:
         back: list[str] = []
         given_up: list[str] = []
         stopped: list[str] = []
+        cancelled = (self.cancels.keys() & ids) - self.marks.keys()
         self._renew(ids)
         for task in ids:
             if task in self.in_progress:
                 self.in_progress.remove(task)
                 count = self.crashes[task] = self.crashes.get(task, 0) + 1
                 self._keep_error(task)
-                if task in self.cancels:
+                if task in cancelled:
                     stopped.append(task)
                 elif count >= self.max_crashes:
                     self.failed.add(task)
@@ -599,13 +663,14 @@ class Model:
                 else:
                     back.append(task)
             self._drop(task)
-        if given_up:
-            self.counters["gave_up"] += len(given_up)
-        self._stop(stopped)
-        self.unlogged += len(stopped)
         self._depart(ids, 0, 1)
         self._arrive(back)
         self._turn()
+        self._stop(stopped)
+        self.unlogged += len(stopped)
+        if given_up:
+            self.counters["gave_up"] += len(given_up)
+            self._tell_ended(given_up)
         return len(back) + len(stopped), given_up
 
     def crash(self, pairs: Sequence[Pair]) -> str:
@@ -710,6 +775,7 @@ class Model:
             self._drop(task)
         self._turn()
         self._gone(ids, forgotten=True)
+        self._tell_ended(ids)
         if count:
             self.counters["forgotten"] += count
         return letters
@@ -744,6 +810,7 @@ class Model:
         self._depart(picked, 1, 0)
         self._turn()
         self._gone(picked, forgotten=False)
+        self._tell_ended(picked, well=True)
         return tuple(picked)
 
     def drained(self, before: float = float("inf")) -> int:
@@ -768,6 +835,8 @@ class Model:
         for task, deadline in self.leases.items():
             if deadline > self.now and self.locks.get(task, ("", 0))[1] < self.now:
                 found.append(f"I6: nobody can see the lease on {task}")
+        if not self.marks.keys() <= self.in_progress:
+            found.append(f"marked, and not in progress: {self.marks.keys() - self.in_progress}")
         count = self.counters
         ended = sum(count[what] for what in ("acked", "failed", "released", "expired", "crashed"))
         if not 0 <= count["claimed"] - ended - len(self.in_progress) <= count["forgotten"]:
@@ -778,4 +847,11 @@ class Model:
         known = len(where)
         if not count["put"] - left - again <= known <= count["put"] - left + count["adopted"]:
             found.append(f"I9: {known} tasks are known, but the counters say {dict(count)}")
-        return found
+        return found + self.wrong_batches()
+
+
+def _newest(ids: Sequence[str], given: Given) -> dict[str, int]:
+    """Give of each task with rerun the place that counts: the last one that says so."""
+    if given.rerun is None:
+        return {}
+    return {ids[i]: i for i in given.rerun or range(len(ids))}

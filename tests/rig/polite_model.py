@@ -61,8 +61,6 @@ class PoliteModel(Model):
         self.rules: dict[str, Rules] = {}
         self.groups: dict[str, str] = {}
         self.priorities: dict[str, int] = {}
-        self.marks: dict[str, tuple[int, Any]] = {}
-        """Tasks in progress that run once more: with which priority and payload."""
         self.blockings: dict[str, int] = {}
         self._met: list[str] = []
 
@@ -84,8 +82,8 @@ class PoliteModel(Model):
             *(
                 frozenset(each.items())
                 for each in (
-                    self.lanes, self.turns, self.visits, self.rests, self.groups, self.priorities, self.marks,
-                    self.payload, self.blockings, self.rules,
+                    self.lanes, self.turns, self.visits, self.rests, self.groups, self.priorities, self.blockings,
+                    self.rules,
                 )
             ),
         )  # fmt: skip
@@ -244,20 +242,14 @@ class PoliteModel(Model):
         self.blockings.pop(task, None)
 
     def _gone(self, ids: Sequence[str], *, forgotten: bool) -> None:
+        super()._gone(ids, forgotten=forgotten)
         for task in ids:
             self.groups.pop(task, None)
             if forgotten or not self.keeps_done:
                 self.priorities.pop(task, None)
-            if forgotten:
-                self.marks.pop(task, None)
 
-    def _renew(self, ids: Sequence[str]) -> list[str]:
-        marked = [task for task in ids if task in self.marks]
-        for task in marked:
-            self.priorities[task], payload = self.marks.pop(task)
-            if payload is not None:
-                self.payload[task] = payload
-        return marked
+    def _rank_anew(self, task: str, level: int) -> None:
+        self.priorities[task] = level
 
     # ---- tasks in
 
@@ -294,6 +286,7 @@ class PoliteModel(Model):
     def _add(
         self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any], given: Given = NOTHING
     ) -> str:
+        assert given.rerun is None, "the model of polite queues does not know rerun"
         before, levels = {task: self.state(task) for task in ids}, self._levels(ids, given)
         bodies = {i: payloads.get(task) for i, task in enumerate(ids)} | dict(given.payloads)
         counts, lapsed = self._which_counts(ids, levels, before), self._lapsed(ids, given)
@@ -500,8 +493,6 @@ class PoliteModel(Model):
         placed = Counter(task for _, task in self.lanes)
         if placed != Counter(self.waiting) or any(self.host(task) != host for host, task in self.lanes):
             found.append(f"I11: waiting {self.waiting}, and lanes {self.lanes}")
-        if self.marks.keys() - self.in_progress:
-            found.append(f"marked, and not in progress: {self.marks.keys() - self.in_progress}")
         if self.usual is None or self.converting:
             return found
         out = {(self.host(task), task) for task in self.todos | self.in_progress if self.host(task)}

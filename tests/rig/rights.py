@@ -64,6 +64,10 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "put with a group": ("put", lambda q, _: q.put("new", f"{A}new", group="b.example")),
     "raise": ("put", lambda q, _: q.put(Task(f"{A}1", {"n": 2}, priority=9), Task(f"{A}due", priority=9))),
     "improve": ("put", lambda q, _: q.put(f"{A}ends", f"{A}0", f"{A}1", f"{A}2", f"{B}0", priority=9, improve=True)),
+    "put with rerun": (
+        "put",
+        lambda q, held: q.put([Task(task, 9) for task in (held[0].task, "ends", f"{A}0", "later", "new")], rerun=True),
+    ),
     "put what is there": ("put", lambda q, _: q.put("fails", "ends", f"{A}0", "later")),
     "schedule": ("schedule", lambda q, _: q.schedule("new", "fails", "ends", after=60, again=True)),
     "schedule for a host": (
@@ -88,6 +92,12 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "ack and improve": (
         "ack",
         lambda q, held: q.ack(held[0], put=[Task(task, priority=8, improve=True) for task in (held[0].task, f"{A}9")]),
+    ),
+    "ack and rerun": (
+        "ack",
+        lambda q, held: q.ack(
+            held[0], put=[Task(task, {"n": 9}, rerun=True) for task in (held[0].task, held[1].task, "ends", "new")]
+        ),
     ),
     "ack and put itself": ("ack", lambda q, held: q.ack(held[0], put=held[0].task)),
     "ack for a time": ("ack", lambda q, held: q.ack(held[0], again_in=60, payload={"n": 3})),

@@ -159,6 +159,7 @@ def test_a_call_that_is_sent_again_sets_the_schedule_once(queue: Queue) -> None:
 
     name, wanted = defined(Schedule("a", every=60, start=None))
     call = operations.write(queue.operations, b"w#1", name, None, "r", 5_000_000_000_000, wanted, "d")
+    queue.schedules.set("another", every=60)  # so that the server knows the script
     link: Any = queue._link()
     assert link.send([call.command()]) == [b"O"]
     assert link.send([call.command(age_ms=5)]) == [b"O"]

@@ -95,7 +95,7 @@ def test_each_first_call_of_a_client_waits_for_replicas(cluster: Cluster, say: S
     assert waits(cluster, lambda: say("put", durable, stdin=numbers)) >= nodes
     assert waits(cluster, one(opened, lambda queue: queue.put(str(i) for i in range(50, 90)))) >= nodes
     leases: list[Lease] = []
-    assert waits(cluster, one(opened, lambda queue: leases.extend(queue.claim(30)))) >= 2
+    assert waits(cluster, one(opened, lambda queue: leases.extend(queue.claim(70)))) >= 2
     assert waits(cluster, one(opened, lambda queue: queue.ack(leases))) >= 2
     assert waits(cluster, one(opened, lambda queue: leases.extend(queue.claim(1)))) >= 1
     assert waits(cluster, one(opened, lambda queue: queue.ack(leases[-1]))) >= 1

@@ -18,7 +18,7 @@ from tests.rig.processes import Processes, run
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from tests.worker.test_ends_of_leases import until
-from timeoutq import Ack, AsyncQueue, GiveUp, InvalidInput, Lease, Queue, Retry, RetryPolicy, State, Worker
+from timeoutq import Ack, AsyncQueue, GiveUp, InvalidInput, Lease, Queue, Retry, RetryPolicy, State, Task, Worker
 from timeoutq.calls import BYTES, Kept
 from timeoutq.handlers import Verdict
 from timeoutq.model import Ended
@@ -422,3 +422,23 @@ def test_a_fake_queue_has_the_results_of_a_run() -> None:
             "good": Ended("good", None, b"8"),
             "bad": Ended("bad", State.FAILED, b"why"),
         }
+
+
+async def test_the_tasks_of_an_ack_run_once_more_if_they_say_so_and_so_does_its_own_task(queue: Queue) -> None:
+    seen: list[tuple[str, Any]] = []
+
+    async def handler(lease: Lease) -> Ack | None:
+        seen.append((lease.task, lease.payload))
+        if lease.payload == "first":
+            again = [Task(task, "newest", rerun=True) for task in ("done", lease.task)]
+            return Ack(put=[*again, Task("kept", "newest")], result=b"of the first run")
+        return Ack(result=b"of the last run") if lease.task == "a" else None
+
+    queue.put("done", "kept")
+    queue.ack(queue.claim(2))
+    async with working(queue, handler):
+        queue.put({"a": "first"})
+        assert (await wait_for(queue, "a"))["a"].result == b"of the last run"
+        await until(lambda: queue.drained())
+    assert seen[0] == ("a", "first")
+    assert sorted(seen[1:]) == [("a", "newest"), ("done", "newest")]

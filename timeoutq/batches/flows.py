@@ -14,7 +14,7 @@ from timeoutq import arguments
 from timeoutq.arguments import How, shown
 from timeoutq.batches import operations
 from timeoutq.batches.operations import BatchInfo, BatchPage, Member, On
-from timeoutq.calls import BATCH, Call
+from timeoutq.calls import BATCH, Call, refuse_rerun
 from timeoutq.confirming import UNCONFIRMED
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Outcome, Task, TaskId, Tasks
@@ -36,6 +36,7 @@ def checked(name: object) -> str:
 def seal(talk: Talk, name: str, callback: TaskId | Task | None, on: On, keep: object) -> Flow[BatchInfo]:
     """Seal a batch, and tell about it."""
     found = arguments.tasks(() if callback is None else (callback,))
+    refuse_rerun(found, "the callback of a batch")
     if len(found.ids) > 1:
         raise InvalidInput(
             f"a batch has one callback, and this names {len(found.ids):,}: let the callback put the others"

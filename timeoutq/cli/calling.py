@@ -113,6 +113,9 @@ def call(
         float | None, typer.Option(parser=moment, metavar="TIME", help="Unix seconds, or ISO 8601 with a zone.")
     ] = None,
     after: Annotated[float | None, duration("How long from now.")] = None,
+    rerun: Annotated[
+        bool, typer.Option("--rerun", help="If the call is in progress, it runs once more, with these arguments.")
+    ] = False,
     keep_result: Annotated[float | None, duration("For how long the result is kept.")] = None,
     wait: Annotated[float | None, duration("How long to wait for the result, which is printed then.", "--wait")] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
@@ -125,6 +128,7 @@ def call(
     if wait is not None and keep_result is None:
         keep_result = 3600.0  # whoever waits wants None, too
     options = {"id": id, "queue": queue, "at": at, "after": after, "keep_result": keep_result}
+    options["rerun"] = rerun or None
     with opened_app(path, server_address(url, url_file)) as found:
         put = found.post(call_of(found, function, given, args, kwargs, **options))
         if wait is None:

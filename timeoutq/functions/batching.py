@@ -70,8 +70,8 @@ def batch_of(
         )
     if then is not None and (then.chosen.at is not None or then.chosen.after is not None):
         raise InvalidInput("the callback of a batch is ready when the batch has ended: leave out at= and after=")
-    if any(call.chosen.rerun for call in [*many, *([] if then is None else [then])]):
-        raise InvalidInput("a batch counts each of its calls once: leave rerun=True out")
+    if then is not None and then.chosen.rerun:
+        raise InvalidInput("the callback of a batch is put once: leave rerun=True out")
     ready = [posted(call, secrets) for call in many]
     last = None if then is None else posted(then, secrets, batch=named)
     queues = sorted({call.queue for call in [*ready, *([] if last is None else [last])]}) or [usual]

@@ -23,9 +23,8 @@ from timeoutq.model import Answer, Ended, Outcome, TaskInfo, text
 from timeoutq.sending import Flow
 from timeoutq.shards import AnyAsyncQueue, AnyQueue, open_async_queue, open_queue
 
-_Kind = tuple[str, float | None, float | None, bool, bool]
-"""What all calls of one put have in common: the queue, `at`, `after`, whether done and failed ones run again, and
-whether those in progress run once more."""
+_Kind = tuple[str, float | None, float | None, bool]
+"""What all calls of one put have in common: the queue, `at`, `after`, whether done and failed ones run again."""
 
 
 class Posting:
@@ -180,7 +179,7 @@ def _kinds(calls: Sequence[Posted]) -> dict[_Kind, list[int]]:
     places: list[int] = []
     for at, call in enumerate(calls):
         # a key keeps others away only while its call is ready, scheduled or in progress, unless somebody says more
-        kind = call.queue, call.at, call.after, call.unique == "active", call.rerun
+        kind = call.queue, call.at, call.after, call.unique == "active"
         if kind != before:
             before, places = kind, found.setdefault(kind, [])
         places.append(at)
@@ -194,13 +193,13 @@ def _some(calls: Sequence[Posted], places: Sequence[int]) -> Sequence[Posted]:
 def _putting(
     queue: AnyQueue | AnyAsyncQueue, kind: _Kind, calls: Sequence[Posted], batch: str | None = None
 ) -> Flow[Outcome]:
-    _, at, after, again, rerun = kind
+    _, at, after, again = kind
     checked: Any = (_tasks(calls),)
     how = How(again=True) if again else AS_IT_IS
     if batch is not None:
         return queue.flows.batches.put(batch, checked, how, at, after)
     if at is None and after is None:
-        return queue.flows.put(checked, How(again=again, rerun=True) if rerun else how, 0)
+        return queue.flows.put(checked, how, 0)
     return queue.flows.schedule(checked, at, after, how, 0)
 
 
@@ -218,6 +217,8 @@ def _tasks(calls: Sequence[Posted]) -> TaskList:
             tasks.priorities[place] = call.priority
         if call.unique is not None and isinstance(call.unique, timedelta):
             tasks.uniques[place] = arguments.delay_ms(call.unique, "unique")
+        if call.rerun:
+            tasks.reruns.append(place)
     return tasks
 
 

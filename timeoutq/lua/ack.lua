@@ -7,11 +7,11 @@
 --       put=n the ids that it found   payloads=pairs (position in put, payload) *   groups=pairs (position in put, host) *
 --       priorities=pairs improve=n as of put   results=pairs (position, result) *   times=numbers (position, ms for which the result is
 --       kept) *   bare=n positions of tasks whose ids are not kept in `done`   until=numbers (position, ms for which
---       `done` keeps the id, whatever keep_done says) *   unique=numbers as of put
+--       `done` keeps the id, whatever keep_done says) *   unique=numbers rerun=n as of put
 -- Reply letters, one per lease: O acked; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
-local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n results=pairs times=numbers bare=n until=numbers unique=numbers')
+local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n results=pairs times=numbers bare=n until=numbers unique=numbers rerun=n')
 if refused then return refused end
 local priorities, unfit
 if given.put and given.priorities then priorities, unfit = rarely('priorities_of')(given.put, given) end
@@ -39,19 +39,28 @@ if given.put or again_ms >= 0 or given.results or lasting then
   -- a handler may put its own task again: if done tasks are not kept, this is possible only after the task has ended; until then
   -- the lease keeps the task alive
   for i = 1, #found do itself = itself or (keep_done == 'no' or #bare > 0) and again_ms < 0 and found[i] == ids[1] end
-  if itself or priorities then
+  -- a task that has itself run once more is marked like any other, before its run ends
+  local once_more = given.rerun and rarely('is_among')(ids[1], found, given.rerun)
+  if once_more then itself = false end
+  if itself or priorities or given.rerun then
     -- add() may not have read these when something is written
     for _, set in ipairs({todos, done, failed}) do redis.call('SCARD', set) end
+    if given.rerun then redis.call('HLEN', key('rerun')) end
   end
   if given.results and again_ms < 0 then
     local marks, ends = run_again and marks_of(ids) or {}, {}
-    for i = 1, #ids do ends[i] = yes[i] and held[i] == 1 and not marks[i] end
+    for i = 1, #ids do ends[i] = yes[i] and held[i] == 1 and not marks[i] and not (once_more and ids[i] == ids[1]) end
     fresh = rarely('keep_results')(ids, ends, given.results, given.times or {})
   end
   even_when_full()
   if #found > 0 and not itself then rarely('add')(found, given, false, false, priorities) end
 end
-if run_again then anew, anew_names = run_again(ids, yes, over) end
+if run_again then
+  anew, anew_names = run_again(ids, yes, over)
+elseif given.rerun then
+  -- the put of this ack may have marked the first task of the queue
+  anew, anew_names = rarely('run_marked')(ids, yes, over)
+end
 if again_ms >= 0 then
   if has('cancel') then stopped = rarely('stop')(ids, yes, over) end
   local dues = {}

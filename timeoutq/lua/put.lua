@@ -7,12 +7,13 @@
 --       groups=pairs (position, host) *: tasks with a host of their own   priority=1 the priority of all tasks
 --       priorities=pairs (position, priority) *   improve=n positions, none for all: with a higher priority than before, a done task
 --       comes back, and one in progress runs once more   batch=1 the batch that the tasks join   unique=numbers (position, ms) *: the
---       task comes back if it failed, so long after its last error   rerun=0 a run of each task begins after this put, with its payload
+--       task comes back if it failed, so long after its last error   rerun=n positions, none for all: a run of the task begins after this
+--       put, with its payload
 -- Reply letters, one per id: A added; r raised: the task was there and has this priority from now on; n it runs once more; t w p d f s the state it
 --       already is in
 local call_id = ARGV[1]
 local ids, at = read_ids(3)
-local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs priority=1 priorities=pairs improve=n batch=1 unique=numbers rerun=0')
+local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs priority=1 priorities=pairs improve=n batch=1 unique=numbers rerun=n')
 if refused then return refused end
 local priorities, batched, unfit
 if given.priority or given.priorities then priorities, unfit = rarely('priorities_of')(ids, given) end

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 
 from timeoutq import arguments
 from timeoutq.arguments import MAX_ID, Body, Packed
+from timeoutq.calls import refuse_rerun
 from timeoutq.errors import InvalidInput
 from timeoutq.model import Payload, Task, TaskId, text
 
@@ -62,6 +63,7 @@ class Definition:
     ) -> Definition:
         """Check what the ticks put. Without a task, the name of the schedule is the id."""
         found = arguments.tasks((name if task is None else task,))
+        refuse_rerun(found, "a schedule")
         if len(found.ids) != 1:
             raise InvalidInput(
                 f"a schedule puts one task, and this names {len(found.ids):,}: make one schedule of each"

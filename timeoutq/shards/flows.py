@@ -13,7 +13,7 @@ from datetime import datetime
 
 from timeoutq import arguments, confirming, flows, reads
 from timeoutq.arguments import How, TaskList
-from timeoutq.calls import Call
+from timeoutq.calls import Call, refuse_rerun
 from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.hosts import operations
 from timeoutq.methods import ById
@@ -90,6 +90,7 @@ def later(
     """Schedule tasks."""
     check_group(shards, how.group)
     due, found = arguments.due(at, after), arguments.tasks(tasks)
+    refuse_rerun(found, "schedule()")
     words = how_words(found, how)
 
     def build(talk: Talk, part: TaskList) -> list[Call[Outcome]]:

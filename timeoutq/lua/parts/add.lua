@@ -41,14 +41,15 @@ local function add_some(ids, given, again, due, priorities, where, known)
   local fresh, codes, seen, twice = {}, {}, {}, false
   local chosen, changes, before = priorities and chosen_of(ids, priorities, where) or seen, {}, nil
   if priorities and known > 0 then changes, before = raised_by(ids, where, priorities, chosen, given.improve) end
-  if given.rerun then chosen, changes = newest_of(ids, where) end
+  local anew = {}
+  if given.rerun then chosen, anew = newest_of(ids, where, given.rerun, chosen, changes) end
   for i = 1, #ids do
     local id, state = ids[i], where[i]
     local first = (chosen[id] or i) == i
-    if first and (not state or again and (state == 'd' or state == 'f') or lapsed[i] or changes[i] == 'back') then
+    if first and (not state or again and (state == 'd' or state == 'f') or lapsed[i] or (anew[i] or changes[i]) == 'back') then
       seen[id], fresh[#fresh + 1], codes[i] = i, i, 'A'
-    elseif changes[i] then
-      seen[id], codes[i] = i, not given.rerun and 'r' or changes[i] == 'marked' and 'n' or state
+    elseif anew[i] or changes[i] then
+      codes[i] = changes[i] and 'r' or anew[i] == 'marked' and 'n' or state
     else
       codes[i] = state and not seen[id] and state or (due and 's' or 't')
       twice = twice or not first
@@ -69,12 +70,12 @@ local function add_some(ids, given, again, due, priorities, where, known)
       own[#own + 1] = groups[i]
     end
   end
-  if #bodies > 0 or next(changes) then redis.call('HLEN', payload) end
+  if #bodies > 0 or next(changes) or next(anew) then redis.call('HLEN', payload) end
   if given.rerun then redis.call('HLEN', key('rerun')) end
   if group ~= '' or #own > 0 then redis.call('HLEN', key('groups')) end
   if #back > 0 then may_clear() end
   -- a full server refuses a put, but no script that has deleted anything: so it is asked before the first deletion, and only then
-  if #back > 0 or next(changes) or store_priorities and (priorities or has('priority')) then
+  if #back > 0 or next(changes) or next(anew) or store_priorities and (priorities or has('priority')) then
     redis.call('HSETNX', meta, 'schema', '3')
   end
   if #back > 0 then
@@ -82,11 +83,8 @@ local function add_some(ids, given, again, due, priorities, where, known)
     clear(back)
   end
   if #bodies > 0 then redis.call('HSET', payload, unpack(bodies)) end
-  if given.rerun then
-    put_anew(ids, where, changes, payloads, priorities)
-  elseif next(changes) then
-    raise(ids, where, priorities, changes, before, payloads)
-  end
+  if next(changes) then raise(ids, where, priorities, changes, before, payloads) end
+  if next(anew) then put_anew(ids, where, anew, payloads, priorities) end
   if store_priorities and (priorities or has('priority')) then store_priorities(ids, fresh, where, priorities) end
   if #own > 0 then
     -- the group of a task goes before the group of all
@@ -126,7 +124,7 @@ end
 -- failed ones back. `given` are the sections of the call: of them, `group`, `payloads`, `groups`, `improve`,
 -- `unique` and `rerun` are read.
 -- `priorities` is what priorities_of() gives. An id that is named twice has the payload and the group of the first time, or of
--- the time with the highest priority; with rerun, of the last time. Answers a letter per id.
+-- the time with the highest priority; with rerun, of the last time with rerun. Answers a letter per id.
 local function add(ids, given, again, due, priorities)
   local where, known = find_all(ids)
   local group = given.group or ''
