@@ -116,7 +116,6 @@ async def test_a_note_of_the_last_moment_leaves_nothing_behind_the_end_of_its_ca
     app: App, jobs: AsyncQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(noting, "PAUSE", 60.0)
-    before = asyncio.all_tasks()
 
     @app.task
     async def quick(ctx: Context[None]) -> int:
@@ -126,7 +125,8 @@ async def test_a_note_of_the_last_moment_leaves_nothing_behind_the_end_of_its_ca
     result = quick.delay()
     await burst(jobs, app)
     assert result.wait(10) == 5
-    assert asyncio.all_tasks() == before, "a note that comes after the end of its call is not sent"
+    left = [task for task in asyncio.all_tasks() if "Noting." in repr(task)]
+    assert left == [], "a note that comes after the end of its call is not sent"
 
 
 async def test_a_failure_is_kept_as_text_without_local_variables(app: App, jobs: AsyncQueue, queue: Queue) -> None:
