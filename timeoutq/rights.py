@@ -1,6 +1,6 @@
 """The commands that timeoutq sends and that its scripts run, and how to try, without harm, whether a user may run them.
 
-`sending.py` tries the scripts' commands before the first call that writes; `watch/doctor.py` tries all commands. A test
+`sending.py` tries the scripts' commands before the first call that writes; `watch/facts.py` tries all commands. A test
 compares the tables with the text of the package, so that no command is missing.
 """
 

@@ -76,7 +76,7 @@ ROOMS = {
         "opening",
         "__init__",
     ],
-    "watch": ["__init__", "metrics", "snapshot", "doctor", "limits", "nodes", "divided", "draw", "live"],
+    "watch": ["__init__", "metrics", "snapshot", "facts", "doctor", "limits", "nodes", "divided", "draw", "live"],
     "urls": ["normal", "domains", "pinned", "bodies", "entries", "fetching", "sitemaps", "__init__"],
     "testing": ["fake", "running", "__init__", "fixtures"],
     "scrapy": [

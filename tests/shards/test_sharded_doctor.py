@@ -22,7 +22,8 @@ from timeoutq.sending import answer, ask
 from timeoutq.shards import ShardedQueue
 from timeoutq.shards.names import tags
 from timeoutq.watch import divided
-from timeoutq.watch.doctor import QUEUE_CHECKS, Facts, Finding, judge
+from timeoutq.watch.doctor import QUEUE_CHECKS, Finding, judge
+from timeoutq.watch.facts import Facts
 
 __all__ = ["say"]
 

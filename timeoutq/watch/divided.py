@@ -22,7 +22,8 @@ from timeoutq.shards import ShardedQueue
 from timeoutq.shards.root import ROUTE, Shards
 from timeoutq.shards.together import together
 from timeoutq.text import counted, safe
-from timeoutq.watch.doctor import QUEUE_CHECKS, SERVER_CHECKS, Facts, Finding, judge, of_queue, of_server
+from timeoutq.watch.doctor import QUEUE_CHECKS, SERVER_CHECKS, Finding, judge
+from timeoutq.watch.facts import Facts, of_queue, of_server
 
 Name = TypeVar("Name", str, int)
 
