@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.rig.commands import ran
 from tests.rig.invariants import a_minute_later
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Lease, LeaseLost, Politeness, Queue, State, Task, flows, sending
@@ -305,22 +306,14 @@ def test_what_a_foreign_hand_leaves_of_cancels_is_removed(queue: Queue, raw: red
 
 
 def test_a_plain_queue_runs_no_command_more_for_cancels(queue: Queue, raw: redis.Redis) -> None:
-    def spent(end: Callable[[], object]) -> dict[str, int]:
-        before: Any = raw.info("commandstats")
-        end()
-        after: Any = raw.info("commandstats")
-        counts = {name: row["calls"] - before.get(name, {"calls": 0})["calls"] for name, row in after.items()}
-        now_and_then = {"cmdstat_info", "cmdstat_zrangebyscore"}  # one call in sixteen looks for calls that are old
-        return {name[8:]: count for name, count in counts.items() if count and name not in now_and_then}
-
     queue.put(f"t{i}" for i in range(20))
     queue.ack(queue.claim(2))
     one, other, third = (queue.claim(2) for _ in range(3))
-    plain = spent(lambda: queue.ack(one))
+    plain = ran(raw, lambda: queue.ack(one))
     queue.cancel("t-none")
-    assert spent(lambda: queue.ack(other)) == plain
+    assert ran(raw, lambda: queue.ack(other)) == plain
     marked = third[0].task
     queue.cancel(marked)
-    more = spent(lambda: queue.ack(third))
+    more = ran(raw, lambda: queue.ack(third))
     assert more != plain
     assert meta(raw, queue.name) is None, "the queue uses it only while a task is marked"

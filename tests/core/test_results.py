@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.rig.commands import ran
 from tests.rig.invariants import a_minute_later
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Lease, Politeness, Queue, State, flows, sending
@@ -247,24 +248,17 @@ def test_a_wait_on_a_full_server_is_noted(queue: Queue, raw: redis.Redis) -> Non
 
 
 def test_an_ack_on_a_queue_without_results_runs_no_command_more(queue: Queue, raw: redis.Redis) -> None:
-    def spent(leases: list[Lease]) -> dict[str, int]:
-        before: Any = raw.info("commandstats")
-        queue.ack(leases)
-        after: Any = raw.info("commandstats")
-        counts = {name: row["calls"] - before.get(name, {"calls": 0})["calls"] for name, row in after.items()}
-        return {name[8:]: count for name, count in counts.items() if count and name != "cmdstat_info"}
-
     queue.put(f"t{i}" for i in range(100))
     queue.ack(queue.claim(20))  # so that the server knows the scripts
     first, second, third = (queue.claim(20) for _ in range(3))
-    plain = spent(first)
+    plain = ran(raw, lambda: queue.ack(first))
     assert raw.hget(f"timeoutq:{{{queue.name}}}:meta", "uses") is None
     assert not {"psetex", "mget", "rpush", "hset", "hmset"} & plain.keys(), plain
     queue.results.look("t1", "x")
-    assert spent(second) == plain, "to look begins nothing"
+    assert ran(raw, lambda: queue.ack(second)) == plain, "to look begins nothing"
     queue.run(queue.flows.results.look([b"t1", third[0].task.encode()], "c"))
     assert raw.hget(f"timeoutq:{{{queue.name}}}:meta", "uses") == "results"
-    more = spent(third)
+    more = ran(raw, lambda: queue.ack(third))
     extra = {name: more[name] - plain.get(name, 0) for name in more if more[name] != plain.get(name, 0)}
     assert extra == {"hlen": 1, "hmget": 1, "del": 1, "hdel": 1, "rpush": 1, "pexpire": 1}
 
