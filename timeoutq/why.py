@@ -93,7 +93,7 @@ def _nothing() -> Flow[None]:
 
 def _lacking(talk: Talk, found: Why) -> Flow[str | None]:
     """Say that the workers lack the function of a call, and who has told of it; None if they do not."""
-    info, name = found.info, _called(found.info.payload)
+    info, name = found.info, called(found.info.payload)
     if name is None:
         return None
     key = talk.operations.key("functions")
@@ -101,9 +101,8 @@ def _lacking(talk: Talk, found: Why) -> Flow[str | None]:
         tells, told = yield from ask(talk, [("EXISTS", key), ("HGET", key, name)])
     except AccessDenied:  # whoever may only run scripts gets the plain answer
         return None
-    lines = [line.split(" ", 3) for line in (told or b"").decode("utf-8", "replace").split("\n")]
-    ages = [(found.now - int(line[1]) / 1000, line) for line in lines if len(line) == 4 and line[1].isdecimal()]
-    lately = [f"worker {line[2]} has version {line[0]}" for age, line in ages if age <= LATELY]
+    ages = published(told, found.now)
+    lately = [f"worker {worker} has version {version}" for age, worker, version in ages if age <= LATELY]
     if info.unrun_since is not None:
         who = " and ".join(lately) or "no worker that is alive has it"
         return (
@@ -111,11 +110,17 @@ def _lacking(talk: Talk, found: Why) -> Flow[str | None]:
         )
     if lately or info.state is State.SCHEDULED or not tells:
         return None
-    last = f"; the last was worker {ages[0][1][2]}, {_span(ages[0][0])} ago" if ages else ""
+    last = f"; the last was worker {ages[0][1]}, {_span(ages[0][0])} ago" if ages else ""
     return f"no worker that is alive has its function {name!r}: start one whose program has it{last}"
 
 
-def _called(payload: object) -> str | None:
+def published(told: bytes | None, now: float) -> list[tuple[float, str, str]]:
+    """Read what workers have told of a function: seconds since then, the worker, its version; the last one first."""
+    lines = [line.split(" ", 3) for line in (told or b"").decode("utf-8", "replace").split("\n")]
+    return [(now - int(line[1]) / 1000, line[2], line[0]) for line in lines if len(line) == 4 and line[1].isdecimal()]
+
+
+def called(payload: object) -> str | None:
     """Give the function of a call; None for a payload that is no call."""
     if not isinstance(payload, dict):
         return None

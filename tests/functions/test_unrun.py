@@ -15,6 +15,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Task, Worker, sending
 from timeoutq.functions import App, Calls, running
 from timeoutq.model import Answer, Lease, State
+from timeoutq.watch import doctor
 
 
 @pytest.fixture
@@ -169,3 +170,33 @@ def test_a_deploy_that_rolls_loses_no_call(queue: Queue, run: Processes, url: st
     assert time.monotonic() < began + 15, run.log(old)
     assert values == [one for i in range(100) for one in ("hello a", i, f"{i}b")]
     assert queue.stats().failed == 0
+
+
+def test_doctor_names_functions_that_no_worker_has_and_a_call_of_each(queue: Queue, run: Processes, url: str) -> None:
+    def said() -> doctor.Finding | None:
+        return next((one for one in doctor.examine(queue) if one.check == "functions"), None)
+
+    def of(function: str) -> dict[str, Any]:
+        return {"v": 1, "f": function, "k": {}}
+
+    queue.put(Task("plain", {"f": 1}), "bare")
+    queue.schedule(Task("later", of("later")), after=3600)
+    assert said() is None
+    queue.put(Task("b1", {**of("bill"), "k": {"number": 1}}), Task("g1", {**of("greet"), "k": {"name": "a"}}))
+    found = said()
+    assert found is not None
+    assert "bill (as of call b1)" in found.found and "greet (as of call g1)" in found.found, "no worker is alive"
+    old = run.start("worker", "--app", "tests.rig.shop:app", "--no-supervise", SHOP="old", SHOP_QUEUE=queue.name)
+    wait_until(lambda: queue.inspect("b1").unrun_since is not None, 30)
+    queue.put(Task("g2", {**of("greet"), "k": {"name": "a"}}))
+    found = said()
+    assert found is not None
+    assert (found.verdict, found.found) == (
+        "yellow", "calls wait, and no worker that is alive has their function: bill (as of call b1)"
+    )  # fmt: skip
+    assert "start a worker whose program has it" in found.cure
+    run.start("worker", "--app", "tests.rig.shop:app", "--no-supervise", SHOP_QUEUE=queue.name)
+    wait_until(lambda: queue.stats().counters.get("acked") == 3, 30)
+    queue.put(Task("b2", of("bill")))
+    assert said() is None
+    old.kill()

@@ -16,7 +16,7 @@ from timeoutq import directory, flows, repairs
 from timeoutq.rights import HARMLESS, MAKING, cure
 from timeoutq.schedules.flows import Health
 from timeoutq.shards import AnyQueue, talks_of
-from timeoutq.text import counted
+from timeoutq.text import counted, safe
 from timeoutq.watch.facts import Facts, gather
 
 MARKS = {"green": ("green", "✓"), "yellow": ("yellow", "!"), "red": ("red", "✗")}
@@ -389,6 +389,21 @@ def batches(facts: Facts) -> Finding | None:
     return None if found is None else Finding("batches", *found)
 
 
+def functions(facts: Facts) -> Finding | None:
+    """A worker that is alive has the function of each call that waits."""
+    tells, lacking = facts.queue.get("functions", (False, {}))
+    # where no worker of functions has ever been, those that are alive may read such payloads by themselves
+    if not lacking or (not tells and facts.queue.get("workers")):
+        return None
+    some = ", ".join(f"{safe(name, 60)} (as of call {safe(id, 80)})" for name, id in list(lacking.items())[:5])
+    more = f" and {counted(len(lacking) - 5, 'other')}" if len(lacking) > 5 else ""
+    return Finding(
+        "functions", "yellow", f"calls wait, and no worker that is alive has their function: {some}{more}",
+        "start a worker whose program has it: timeoutq worker --app MODULE:APP; a worker that lacks it gives a call "
+        "back for an hour, and then the call fails",
+    )  # fmt: skip
+
+
 def _late(facts: Facts, check: str, left: float, what: str) -> Finding | None:
     if left > -LATE:
         return None
@@ -412,5 +427,6 @@ SERVER_CHECKS: tuple[Check, ...] = (
 )  # fmt: skip
 QUEUE_CHECKS: tuple[Check, ...] = (
     scripts, keys, tasks, values, compact, politeness, paused, leases, scheduled, schedules, batches,
+    functions,
 )  # fmt: skip
 CHECKS = SERVER_CHECKS + QUEUE_CHECKS

@@ -15,17 +15,26 @@ from typing import Any, cast
 from timeoutq import flows
 from timeoutq.batches.flows import health as batches_health
 from timeoutq.errors import AccessDenied, SchemaMismatch, TimeoutqError
+from timeoutq.model import text
 from timeoutq.rights import HARMLESS, MAKING
 from timeoutq.schedules.flows import health
 from timeoutq.scripts import SIZES
-from timeoutq.sending import Flow, Send, Talk, answer
+from timeoutq.sending import Flow, Send, Talk, answer, ask
 from timeoutq.shards import AnyQueue
+from timeoutq.why import LATELY, called, published
 
 SETTINGS = ("appendfsync", "bind", "protected-mode", "save", "set-max-intset-entries")
 """What is asked of CONFIG GET; never all of it, for the password is among it."""
 
 WALK = 10
 """How many calls of 500 ids doctor makes to look for tasks that are wrong; the cleaners look through all tasks."""
+
+CALLS = 500
+"""How many tasks of each state that waits doctor looks at, to see whose functions no worker has."""
+
+SOON = 30.0
+"""Seconds: a scheduled call that is due by then counts as one that waits. A worker that cannot run a call gives it back
+for less; for a call that is due tomorrow, a worker may yet come."""
 
 SAMPLE = 100
 """How many of the sets of a queue with compact done doctor looks at."""
@@ -107,6 +116,7 @@ def of_queue(talk: Talk, server: Facts) -> Flow[Facts]:
                  "durable": stats.durable,
                  "schedules": (yield from health(talk)) if stats.has_schedules else None,
                  "batches": (yield from batches_health(talk)) if "batches" in uses else None,
+                 "functions": (yield from _functions(talk, stats.now)),
                  "paused": stats.paused, "workers": stats.workers, "now": stats.now}  # fmt: skip
     except SchemaMismatch as mismatch:
         error = f"schema: {mismatch}"
@@ -184,6 +194,31 @@ def _crooked(talk: Talk) -> Flow[dict[str, int]]:
     except TimeoutqError:  # another check reports this error
         return {}
     return dict(found)
+
+
+def _functions(talk: Talk, now: float) -> Flow[tuple[bool, dict[str, str]]]:
+    """Look at some calls that wait; say whether workers have told of functions, and of each function that no worker
+    which is alive has told of, the id of a call."""
+    key = talk.operations.key
+    sets = [("SSCAN", key(state), 0, "COUNT", CALLS) for state in ("todos", "waiting")]
+    times = ("ZRANGE", key("scheduled"), 0, CALLS - 1)
+    try:
+        *found, due, tells = yield from ask(talk, [*sets, times, ("EXISTS", key("functions"))])
+    except AccessDenied:  # another check reports this error
+        return False, {}
+    waiting: dict[str, str] = {}
+    for ids in (*(some[:CALLS] for _, some in found), due):
+        # payloads may be large: what one reply cannot hold is left out, and doctor stays quick
+        _, records = (yield from answer(talk, talk.operations.describe(ids))) if ids else (0, ())
+        for one in records:
+            name = called(one.payload)
+            if name is not None and (one.due is None or one.due < now + SOON):
+                waiting.setdefault(name, text(one.task))
+    if not waiting:
+        return bool(tells), {}
+    (told,) = yield from ask(talk, [("HMGET", key("functions"), *waiting)])
+    alive = [any(age <= LATELY for age, _, _ in published(one, now)) for one in told]
+    return bool(tells), {name: id for (name, id), is_run in zip(waiting.items(), alive, strict=True) if not is_run}
 
 
 def _large(talk: Talk) -> Flow[tuple[int, int]]:
