@@ -98,7 +98,7 @@ def _lacking(talk: Talk, found: Why) -> Flow[str | None]:
         return None
     key = talk.operations.key("functions")
     try:
-        tells, told = yield from ask(talk, [("EXISTS", key), ("HGET", key, name)])
+        tells, told = yield from ask(talk, [("EXISTS", key), ("HGET", key, name.encode("utf-8", "replace"))])
     except AccessDenied:  # whoever may only run scripts gets the plain answer
         return None
     ages = published(told, found.now)

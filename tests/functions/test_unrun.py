@@ -15,6 +15,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Task, Worker, sending
 from timeoutq.functions import App, Calls, running
 from timeoutq.model import Answer, Lease, State
+from timeoutq.testing import fake_queue
 from timeoutq.watch import doctor
 
 
@@ -170,6 +171,27 @@ def test_a_deploy_that_rolls_loses_no_call(queue: Queue, run: Processes, url: st
     assert time.monotonic() < began + 15, run.log(old)
     assert values == [one for i in range(100) for one in ("hello a", i, f"{i}b")]
     assert queue.stats().failed == 0
+
+
+def test_doctor_takes_a_worker_that_was_silent_for_long_for_gone_and_a_call_that_is_due_later_for_no_waiting() -> None:
+    def said() -> str | None:
+        return next((one.found for one in doctor.examine(queue) if one.check == "functions"), None)
+
+    with fake_queue() as queue:
+        for call in queue.operations.publish("w9", {"known": ("1" * 8, "{}")}):
+            queue.run(sending.answer(queue.talk, call))
+        queue.put(Task("a", {"v": 1, "f": "known", "k": {}}))
+        queue.schedule(Task("b", {"v": 1, "f": "tomorrow", "k": {}}), after=86_400)
+        assert said() is None
+        queue.clock.advance(149)
+        assert said() is None
+        queue.clock.advance(2)
+        assert said() == "calls wait, and no worker that is alive has their function: known (as of call a)"
+        queue.put(Task("c", {"v": 1, "f": "\ud800", "k": {}}))
+        assert "\\ud800 (as of call c)" in (said() or "")
+        assert queue.why("c").code != "unknown"
+        queue.put(Task(f"d{i}", {"v": 1, "f": f"f{i}", "k": {}}) for i in range(6))
+        assert (said() or "").endswith(" and 3 others")
 
 
 def test_doctor_names_functions_that_no_worker_has_and_a_call_of_each(queue: Queue, run: Processes, url: str) -> None:

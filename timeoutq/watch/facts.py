@@ -216,7 +216,8 @@ def _functions(talk: Talk, now: float) -> Flow[tuple[bool, dict[str, str]]]:
                 waiting.setdefault(name, text(one.task))
     if not waiting:
         return bool(tells), {}
-    (told,) = yield from ask(talk, [("HMGET", key("functions"), *waiting)])
+    names = [name.encode("utf-8", "replace") for name in waiting]  # what a foreign hand has put may be no text
+    (told,) = yield from ask(talk, [("HMGET", key("functions"), *names)])
     alive = [any(age <= LATELY for age, _, _ in published(one, now)) for one in told]
     return bool(tells), {name: id for (name, id), is_run in zip(waiting.items(), alive, strict=True) if not is_run}
 
