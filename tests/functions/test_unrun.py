@@ -15,8 +15,8 @@ from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Task, Worker, sending
 from timeoutq.functions import App, Calls, running
 from timeoutq.model import Answer, Lease, State
-from timeoutq.testing import fake_queue
-from timeoutq.watch import doctor
+from timeoutq.testing import fake_queue, fake_sharded_queue
+from timeoutq.watch import divided, doctor
 
 
 @pytest.fixture
@@ -192,6 +192,13 @@ def test_doctor_takes_a_worker_that_was_silent_for_long_for_gone_and_a_call_that
         assert queue.why("c").code != "unknown"
         queue.put(Task(f"d{i}", {"v": 1, "f": f"f{i}", "k": {}}) for i in range(6))
         assert (said() or "").endswith(" and 3 others")
+
+
+def test_doctor_says_of_all_shards_in_one_line_which_functions_no_worker_has() -> None:
+    with fake_sharded_queue() as queue:
+        queue.put(Task(f"a{i}", {"v": 1, "f": f"f{i % 2}", "k": {}}) for i in range(20))
+        (found,) = [one for one in divided.examine(queue) if one.check == "functions"]
+        assert (found.verdict, found.found.count("(as of call a")) == ("yellow", 2)
 
 
 def test_doctor_names_functions_that_no_worker_has_and_a_call_of_each(queue: Queue, run: Processes, url: str) -> None:

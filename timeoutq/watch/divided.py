@@ -22,7 +22,7 @@ from timeoutq.shards import ShardedQueue
 from timeoutq.shards.root import ROUTE, Shards
 from timeoutq.shards.together import together
 from timeoutq.text import counted, safe
-from timeoutq.watch.doctor import QUEUE_CHECKS, SERVER_CHECKS, Finding, judge
+from timeoutq.watch.doctor import QUEUE_CHECKS, SERVER_CHECKS, Finding, functions, judge
 from timeoutq.watch.facts import Facts, of_queue, of_server
 
 Name = TypeVar("Name", str, int)
@@ -228,8 +228,12 @@ def _shards(shards: Shards, parts: Mapping[int, Shard]) -> Iterator[Finding]:
         return
     many = len(shards.talks)
     whole = {one.check: one for one in judge(_sum([part.facts for part in parts.values()]), QUEUE_CHECKS)}
-    found = {shard: judge(part.facts, QUEUE_CHECKS) for shard, part in parts.items()}
+    lacking = whole.pop("functions", None)  # the same workers serve all shards: one line says what they lack
+    each = [check for check in QUEUE_CHECKS if check is not functions]
+    found = {shard: judge(part.facts, each) for shard, part in parts.items()}
     yield from _merged(found, lambda which: _named(which, many), lambda one: whole.get(next(iter(one.values())).check))
+    if lacking is not None:
+        yield lacking
 
 
 def _sum(parts: Sequence[Facts]) -> Facts:
@@ -251,6 +255,9 @@ def _sum(parts: Sequence[Facts]) -> Facts:
         for found, _ in timed:
             counts.update(found.counts)
         whole["schedules"] = Health(counts, (), now + min(ahead) if ahead else None)
+    told: list[tuple[bool, Mapping[str, str]]] = [queue.get("functions", (False, {})) for queue in queues]
+    calls = {name: id for _, lacking in told for name, id in lacking.items()}
+    whole["functions"] = any(tells for tells, _ in told), calls
     whole["workers"] = max((queue["workers"] for queue in queues), default=0)
     large = sum(part.large[0] for part in parts), sum(part.large[1] for part in parts)
     return replace(parts[0], queue=whole, script_error="", foreign={}, crooked={}, large=large)
