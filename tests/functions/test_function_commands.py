@@ -86,7 +86,7 @@ def test_a_call_is_waited_for(say: Say, worker: None) -> None:
 def test_a_call_that_does_not_end_in_time_is_said_so(say: Say, post: Queue) -> None:
     done = say("call", APP, "write", '["a"]', "--wait", "50ms", "--id", "w1")
     assert (done.code, done.out) == (1, "")
-    assert "call 'w1' has not ended within 0.05 s" in done.err
+    assert "call 'w1' has not ended within 0.05 s: `timeoutq why post w1` says what it waits for" in done.err
     assert say("call", APP, "write", '["a"]', "--after", "1h", "--id", "w2").lines == [["w2", "added"]]
     assert post.inspect("w2").state == "scheduled"
 
@@ -110,6 +110,21 @@ def test_calls_are_cancelled(say: Say, post: Queue) -> None:
     told = say("result", "post", "w1")
     assert (told.code, "call 'w1' failed: cancelled by ops" in told.err) == (1, True)
     assert say("cancel", "post", "w1", "--json").code == 1
+
+
+def test_a_call_that_has_returned_is_done_while_its_result_is_kept(say: Say, post: Queue) -> None:
+    say("call", APP, "write", '["a"]', "--id", "w1")
+    carry_out(app, post)
+    assert post.inspect("w1").state is None
+    told = [say(*words) for words in (("why", "post", "w1"), ("inspect", "post", "w1"), ("states", "post", "w1"))]
+    assert [done.code for done in told] == [0, 0, 0]
+    assert told[2].lines == [["w1", "done"]]
+    done = say("states", "post", "w1", "nosuch")
+    assert (done.code, done.lines) == (0, [["w1", "done"], ["nosuch", "unknown"]])
+    done = say("cancel", "post", "w1", "nosuch")
+    assert (done.code, done.lines) == (1, [["w1", "done"], ["nosuch", "unknown"]])
+    post.forget("w1")
+    assert [say(verb, "post", "w1").code for verb in ("why", "inspect", "states")] == [1, 1, 1]
 
 
 def test_what_left_nothing_is_not_known(say: Say, post: Queue) -> None:
