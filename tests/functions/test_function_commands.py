@@ -67,7 +67,7 @@ def test_a_call_is_put_and_its_result_is_asked_for_later(say: Say, post: Queue) 
     told = say("result", "post", "w1")
     assert (told.code, told.out) == (1, "")
     assert "call 'w1' has not ended: `timeoutq inspect post w1` tells where it is" in told.err
-    assert say("result", "post", "w1", "--wait", "10ms").code == 1
+    assert say("result", "post", "w1", "--wait", "10ms").code == 5
     carry_out(app, post)
     told = say("result", "post", "w1")
     assert (told.code, json.loads(told.out)) == (0, {"to": "a@example.com", "pages": 2})
@@ -85,7 +85,7 @@ def test_a_call_is_waited_for(say: Say, worker: None) -> None:
 
 def test_a_call_that_does_not_end_in_time_is_said_so(say: Say, post: Queue) -> None:
     done = say("call", APP, "write", '["a"]', "--wait", "50ms", "--id", "w1")
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (5, "")
     assert "call 'w1' has not ended within 0.05 s: `timeoutq why post w1` says what it waits for" in done.err
     assert say("call", APP, "write", '["a"]', "--after", "1h", "--id", "w2").lines == [["w2", "added"]]
     assert post.inspect("w2").state == "scheduled"
@@ -95,6 +95,7 @@ def test_a_failed_call_tells_its_error_and_its_traceback(say: Say, post: Queue, 
     done = say("call", APP, "write", "--args", '["a"]', "--kwargs", '{"pages": -1}', "--wait", "30s", "--id", "w1")
     assert (done.code, done.out) == (1, "")
     assert "call 'w1' failed: ValueError: a letter has no" in done.err
+    assert "`timeoutq result post w1` prints the traceback" in done.err
     told = say("result", "post", "w1")
     assert told.code == 1
     assert told.texts[0] == "Traceback (most recent call last):"

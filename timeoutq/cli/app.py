@@ -20,6 +20,7 @@ from timeoutq import exit_codes
 from timeoutq.cli.completion import queue_names
 from timeoutq.errors import InvalidInput, ServerError, TimeoutqError, Unavailable
 from timeoutq.exit_codes import DONE, INTERRUPTED, USAGE
+from timeoutq.exit_codes import LATE as LATE
 from timeoutq.exit_codes import LOST as LOST
 from timeoutq.exit_codes import NOTHING as NOTHING
 from timeoutq.exit_codes import SERVER as SERVER
