@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.rig import limited
 from tests.rig.processes import processes
@@ -110,6 +111,21 @@ def test_a_worker_declares_the_limit_of_its_own_program(polite: Queue, app: App,
 
     asyncio.run(burst(newer))
     assert polite.hosts.inspect("send").per_host == 2
+
+
+def test_a_limit_that_the_queue_has_for_every_group_is_not_written(queue: Queue, app: App, raw: redis.Redis) -> None:
+    queue.configure(politeness=Politeness(0, 5))
+
+    @app.task(limit=Limit(concurrency=5))
+    async def send(n: int) -> None: ...
+
+    @app.task(limit=Limit(concurrency=4))
+    async def fetch(n: int) -> None: ...
+
+    send.delay(1)
+    assert raw.hkeys(queue.operations.key("policies")) == []
+    fetch.delay(1)
+    assert raw.hkeys(queue.operations.key("policies")) == ["fetch"]
 
 
 def test_a_queue_that_is_not_polite_refuses_the_call_with_the_cure(queue: Queue, app: App) -> None:

@@ -108,7 +108,7 @@ def test_a_coroutine_awaits_a_result(app: App, queue: Queue) -> None:
         return found, info
 
     found, info = asyncio.run(caller())
-    assert (found, info.state) == (5, None)
+    assert (found, info.state) == (5, "done")
 
 
 def test_a_wait_that_has_begun_hears_the_end(app: App, queue: Queue) -> None:

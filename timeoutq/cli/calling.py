@@ -1,4 +1,4 @@
-"""The commands about calls of functions: call, result, cancel, functions.
+"""The commands about calls of functions: call, result, functions.
 
 `app.py` runs them.
 """
