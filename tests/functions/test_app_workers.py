@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from tests.functions.running import at_work
 from tests.rig.calling import failure
 from tests.rig.processes import Processes, processes
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Worker
 from timeoutq.errors import InvalidInput
-from timeoutq.functions import App, BadFunction, Calls, Context
+from timeoutq.functions import App, BadFunction, CallCancelled, Calls, Context
 
 
 @pytest.fixture
@@ -67,6 +68,52 @@ async def test_a_worker_of_an_app_serves_its_queues_in_their_order(url: str, nam
     for one in names:
         with Queue(one, url) as opened:
             opened.purge()
+
+
+def test_a_call_of_any_queue_has_what_belongs_to_its_own_queue(url: str, name: str) -> None:
+    names = [f"{name}-high", f"{name}-low"]
+    app = App(names[0], queues=names, url=url, secret="0123456789abcdef")
+
+    @app.middleware
+    async def around(ctx: Context[Any], call_next: Any) -> Any:
+        return await call_next()
+
+    @app.task(queue=names[1], key="thumb:{path}", retry=[])
+    def thumbnail(ctx: Context[None], path: str) -> str:
+        wait_until(lambda: noted(ctx))
+        wait_until(lambda: ctx.cancelled)
+        return path
+
+    @app.task(queue=names[1], retry=[], max_runtime=0.1)
+    async def slow() -> int:
+        await asyncio.sleep(30)
+        return 1
+
+    @app.task(queue=names[1])
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @app.task(queue=names[1])
+    async def add(ctx: Context[None]) -> int:
+        assert ctx.batch is not None
+        return sum(await ctx.batch.aresults(int))
+
+    def noted(ctx: Context[None]) -> bool:
+        ctx.progress(1, 20, "row")
+        return shown.info().progress is not None
+
+    with Queue(names[1], url) as low, at_work(app):
+        shown, late = thumbnail.delay("a.jpg"), slow.delay()
+        wait_until(lambda: (far := shown.info().progress) is not None and (far.done, far.text) == (1, "row"))
+        shown.cancel()
+        with pytest.raises(CallCancelled):
+            shown.wait(30)
+        assert "0.1 s" in failure(late).message
+        assert app.batch([double.call(n) for n in range(3)], then=add.call()).then.wait(30) == 6
+        low.purge()
+    with Queue(names[0], url) as high:
+        high.purge()
+    app.close()
 
 
 def test_an_app_brings_its_handler_and_a_queue_needs_one(app: App) -> None:

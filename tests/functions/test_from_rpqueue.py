@@ -200,9 +200,9 @@ def test_status_and_cancel(app: App, queue: Queue) -> None:
     assert cancelled.cancel() is Answer.CANCELLED
     assert cancelled.info().state is State.FAILED
     work(app)
-    assert done.info().state is None  # it has ended, and left its result
+    assert done.info().state is State.DONE  # it has ended, and left its result
     assert done.wait(5) == 1
-    assert done.cancel() is Answer.UNKNOWN
+    assert done.cancel() is Answer.DONE
 
 
 def test_data_queues_with_a_visibility_timeout(queue: Queue) -> None:

@@ -67,7 +67,7 @@ def test_a_call_is_put_and_its_result_is_asked_for_later(say: Say, post: Queue) 
     told = say("result", "post", "w1")
     assert (told.code, told.out) == (1, "")
     assert "call 'w1' has not ended: `timeoutq inspect post w1` tells where it is" in told.err
-    assert say("result", "post", "w1", "--wait", "10ms").code == 1
+    assert say("result", "post", "w1", "--wait", "10ms").code == 5
     carry_out(app, post)
     told = say("result", "post", "w1")
     assert (told.code, json.loads(told.out)) == (0, {"to": "a@example.com", "pages": 2})
@@ -85,8 +85,8 @@ def test_a_call_is_waited_for(say: Say, worker: None) -> None:
 
 def test_a_call_that_does_not_end_in_time_is_said_so(say: Say, post: Queue) -> None:
     done = say("call", APP, "write", '["a"]', "--wait", "50ms", "--id", "w1")
-    assert (done.code, done.out) == (1, "")
-    assert "call 'w1' has not ended within 0.05 s" in done.err
+    assert (done.code, done.out) == (5, "")
+    assert "call 'w1' has not ended within 0.05 s: `timeoutq why post w1` says what it waits for" in done.err
     assert say("call", APP, "write", '["a"]', "--after", "1h", "--id", "w2").lines == [["w2", "added"]]
     assert post.inspect("w2").state == "scheduled"
 
@@ -95,6 +95,7 @@ def test_a_failed_call_tells_its_error_and_its_traceback(say: Say, post: Queue, 
     done = say("call", APP, "write", "--args", '["a"]', "--kwargs", '{"pages": -1}', "--wait", "30s", "--id", "w1")
     assert (done.code, done.out) == (1, "")
     assert "call 'w1' failed: ValueError: a letter has no" in done.err
+    assert "`timeoutq result post w1` prints the traceback" in done.err
     told = say("result", "post", "w1")
     assert told.code == 1
     assert told.texts[0] == "Traceback (most recent call last):"
@@ -110,6 +111,21 @@ def test_calls_are_cancelled(say: Say, post: Queue) -> None:
     told = say("result", "post", "w1")
     assert (told.code, "call 'w1' failed: cancelled by ops" in told.err) == (1, True)
     assert say("cancel", "post", "w1", "--json").code == 1
+
+
+def test_a_call_that_has_returned_is_done_while_its_result_is_kept(say: Say, post: Queue) -> None:
+    say("call", APP, "write", '["a"]', "--id", "w1")
+    carry_out(app, post)
+    assert post.inspect("w1").state is None
+    told = [say(*words) for words in (("why", "post", "w1"), ("inspect", "post", "w1"), ("states", "post", "w1"))]
+    assert [done.code for done in told] == [0, 0, 0]
+    assert told[2].lines == [["w1", "done"]]
+    done = say("states", "post", "w1", "nosuch")
+    assert (done.code, done.lines) == (0, [["w1", "done"], ["nosuch", "unknown"]])
+    done = say("cancel", "post", "w1", "nosuch")
+    assert (done.code, done.lines) == (1, [["w1", "done"], ["nosuch", "unknown"]])
+    post.forget("w1")
+    assert [say(verb, "post", "w1").code for verb in ("why", "inspect", "states")] == [1, 1, 1]
 
 
 def test_what_left_nothing_is_not_known(say: Say, post: Queue) -> None:

@@ -108,7 +108,7 @@ def test_a_coroutine_awaits_a_result(app: App, queue: Queue) -> None:
         return found, info
 
     found, info = asyncio.run(caller())
-    assert (found, info.state) == (5, None)
+    assert (found, info.state) == (5, "done")
 
 
 def test_a_wait_that_has_begun_hears_the_end(app: App, queue: Queue) -> None:
@@ -130,7 +130,9 @@ def awaited(queue: Any) -> Any:
 def test_a_wait_ends_after_its_time(app: App, queue: Queue) -> None:
     result = delay(app, "add", 1)
     began = time.monotonic()
-    with pytest.raises(TimeoutError, match=f"call '{result.id}' has not ended within 0.1 s"):
+    with pytest.raises(
+        TimeoutError, match=f"call '{result.id}' has not ended within 0.1 s: `timeoutq why {queue.name} "
+    ):
         result.wait(timeout=0.1)
     assert time.monotonic() - began < 5
 
@@ -187,6 +189,24 @@ def test_a_call_is_cancelled_by_whom_has_its_result(app: App, queue: Queue) -> N
         return found
 
     assert asyncio.run(caller()) == "cancelled"
+
+
+def test_a_call_that_has_returned_is_done_while_its_result_is_kept(app: App, queue: Queue) -> None:
+    result, told = delay(app, "add", 2), delay(app, "tell", "a")
+    assert result.info().state == "todos"
+    carry_out(app, queue)
+    assert queue.inspect(result.id).state is None
+    assert (result.info().state, result.cancel()) == ("done", "done")
+    assert asyncio.run(about(app, result)) == ("done", "done")
+    assert (told.info().state, told.cancel()) == (None, "unknown")  # `tell` returns None, which is not kept
+    queue.forget(result.id)
+    assert (result.info().state, result.cancel()) == (None, "unknown")
+
+
+async def about(app: App, result: Any) -> tuple[Any, Any]:
+    found = (await result.ainfo()).state, await result.acancel()
+    await app.aclose()
+    return found
 
 
 def test_a_running_call_of_a_chain_is_cancelled_and_nothing_follows(app: App, queue: Queue) -> None:
@@ -497,6 +517,14 @@ def test_a_forked_process_puts_calls_and_waits_for_them(app: App, queue: Queue) 
     carry_out(app, queue)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_a_function_or_one_call_in_the_place_of_calls_is_refused_with_the_cure(app: App) -> None:
+    add: Any = app.functions["add"]
+    with pytest.raises(InvalidInput, match=r"write app\.put\(\[call\]\), or call\.delay\(\)"):
+        app.put(add.call(1))
+    with pytest.raises(InvalidInput, match=r"takes a call of it, as send\.call\(…\) makes, not "):
+        app.schedules.set("s9", add, every=60)
 
 
 def test_what_cannot_be_is_refused_before_anything_is_sent(app: App, queue: Queue) -> None:

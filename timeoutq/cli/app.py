@@ -20,12 +20,14 @@ from timeoutq import exit_codes
 from timeoutq.cli.completion import queue_names
 from timeoutq.errors import InvalidInput, ServerError, TimeoutqError, Unavailable
 from timeoutq.exit_codes import DONE, INTERRUPTED, USAGE
+from timeoutq.exit_codes import LATE as LATE
 from timeoutq.exit_codes import LOST as LOST
 from timeoutq.exit_codes import NOTHING as NOTHING
 from timeoutq.exit_codes import SERVER as SERVER
 from timeoutq.text import age, safe
 
 if TYPE_CHECKING:
+    from timeoutq.model import Outcome
     from timeoutq.shards import AnyQueue
 
 T = TypeVar("T")
@@ -227,6 +229,18 @@ def new_words(queue: AnyQueue) -> str:
         return ""
     alike = " or ".join(directory.meant(queue, queue.name, 0.5))
     return f"queue {queue.name} is new here; did you mean {alike}?" if alike else ""
+
+
+def with_ended(queue: AnyQueue, outcome: Outcome) -> Outcome:
+    """Answer done for each id that no state holds and whose result is kept: the id of a call is not kept in done."""
+    from timeoutq.model import Answer
+    from timeoutq.model import Outcome as Answers
+
+    unknown = [task for task, answer in outcome.items() if answer is Answer.UNKNOWN]
+    ended = queue.results.look(unknown) if unknown else {}
+    done = {task for task, one in ended.items() if one.state is None and one.result is not None}
+    codes = [ord("d") if task in done else code for (task, _), code in zip(outcome.items(), outcome.codes, strict=True)]
+    return Answers(outcome.tasks, bytes(codes)) if done else outcome
 
 
 def sure(question: str, yes: bool) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeoutq.cli.app import NOTHING, AsJson, Name, TaskName, Url, UrlFile, app, known_queue, server_address, stop
+from timeoutq.cli.app import LATE, NOTHING, AsJson, Name, TaskName, Url, UrlFile, app, known_queue, server_address, stop
 from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.reading import duration, moment, read_json
 from timeoutq.errors import InvalidInput
@@ -123,7 +124,7 @@ def call(
     """Put a call of a function; with --wait, print what it returned, as JSON.
 
     Without --wait, prints the id of the call, and "added" or the state that has
-    the call already. Exit 1 if the call fails, or has not ended in time.
+    the call already. Exit 1 if the call fails, 5 if it has not ended in time.
     """
     if wait is not None and keep_result is None:
         keep_result = 3600.0  # whoever waits wants None, too
@@ -145,8 +146,13 @@ def _waited(put: Any, wait: float) -> Any:
     try:
         return json.loads(encode(put.wait(wait), Any))
     except TimeoutError as error:
-        stop(NOTHING, str(error))
-    except (CallFailed, CallGone) as error:
+        stop(LATE, str(error))
+    except CallFailed as error:
+        more = (
+            f": `timeoutq result {put.queue} {shlex.quote(error.id)}` prints the traceback" if error.traceback else ""
+        )
+        stop(NOTHING, f"{error}{more}")
+    except CallGone as error:
         stop(NOTHING, str(error))
 
 
@@ -158,13 +164,15 @@ def result(
 ) -> None:  # fmt: skip
     """Print what a call has returned, as JSON; of a failed call, the error.
 
-    Exit 1 if the call has failed, has not ended, or left nothing that is known.
+    Exit 1 if the call has failed, has not ended, or left nothing that is known;
+    5 if it has not ended within --wait.
     """
     with known_queue(queue, url, url_file) as opened:
         ended = _ended(opened, task, wait)
         if ended is None:
             within = "" if wait is None else f" within {wait:g} s"
-            stop(NOTHING, f"call {task!r} has not ended{within}: `timeoutq inspect {queue} {task}` tells where it is")
+            code = NOTHING if wait is None else LATE
+            stop(code, f"call {task!r} has not ended{within}: `timeoutq inspect {queue} {task}` tells where it is")
         _show(ended, as_json)
 
 

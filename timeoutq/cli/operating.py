@@ -28,6 +28,7 @@ from timeoutq.cli.app import (
     open_queue,
     say,
     sure,
+    with_ended,
 )
 from timeoutq.cli.printing import Sink, length, report
 from timeoutq.cli.reading import given_ids, seconds
@@ -123,7 +124,7 @@ def cancel(
     from timeoutq.model import Answer
 
     with known_queue(queue, url, url_file) as opened:
-        outcome = opened.cancel(tasks, by=by)
+        outcome = with_ended(opened, opened.cancel(tasks, by=by))
     report(outcome, as_json)
     if not any(answer in (Answer.CANCELLED, Answer.CANCELLING) for answer in outcome):
         raise typer.Exit(NOTHING)

@@ -6,8 +6,10 @@ because each is put only when the one before it returns.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from timeoutq import arguments
@@ -91,7 +93,8 @@ class Pending(Generic[T_co]):
         for queue, id in self._answers.places:
             ended = self._asks.ended(queue, id, None if until is None else max(0.0, until - time.monotonic()))
             if ended is None:
-                raise TimeoutError(f"call {text(id)!r} has not ended within {timeout:g} s")
+                why = f"`timeoutq why {queue} {shlex.quote(text(id))}` says what it waits for"
+                raise TimeoutError(f"call {text(id)!r} has not ended within {timeout:g} s: {why}")
             refuse_failed(ended)
         return cast("T_co", value_of(self._answers, ended))
 
@@ -109,17 +112,21 @@ class Pending(Generic[T_co]):
         return cast("T_co", value_of(self._answers, ended))
 
     def info(self) -> TaskInfo:
-        """Tell all that the queue knows of the call; of a chain, of the call that has come furthest; blocks."""
+        """Tell all that the queue knows of the call; of a chain, of the call that has come furthest; blocks.
+
+        A call that has returned is done for as long as its result is kept; its attempts are not kept. Where nothing is
+        kept, the state is None, as for a call that never was.
+        """
         for queue, id in reversed(self._answers.places):
-            found = self._asks.info(queue, id)
+            found = _with_state(self._asks.info(queue, id))
             if found.state is not None:
                 return found
         return self._asks.info(*self._answers.places[0])
 
     async def ainfo(self) -> TaskInfo:
-        """Tell all that the queue knows of the call; of a chain, of the call that has come furthest."""
+        """Do as `info`, for asyncio."""
         for queue, id in reversed(self._answers.places):
-            found = await self._asks.ainfo(queue, id)
+            found = _with_state(await self._asks.ainfo(queue, id))
             if found.state is not None:
                 return found
         return await self._asks.ainfo(*self._answers.places[0])
@@ -128,22 +135,28 @@ class Pending(Generic[T_co]):
         """Cancel the call, if it has not ended; say what became of it, as `Queue.cancel` does; blocks.
 
         Of a chain, the call is cancelled that is there now, and what follows it is not called. `by` says who it was.
+        `DONE` or `FAILED` say that the call has ended before; `UNKNOWN`, that nothing is kept of it.
         """
-        found = Answer.UNKNOWN
         for queue, id in self._answers.places:
             found = self._asks.cancel(queue, id, by)
             if found in STOPPED:
-                break
-        return found
+                return found
+        state = self.info().state
+        return Answer.UNKNOWN if state is None else Answer(state.value)
 
     async def acancel(self, by: str | None = None) -> Answer:
         """Do as `cancel`, for asyncio."""
-        found = Answer.UNKNOWN
         for queue, id in self._answers.places:
             found = await self._asks.acancel(queue, id, by)
             if found in STOPPED:
-                break
-        return found
+                return found
+        state = (await self.ainfo()).state
+        return Answer.UNKNOWN if state is None else Answer(state.value)
+
+
+def _with_state(info: TaskInfo) -> TaskInfo:
+    """Say done of what no state holds and whose result is kept: its id went from `done` at once."""
+    return replace(info, state=State.DONE) if info.state is None and info.has_result else info
 
 
 def _check_kept(answers: Answers) -> None:

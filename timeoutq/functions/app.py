@@ -448,6 +448,8 @@ class App(Hires):
         return batch_of(found, then, on, seconds, name, self.secrets, self.queues.names[0])
 
     def _posted(self, many: Iterable[Call[Any]]) -> list[Posted]:
+        if isinstance(many, Call):
+            raise InvalidInput(f"put takes many calls: write app.put([call]), or call.delay(), not put({shown(many)})")
         found = list(many)
         self._check(found)
         return [calls.posted(call, self.secrets) for call in found]

@@ -177,7 +177,7 @@ class AppSchedules:
 
     def _own(self, call: Call[Any]) -> Call[Any]:
         home: object = getattr(call, "home", None)
-        if home is not self._app:
+        if home is not self._app or not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance]  # what callers pass
             raise InvalidInput(
                 f"a schedule of {self._app!r} takes a call of it, as send.call(…) makes, not {shown(call)}"
             )

@@ -118,7 +118,11 @@ class Result(Protocol[T_co]):
         ...
 
     def info(self) -> TaskInfo:
-        """Tell all that the queue knows of the call; of a chain, of the call that has come furthest; blocks."""
+        """Tell all that the queue knows of the call; of a chain, of the call that has come furthest; blocks.
+
+        A call that has returned is done for as long as its result is kept; its attempts are not kept. Where nothing is
+        kept, the state is None, as for a call that never was.
+        """
         ...
 
     async def ainfo(self) -> TaskInfo:
@@ -126,7 +130,10 @@ class Result(Protocol[T_co]):
         ...
 
     def cancel(self, by: str | None = None) -> Answer:
-        """Cancel the call, if it has not ended; say what became of it, as `Queue.cancel` does; blocks."""
+        """Cancel the call, if it has not ended; say what became of it, as `Queue.cancel` does; blocks.
+
+        `DONE` or `FAILED`: the call has ended before. `UNKNOWN`: nothing is kept of the call, or it never was.
+        """
         ...
 
     async def acancel(self, by: str | None = None) -> Answer:

@@ -268,8 +268,8 @@ class TaskCrew:
     async def _consume(self) -> None:
         """Run handlers, one after the other. Ends when a handler has left traces: in its context, or a cancellation."""
         work, inbox, ranked = self._work, self._inbox, self._ranked
-        call, around, generation, bare = work.call, work.around, work.generation, work.around.bare
-        desk, running, ledger, spans, done, key_of, fields = _at_hand(work)
+        around, generation, bare = work.around, work.generation, work.around.bare
+        call, desk, running, ledger, spans, done, key_of, fields = _at_hand(work)
         tell, me = telling.running.set, asyncio.current_task()
         assert me is not None
         began, puts = time.monotonic(), 0
@@ -279,7 +279,7 @@ class TaskCrew:
                 puts, inbox = ranked.puts, ranked.front()
                 if ranked.work is not work:
                     work = ranked.work
-                    desk, running, ledger, spans, done, key_of, fields = _at_hand(work)
+                    call, desk, running, ledger, spans, done, key_of, fields = _at_hand(work)
             if not inbox:
                 waiter = self._loop.create_future()
                 self._waiters.append(waiter)
@@ -339,7 +339,16 @@ class TaskCrew:
 
 def _at_hand(
     work: Work,
-) -> tuple[Desk, dict[int, Run], Ledger | None, Spans, Callable[[int, Lease], None], Callable[[Lease], int], Fields]:
+) -> tuple[
+    Callable[[Lease], Any],
+    Desk,
+    dict[int, Run],
+    Ledger | None,
+    Spans,
+    Callable[[int, Lease], None],
+    Callable[[Lease], int],
+    Fields,
+]:
     """Give what `_consume` uses for each task of a queue."""
     desk = work.desk
-    return desk, desk.running, desk.ledger, desk.spans, desk.done, desk.key_of, work.voice.fields()
+    return work.call, desk, desk.running, desk.ledger, desk.spans, desk.done, desk.key_of, work.voice.fields()
