@@ -229,7 +229,9 @@ def test_a_moved_schedule_of_code_is_cancelled_to_give_it_back_to_the_code(queue
     queue.schedules.move("a", every=30)
     queue.schedules.declare(Schedule("a", cron="0 10 * * *"))
     found = queue.schedules.get("a")
-    assert (found.timing["every"], found.source, found.over_code) == (30_000, "set", True), "what a person has said counts"
+    assert (found.timing["every"], found.source, found.over_code) == (30_000, "set", True), (
+        "what a person has said counts"
+    )
     queue.schedules.set("a", every=60)
     assert queue.schedules.move("a", every=30).over_code
     assert not queue.schedules.set("b", every=60).over_code

@@ -22,7 +22,7 @@ except ImportError as error:
 from timeoutq.functions.app import App, Decorator
 from timeoutq.functions.batching import Batched
 from timeoutq.functions.calls import Call
-from timeoutq.functions.context import Context
+from timeoutq.functions.context import CallNext, Context
 from timeoutq.functions.errors import (
     BadArguments,
     BadFunction,
@@ -52,6 +52,7 @@ __all__ = [
     "CallCancelled",
     "CallFailed",
     "CallGone",
+    "CallNext",
     "CallTooLarge",
     "Calls",
     "Context",

@@ -219,7 +219,8 @@ class App(Hires):
         """Have this run around each call: `async def m(ctx, call_next)`; the first that was added is the outermost.
 
         `await call_next()` runs the function and gives what it returned, or raises what it raised; what the middleware
-        returns stands for that. Raises `BadFunction`.
+        returns stands for that. `call_next(ctx)` does the same, and hands on a context that the middleware has made,
+        with `dataclasses.replace`. Raises `BadFunction`.
         """
         given: Any = function
         if not inspect.iscoroutinefunction(given):

@@ -107,7 +107,13 @@ class Context(Generic[S_co]):
             self.line.note(done, total, text)
 
 
-CallNext = Callable[[], Awaitable[Any]]
-"""Runs what a middleware is around, and gives what the function returned."""
+class CallNext(Protocol):
+    """Runs what a middleware is around, and gives what the function returned."""
+
+    def __call__(self, ctx: Context[Any] | None = None, /) -> Awaitable[Any]:
+        """Run it: `await call_next()`. A context that is passed stands in the place of the middleware's own."""
+        ...
+
+
 Middleware = Callable[[Context[Any], CallNext], Awaitable[Any]]
 """Runs around a call, and gives what stands for what the function returned."""

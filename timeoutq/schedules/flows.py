@@ -228,7 +228,7 @@ def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow
 
 
 def _moved(before: Stored, when: Timing) -> tuple[Definition, bool]:
-    # the definition with another timing, and whether the counts begin anew: times= and until= stay, unless they are given
+    # the definition with another timing, and whether the counts begin anew: times and until stay unless they are given
     from timeoutq.schedules.timing import Timing
 
     definition = Definition.read(before.text)
