@@ -162,8 +162,17 @@ def test_what_cannot_be_in_a_batch_is_refused_and_nothing_is_put(app: App, queue
     other = App(queue.name)
     with pytest.raises(InvalidInput, match="belongs to App"):
         other.batch([one.call()])
-    with pytest.raises(InvalidInput, match="put takes calls"):
+    with pytest.raises(InvalidInput, match=r"this takes send\.call\(…\), not 7"):
         app.batch([7])  # type: ignore[list-item]  # that is what is tested
+    given: Any = one.call()
+    for put in (app.put, app.batch):
+        with pytest.raises(InvalidInput, match=r"this takes several calls, not <call of one\(\)>: write \[f.call"):
+            put(given)
+    given = one
+    with pytest.raises(InvalidInput, match=r"this takes one.call\(…\), not"):
+        app.put([given])
+    with pytest.raises(InvalidInput, match=r"takes one.call\(…\), not <function one"):
+        app.schedules.set("s", given, every=60)
     assert queue.stats().known == 0
 
 

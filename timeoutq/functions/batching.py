@@ -133,8 +133,8 @@ class CallsBefore:
         parts += [f"{len(lost):,} are done, but their results are not kept (keep_result=)"] if lost else []
         first = failed[0] if failed else CallFailed(f"call {lost[0].task!r}", id=lost[0].task)
         return BatchIncomplete(
-            f"of the {counted(len(ends), 'call')} of batch {self.name!r}, {' and '.join(parts)}; the first: {first}; to "
-            "go on without them, pass partial=True", id=first.id, error=first.error, message=first.message,
+            f"of the {counted(len(ends), 'call')} of batch {self.name!r}, {' and '.join(parts)}; the first: {first}; "
+            "to go on without them, pass partial=True", id=first.id, error=first.error, message=first.message,
             traceback=first.traceback, failed=len(failed), lost=len(lost),
         )  # fmt: skip
 

@@ -72,6 +72,19 @@ def _inner(kind: kinds.Type) -> Iterator[kinds.Type]:
         yield from kind.types
 
 
+def names_of(annotation: object) -> str:
+    """Name what is an object in JSON: `Order`, `dict`, or of `Order | None`, `Order`; empty if nothing is."""
+    kind = kinds.type_info(annotation)
+    found = kind.types if isinstance(kind, kinds.UnionType) else (kind,)
+    classes = kinds.StructType, kinds.DataclassType, kinds.TypedDictType
+    names = (
+        "dict" if isinstance(one, kinds.DictType) else one.cls.__qualname__
+        for one in found
+        if isinstance(one, (kinds.DictType, *classes))
+    )
+    return " | ".join(names)
+
+
 def check_of(kind: kinds.Type) -> Check | None:
     """Give the check of values of a type that says `Any` somewhere; None if the type says all.
 

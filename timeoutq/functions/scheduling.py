@@ -179,11 +179,9 @@ class AppSchedules:
     # ---- which queue
 
     def _own(self, call: Call[Any]) -> Call[Any]:
-        home: object = getattr(call, "home", None)
-        if home is not self._app:
-            raise InvalidInput(
-                f"a schedule of {self._app!r} takes a call of it, as send.call(…) makes, not {shown(call)}"
-            )
+        if not isinstance(call, Call) or call.home is not self._app:  # pyright: ignore[reportUnnecessaryIsInstance]
+            named = f"{call.name}.call(…)" if isinstance(call, TaskFunction) else "a call of it, as send.call(…) makes"
+            raise InvalidInput(f"a schedule of {self._app!r} takes {named}, not {shown(call)}")
         return call
 
     def _named(self, queue: str | None) -> Sequence[str]:

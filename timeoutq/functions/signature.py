@@ -39,6 +39,8 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 _AT = re.compile(r"(?s)(?P<what>.*?)(?: - at (?P<place>.*))?")
 _GOT = re.compile(r", got `[^`]*`\Z")
+_OBJECT = re.compile(r"(?<=^expected )object\b(?!.* at )")
+"""What msgspec says of any class."""
 _SHOWN = re.compile(r"(?s)(?<=^Invalid enum value) .*")
 """A value that msgspec itself puts into an error."""
 
@@ -252,6 +254,7 @@ class Signature:
                 msgspec.json.decode(_ENCODER.encode(msgspec.convert({name: value}, only)), type=only)
             except Exception as found:  # likewise
                 wrong = kinds.NO_NUMBER if kinds.is_endless(value) else _wrong(name, found)
+                wrong = _OBJECT.sub(kinds.names_of(self.slots[name].annotation) or "object", wrong)
                 self._raise(name, f"{self.name}() got {_value(value)} for {name!r}: {wrong}", found)
         raise BadArguments(f"{self.name}(): {error_words(error)}", function=self.name) from error
 
