@@ -14,6 +14,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Lease, Politeness, Queue, ServerFull, State, Task, arguments, flows, sending
 from timeoutq.batches import operations
 from timeoutq.batches.operations import How, Member
+from timeoutq.calls import Kept
 from timeoutq.shards import open_queue
 from timeoutq.testing import fake_async_queue, fake_queue, run
 from timeoutq.watch import doctor
@@ -206,6 +207,18 @@ def test_a_callback_that_was_done_before_runs_again(face: Any) -> None:
     batch(face, "a")
     face.ack(claimed(face)["a"])
     assert list(claimed(face)) == ["after"]
+
+
+def test_a_callback_that_goes_to_failed_at_the_seal_keeps_no_result_of_an_earlier_run(face: Any) -> None:
+    face.put("after")
+    lease = claimed(face)["after"]
+    face.run(sending.answers(face.talk, face.operations.ack([lease], results={0: Kept(b"8", 60_000)})))
+    assert face.results.look("after")["after"].result == b"8"
+    face.batches.put("b", "a")
+    face.fail(claimed(face)["a"], "no", give_up=True)
+    face.batches.seal("b", "after", on="done")
+    found = face.results.look("after")["after"]
+    assert (found.state, found.result) == (State.FAILED, None)
 
 
 def test_a_task_is_in_up_to_four_batches_and_ends_in_all_of_them(face: Any) -> None:

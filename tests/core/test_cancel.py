@@ -156,6 +156,18 @@ def test_a_cancelled_run_that_would_run_again_goes_to_failed(
         assert [one.task for one in face.claim()] == [f"{HOST}next"], "the place of the host is free"
 
 
+def test_the_error_of_a_cancelled_run_has_no_traceback_of_what_its_handler_raised(face: Any) -> None:
+    face.put("a")
+    lease = face.claim()[0]
+    face.cancel("a", by="kim")
+    try:
+        raise ValueError("the first traceback of this queue")
+    except ValueError as error:
+        face.fail(lease, error, retry_in=0)
+    found = face.inspect("a")
+    assert (found.state, found.error, found.traceback) == (State.FAILED, "cancelled by kim", None)
+
+
 def test_of_many_ends_in_one_call_each_counts_for_itself(face: Any) -> None:
     face.put(f"t{i}" for i in range(6))
     leases = sorted(face.claim(6), key=lambda lease: lease.task)

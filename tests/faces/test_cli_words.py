@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 import typer
@@ -178,6 +179,19 @@ def test_help_repeats_the_noun() -> None:
     for name, parameter, said in every_option():
         for word in ("o many", "so long", "; else ", "Between two", ", a process"):
             assert word not in said, (name, parameter, said)
+
+
+def names_of(commands: typer.Typer) -> list[str]:
+    here = [one.name or getattr(one.callback, "__name__", "") for one in commands.registered_commands]
+    groups = [one for one in commands.registered_groups if one.typer_instance is not None]
+    below = [f"{one.name} {name}" for one in groups for name in names_of(cast("typer.Typer", one.typer_instance))]
+    return [*here, *(str(one.name) for one in groups), *below]
+
+
+def test_no_two_commands_have_the_same_name() -> None:
+    names = names_of(cli.app)
+    assert {"cancel", "schedules", "schedules cancel"} <= set(names)
+    assert [name for name in names if names.count(name) > 1] == [], "of two, only the last one can be run"
 
 
 def test_dir_and_help_show_what_the_package_has() -> None:

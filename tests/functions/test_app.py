@@ -250,6 +250,14 @@ def test_a_key_of_all_arguments_needs_defaults_that_are_json(app: App) -> None:
     assert app.task(key="thumb:{path}")(thumb).call("a").key == "thumb:a"
 
 
+@pytest.mark.parametrize("key", [False, 5, b"thumb:{path}"])
+def test_a_key_is_true_or_a_text(app: App, key: Any) -> None:
+    def thumb(path: str) -> None: ...
+
+    expected = f"thumb(): key={key!r} is neither True nor a text such as key='thumb:{{path}}'"
+    assert bad(app, thumb, key=key) == expected
+
+
 def test_equal_keys_on_other_queues_are_other_ids() -> None:
     app = App("crawl", queues=["crawl", "parse"])
 
@@ -449,6 +457,18 @@ def test_an_app_whose_server_is_away_can_make_calls_but_not_put_them() -> None:
         call.delay()
     app.sender = Outbox()
     call.delay()
+
+
+async def test_a_sender_that_knows_no_batches_is_named(app: App, outbox: Outbox) -> None:
+    @app.task
+    def nothing() -> None: ...
+
+    says = "Outbox .* puts no batches: give the app url= instead of this sender"
+    with pytest.raises(InvalidInput, match=says):
+        app.batch([nothing.call()])
+    with pytest.raises(InvalidInput, match=says):
+        await app.abatch([nothing.call()])
+    assert outbox.puts == []
 
 
 # ---- what a worker reads

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.rig import limited
 from tests.rig.processes import processes
@@ -150,6 +151,21 @@ def test_tasks_that_are_put_while_a_queue_becomes_polite_are_adapted(queue: Queu
     queue.put(Task(f"s{n}", group="send") for n in range(3))
     assert (queue.stats().todos, queue.stats().waiting) == (601, 2)
     assert len(queue.claim(500) + queue.claim(500)) == 601
+
+
+def test_a_limit_that_the_queue_has_for_every_group_is_not_written(queue: Queue, app: App, raw: redis.Redis) -> None:
+    queue.configure(politeness=Politeness(0, 5))
+
+    @app.task(limit=Limit(concurrency=5))
+    async def send(n: int) -> None: ...
+
+    @app.task(limit=Limit(concurrency=4))
+    async def fetch(n: int) -> None: ...
+
+    send.delay(1)
+    assert raw.hkeys(queue.operations.key("policies")) == []
+    fetch.delay(1)
+    assert raw.hkeys(queue.operations.key("policies")) == ["fetch"]
 
 
 def test_a_queue_that_is_not_polite_refuses_the_call_with_the_cure(queue: Queue, app: App) -> None:

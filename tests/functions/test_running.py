@@ -13,7 +13,7 @@ import pytest
 
 from tests.rig.calling import failure
 from timeoutq import AsyncQueue, GiveUp, Queue, Retry, Worker, sending
-from timeoutq.functions import App, Calls, Context
+from timeoutq.functions import App, Calls, Context, noting
 from timeoutq.model import State
 
 
@@ -110,6 +110,23 @@ async def test_the_context_says_who_runs_and_the_state_is_that_of_the_process(ap
     await burst(jobs, app)
     assert first.wait(10) == ["look", "mine", 2, True, None, "hello"]
     assert second.wait(10) == ["seen.in.thread", second.id, 1]
+
+
+async def test_a_note_of_the_last_moment_leaves_nothing_behind_the_end_of_its_call(
+    app: App, jobs: AsyncQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noting, "PAUSE", 60.0)
+
+    @app.task
+    async def quick(ctx: Context[None]) -> int:
+        ctx.progress(1, 1, "at the end")
+        return 5
+
+    result = quick.delay()
+    await burst(jobs, app)
+    assert result.wait(10) == 5
+    left = [task for task in asyncio.all_tasks() if "Noting." in repr(task)]
+    assert left == [], "a note that comes after the end of its call is not sent"
 
 
 async def test_a_failure_is_kept_as_text_without_local_variables(app: App, jobs: AsyncQueue, queue: Queue) -> None:

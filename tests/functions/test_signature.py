@@ -145,6 +145,7 @@ def test_what_json_would_change_is_refused_where_nothing_says_its_type(value: ob
         tuple[int, Any],
         list[Any] | dict[str, Any],
         list,
+        Annotated[list[Any], msgspec.Meta(max_length=3, description="words")],
     ],
 )
 def test_any_inside_of_other_types_is_looked_into(annotation: Any) -> None:

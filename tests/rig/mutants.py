@@ -96,7 +96,11 @@ MUTANTS = [
         [_test("test_core", "expired_lease_that_was_taken_back"), PROPERTIES],
     ),
     Mutant(
-        "a batch is judged by its first token", "lua/parts/items.lua", "held[i] == tokens[i]", "held[1] == tokens[1]"
+        "a batch is judged by its first token",
+        "lua/parts/items.lua",
+        "held[i] == tokens[i]",
+        "held[1] == tokens[1]",
+        [PROPERTIES, SCHEDULES],
     ),
     # ---- states
     Mutant("put does not look at in_progress", "lua/parts/find.lua", "  mark('p', in_progress)\n", "", [FOUND]),

@@ -2,7 +2,7 @@
 
 The server's clock stands still and is set by the schedule, so that deadlines fall where the model says. The tests play
 some thousands; `python -m tests.rig.schedules 250000` plays any number, and tells the seed of one that differs. In
-each second schedule, the queue keeps fingerprints of its done tasks; in each third one, tasks run once more, and
+each second schedule, the queue keeps fingerprints of its done tasks; in each fifth one, tasks run once more, and
 some have a batch. With `--polite`, the queue is polite, and each schedule has hosts, rules and priorities of its own.
 """
 
@@ -58,13 +58,13 @@ ANEW = replace(
         ("a", ("a",), Given(payloads=((0, 5),), rerun=())),
     ),
 )
-"""Each third schedule: puts have tasks run once more that are in progress or done, and so do the acks of both tasks."""
+"""Each fifth schedule: puts have tasks run once more that are in progress or done, and so do the acks of both tasks."""
 BATCHED = [
     replace(LIMITS, puts=(("a",), ("b", "a")), seal=("z", "ended")),
     replace(LIMITS, puts=(("a",), ("b", "a")), seal=("z", "done")),
     replace(ANEW, finds=(), seal=("z", "ended")),
 ]
-"""Each fifth of the other schedules: all tasks are of a batch."""
+"""Each fifth schedule, too: all tasks are of a batch."""
 VERBS = ("put", "claim", "ack", "release", "fail", "extend", "promote_due", "convert", "seal_batch")
 OFTEN = {**dict.fromkeys(VERBS, 1.0), "tick": 1.5, "requeue_expired": 1.5}
 """How likely each kind of step is; those that are not here are faults."""
@@ -130,7 +130,7 @@ class Player:
 
     def _begin(self, seed: int, limits: Limits | None) -> World:
         if limits is LIMITS:
-            limits = ANEW if seed % 3 == 2 else BATCHED[seed % 7 % 3] if seed % 5 == 3 else LIMITS
+            limits = ANEW if seed % 5 == 2 else BATCHED[seed % 7 % 3] if seed % 5 == 3 else LIMITS
         world = PoliteWorld(drawn(random.Random(seed))) if limits is None else World(limits)
         self.client.flushall()
         self._key = self.operations.key

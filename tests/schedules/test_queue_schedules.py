@@ -11,7 +11,7 @@ import fakeredis
 import pytest
 
 from tests.core.test_clock_steps import step_back
-from timeoutq import InvalidInput, Schedule, State, Task, flows, transfer
+from timeoutq import InvalidInput, Politeness, Schedule, State, Task, flows, transfer
 from timeoutq.schedules.cron import BadTiming
 from timeoutq.testing import Clock, fake_queue, fake_sharded_queue, run
 from timeoutq.testing.fake import FakeShardedQueue
@@ -105,6 +105,16 @@ def test_a_large_payload_goes_with_each_tick(queue: Any) -> None:
     assert {len(lease.payload) for lease in queue.claim(12)} == {200_000}
 
 
+def test_the_task_of_each_tick_has_the_priority_and_the_group_of_the_schedule(queue: Any) -> None:
+    queue.configure(politeness=Politeness(0, 1))
+    queue.schedules.set("urgent", Task("urgent", group="One", priority=5), every=10)
+    for _ in range(2):
+        assert later(queue, 10) == 1
+        found = queue.inspect("urgent")
+        assert (found.priority, found.host) == (5, "one")
+        queue.ack(queue.claim())
+
+
 def test_a_schedule_ends_after_so_many_ticks(queue: Any) -> None:
     queue.schedules.set("thrice", every=10, times=3, overlap=True, missed="all")
     assert later(queue, 100) == 3
@@ -112,6 +122,15 @@ def test_a_schedule_ends_after_so_many_ticks(queue: Any) -> None:
     assert (found.state, found.next, found.put) == ("ended", None, 3)
     with pytest.raises(InvalidInput, match="has ended"):
         queue.schedules.resume("thrice")
+
+
+def test_a_schedule_of_another_timing_counts_its_ticks_anew(queue: Any) -> None:
+    queue.schedules.set("thrice", every=10, times=3, overlap=True, missed="all")
+    assert later(queue, 20) == 2
+    found = queue.schedules.set("thrice", every=5, times=3, overlap=True, missed="all")
+    assert (found.put, found.skipped, found.missed_ticks, found.last) == (0, 0, 0, None)
+    assert later(queue, 100) == 3
+    assert queue.schedules.get("thrice").state == "ended"
 
 
 def test_the_first_declaration_does_not_fire_the_past(queue: Any) -> None:

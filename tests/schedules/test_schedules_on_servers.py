@@ -14,7 +14,7 @@ import redis
 
 from tests.rig import ticks
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Cleaner, Queue, Schedule, Task, flows
+from timeoutq import AsyncQueue, Cleaner, InvalidInput, Queue, Schedule, Task, flows
 
 PLANTED = """
 from timeoutq import scripts
@@ -108,6 +108,31 @@ async def test_a_definition_that_cannot_be_read_keeps_no_other_schedule_from_tic
         assert (await queue.schedules.list()).unread == ["bad"]
         assert await queue.schedules.set("bad", every=1)
         await queue.purge()
+
+
+@pytest.mark.parametrize("lost", ["ticked", "schedules"])
+def test_a_schedule_that_is_there_in_part_is_named_until_it_is_set_again(
+    queue: Queue, raw: redis.Redis, lost: str
+) -> None:
+    for one in ("bad", "good"):
+        queue.schedules.set(one, every=60)
+    raw.hdel(queue.operations.key(lost), "bad")
+    raw.zadd(queue.operations.key("ticks"), {"bad": 1})
+    assert queue.schedules.list().unread == (["bad"] if lost == "schedules" else [])
+    with pytest.raises(InvalidInput, match="schedule 'bad' cannot be put here: what is stored of it cannot be read"):
+        queue.schedules.tick()
+    queue.schedules.set("bad", every=60)
+    assert queue.schedules.list().unread == []
+    assert queue.schedules.tick() == 0
+
+
+def test_a_tick_of_a_schedule_that_is_not_there_is_passed_over(queue: Queue, raw: redis.Redis) -> None:
+    queue.schedules.set("good", every=60)
+    raw.zadd(queue.operations.key("ticks"), {"nobody": 1})
+    assert queue.schedules.tick() == 0
+    assert queue.schedules.list().unread == []
+    found, _ = queue.run(flows.repair(queue.talk))
+    assert sum(found.values()) == 1
 
 
 @pytest.mark.parametrize("lost", ["ticks", "ticked", "schedules"])

@@ -237,6 +237,7 @@ def test_the_end_of_time_ends_a_schedule() -> None:
         (("last", None), ("last", None)),
         (("last", timedelta(hours=6)), ("last", 6 * HOUR)),
         (("all", 90), ("all", 90_000)),
+        (("all", 1), ("all", 1000)),
         (("none", None), ("none", ON_TIME_MS)),
     ],
 )

@@ -1,4 +1,4 @@
-"""The commands about calls of functions: call, result, cancel, functions.
+"""The commands about calls of functions: call, result, functions.
 
 `app.py` runs them.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timeoutq.cli.app import NOTHING, AsJson, Name, TaskName, Url, UrlFile, app, known_queue, server_address, stop
-from timeoutq.cli.printing import Sink, iso, report
+from timeoutq.cli.printing import Sink, iso
 from timeoutq.cli.reading import duration, moment, read_json
 from timeoutq.errors import InvalidInput
 from timeoutq.model import State, text
@@ -200,27 +200,6 @@ def _lines(lines: Iterable[str]) -> None:
 
     for line in lines:
         typer.echo(safe(line))
-
-
-@app.command(rich_help_panel=PANEL)
-def cancel(
-    queue: Name,
-    tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="Ids of the calls.", show_default=False)],
-    by: Annotated[
-        str | None, typer.Option("--by", metavar="WHO", show_default=False, help="Who cancels, for the error.")
-    ] = None,
-    url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Cancel calls, or any tasks, that have not ended: they go to failed.
-
-    For each, prints "cancelled", "cancelling" for one whose worker is told to
-    stop it, or where the task is. Exit 1 when nothing was cancelled.
-    """
-    with known_queue(queue, url, url_file) as opened:
-        outcome = opened.cancel(*tasks, by=by)
-    report(outcome, as_json)
-    if not {"cancelled", "cancelling"} & set(map(str, outcome)):
-        raise typer.Exit(NOTHING)
 
 
 @app.command(rich_help_panel=PANEL)

@@ -115,7 +115,11 @@ def cancel(
     by: Annotated[str | None, typer.Option(help="Who cancels; by default the name of this client.")] = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Cancel tasks that have not ended: they go to failed, running ones once their handlers stop; exit 1 for none."""
+    """Cancel tasks that have not ended: they go to failed, running ones once their handlers stop.
+
+    For each, prints "cancelled", "cancelling" for one whose worker is told to
+    stop it, or where the task is. Exit 1 when nothing was cancelled.
+    """
     from timeoutq.model import Answer
 
     with known_queue(queue, url, url_file) as opened:

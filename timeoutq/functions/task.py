@@ -153,7 +153,7 @@ def define(
             f"{named}() is called by its schedule without arguments, but needs {' and '.join(map(repr, needed))}: give "
             "a default, or make a schedule of a call, with app.schedules.set"
         )
-    template = ids.Template.of(key, signature) if key is not None and key is not True and key is not False else None
+    template = ids.Template.of(key, signature) if key is not None and key is not True else None
     if key is True:
         ids.check_whole(signature)
     limit = settings.limit

@@ -10,8 +10,8 @@
 local name, seen, state = ARGV[3], ARGV[4], ARGV[5]
 local given, refused = sections(7, ' definition=1 digest=1 source=1 anew=0 counts=n')
 if refused then return refused end
-local text = redis.call('HGET', key('ticked'), name)
-local one = read_ticked(text)
+-- a record without a definition is one that a foreign hand has left: it is written anew
+local one = redis.call('HEXISTS', key('schedules'), name) == 1 and read_ticked(redis.call('HGET', key('ticked'), name)) or nil
 sound()
 if ARGV[2] ~= '0' and (one and one.rev == ARGV[1] or not one and state == 'x') then
   mark()
