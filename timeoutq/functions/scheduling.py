@@ -179,7 +179,8 @@ class AppSchedules:
     # ---- which queue
 
     def _own(self, call: Call[Any]) -> Call[Any]:
-        if not isinstance(call, Call) or call.home is not self._app:  # pyright: ignore[reportUnnecessaryIsInstance]
+        home: object = getattr(call, "home", None)
+        if not isinstance(call, Call) or home is not self._app:  # pyright: ignore[reportUnnecessaryIsInstance]
             named = f"{call.name}.call(…)" if isinstance(call, TaskFunction) else "a call of it, as send.call(…) makes"
             raise InvalidInput(f"a schedule of {self._app!r} takes {named}, not {shown(call)}")
         return call
