@@ -131,8 +131,10 @@ class AppTest:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(self._closing(options))
-        raise InvalidInput("t.run() is for code that blocks: in a coroutine, write `await t.arun()`")
+            pass  # errors of calls are to be told without this one
+        else:
+            raise InvalidInput("t.run() is for code that blocks: in a coroutine, write `await t.arun()`")
+        return asyncio.run(self._closing(options))
 
     async def arun(self, **options: Any) -> Ran:
         """Do as `run`, in a coroutine."""
