@@ -46,9 +46,9 @@ def test_either_face_sets_schedules_and_ticks(face: Any) -> None:
 async def test_a_cleaner_tells_of_ticks_that_are_late_or_missed(
     url: str, name: str, missed: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    soon = datetime.now(UTC) + timedelta(minutes=30)
+    began = datetime.now(UTC) - timedelta(hours=5, minutes=30)
     async with AsyncQueue(name, url) as queue:
-        await queue.schedules.set("nightly", every=3600, missed=missed, start=soon)
+        await queue.schedules.set("nightly", every=3600, missed=missed, start=began)
         raw = redis.Redis.from_url(url)
         record: Any = raw.hget(queue.operations.key("ticked"), "nightly")
         words = record.split()

@@ -180,7 +180,7 @@ class AppSchedules:
 
     def _own(self, call: Call[Any]) -> Call[Any]:
         home: object = getattr(call, "home", None)
-        if not isinstance(call, Call) or home is not self._app:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(call, Call) or home is not self._app:  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
             named = f"{call.name}.call(…)" if isinstance(call, TaskFunction) else "a call of it, as send.call(…) makes"
             raise InvalidInput(f"a schedule of {self._app!r} takes {named}, not {shown(call)}")
         return call
