@@ -23,7 +23,7 @@ from timeoutq.client import AsyncDriver
 from timeoutq.errors import MissingExtra, TimeoutqError
 from timeoutq.replies import Plan
 from timeoutq.sending import Talk
-from timeoutq.text import safe
+from timeoutq.text import counted, safe
 
 log = logging.getLogger(__name__)
 
@@ -210,6 +210,13 @@ class Cleaner:
             )  # fmt: skip
             return False
         self.ticked += found.put
+        if found.late:
+            first = sorted(found.late.items())[:5]
+            told = ", ".join(f"{safe(name)} ({put} put late, {missed} missed)" for name, (put, missed) in first)
+            telling.say(
+                log, logging.WARNING, "queue %s: ticks of %s were more than a minute late: %s",
+                self.queue.name, counted(len(found.late), "schedule"), told, fields={"queue": self.queue.name},
+            )  # fmt: skip
         for name in found.undeclared:
             telling.say(
                 log, logging.WARNING, "queue %s: schedule %s is paused, because no code has declared it for an hour",

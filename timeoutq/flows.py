@@ -91,7 +91,7 @@ def configure(talk: Talk, settings: Mapping[str, bytes]) -> Flow[None]:
     wanted = int(settings.get("durable", 0))
     if wanted:
         yield from find_replicas(talk, wanted)
-    elif "politeness" in settings and "durable" not in settings:
+    elif settings.keys() & {"politeness", "politeness?"} and "durable" not in settings:
         # hosts must not be visited more often after a failover than the caller was told
         talk.durable.read((yield from ask(talk, [confirming.look(talk.operations)]))[0], time.monotonic())
         wanted = talk.durable.replicas

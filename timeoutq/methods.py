@@ -27,6 +27,7 @@ from timeoutq.model import (
     Outcome,
     Page,
     Payload,
+    Politeness,
     State,
     Task,
     TaskId,
@@ -281,6 +282,10 @@ class QueueFlows:
         """Change settings of the queue; None leaves a setting as it is."""
         given = {"keep_done": keep_done, "max_crashes": max_crashes, "politeness": politeness, "durable": durable}
         return self._configure(arguments.settings(given))
+
+    def be_polite(self, rules: Politeness) -> Flow[None]:
+        """Make the queue polite, if nobody has said yet whether it is."""
+        return self._configure({"politeness?": arguments.politeness(rules)})
 
     def opening(self, settings: Mapping[str, bytes], allow_eviction: bool) -> Flow[None]:
         """Check the server, and write the settings that the caller gave."""

@@ -50,6 +50,10 @@ class Put:
     def queue(self) -> str:
         return self.answers.queue
 
+    @property
+    def added(self) -> bool | None:
+        raise NotImplementedError
+
     def wait(self, timeout: float | None = None) -> Any:
         raise NotImplementedError
 

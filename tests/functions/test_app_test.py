@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from timeoutq import InvalidInput, State
-from timeoutq.functions import App, CallFailed, Context, Forged
+from timeoutq.functions import App, CallFailed, Context, Forged, Limit
 
 app = App("shop", queues=["shop", "mail"], secret="a secret of 21 bytes.")
 sent: list[str] = []
@@ -96,6 +98,28 @@ def test_a_later_call_is_reached_by_the_clock() -> None:
         result = thank.options(after=3600).delay("ann")
         assert t.run().seconds == 3600
         assert result.wait() == "thanks, ann"
+
+
+def test_limits_hold_in_memory_whatever_is_put_first() -> None:
+    other = App("limited")
+    now = most = 0
+
+    @other.task(limit=Limit(concurrency=2))
+    async def scarce() -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0)
+        now -= 1
+
+    @other.task
+    async def free() -> None: ...
+
+    with other.test() as t:
+        free.delay()
+        other.put(scarce.call() for _ in range(5))
+        assert len(t.run().runs) == 6
+    assert most == 2
 
 
 async def test_a_coroutine_has_the_same() -> None:

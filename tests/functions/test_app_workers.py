@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import signal
 import threading
 import time
@@ -19,7 +20,7 @@ from tests.rig.processes import Processes, processes
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Worker
 from timeoutq.errors import InvalidInput
-from timeoutq.functions import App, BadFunction, CallCancelled, Calls, Context
+from timeoutq.functions import App, BadFunction, CallCancelled, CallNext, Calls, Context
 
 
 @pytest.fixture
@@ -185,6 +186,32 @@ async def test_middleware_is_around_each_call_the_first_outermost(app: App, jobs
     assert [first.wait(10), second.wait(10)] == [10, 20]
     assert failure(third).error == "ValueError"
     assert sorted(seen) == ["outer broken 1", "outer met no", "outer one 1", "outer two 1"]
+
+
+async def test_call_next_takes_the_context_too_and_hands_on_another_one(app: App, jobs: AsyncQueue) -> None:
+    @app.middleware
+    async def same(ctx: Context[Any], call_next: CallNext) -> Any:
+        return await call_next(ctx)
+
+    @app.middleware
+    async def other(ctx: Context[Any], call_next: CallNext) -> Any:
+        return await call_next(dataclasses.replace(ctx, state="theirs"))
+
+    @app.middleware
+    async def wrong(ctx: Context[Any], call_next: Any) -> Any:
+        return await call_next(ctx.task if ctx.function == "broken" else None)
+
+    @app.task
+    async def state(ctx: Context[str]) -> str:
+        return ctx.state
+
+    @app.task(retry=[])
+    async def broken() -> None: ...
+
+    first, second = state.delay(), broken.options(keep_result=60).delay()
+    await burst(Worker(jobs, Calls(app), burst=True, concurrency=1))
+    assert first.wait(10) == "theirs"
+    assert "a middleware writes `await call_next()`, or call_next(ctx), not 'broken:" in failure(second).message
 
 
 def test_what_cannot_be_a_middleware_or_a_second_lifespan_is_refused(app: App) -> None:

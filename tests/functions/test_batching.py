@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from timeoutq import AsyncQueue, InvalidInput, Queue, Worker
-from timeoutq.functions import App, CallFailed, Calls, Context
+from timeoutq.functions import App, BatchIncomplete, CallFailed, Calls, Context
 from timeoutq.shards import open_queue
 
 
@@ -64,11 +65,36 @@ def test_a_def_reads_results_too_and_failures_say_why(url: str, app: App) -> Non
     def tell(ctx: Context[None]) -> list[str]:
         assert ctx.batch is not None
         assert ctx.batch.info().failed == 2
-        return [*map(str, ctx.batch.results(int)), *(one.message for one in ctx.batch.failures())]
+        with pytest.raises(
+            BatchIncomplete, match=r"of the 4 calls of batch .*, 2 have failed; the first: call .* ValueError: 1 is odd"
+        ) as caught:
+            ctx.batch.results(int)
+        again = pickle.loads(pickle.dumps(caught.value))  # our own
+        assert (again.failed, again.lost, again.error, again.message) == (2, 0, "ValueError", "1 is odd")
+        return [*map(str, ctx.batch.results(int, partial=True)), *(one.message for one in ctx.batch.failures())]
 
     batch = app.batch([half.call(n) for n in range(4)], then=tell.call())
     asyncio.run(burst(url, app))
     assert batch.then.wait(timeout=10) == ["0", "1", "1 is odd", "3 is odd"]
+
+
+def test_a_result_that_is_not_there_is_not_left_out_in_silence(url: str, app: App) -> None:
+    @app.task
+    async def maybe(n: int) -> int | None:
+        return n or None
+
+    @app.task
+    async def tell(ctx: Context[None]) -> list[Any]:
+        assert ctx.batch is not None
+        with pytest.raises(
+            BatchIncomplete, match=r"of the 3 calls of batch .*, 1 are done, but their results are not kept"
+        ):
+            await ctx.batch.aresults(int)
+        return [await ctx.batch.aresults(int, partial=True), await ctx.batch.aresults()]
+
+    batch = app.batch([maybe.call(n) for n in range(3)], then=tell.call())
+    asyncio.run(burst(url, app))
+    assert batch.then.wait(timeout=10) == [[1, 2], [None, 1, 2]]
 
 
 def test_with_on_done_one_failure_fails_the_callback_and_who_waits_hears_it(url: str, app: App) -> None:
@@ -136,8 +162,17 @@ def test_what_cannot_be_in_a_batch_is_refused_and_nothing_is_put(app: App, queue
     other = App(queue.name)
     with pytest.raises(InvalidInput, match="belongs to App"):
         other.batch([one.call()])
-    with pytest.raises(InvalidInput, match="put takes calls"):
+    with pytest.raises(InvalidInput, match=r"this takes send\.call\(…\), not 7"):
         app.batch([7])  # type: ignore[list-item]  # that is what is tested
+    given: Any = one.call()
+    for put in (app.put, app.batch):
+        with pytest.raises(InvalidInput, match=r"this takes several calls, not <call of one\(\)>: write \[f.call"):
+            put(given)
+    given = one
+    with pytest.raises(InvalidInput, match=r"this takes one.call\(…\), not"):
+        app.put([given])
+    with pytest.raises(InvalidInput, match=r"takes one.call\(…\), not <function one"):
+        app.schedules.set("s", given, every=60)
     assert queue.stats().known == 0
 
 

@@ -179,6 +179,37 @@ def test_a_result_is_where_the_call_is() -> None:
 # ---- chains
 
 
+def test_a_function_that_cannot_take_the_result_is_refused() -> None:
+    app = App("fit")
+
+    @app.task
+    def length(text: str) -> int:
+        return len(text)
+
+    @app.task
+    def halve(x: float) -> float:
+        return x / 2
+
+    @app.task
+    def free(x: Any) -> Any:
+        return x
+
+    @app.task
+    def maybe(x: str | None = None) -> str | None:
+        return x
+
+    follows: Any = length
+    anything: Any = free
+    with pytest.raises(BadArguments, match=r"length\(\) takes str as 'text', but length\(\) returns int: let them fit"):
+        length.call("a").then(follows)
+    with pytest.raises(BadArguments, match=r"takes str as 'text', but halve\(\) returns float"):
+        length.call("a").then(halve).then(follows)
+    length.call("a").then(halve)
+    length.call("a").then(anything)
+    assert anything.call("a").then(follows).following
+    assert maybe.call("a").then(follows).following
+
+
 def test_what_follows_travels_with_the_call() -> None:
     chain = send.call("a").then(parse, depth=3).then(count.options(max_runtime=5), 7)
     assert payload(put(chain))["t"] == [
@@ -228,8 +259,9 @@ def test_the_whole_chain_is_signed_and_counts_for_the_size() -> None:
     assert changed != call.payload
     with pytest.raises(Exception, match="signature"):
         unseal(changed, "mail", b"a", app.secrets)
+    last: Any = send  # types are tested elsewhere
     with pytest.raises(CallTooLarge):
-        put(send.call("a").then(thumb).then(send, subject="x" * 300_000))  # type: ignore[arg-type]  # types are tested elsewhere
+        put(send.call("a").then(parse).then(count).then(last, subject="x" * 300_000))
 
 
 def test_without_a_secret_nothing_is_signed() -> None:

@@ -13,9 +13,10 @@ import redis
 from tests.rig import limited
 from tests.rig.processes import processes
 from tests.rig.waiting import wait_until
-from timeoutq import InvalidInput, Politeness, Queue
-from timeoutq.functions import App, BadFunction, Limit
+from timeoutq import InvalidInput, Politeness, Queue, Task
+from timeoutq.functions import App, BadFunction, Limit, limits
 from timeoutq.functions.posting import Posting
+from timeoutq.sending import Flow
 
 ANY = Politeness(delay=0, per_host=10_000)
 """Keeps nobody waiting who has no limit."""
@@ -113,6 +114,45 @@ def test_a_worker_declares_the_limit_of_its_own_program(polite: Queue, app: App,
     assert polite.hosts.inspect("send").per_host == 2
 
 
+def test_the_first_call_with_a_limit_makes_an_empty_queue_polite(queue: Queue, app: App) -> None:
+    @app.task(limit=Limit(concurrency=1))
+    async def send(n: int) -> None: ...
+
+    app.schedules.set("daily", send.call(1), cron="0 9 * * *")
+    app.put(send.call(n) for n in range(3))
+    assert (queue.hosts.inspect("send").per_host, queue.stats().waiting) == (1, 2)
+    assert queue.stats().settings["politeness"] == "0 10000"
+
+
+def test_what_a_person_has_said_of_politeness_stays(queue: Queue, app: App) -> None:
+    @app.task(limit=Limit(concurrency=1))
+    async def send(n: int) -> None: ...
+
+    queue.configure(politeness=Politeness(delay=5, per_host=2))
+    send.delay(1)
+    assert queue.stats().settings["politeness"] == "5000 2"
+    queue.run(queue.flows.be_polite(ANY))
+    assert queue.stats().settings["politeness"] == "5000 2"
+
+
+def test_tasks_that_are_put_while_a_queue_becomes_polite_are_adapted(queue: Queue, url: str) -> None:
+    class Meanwhile:
+        """The flows of the queue; just before it becomes polite, another client puts tasks."""
+
+        hosts, stats = queue.flows.hosts, queue.flows.stats
+
+        def be_polite(self, rules: Politeness) -> Flow[None]:
+            with Queue(queue.name, url) as other:
+                other.put([f"{n}" for n in range(600)])
+            return queue.flows.be_polite(rules)
+
+    queue.run(limits.declare(queue.name, Meanwhile(), {"send": Limit(concurrency=1)}))
+    assert queue.hosts.inspect("send").per_host == 1
+    queue.put(Task(f"s{n}", group="send") for n in range(3))
+    assert (queue.stats().todos, queue.stats().waiting) == (601, 2)
+    assert len(queue.claim(500) + queue.claim(500)) == 601
+
+
 def test_a_limit_that_the_queue_has_for_every_group_is_not_written(queue: Queue, app: App, raw: redis.Redis) -> None:
     queue.configure(politeness=Politeness(0, 5))
 
@@ -132,11 +172,12 @@ def test_a_queue_that_is_not_polite_refuses_the_call_with_the_cure(queue: Queue,
     @app.task(limit=Limit(concurrency=5))
     async def send(n: int) -> None: ...
 
+    queue.put("a task")
     with pytest.raises(
         InvalidInput, match=f"only a polite queue keeps limits: .* 'timeoutq configure {queue.name} --delay 0"
     ):
         send.delay(1)
-    assert queue.stats().known == 0
+    assert queue.stats().known == 1
     queue.configure(politeness=ANY)
     send.delay(1)
     assert queue.hosts.inspect("send").per_host == 5

@@ -313,6 +313,11 @@ def test_a_key_keeps_others_away_only_until_its_call_has_ended(app: App, queue: 
     assert delay(app, "mail", "a").answer == "added"
 
 
+def test_a_result_says_whether_its_call_was_added_or_was_there_already(app: App) -> None:
+    assert [delay(app, "mail", "a").added for _ in range(2)] == [True, False]
+    assert app.result("mail:a").added is None
+
+
 def test_a_call_in_progress_runs_once_more_with_the_newest_arguments(app: App, queue: Queue) -> None:
     @app.task(key="page:{page}")
     def index(page: int, version: int) -> int:

@@ -204,6 +204,15 @@ def test_an_error_names_the_function_the_parameter_and_what_it_expects() -> None
     assert refused(mixed, 1.0) == "mixed() got 1.0 for 'x': expected int"
 
 
+def test_an_error_names_the_class_that_a_parameter_expects() -> None:
+    def takes(user: User, pair: Pair | None = None, more: dict[str, int] | None = None) -> None: ...
+
+    wrong: Any = object()
+    assert refused(takes, wrong).endswith("for 'user': expected User")
+    assert refused(takes, User("ann", []), 5).endswith("for 'pair': expected Pair | null")
+    assert refused(takes, User("ann", []), more=5).endswith("for 'more': expected dict | null")
+
+
 def test_an_error_says_where_inside_of_an_argument_it_is() -> None:
     def takes(user: User) -> None: ...
 

@@ -65,7 +65,7 @@ async def collect(ctx: Context[redis.asyncio.Redis], b: int) -> list[int]:
     """Give the results of the calls of a batch, the callback of which this is."""
     assert ctx.batch is not None
     await ctx.state.rpush("callbacks", f"{b} {ctx.task}")
-    return sorted(await ctx.batch.aresults(int))
+    return sorted(await ctx.batch.aresults(int, partial=True))
 
 
 @app.task(keep_result=3600)

@@ -152,6 +152,29 @@ def test_the_same_timing_again_moves_no_tick_and_another_one_does(queue: Any) ->
     assert moved.next == datetime(2023, 11, 14, 22, 30, tzinfo=UTC).timestamp()
 
 
+def test_a_moved_schedule_keeps_its_times_and_what_is_left_of_them(queue: Any) -> None:
+    queue.schedules.set("thrice", every=10, times=3, overlap=True, missed="all")
+    assert later(queue, 20) == 2
+    moved = queue.schedules.move("thrice", every=20)
+    assert (moved.timing["times"], moved.put) == (3, 2)
+    assert later(queue, 100) == 1
+    assert queue.schedules.get("thrice").state == "ended"
+    with pytest.raises(InvalidInput, match="has put its 3 ticks: move it with times="):
+        queue.schedules.move("thrice", every=30)
+    assert queue.schedules.move("thrice", every=20, times=3).put == 0
+    assert later(queue, 100) == 3, "a new times counts from the move"
+
+
+def test_a_moved_schedule_keeps_its_end(queue: Any) -> None:
+    end = datetime.fromtimestamp(queue.clock.now + 25, UTC)
+    queue.schedules.set("short", every=60, until=end + timedelta(hours=1))
+    queue.schedules.move("short", every=60, until=end + timedelta(hours=2))
+    queue.schedules.move("short", every=10, until=end)
+    queue.schedules.move("short", every=5)
+    assert later(queue, 100) == 1
+    assert queue.schedules.get("short").state == "ended"
+
+
 def test_a_paused_schedule_does_not_tick_and_goes_on_with_its_next_tick(queue: Any) -> None:
     queue.schedules.set("news", every=60, missed="all", overlap=True)
     assert queue.schedules.pause("news").state == "paused"
@@ -218,6 +241,23 @@ def test_new_code_changes_its_schedule_and_not_what_a_person_has_set(queue: Any)
     queue.schedules.declare(Schedule("a", every=90), Schedule("b", every=60))
     assert queue.schedules.get("a").timing["every"] == 90_000
     assert (queue.schedules.get("b").timing["every"], queue.schedules.get("b").source) == (30_000, "set")
+
+
+def test_a_moved_schedule_of_code_is_cancelled_to_give_it_back_to_the_code(queue: Any) -> None:
+    queue.schedules.declare(Schedule("a", cron="0 9 * * *"))
+    queue.schedules.move("a", every=30)
+    queue.schedules.declare(Schedule("a", cron="0 10 * * *"))
+    found = queue.schedules.get("a")
+    assert (found.timing["every"], found.source, found.over_code) == (30_000, "set", True), (
+        "what a person has said counts"
+    )
+    queue.schedules.set("a", every=60)
+    assert queue.schedules.move("a", every=30).over_code
+    assert not queue.schedules.set("b", every=60).over_code
+    assert queue.schedules.cancel("a")
+    queue.schedules.declare(Schedule("a", cron="0 10 * * *"))
+    found = queue.schedules.get("a")
+    assert (found.source, found.timing["cron"], found.over_code) == ("code", "0 10 * * *", False)
 
 
 def test_a_schedule_of_code_is_paused_and_not_cancelled(queue: Any) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,30 @@ def test_either_face_sets_schedules_and_ticks(face: Any) -> None:
     assert face.schedules.resume("code").state == "running"
     assert face.schedules.cancel("often") is True
     assert [info.name for info in face.schedules.list()] == ["code"]
+
+
+@pytest.mark.parametrize(("missed", "said"), [("last", "1 put late, 2 missed)"), ("none", "0 put late, 3 missed)")])
+async def test_a_cleaner_tells_of_ticks_that_are_late_or_missed(
+    url: str, name: str, missed: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    began = datetime.now(UTC) - timedelta(hours=5, minutes=30)
+    async with AsyncQueue(name, url) as queue:
+        await queue.schedules.set("nightly", every=3600, missed=missed, start=began)
+        raw = redis.Redis.from_url(url)
+        record: Any = raw.hget(queue.operations.key("ticked"), "nightly")
+        words = record.split()
+        words[4] = str(int(words[4]) - 3 * 3_600_000).encode()
+        raw.hset(queue.operations.key("ticked"), "nightly", b" ".join(words))
+        raw.zadd(queue.operations.key("ticks"), {"nightly": int(words[4])})
+        cleaner = Cleaner(queue)
+        assert await cleaner._tick()
+        (line,) = [one.getMessage() for one in caplog.records if "late" in one.getMessage()]
+        assert "ticks of 1 schedule were more than a minute late: nightly (" + said in line
+        caplog.clear()
+        assert not await cleaner._tick()
+        assert not caplog.records
+        raw.close()
+        await queue.purge()
 
 
 async def test_a_cleaner_that_sleeps_wakes_for_a_schedule_that_is_set_meanwhile(url: str, name: str) -> None:

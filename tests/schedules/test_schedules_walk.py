@@ -122,6 +122,7 @@ def step(queue: Any, chance: random.Random, models: dict[str, Model]) -> None:
         queue.schedules.move(name, every=every)
         if model.every != every * 1000:
             anew(models, name, every, now, model.missed, "set")
+            models[name].left_out = model.left_out
         else:
             model.source = "set"
             model.state = "running" if model.state == "undeclared" else model.state

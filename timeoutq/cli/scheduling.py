@@ -73,7 +73,7 @@ def _show(*infos: ScheduleInfo, as_json: bool) -> None:
         [
             (
                 info.name, info.state, _timing(info), iso(info.next), iso(info.last), info.put, info.skipped,
-                info.missed_ticks, info.task, info.source,
+                info.missed_ticks, info.task, "set over code" if info.over_code else info.source,
             )
             for info in infos
         ],
@@ -82,7 +82,11 @@ def _show(*infos: ScheduleInfo, as_json: bool) -> None:
 
 @group.command("list")
 def list_(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
-    """List the schedules of a queue. Exit 1 when there are none."""
+    """List the schedules of a queue. Exit 1 when there are none.
+
+    The source is `code` (workers declare it), `set`, or `set over code`: code declares it too, but somebody has set or
+    moved it, and that counts until `schedules cancel`.
+    """
     with known_queue(queue, url, url_file) as opened:
         found = sorted(opened.schedules.each(), key=lambda info: info.name)
         if not found:
@@ -153,7 +157,10 @@ def move(
     start: Start = None, until: Until = None,
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Give a schedule another timing; what it puts stays."""
+    """Give a schedule another timing; what it puts stays, and --times and --until unless they are given.
+
+    One that code declares does not follow its code any more, until `schedules cancel` gives it back to the code.
+    """
     when: Any = _when(cron, tz, every, times, start, until)
     with known_queue(queue, url, url_file) as opened:
         _show(opened.schedules.move(name, **when), as_json=as_json)
@@ -175,7 +182,10 @@ def resume(queue: Name, name: Schedule, url: Url = None, url_file: UrlFile = Non
 
 @group.command()
 def cancel(queue: Name, name: Schedule, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
-    """Remove a schedule; what its ticks have put stays. Exit 1 when there is none of this name."""
+    """Remove a schedule; what its ticks have put stays. Exit 1 when there is none of this name.
+
+    One that was `set over code` is given back to the code: workers declare it anew within a minute.
+    """
     with known_queue(queue, url, url_file) as opened:
         removed = opened.schedules.cancel(name)
     if as_json:

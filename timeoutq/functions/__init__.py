@@ -22,11 +22,12 @@ except ImportError as error:
 from timeoutq.functions.app import App, Decorator
 from timeoutq.functions.batching import Batched
 from timeoutq.functions.calls import Call
-from timeoutq.functions.context import Context
+from timeoutq.functions.context import CallNext, Context
 from timeoutq.functions.errors import (
     BadArguments,
     BadFunction,
     BadResult,
+    BatchIncomplete,
     CallCancelled,
     CallFailed,
     CallGone,
@@ -47,11 +48,13 @@ __all__ = [
     "BadArguments",
     "BadFunction",
     "BadResult",
+    "BatchIncomplete",
     "Batched",
     "Call",
     "CallCancelled",
     "CallFailed",
     "CallGone",
+    "CallNext",
     "CallTooLarge",
     "Calls",
     "Context",

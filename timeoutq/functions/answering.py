@@ -78,6 +78,14 @@ class Pending(Generic[T_co]):
         """The queue of the call; of a chain, that of its last call."""
         return self._answers.queue
 
+    @property
+    def added(self) -> bool | None:
+        """Whether the call was added. False: a call with this id was there, and `answer` says what became of it.
+
+        None: the call was put elsewhere.
+        """
+        return None if self.answer is None else self.answer is Answer.ADDED
+
     def __repr__(self) -> str:
         return f"<result of call {self.id!r} in queue {self.queue!r}>"
 

@@ -219,7 +219,8 @@ class App(Hires):
         """Have this run around each call: `async def m(ctx, call_next)`; the first that was added is the outermost.
 
         `await call_next()` runs the function and gives what it returned, or raises what it raised; what the middleware
-        returns stands for that. Raises `BadFunction`.
+        returns stands for that. `call_next(ctx)` does the same, and hands on a context that the middleware has made,
+        with `dataclasses.replace`. Raises `BadFunction`.
         """
         given: Any = function
         if not inspect.iscoroutinefunction(given):
@@ -442,22 +443,21 @@ class App(Hires):
     def _batch(
         self, many: Iterable[Call[Any]], then: Call[Any] | None, on: On, keep: Delay, name: str | None
     ) -> PostedBatch:
-        found = list(many)
+        found = _several(many)
         self._check([*found, *([] if then is None else [then])])
         seconds = arguments.delay_ms(keep, "keep") / 1000
         return batch_of(found, then, on, seconds, name, self.secrets, self.queues.names[0])
 
     def _posted(self, many: Iterable[Call[Any]]) -> list[Posted]:
-        if isinstance(many, Call):
-            raise InvalidInput(f"put takes many calls: write app.put([call]), or call.delay(), not put({shown(many)})")
-        found = list(many)
+        found = _several(many)
         self._check(found)
         return [calls.posted(call, self.secrets) for call in found]
 
     def _check(self, found: Iterable[Call[Any]]) -> None:
         for call in found:
             if not isinstance(call, Call):
-                raise InvalidInput(f"put takes calls, as send.call(…) makes them, not {shown(call)}")
+                named = call.name if isinstance(call, TaskFunction) else "send"
+                raise InvalidInput(f"this takes {named}.call(…), not {shown(call)}")
             if call.home is not self:
                 raise InvalidInput(f"a call of {call.function}() belongs to {call.home!r}, not to {self!r}")
 
@@ -525,6 +525,12 @@ class App(Hires):
     def schemas(self) -> dict[str, dict[str, Any]]:
         """Give the JSON Schema of each function's payload, by name."""
         return {name: one.schema() for name, one in self._functions.items()}
+
+
+def _several(many: Iterable[Call[Any]]) -> list[Call[Any]]:
+    if isinstance(many, Call | TaskFunction) or not isinstance(many, Iterable):
+        raise InvalidInput(f"this takes several calls, not {shown(many)}: write [f.call(…), …], or f.delay(…)")
+    return list(many)
 
 
 def _batched(sender: Sender, found: PostedBatch, answers: Sequence[Answer]) -> Batched[Any]:

@@ -16,9 +16,10 @@ from timeoutq.errors import InvalidInput
 from timeoutq.functions import ids, outcomes
 from timeoutq.functions.calls import Call, posted
 from timeoutq.functions.envelope import Secrets
-from timeoutq.functions.errors import CallFailed, CallGone
+from timeoutq.functions.errors import BadResult, BatchIncomplete, CallFailed, CallGone
 from timeoutq.functions.sender import PostedBatch, Result
 from timeoutq.model import Ended
+from timeoutq.text import counted
 
 if TYPE_CHECKING:
     from timeoutq.batches.operations import BatchInfo, Member, On
@@ -98,25 +99,44 @@ class CallsBefore:
         return f"<calls of batch {self.name}>"
 
     @overload
-    def results(self) -> list[Any]: ...
+    def results(self, *, partial: bool = False) -> list[Any]: ...
     @overload
-    def results(self, kind: type[T]) -> list[T]: ...
-    def results(self, kind: Any = Any) -> list[Any]:
-        """Give what the calls have returned that are done, in the order in which they were put; blocks.
+    def results(self, kind: type[T], *, partial: bool = False) -> list[T]: ...
+    def results(self, kind: Any = Any, *, partial: bool = False) -> list[Any]:
+        """Give what the calls have returned, in the order in which they were put; blocks.
 
-        Each result is read as `kind`. None stands for a call that returned None, and for a result that is kept no
-        longer: keep results of calls in long batches long enough, with keep_result=. Raises `CallFailed` for a result
-        that is no `kind`, and `CallGone` if nothing is known of the batch any more.
+        Each result is read as `kind`. Raises `BatchIncomplete` if calls have failed, or were forgotten, or if the
+        server had no memory for a result; with `partial=True`, their results are left out instead. None stands for a
+        call that returned None. A result that is not kept any more cannot be told from None: if None is no `kind`, it
+        counts as lost, so keep the results of long batches long enough, with keep_result=. Raises `CallFailed` for a
+        result that is no `kind`, and `CallGone` if nothing is known of the batch any more.
         """
-        return self._wait(self.aresults(kind))
+        return self._wait(self.aresults(kind, partial=partial))
 
     @overload
-    async def aresults(self) -> list[Any]: ...
+    async def aresults(self, *, partial: bool = False) -> list[Any]: ...
     @overload
-    async def aresults(self, kind: type[T]) -> list[T]: ...
-    async def aresults(self, kind: Any = Any) -> list[Any]:
-        """Give what the calls have returned that are done, in the order in which they were put; see `results`."""
-        return [_value(ended, kind) for member, ended in await self._ends() if member.end == "done"]
+    async def aresults(self, kind: type[T], *, partial: bool = False) -> list[T]: ...
+    async def aresults(self, kind: Any = Any, *, partial: bool = False) -> list[Any]:
+        """Give what the calls have returned, in the order in which they were put; see `results`."""
+        ends = await self._ends()
+        takes_none = _takes_none(kind)
+        found = [ended for member, ended in ends if member.end == "done" and _is_there(ended, takes_none)]
+        if len(found) < len(ends) and not partial:
+            raise self._incomplete(ends, takes_none)
+        return [_value(ended, kind) for ended in found]
+
+    def _incomplete(self, ends: Sequence[tuple[Member, Ended]], takes_none: bool) -> BatchIncomplete:
+        failed = [_failure(ended) for member, ended in ends if member.end != "done"]
+        lost = [ended for member, ended in ends if member.end == "done" and not _is_there(ended, takes_none)]
+        parts = [f"{len(failed):,} have failed"] if failed else []
+        parts += [f"{len(lost):,} are done, but their results are not kept (keep_result=)"] if lost else []
+        first = failed[0] if failed else CallFailed(f"call {lost[0].task!r}", id=lost[0].task)
+        return BatchIncomplete(
+            f"of the {counted(len(ends), 'call')} of batch {self.name!r}, {' and '.join(parts)}; the first: {first}; "
+            "to go on without them, pass partial=True", id=first.id, error=first.error, message=first.message,
+            traceback=first.traceback, failed=len(failed), lost=len(lost),
+        )  # fmt: skip
 
     def failures(self) -> list[CallFailed]:
         """Give why calls have failed, in the order in which they were put; blocks."""
@@ -160,6 +180,18 @@ class CallsBefore:
             work.close()
             raise InvalidInput("this would block the worker: in an async def, await ctx.batch.aresults() and its like")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _takes_none(kind: Any) -> bool:
+    try:
+        return outcomes.decode(b"null", kind) is None
+    except BadResult:
+        return False
+
+
+def _is_there(ended: Ended, takes_none: bool) -> bool:
+    # the result is empty if the server had no memory for it
+    return takes_none if ended.result is None else bool(ended.result)
 
 
 def _value(ended: Ended, kind: Any) -> Any:

@@ -117,7 +117,8 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # a call is i
 
         The result is the first argument, and `args` and `kwargs` are the others. The function is put in the step that
         acks this call. If this call fails, what follows it is not called.
-        Raises `BadArguments`, and `InvalidInput` for options that a following call cannot have.
+        Raises `BadArguments`, also for a function that can never take the result, such as a str for an int, and
+        `InvalidInput` for options that a following call cannot have.
         """
         wrong = [f"{name}=" for name in function.chosen.named if name in _NOT_THEN]
         if wrong:
@@ -125,6 +126,8 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # a call is i
                 f"{function.signature.name}() follows a call, so it is put when that one returns: leave out "
                 f"{', '.join(wrong)}"
             )
+        given = self.following[-1].returns if self.following else self.returns
+        function.signature.refuse_result(given, self.following[-1].step.f if self.following else self.function)
         encoded = function.signature.without_first().encode(args, kwargs)
         a, k = map(msgspec.Raw, encoded.arguments)
         chosen = travelling(function.chosen)

@@ -24,19 +24,19 @@ class Before(Protocol):
         ...
 
     @overload
-    def results(self) -> list[Any]: ...
+    def results(self, *, partial: bool = False) -> list[Any]: ...
     @overload
-    def results(self, kind: type[T]) -> list[T]: ...
-    def results(self, kind: Any = Any) -> list[Any]:
-        """Give what the calls have returned that are done, in the order in which they were put; blocks."""
+    def results(self, kind: type[T], *, partial: bool = False) -> list[T]: ...
+    def results(self, kind: Any = Any, *, partial: bool = False) -> list[Any]:
+        """Give what the calls have returned, in the order in which they were put; blocks."""
         ...
 
     @overload
-    async def aresults(self) -> list[Any]: ...
+    async def aresults(self, *, partial: bool = False) -> list[Any]: ...
     @overload
-    async def aresults(self, kind: type[T]) -> list[T]: ...
-    async def aresults(self, kind: Any = Any) -> list[Any]:
-        """Give what the calls have returned that are done, in the order in which they were put."""
+    async def aresults(self, kind: type[T], *, partial: bool = False) -> list[T]: ...
+    async def aresults(self, kind: Any = Any, *, partial: bool = False) -> list[Any]:
+        """Give what the calls have returned, in the order in which they were put."""
         ...
 
     def failures(self) -> list[CallFailed]:
@@ -107,7 +107,13 @@ class Context(Generic[S_co]):
             self.line.note(done, total, text)
 
 
-CallNext = Callable[[], Awaitable[Any]]
-"""Runs what a middleware is around, and gives what the function returned."""
+class CallNext(Protocol):
+    """Runs what a middleware is around, and gives what the function returned."""
+
+    def __call__(self, ctx: Context[Any] | None = None, /) -> Awaitable[Any]:
+        """Run it: `await call_next()`. A context that is passed stands in the place of the middleware's own."""
+        ...
+
+
 Middleware = Callable[[Context[Any], CallNext], Awaitable[Any]]
 """Runs around a call, and gives what stands for what the function returned."""

@@ -130,6 +130,31 @@ class CallCancelled(CallFailed):
     """Somebody cancelled the call: nobody runs it any more, and nothing came of it."""
 
 
+class BatchIncomplete(CallFailed):
+    """The results of a batch are not complete: calls have failed or were forgotten, or results are not kept.
+
+    `failed` is how many calls have no result because they failed or were forgotten, and `lost` how many results of
+    calls that are done are not there. The other fields are those of the first of these calls.
+    """
+
+    def __init__(
+        self, words: str, *, id: str, error: str = "", message: str = "", traceback: str | None = None,
+        failed: int = 0, lost: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(words, id=id, error=error, message=message, traceback=traceback)
+        self.failed = failed
+        self.lost = lost
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it whole: a pool of processes hands errors over that way."""
+        own = {"id": self.id, "error": self.error, "message": self.message, "traceback": self.traceback}
+        return _batch_incomplete, (str(self), {**own, "failed": self.failed, "lost": self.lost})
+
+
+def _batch_incomplete(words: str, fields: dict[str, Any]) -> BatchIncomplete:
+    return BatchIncomplete(words, **fields)
+
+
 class CallGone(TimeoutqError, LookupError):
     """Nothing is known of the call any more: it was forgotten, or its result is not kept any longer.
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -70,6 +70,30 @@ def _inner(kind: kinds.Type) -> Iterator[kinds.Type]:
         yield kind.value_type
     elif isinstance(kind, kinds.UnionType):
         yield from kind.types
+
+
+def names_of(annotation: object) -> str:
+    """Name what is an object in JSON: `Order`, `dict`, or of `Order | None`, `Order`; empty if nothing is."""
+    kind = kinds.type_info(annotation)
+    found = kind.types if isinstance(kind, kinds.UnionType) else (kind,)
+    classes = kinds.StructType, kinds.DataclassType, kinds.TypedDictType
+    names = (
+        "dict" if isinstance(one, kinds.DictType) else one.cls.__qualname__
+        for one in found
+        if isinstance(one, (kinds.DictType, *classes))
+    )
+    return " | ".join(names)
+
+
+_PLAIN: Mapping[type, Collection[type]] = {
+    bool: (bool,), int: (int, float), float: (int, float), str: (str,), list: (list,), dict: (dict,),
+}  # fmt: skip
+"""Classes, and those as which their JSON can be read. Of float, 1.0 is an int, too."""
+
+
+def never_fits(returned: type, taken: type) -> bool:
+    """Say whether no value of one plain class can be read as the other one; of any other class nobody knows."""
+    return returned in _PLAIN and taken in _PLAIN and taken not in _PLAIN[returned]
 
 
 def check_of(kind: kinds.Type) -> Check | None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from timeoutq.errors import InvalidInput
 from timeoutq.functions.options import Limit
+from timeoutq.model import Politeness
 
 if TYPE_CHECKING:
+    from timeoutq.counts import Stats
     from timeoutq.hosts.flows import HostFlows
     from timeoutq.sending import Flow
 
@@ -24,10 +26,22 @@ MOST = 100_000
 """Limits that one process remembers."""
 
 
+FREE = Politeness(delay=0, per_host=10_000)
+"""Keeps no call waiting that has no limit."""
+
+
 class HasHosts(Protocol):
     """The flows of a queue."""
 
     hosts: HostFlows
+
+    def stats(self) -> Flow[Stats]:
+        """Count all states, and read counters and settings."""
+        ...
+
+    def be_polite(self, rules: Politeness) -> Flow[None]:
+        """Make the queue polite, if nobody has said yet whether it is."""
+        ...
 
 
 class Declared:
@@ -53,16 +67,33 @@ class Declared:
         self._until.update({(queue, group, limit): until for group, limit in limits.items()})
 
 
+def begin(flows: HasHosts) -> Flow[bool]:
+    """Make a queue polite that has no tasks, and of which nobody has said that it is to be plain; say whether it was.
+
+    If others put tasks at the same moment, these tasks are adapted, as by `configure`.
+    """
+    stats = yield from flows.stats()
+    if stats.known or "politeness" in stats.settings:
+        return False
+    yield from flows.be_polite(FREE)
+    return True
+
+
 def declare(name: str, flows: HasHosts, limits: Mapping[str, Limit]) -> Flow[None]:
-    """Give groups of a queue the rules of their limits, where they have others. Raises `InvalidInput`."""
+    """Give groups of a queue the rules of their limits, where they have others.
+
+    A queue without tasks is made polite. Raises `InvalidInput` for a queue that has tasks, and is not polite.
+    """
     for group, limit in limits.items():
         try:
             found = yield from flows.hosts.inspect(group)
         except InvalidInput as error:
-            raise InvalidInput(
-                f"the calls of group {group!r} have a limit, and only a polite queue keeps limits: make queue {name!r} "
-                f"polite once, for example with 'timeoutq configure {name} --delay 0 --per-host 10000', which lets all "
-                "other calls run as before"
-            ) from error
+            if not (yield from begin(flows)):
+                raise InvalidInput(
+                    f"the calls of group {group!r} have a limit, and only a polite queue keeps limits: queue {name!r} "
+                    f"has tasks already, so make it polite once, for example with 'timeoutq configure {name} --delay 0 "
+                    "--per-host 10000', which lets all other calls run as before"
+                ) from error
+            found = yield from flows.hosts.inspect(group)
         if (round(found.delay * 1000), found.per_host) != (round(limit.every * 1000), limit.concurrency):
             yield from flows.hosts.set_rules(group, limit.every, limit.concurrency, None)

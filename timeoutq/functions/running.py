@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from timeoutq import telling
-from timeoutq.arguments import Packed, delay_ms
+from timeoutq.arguments import Packed, delay_ms, shown
 from timeoutq.calls import Kept
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.functions import limits, outcomes
@@ -159,13 +159,23 @@ class _Bench:
     async def _around(self, lease: Lease, opened: Opened) -> Any:
         line = Noting(self._place, lease)
         context = self._context(lease, opened, line)
-        call: CallNext = partial(self._call, context, opened)
-        for one in reversed(self._middlewares):
-            call = partial(one, context, call)
         try:
-            return await call()
+            return await self._next(context, opened, 0)()
         finally:
             line.close()
+
+    def _next(self, context: Context[Any], opened: Opened, at: int) -> CallNext:
+        """Give what runs the middlewares from this one on, and then the function."""
+
+        async def call_next(given: Context[Any] | None = None, /) -> Any:
+            found = context if given is None else given
+            if not isinstance(found, Context):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
+                raise TypeError(f"a middleware writes `await call_next()`, or call_next(ctx), not {shown(found)}")
+            if at == len(self._middlewares):
+                return await self._call(found, opened)
+            return await self._middlewares[at](found, self._next(found, opened, at + 1))
+
+        return call_next
 
     async def _call(self, context: Context[Any], opened: Opened) -> Any:
         definition = opened.definition

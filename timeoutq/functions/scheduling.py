@@ -126,9 +126,11 @@ class AppSchedules:
         return await (await self._aqueue(queue)).schedules.set(name, task, **how)
 
     def move(self, name: str, /, *, queue: str | None = None, **when: Unpack[When]) -> ScheduleInfo:
-        """Give a schedule another timing; what it calls stays. `queue` is its queue, if several of the app's have it.
+        """Give a schedule another timing; what it calls stays, and so do its counts, `times` and `until`.
 
-        Raises `InvalidInput` if there is none of this name.
+        A new `times` counts from the move. A decorator's schedule that was moved does not follow its code any more,
+        until `cancel` gives it back. `queue` is its queue, if several of the app's have it.
+        Raises `InvalidInput` if there is no schedule of this name, or if it has put all its `times`.
         """
         return self._with(name, queue).schedules.move(name, **when)
 
@@ -155,7 +157,8 @@ class AppSchedules:
     def cancel(self, name: str, *, queue: str | None = None) -> bool:
         """Remove a schedule; say whether there was one. What its ticks have put stays.
 
-        Raises `InvalidInput` for a schedule that code declares, because it would be there again at once: pause it.
+        A decorator's schedule that was moved or set is given back to the code: workers declare it anew within a minute.
+        Raises `InvalidInput` for a schedule that code declares and nobody has moved: pause it.
         """
         return self._with(name, queue).schedules.cancel(name)
 
@@ -177,10 +180,9 @@ class AppSchedules:
 
     def _own(self, call: Call[Any]) -> Call[Any]:
         home: object = getattr(call, "home", None)
-        if home is not self._app or not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance]  # what callers pass
-            raise InvalidInput(
-                f"a schedule of {self._app!r} takes a call of it, as send.call(…) makes, not {shown(call)}"
-            )
+        if not isinstance(call, Call) or home is not self._app:  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
+            named = f"{call.name}.call(…)" if isinstance(call, TaskFunction) else "a call of it, as send.call(…) makes"
+            raise InvalidInput(f"a schedule of {self._app!r} takes {named}, not {shown(call)}")
         return call
 
     def _named(self, queue: str | None) -> Sequence[str]:

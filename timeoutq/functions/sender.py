@@ -105,6 +105,14 @@ class Result(Protocol[T_co]):
         """What `put` gave: `ADDED`, or the state that the call was in already; None if it was put elsewhere."""
         ...
 
+    @property
+    def added(self) -> bool | None:
+        """Whether the call was added. False: a call with this id was there, and `answer` says what became of it.
+
+        None: the call was put elsewhere.
+        """
+        ...
+
     def wait(self, timeout: float | None = None) -> T_co:
         """Wait until the call has ended, at most `timeout` seconds, and give what it returned; blocks.
 

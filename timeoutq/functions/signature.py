@@ -39,6 +39,8 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 _AT = re.compile(r"(?s)(?P<what>.*?)(?: - at (?P<place>.*))?")
 _GOT = re.compile(r", got `[^`]*`\Z")
+_OBJECT = re.compile(r"(?<=^expected )object\b(?!.* at )")
+"""What msgspec says of any class."""
 _SHOWN = re.compile(r"(?s)(?<=^Invalid enum value) .*")
 """A value that msgspec itself puts into an error."""
 
@@ -152,6 +154,21 @@ class Signature:
             self._after_first = Signature(self.name, left, self.context)
         return self._after_first
 
+    def refuse_result(self, returns: object, of: str) -> None:
+        """Raise `BadArguments` if what another function returns can never be the first argument.
+
+        Only plain classes are compared: about unions, generics and Any, the worker decides with the value.
+        """
+        first = self._places[0] if self._places else None
+        if first is None or not isinstance(returns, type) or not isinstance(first.annotation, type):
+            return
+        if kinds.never_fits(returns, first.annotation):
+            raise BadArguments(
+                f"{self.name}() takes {first.annotation.__qualname__} as {first.name!r}, but {of}() returns "
+                f"{returns.__qualname__}: let them fit, or put a function between them",
+                function=self.name, parameter=first.name,
+            )  # fmt: skip
+
     def with_first(self, value: bytes, arguments: Arguments) -> Arguments:
         """Put the JSON of a first argument to the arguments that `without_first` has encoded.
 
@@ -252,6 +269,7 @@ class Signature:
                 msgspec.json.decode(_ENCODER.encode(msgspec.convert({name: value}, only)), type=only)
             except Exception as found:  # likewise
                 wrong = kinds.NO_NUMBER if kinds.is_endless(value) else _wrong(name, found)
+                wrong = _OBJECT.sub(kinds.names_of(self.slots[name].annotation) or "object", wrong)
                 self._raise(name, f"{self.name}() got {_value(value)} for {name!r}: {wrong}", found)
         raise BadArguments(f"{self.name}(): {error_words(error)}", function=self.name) from error
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from timeoutq.errors import InvalidInput
+from timeoutq.functions import limits
 from timeoutq.functions.posting import Posting
 from timeoutq.functions.running import Calls
 from timeoutq.functions.scheduling import declared
@@ -26,24 +27,33 @@ ROUNDS = 1_000
 class FakePosting(Posting):
     """Puts calls into queues in memory, which share one clock."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, app: Any) -> None:
         """Prepare; queues are made when they are needed first."""
         super().__init__()
         self.clock = clock
+        self._app = app
         self._fakes: dict[str, FakeQueue] = {}
         self._async_fakes: dict[str, FakeAsyncQueue] = {}
 
     def queue(self, name: str) -> FakeQueue:
         """Give a queue in memory, for code that blocks."""
         if name not in self._fakes:
-            self._fakes[name] = fake_queue(name, clock=self.clock)
+            queue = self._fakes[name] = fake_queue(name, clock=self.clock)
+            if self._has_limits(name):
+                queue.run(limits.begin(queue.flows))
         return self._fakes[name]
 
     async def aqueue(self, name: str) -> FakeAsyncQueue:
         """Give a queue in memory, for asyncio."""
         if name not in self._async_fakes:
-            self._async_fakes[name] = fake_async_queue(name, clock=self.clock)
+            queue = self._async_fakes[name] = fake_async_queue(name, clock=self.clock)
+            if self._has_limits(name):
+                await queue.run(limits.begin(queue.flows))
         return self._async_fakes[name]
+
+    def _has_limits(self, name: str) -> bool:
+        found = (one.settings for one in self._app.functions.values())
+        return any(one.limit is not None and one.queue == name for one in found)
 
     def ended(self, queue: str, id: bytes, seconds: float | None) -> Ended:
         """Tell how a call has ended; nobody waits, because no time passes."""
@@ -81,7 +91,7 @@ class AppTest:
         self.clock = Clock()
         """The clock of all queues: it stands still until it is advanced."""
         self._app = app
-        self._posting = FakePosting(self.clock)
+        self._posting = FakePosting(self.clock, app)
         self._before: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -121,8 +131,10 @@ class AppTest:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(self._closing(options))
-        raise InvalidInput("t.run() is for code that blocks: in a coroutine, write `await t.arun()`")
+            pass  # errors of calls are to be told without this one
+        else:
+            raise InvalidInput("t.run() is for code that blocks: in a coroutine, write `await t.arun()`")
+        return asyncio.run(self._closing(options))
 
     async def arun(self, **options: Any) -> Ran:
         """Do as `run`, in a coroutine."""

@@ -56,6 +56,8 @@ class Definition:
     """Whether each tick adds its time to the payload."""
     declared_ms: int = 0
     """When it was written, by the server's clock."""
+    over_code: bool = False
+    """Whether code had declared the schedule before somebody set or moved it."""
 
     @classmethod
     def of(
@@ -102,7 +104,7 @@ class Definition:
             said["payload_b64"] = base64.b64encode(self.payload).decode()
         rare = {
             "group": self.group, "priority": self.priority, "grace": self.grace_ms, "overlap": self.overlap or None,
-            "stamped": self.stamped or None,
+            "stamped": self.stamped or None, "over_code": self.over_code or None,
         }  # fmt: skip
         said |= {name: value for name, value in rare.items() if value is not None}
         return json.dumps(said, separators=(",", ":"))
@@ -129,6 +131,7 @@ class Definition:
                 fields.get("overlap") is True,
                 fields.get("stamped") is True,
                 int(fields["declared"]),
+                fields.get("over_code") is True,
             )
         except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
             if isinstance(error, InvalidInput):
@@ -237,6 +240,7 @@ class Stored:
             self.skipped,
             self.missed,
             (self.renewed_ms if self.source == "code" else found.declared_ms) / 1000,
+            found.over_code,
         )
 
 
@@ -269,6 +273,8 @@ class ScheduleInfo:
     missed_ticks: int
     """How many ticks were not put, because nobody was there in time, and `missed` did not want them later."""
     declared: float
+    over_code: bool = False
+    """Code had declared it before a person set or moved it: the code counts again after `cancel`."""
 
 
 @dataclass(frozen=True, slots=True)

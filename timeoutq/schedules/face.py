@@ -49,7 +49,12 @@ class Schedules(Room[ScheduleFlows]):
         return self._queue.run(self._flows.declare(schedules))
 
     def move(self, name: str, **when: Unpack[When]) -> ScheduleInfo:
-        """Give a schedule another timing; what it puts stays. Raises `InvalidInput` if there is none of this name."""
+        """Give a schedule another timing; what it puts stays, and so do its counts, `times` and `until`.
+
+        A new `times` counts from the move, so the counts begin anew. If code declares the schedule, what the person has
+        said counts from now on, until `cancel` gives the schedule back to the code.
+        Raises `InvalidInput` if there is no schedule of this name, or if it has put all its `times`.
+        """
         return self._queue.run(self._flows.move(name, when))
 
     def pause(self, name: str) -> ScheduleInfo:
@@ -63,7 +68,8 @@ class Schedules(Room[ScheduleFlows]):
     def cancel(self, name: str) -> bool:
         """Remove a schedule; say whether there was one. What its ticks have put stays.
 
-        Raises `InvalidInput` for a schedule that code declares, because it would be there again at once: pause it.
+        A schedule of code that a person has moved or set is given back to the code, which declares it anew within a
+        minute. Raises `InvalidInput` for a schedule that code declares and nobody has moved: pause it.
         """
         return self._queue.run(self._flows.cancel(name))
 
@@ -125,7 +131,12 @@ class AsyncSchedules(AsyncRoom[ScheduleFlows]):
         return await self._queue.run(self._flows.declare(schedules))
 
     async def move(self, name: str, **when: Unpack[When]) -> ScheduleInfo:
-        """Give a schedule another timing; what it puts stays. Raises `InvalidInput` if there is none of this name."""
+        """Give a schedule another timing; what it puts stays, and so do its counts, `times` and `until`.
+
+        A new `times` counts from the move, so the counts begin anew. If code declares the schedule, what the person has
+        said counts from now on, until `cancel` gives the schedule back to the code.
+        Raises `InvalidInput` if there is no schedule of this name, or if it has put all its `times`.
+        """
         return await self._queue.run(self._flows.move(name, when))
 
     async def pause(self, name: str) -> ScheduleInfo:
@@ -139,7 +150,8 @@ class AsyncSchedules(AsyncRoom[ScheduleFlows]):
     async def cancel(self, name: str) -> bool:
         """Remove a schedule; say whether there was one. What its ticks have put stays.
 
-        Raises `InvalidInput` for a schedule that code declares, because it would be there again at once: pause it.
+        A schedule of code that a person has moved or set is given back to the code, which declares it anew within a
+        minute. Raises `InvalidInput` for a schedule that code declares and nobody has moved: pause it.
         """
         return await self._queue.run(self._flows.cancel(name))
 

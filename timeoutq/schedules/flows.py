@@ -129,7 +129,7 @@ def write(talk: Talk, name: bytes, wanted: Definition, source: Source) -> Flow[S
         now_ms, before = yield from read(talk, name)
         if source == "code" and before is not None and before.source == "set":
             return before
-        definition, state, next_ms, anew = _fitted(wanted, before, now_ms)
+        definition, state, next_ms, anew = _fitted(wanted, before, now_ms, source)
         if source == "set" and state == "u":
             state = "r"
         call = operations.write(
@@ -141,20 +141,25 @@ def write(talk: Talk, name: bytes, wanted: Definition, source: Source) -> Flow[S
     raise _contended(name)
 
 
-def _fitted(wanted: Definition, before: Stored | None, now_ms: int) -> tuple[Definition, str, int, bool]:
+def _fitted(
+    wanted: Definition, before: Stored | None, now_ms: int, source: Source, *, anew: bool = False
+) -> tuple[Definition, str, int, bool]:
     # the definition to be stored, the state, the next tick, and whether the counts begin anew
     from timeoutq.schedules.ticks import next_after
     from timeoutq.schedules.timing import Timing
 
     old: Timing | None = None
+    over_code = source == "set" and before is not None and before.source == "code"
     if before is not None:
         try:
-            old = Timing.read(Definition.read(before.text).timing)
+            definition = Definition.read(before.text)
+            over_code = over_code or (source == "set" and definition.over_code)
+            old = Timing.read(definition.timing)
         except InvalidInput:
             old = None  # a definition that cannot be read is replaced
     timing = Timing.read(wanted.timing).anchored(now_ms, old)
-    definition = replace(wanted, timing=timing.text(), declared_ms=now_ms)
-    if before is not None and old is not None and old.text() == timing.text():
+    definition = replace(wanted, timing=timing.text(), declared_ms=now_ms, over_code=over_code)
+    if before is not None and old is not None and old.text() == timing.text() and not anew:
         state = "r" if before.state == "undeclared" else LETTERS[before.state]
         return definition, state, before.next_ms, False
     found = next_after(timing, now_ms)
@@ -204,8 +209,8 @@ def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow
         if before is None:
             raise _unknown(talk, name)
         if to == "move" and when is not None:
-            wanted = replace(Definition.read(before.text), timing=when.text())
-            definition, state, next_ms, anew = _fitted(wanted, before, now_ms)
+            wanted, anew = _moved(before, when)
+            definition, state, next_ms, _ = _fitted(wanted, before, now_ms, "set", anew=anew)
             call = operations.write(
                 talk.operations, talk.nonce(), name, before, state, next_ms, definition, wanted.digest(), anew=anew
             )
@@ -220,6 +225,22 @@ def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow
         if (yield from _written(talk, name, (yield from answer(talk, call)))):
             return (yield from _there(talk, name)).info()
     raise _contended(name)
+
+
+def _moved(before: Stored, when: Timing) -> tuple[Definition, bool]:
+    # the definition with another timing, and whether the counts begin anew: times and until stay unless they are given
+    from timeoutq.schedules.timing import Timing
+
+    definition = Definition.read(before.text)
+    old = Timing.read(definition.timing)
+    if when.times is None and old.times is not None and before.put >= old.times:
+        raise InvalidInput(
+            f"schedule {shown(text(before.name))} has put its {counted(old.times, 'tick')}: move it with times=, which "
+            "counts from the move"
+        )
+    times = old.times if when.times is None else when.times
+    until_ms = old.until_ms if when.until_ms is None else when.until_ms
+    return replace(definition, timing=replace(when, times=times, until_ms=until_ms).text()), when.times is not None
 
 
 def _resumed(before: Stored, now_ms: int) -> int:

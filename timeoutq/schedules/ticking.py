@@ -15,7 +15,7 @@ from timeoutq.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.model import text
 from timeoutq.schedules import operations
 from timeoutq.schedules.definition import Definition, Stored
-from timeoutq.schedules.ticks import due, lateness, next_after, tick_id
+from timeoutq.schedules.ticks import ON_TIME_MS, Due, due, lateness, next_after, tick_id
 from timeoutq.schedules.timing import Timing
 from timeoutq.sending import Flow, Talk, answer, settle
 
@@ -33,6 +33,8 @@ class Ticked:
     """Whether a schedule has gone on to its next tick, by this client or by another one."""
     undeclared: tuple[str, ...] = ()
     """The schedules that were paused, because no code has declared them for an hour."""
+    late: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """The schedules whose ticks were more than a minute late: how many were put, and how many are missed."""
     stuck: Mapping[str, TimeoutqError] = field(default_factory=dict[str, TimeoutqError])
     """The schedules whose ticks this client cannot put, and why."""
 
@@ -42,7 +44,7 @@ def tick_due(talk: Talk) -> Flow[Ticked]:
     rows = yield from answer(talk, operations.due(talk.operations, MOST), UNCONFIRMED)
     lost = InvalidInput("what is stored of it cannot be read; set the schedule again")
     stuck: dict[str, TimeoutqError] = dict.fromkeys(rows.lost, lost)
-    names, calls = list[str](), list[Call[str]]()
+    names, calls, late = list[str](), list[Call[str]](), dict[str, tuple[int, int]]()
     for stored in rows.found:
         try:
             call = tick(talk, stored, rows.now_ms)
@@ -51,6 +53,9 @@ def tick_due(talk: Talk) -> Flow[Ticked]:
         else:
             names.append(text(stored.name))
             calls.append(call)
+            if rows.now_ms - stored.next_ms > ON_TIME_MS:
+                found, _, _ = _due(stored, rows.now_ms)
+                late[names[-1]] = len(found.ticks), found.skipped
     put = skipped = moved = 0
     undeclared = list[str]()
     answers = (yield from settle(talk, calls)) if calls else []
@@ -66,15 +71,25 @@ def tick_due(talk: Talk) -> Flow[Ticked]:
             if codes != "C":
                 put += codes.count("A")
                 skipped += len(codes) - codes.count("A")
-    return Ticked(put, skipped, moved > 0, tuple(undeclared), stuck)
+    told = {name: late[name] for name, codes in zip(names, answers, strict=True) if name in late and _is_ours(codes)}
+    return Ticked(put, skipped, moved > 0, tuple(undeclared), told, stuck)
 
 
-def tick(talk: Talk, stored: Stored, now_ms: int) -> Call[str]:
-    """Build the call that puts the ticks of a schedule that are due. Raises `InvalidInput` if it cannot be read."""
+def _is_ours(codes: str | TimeoutqError) -> bool:
+    return isinstance(codes, str) and codes not in ("C", "E", "U")
+
+
+def _due(stored: Stored, now_ms: int) -> tuple[Due, Definition, Timing]:
     definition = Definition.read(stored.text)
     timing = Timing.read(definition.timing)
     missed, _ = lateness(definition.missed)
     found = due(timing, stored.next_ms - 1, now_ms, missed=missed, grace_ms=definition.grace_ms, put=stored.put)
+    return found, definition, timing
+
+
+def tick(talk: Talk, stored: Stored, now_ms: int) -> Call[str]:
+    """Build the call that puts the ticks of a schedule that are due. Raises `InvalidInput` if it cannot be read."""
+    found, definition, timing = _due(stored, now_ms)
     ticks, next_ms = found.ticks, found.next_ms
     if definition.overlap:
         # what does not fit into one call goes with the next one, which begins with the first tick that is left

@@ -261,7 +261,7 @@ def restore_hosts(shards: Shards, records: Sequence[HostRecord]) -> Flow[int | N
 
 def configure(shards: Shards, settings: Mapping[str, bytes]) -> Flow[None]:
     """Change settings in every shard."""
-    if shards.record.by == "id" and settings.get("politeness", b"off") != b"off":
+    if shards.record.by == "id" and settings.get("politeness", settings.get("politeness?", b"off")) != b"off":
         raise InvalidInput(
             f"queue {shards.name} routes its tasks by id, so many shards have tasks of one host, and no shard could be "
             'polite to this host: politeness needs a queue with by="host"'
