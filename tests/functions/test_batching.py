@@ -136,7 +136,7 @@ def test_what_cannot_be_in_a_batch_is_refused_and_nothing_is_put(app: App, queue
     other = App(queue.name)
     with pytest.raises(InvalidInput, match="belongs to App"):
         other.batch([one.call()])
-    with pytest.raises(InvalidInput, match="put takes calls"):
+    with pytest.raises(InvalidInput, match="take calls"):
         app.batch([7])  # type: ignore[list-item]  # that is what is tested
     assert queue.stats().known == 0
 
