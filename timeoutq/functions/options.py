@@ -92,6 +92,7 @@ class Limit:
         """Raise `InvalidInput` for a limit that lets nothing run."""
         arguments.count(self.concurrency, "concurrency", high=10_000)
         arguments.delay_ms(self.every, "every")
+        object.__setattr__(self, "every", arguments.seconds(self.every, "every"))  # of a timedelta, its seconds
 
 
 TIMED = ("cron", "tz", "every", "times", "missed", "grace", "overlap")
