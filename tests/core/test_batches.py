@@ -13,7 +13,7 @@ from tests.rig.invariants import a_minute_later
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Lease, Politeness, Queue, ServerFull, State, Task, arguments, flows, sending
 from timeoutq.batches import operations
-from timeoutq.batches.operations import How, Member
+from timeoutq.batches.operations import End, Member
 from timeoutq.calls import Kept
 from timeoutq.shards import open_queue
 from timeoutq.testing import fake_async_queue, fake_queue, run
@@ -249,7 +249,7 @@ def test_members_come_in_their_order_with_their_ends(face: Any) -> None:
     done, lost = leases.values()
     face.ack(done)
     face.fail(lost, "no", give_up=True)
-    ends: dict[str, How] = {done.task: "done", lost.task: "lost"}
+    ends: dict[str, End] = {done.task: "done", lost.task: "lost"}
     found = list(face.batches.members("b"))
     assert found == [Member(f"t{n}", n + 1, ends.get(f"t{n}", "open")) for n in range(1200)]
     assert list(face.batches.members("unknown")) == []

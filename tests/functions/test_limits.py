@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -181,6 +183,11 @@ def test_a_queue_that_is_not_polite_refuses_the_call_with_the_cure(queue: Queue,
     queue.configure(politeness=ANY)
     send.delay(1)
     assert queue.hosts.inspect("send").per_host == 5
+
+
+def test_the_seconds_of_a_limit_may_be_a_timedelta() -> None:
+    given: Any = timedelta(milliseconds=1500)
+    assert Limit(every=given) == Limit(every=1.5)
 
 
 def test_calls_that_are_counted_together_have_one_limit() -> None:

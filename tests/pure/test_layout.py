@@ -47,7 +47,7 @@ ROOMS = {
         "places",
         "sources",
         "exchanges",
-        "parts",
+        "beside",
         "sharing",
         "lanes",
         "pump",

@@ -44,12 +44,11 @@ def seal(talk: Talk, name: str, callback: TaskId | Task | None, on: On, keep: ob
     if not any(arguments.is_word(on, word) for word in ("ended", "done")):
         raise InvalidInput(f"on= is 'ended' (however the tasks end) or 'done' (all must be done), not {shown(on)}")
     keep_ms = round(arguments.seconds(keep, "keep") * 1000)
-    return _seal(talk, operations.seal(talk.operations, talk.nonce(), name, found, on, keep_ms))
+    return _seal(talk, name, operations.seal(talk.operations, talk.nonce(), name, found, on, keep_ms))
 
 
-def _seal(talk: Talk, call: Call[bool]) -> Flow[BatchInfo]:
+def _seal(talk: Talk, name: str, call: Call[bool]) -> Flow[BatchInfo]:
     yield from answer(talk, call)
-    name = str(call.args[0])
     found = yield from look(talk, [name])
     # whoever keeps a batch for no time does not find it again
     return found.get(name) or BatchInfo(name, "ended", 0, 0, 0, None, None, 0.0)

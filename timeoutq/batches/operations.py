@@ -18,8 +18,8 @@ from timeoutq.operations import Operations
 BatchState = Literal["open", "sealed", "ended", "broken"]
 STATES: Mapping[bytes, BatchState] = {b"o": "open", b"s": "sealed", b"e": "ended", b"b": "broken"}
 On = Literal["ended", "done"]
-How = Literal["open", "done", "lost"]
-ENDS: Mapping[bytes, How] = {b"o": "open", b"d": "done", b"l": "lost"}
+End = Literal["open", "done", "lost"]
+ENDS: Mapping[bytes, End] = {b"o": "open", b"d": "done", b"l": "lost"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Member:
     task: str
     place: int
     """Its place in the batch, from 1 on, in the order in which the tasks were put."""
-    end: How
+    end: End
     """`open`: it has not ended; `done`; `lost`: it has ended in another way."""
 
 

@@ -110,9 +110,10 @@ def set_(
     cron: Cron = None, tz: Zone = None, every: Every = None, times: Times = None, start: Start = None,
     until: Until = None,
     missed: Annotated[
-        str, typer.Option("--missed", metavar="last|all|none", help="Which ticks are put that nobody put in time.")
+        str,
+        typer.Option("--missed", metavar="last|all|none", help="Which ticks that nobody put in time are put late."),
     ] = "last",
-    grace: Annotated[float | None, duration("A tick that is later than so is not put.", "--grace")] = None,
+    grace: Annotated[float | None, duration("A tick that is later than this is not put.", "--grace")] = None,
     overlap: Annotated[bool, typer.Option("--overlap", help="Each tick has an id of its own.")] = False,
     payload: Annotated[
         str | None, typer.Option("--payload", metavar="JSON", show_default=False, help="The payload of the task.")

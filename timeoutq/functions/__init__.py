@@ -6,8 +6,9 @@
     async def send(to: str, *, subject: str = "Hi") -> int: ...
 
 Callers and workers import the module in which the app stands. `signature.py` and `envelope.py` say how a call travels,
-`ids.py` which id it has, `calls.py` and `task.py` what callers hold, `app.py` how functions are found. `sender.py` is
-the door to servers; nothing else here does I/O. The core never imports this room.
+`ids.py` which id it has, `calls.py` and `task.py` what callers hold, `app.py` how functions are found. `sender.py` says
+what an app needs of a server, `posting.py` puts calls there, and `running.py` runs them in a worker. The core never
+imports this room.
 """
 
 from timeoutq.errors import MissingExtra

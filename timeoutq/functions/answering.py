@@ -23,7 +23,7 @@ from timeoutq.model import Answer, Ended, State, TaskInfo, text
 T_co = TypeVar("T_co", covariant=True)
 
 CANCELLED = "cancelled by "
-"""What the error of a task begins with that somebody has cancelled."""
+"""How the error of a task begins if somebody has cancelled the task."""
 STOPPED = (Answer.CANCELLED, Answer.CANCELLING)
 """The answers for a call that was cancelled, or will be as soon as its worker hears of it."""
 

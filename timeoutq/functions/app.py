@@ -45,7 +45,6 @@ S = TypeVar("S")
 _OPTIONS = ("name", "queue", "retry", "max_runtime", "keep_result", "key", "unique", "limit", *options.TIMED)
 """What the decorator takes."""
 
-
 Around = TypeVar("Around", bound=Middleware)
 Life = TypeVar("Life", bound=Callable[[], Any])
 
@@ -213,10 +212,18 @@ class App(Hires):
                     f"keep the other away: let them begin differently, for example with '{new.signature.name}:'"
                 )
 
+    def _refuse_other_limits(self, new: Definition) -> None:
+        for other in self._functions.values():
+            if other.definition.counts_with(new) and other.settings.limit != new.settings.limit:
+                raise BadFunction(
+                    f"{new.signature.name}() and {other.name}() count their calls together, in queue "
+                    f"{new.settings.queue!r}, and have different limits: give both the same Limit(…), or another per="
+                )
+
     # ---- around calls
 
     def middleware(self, function: Around, /) -> Around:
-        """Have this run around each call: `async def m(ctx, call_next)`; the first that was added is the outermost.
+        """Run this function around each call: `async def m(ctx, call_next)`; the first that was added is the outermost.
 
         `await call_next()` runs the function and gives what it returned, or raises what it raised; what the middleware
         returns stands for that. `call_next(ctx)` does the same, and hands on a context that the middleware has made,
@@ -233,10 +240,10 @@ class App(Hires):
         return function
 
     def lifespan(self, function: Life) -> Life:
-        """Have this entered in each worker process before its first call, and left after its last one.
+        """Make this the lifespan: each worker process enters it before its first call, and leaves it after the last.
 
-        What it yields is `ctx.state`. It is an async generator function without parameters that yields once, or what
-        `@asynccontextmanager` makes of one. Raises `BadFunction`.
+        What the lifespan yields is `ctx.state`. A lifespan is an async generator function that takes no parameters and
+        yields once, or what `@asynccontextmanager` makes of one. Raises `BadFunction`.
         """
         if self.life is not None:
             raise BadFunction(f"{self!r} has a lifespan already: enter both context managers in one")
@@ -265,14 +272,6 @@ class App(Hires):
         opened = [AsyncQueue(name, where, timeout=timeout) for name in self.queues.names]
         weights = self.queues.weights
         return Staff(opened if weights is None else dict(zip(opened, weights, strict=True)), Calls(self))
-
-    def _refuse_other_limits(self, new: Definition) -> None:
-        for other in self._functions.values():
-            if other.definition.counts_with(new) and other.settings.limit != new.settings.limit:
-                raise BadFunction(
-                    f"{new.signature.name}() and {other.name}() count their calls together, in queue "
-                    f"{new.settings.queue!r}, and have different limits: give both the same Limit(…), or another per="
-                )
 
     # ---- putting calls
 

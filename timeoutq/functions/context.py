@@ -71,7 +71,7 @@ class Line(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Context(Generic[S_co]):
-    """Given to a function whose first parameter is annotated `Context[State]`.
+    """What the worker passes to a function whose first parameter is annotated `Context[State]`.
 
     Without a lifespan, write `Context[None]`: with `Context[Any]`, mypy does not know what callers have to pass.
     """
@@ -95,7 +95,7 @@ class Context(Generic[S_co]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody has cancelled this call: for a `def`, which nobody can stop; an `async def` is cancelled."""
+        """Whether somebody has cancelled this call. A `def` has to look; an `async def` is cancelled by the worker."""
         return self.line is not None and self.line.is_cancelled
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> None:

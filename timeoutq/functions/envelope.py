@@ -84,7 +84,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def arguments(self) -> Arguments:
-        """The other arguments."""
+        """The arguments behind the first one, which is the result of the call before."""
         return Arguments(bytes(self.a), bytes(self.k))
 
 
@@ -131,7 +131,7 @@ class Secrets:
     __slots__ = ("_keys",)
 
     def __init__(self, given: str | bytes | Sequence[str | bytes] | None = None) -> None:
-        """Check secrets. Raises `InvalidInput`, whose message does not hold them."""
+        """Take the secrets. Raises `InvalidInput`, whose message does not hold them."""
         if given is not None and not isinstance(given, str | bytes | Sequence):
             raise InvalidInput(f"secret= takes str or bytes, or a list of them, not {type(given).__name__}")
         many = () if given is None else (given,) if isinstance(given, str | bytes) else tuple(given)
@@ -155,34 +155,34 @@ class Secrets:
     def __repr__(self) -> str:
         return f"Secrets({', '.join(self._keys)})"
 
-    def sign(self, queue: str, id: bytes, letter: _Payload) -> str | None:
+    def sign(self, queue: str, id: bytes, payload: _Payload) -> str | None:
         """Give the signature of a payload; None without a secret."""
         for name, key in self._keys.items():
-            return f"{name}.{_digest(key, queue, id, letter)}"
+            return f"{name}.{_digest(key, queue, id, payload)}"
         return None
 
-    def check(self, queue: str, id: bytes, letter: _Payload) -> None:
+    def check(self, queue: str, id: bytes, payload: _Payload) -> None:
         """Raise `Forged` or `UnknownSecret` for a payload that must not be carried out."""
         if not self._keys:
             return
-        if letter.s is None:
+        if payload.s is None:
             raise Forged(f"the call of task {_task(id)} is not signed: this app takes signed calls only")
-        name, _, digest = letter.s.partition(".")
+        name, _, digest = payload.s.partition(".")
         key = self._keys.get(name)
         if key is None:
             raise UnknownSecret(
                 f"the call of task {_task(id)} is signed with the secret {shown(name)}, which is not among those of "
                 f"this app ({', '.join(self._keys)}): give a new secret to the workers before the callers"
             )
-        if not hmac.compare_digest(_digest(key, queue, id, letter).encode(), digest.encode("utf-8", "replace")):
+        if not hmac.compare_digest(_digest(key, queue, id, payload).encode(), digest.encode("utf-8", "replace")):
             raise Forged(
                 f"the signature of task {_task(id)} does not fit: the call was changed, or was made for another queue "
                 "or another id"
             )
 
 
-def _digest(key: bytes, queue: str, id: bytes, letter: _Payload) -> str:
-    parts = (queue.encode(), id, letter.f.encode(), *map(bytes, (letter.a, letter.k, letter.o, letter.t)))
+def _digest(key: bytes, queue: str, id: bytes, payload: _Payload) -> str:
+    parts = (queue.encode(), id, payload.f.encode(), *map(bytes, (payload.a, payload.k, payload.o, payload.t)))
     framed = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
     return hmac.new(key, _PURPOSE + framed, hashlib.sha256).hexdigest()
 
@@ -253,13 +253,13 @@ def _check_signature(found: _Payload, queue: str, id: bytes, secrets: Secrets) -
     except Forged:
         # a schedule whose calls overlap gives each the time of its tick, behind the id that was signed; any other call
         # is bound to its whole id, or whoever writes to Redis could put it again and again
-        signed = ids.before_tick(id)
-        if signed is None or not _ticks(found):
+        signed = ids.without_tick(id)
+        if signed is None or not _says_ticks(found):
             raise
         secrets.check(queue, signed, found)
 
 
-def _ticks(found: _Payload) -> bool:
+def _says_ticks(found: _Payload) -> bool:
     try:
         return _OPTIONS.decode(found.o).ticks
     except Exception:  # the signature was not checked yet, so this may be anything

@@ -30,9 +30,9 @@ LONGEST = 120
 TICK_DIGITS = 15
 """The most digits of the time of a tick, ms."""
 LONGEST_CHAIN = 100
-"""The most calls that are looked for behind one id."""
+"""The most calls that `chain` finds in one id."""
 KEPT = 100
-"""Bytes that stay of a longer id. With its digest it is longer than `LONGEST`, so no whole id looks like it."""
+"""Bytes that stay of a longer id. With its digest, a shortened id is longer than `LONGEST`: no whole id equals one."""
 
 _SIGNS = (ALPHABET * 8).encode()
 """The sign for each byte; each sign stands for eight bytes."""
@@ -79,16 +79,16 @@ def following(parent: bytes, function: str) -> bytes:
 def chain(id: bytes) -> list[tuple[bytes, str]]:
     """Give the ids of the calls of a chain, of which this is the last, each with the function that `following` named.
 
-    The first one, which followed nobody, has no name. An id that only looks like that of a chain gives more ids than
-    there are calls.
+    The function of the first call does not stand in the id: its name is empty here. An id that has a `>` for another
+    reason gives ids of calls that do not exist.
     """
     parts = id.split(b">")[: LONGEST_CHAIN + 1]
     found = [(b">".join(parts[:n]), text(parts[n - 1]) if n > 1 else "") for n in range(1, len(parts) + 1)]
     return found if found[-1][0] == id else [(id, "")]
 
 
-def before_tick(id: bytes) -> bytes | None:
-    """Give the id to which a schedule has added `@` and the time of a tick, ms; None if this is no such id."""
+def without_tick(id: bytes) -> bytes | None:
+    """Give an id without the `@` and the time of a tick, ms, that a schedule has added; None if this is no such id."""
     base, at, tick = id.rpartition(b"@")
     return base if at and base and tick.isdigit() else None
 
@@ -99,7 +99,7 @@ def tick_of(id: bytes, last: int) -> int:
     Ticks that are put together share a payload, which says the last one; each of them has its own time in its id.
     """
     digits = id.rpartition(b"@")[2]
-    return last if before_tick(id) is None or len(digits) > TICK_DIGITS else int(digits)
+    return last if without_tick(id) is None or len(digits) > TICK_DIGITS else int(digits)
 
 
 def whole_call(function: str, values: Mapping[str, object]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
-from msgspec import inspect as kinds
+from msgspec import inspect as spec
 
 from timeoutq.arguments import shown
 
@@ -19,15 +19,15 @@ NO_NUMBER = "JSON has no NaN and no infinity"
 Check = Callable[[object], str | None]
 """Says what is wrong with a value, or None."""
 
-_SEQUENCES = (kinds.ListType, kinds.VarTupleType, kinds.SetType, kinds.FrozenSetType)
-_CLASSES = (kinds.StructType, kinds.DataclassType, kinds.NamedTupleType, kinds.TypedDictType)
-_FOREIGN = (kinds.CustomType, kinds.RawType, kinds.ExtType)
+_SEQUENCES = (spec.ListType, spec.VarTupleType, spec.SetType, spec.FrozenSetType)
+_CLASSES = (spec.StructType, spec.DataclassType, spec.NamedTupleType, spec.TypedDictType)
+_FOREIGN = (spec.CustomType, spec.RawType, spec.ExtType)
 
 
-def kind_of(annotation: object) -> kinds.Type:
+def kind_of(annotation: object) -> spec.Type:
     """Give msgspec's view of a type. Raises `TypeError`, with the reason, for a type that JSON cannot hold."""
     try:
-        found = kinds.type_info(annotation)
+        found = spec.type_info(annotation)
     except Exception as error:  # an annotation inside a class may name what is not there, for example
         raise TypeError(str(error)) from error
     foreign = _foreign(found, set())
@@ -36,7 +36,7 @@ def kind_of(annotation: object) -> kinds.Type:
     return found
 
 
-def _foreign(kind: kinds.Type, seen: set[type]) -> str | None:
+def _foreign(kind: spec.Type, seen: set[type]) -> str | None:
     if isinstance(kind, _FOREIGN):
         cls: type = getattr(kind, "cls", msgspec.Raw)
         if cls is object:
@@ -51,36 +51,36 @@ def _foreign(kind: kinds.Type, seen: set[type]) -> str | None:
             if inside is not None:
                 return f"{kind.cls.__qualname__}.{one.name}: {inside}"
         return None
-    if isinstance(kind, kinds.DictType) and isinstance(kind.key_type, kinds.UnionType):
+    if isinstance(kind, spec.DictType) and isinstance(kind.key_type, spec.UnionType):
         return (
             "the keys of a dict are texts in JSON, and several types cannot be told apart: let its keys be of one type"
         )
     return next((found for one in _inner(kind) if (found := _foreign(one, seen)) is not None), None)
 
 
-def _inner(kind: kinds.Type) -> Iterator[kinds.Type]:
-    if isinstance(kind, kinds.Metadata):
+def _inner(kind: spec.Type) -> Iterator[spec.Type]:
+    if isinstance(kind, spec.Metadata):
         yield kind.type
     elif isinstance(kind, _SEQUENCES):
         yield kind.item_type
-    elif isinstance(kind, kinds.TupleType):
+    elif isinstance(kind, spec.TupleType):
         yield from kind.item_types
-    elif isinstance(kind, kinds.DictType):
+    elif isinstance(kind, spec.DictType):
         yield kind.key_type
         yield kind.value_type
-    elif isinstance(kind, kinds.UnionType):
+    elif isinstance(kind, spec.UnionType):
         yield from kind.types
 
 
 def names_of(annotation: object) -> str:
     """Name what is an object in JSON: `Order`, `dict`, or of `Order | None`, `Order`; empty if nothing is."""
-    kind = kinds.type_info(annotation)
-    found = kind.types if isinstance(kind, kinds.UnionType) else (kind,)
-    classes = kinds.StructType, kinds.DataclassType, kinds.TypedDictType
+    kind = spec.type_info(annotation)
+    found = kind.types if isinstance(kind, spec.UnionType) else (kind,)
+    classes = spec.StructType, spec.DataclassType, spec.TypedDictType
     names = (
-        "dict" if isinstance(one, kinds.DictType) else one.cls.__qualname__
+        "dict" if isinstance(one, spec.DictType) else one.cls.__qualname__
         for one in found
-        if isinstance(one, (kinds.DictType, *classes))
+        if isinstance(one, (spec.DictType, *classes))
     )
     return " | ".join(names)
 
@@ -96,27 +96,27 @@ def never_fits(returned: type, taken: type) -> bool:
     return returned in _PLAIN and taken in _PLAIN and taken not in _PLAIN[returned]
 
 
-def check_of(kind: kinds.Type) -> Check | None:
+def check_of(kind: spec.Type) -> Check | None:
     """Give the check of values of a type that says `Any` somewhere; None if the type says all.
 
     Where a type says `Any`, msgspec cannot know what a value was, so a tuple would arrive as a list. The check finds
     such values. Fields of classes are not looked into.
     """
-    if isinstance(kind, kinds.AnyType):
+    if isinstance(kind, spec.AnyType):
         return plain
     checks = [check_of(one) for one in _inner(kind)]
     if not any(checks):
         return None
-    if isinstance(kind, kinds.Metadata):
+    if isinstance(kind, spec.Metadata):
         return checks[0]
-    if isinstance(kind, kinds.TupleType):
+    if isinstance(kind, spec.TupleType):
         return lambda value: _first(zip(checks, cast("tuple[object, ...]", value), strict=False))
-    if isinstance(kind, kinds.DictType):
-        keys, values = _names if checks[0] is plain else checks[0], checks[1]
+    if isinstance(kind, spec.DictType):
+        keys, values = _wrong_key if checks[0] is plain else checks[0], checks[1]
         return lambda value: _first(
             pair for key, one in cast("Mapping[object, object]", value).items() for pair in ((keys, key), (values, one))
         )
-    if isinstance(kind, kinds.UnionType):
+    if isinstance(kind, spec.UnionType):
         if plain in checks:  # a union with Any says nothing
             return plain
         held = [(_HOLDERS.get(type(one), (list, tuple, set, frozenset)), check_of(one)) for one in kind.types]
@@ -124,7 +124,7 @@ def check_of(kind: kinds.Type) -> Check | None:
     return lambda value: _first((checks[0], one) for one in cast("list[object]", value))
 
 
-_HOLDERS: Mapping[type[kinds.Type], Any] = {kinds.DictType: Mapping}
+_HOLDERS: Mapping[type[spec.Type], Any] = {spec.DictType: Mapping}
 
 
 def _first(pairs: Iterator[tuple[Check | None, object]]) -> str | None:
@@ -140,13 +140,13 @@ def plain(value: object) -> str | None:
         return next(filter(None, map(plain, cast("list[object]", value))), None)
     if kind is dict:
         items = cast("dict[object, object]", value)
-        return next(filter(None, (*map(_names, items), *map(plain, items.values()))), None)
+        return next(filter(None, (*map(_wrong_key, items), *map(plain, items.values()))), None)
     if kind is tuple:
         return f"the tuple {shown(value)} would arrive as a list"
     return f"{shown(value)} is a {kind.__qualname__}, which JSON does not know"
 
 
-def _names(key: object) -> str | None:
+def _wrong_key(key: object) -> str | None:
     return None if type(key) is str else f"the key {shown(key)} would arrive as a text"
 
 

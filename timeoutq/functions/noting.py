@@ -1,4 +1,4 @@
-"""What a running call says of itself while it runs, and hears of: how far it is, and whether it was cancelled.
+"""What a call says and hears while it runs: it says how far it is, and hears whether it was cancelled.
 
 `running.py` makes a `Noting` for each call that has a context. Any thread may ask.
 """
@@ -13,7 +13,7 @@ from timeoutq.errors import TimeoutqError
 from timeoutq.model import Lease
 
 PAUSE = 0.1
-"""Seconds between two notes that are sent: of those that come faster, the last one counts."""
+"""Seconds between two notes that are sent. Of the notes that come meanwhile, only the last one is sent."""
 
 
 class Told(Protocol):
@@ -30,7 +30,7 @@ class Told(Protocol):
 
 
 class Noting:
-    """Sends notes of one call, the newest first, and never keeps the call waiting."""
+    """Sends the notes of one call, and never keeps the call waiting: a newer note replaces one not yet sent."""
 
     __slots__ = ("_is_closed", "_lease", "_loop", "_next", "_place", "_sending")
 

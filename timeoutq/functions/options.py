@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from timeoutq.schedules.flows import Schedule
 
 Unique = Literal["active", "forever"] | timedelta
-"""How long a key keeps other calls of the same key away: while a call is ready, scheduled or in progress; for ever; or
-so long after the call has ended, too."""
+"""How long the id of a call keeps other calls away. "active": while the call is ready, scheduled or in progress; a
+timedelta: then, and for this time after the call has ended; "forever": always."""
 
 Missed = Literal["last", "all", "none"]
 
@@ -31,6 +31,7 @@ KEEP_RESULT = 3600.0
 MOST_RETRIES = 1_000
 MOST_QUEUES = 100
 HEAVIEST = 1_000_000
+"""The largest weight of a queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def _names(given: Sequence[object]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many calls run at once, and how many seconds lie between the end of a call and the begin of the next one.
+    """How many calls run at once (`concurrency`), and the seconds between the end of a call and the next one (`every`).
 
     `per` is a template such as `tenant:{tenant}`: the limit counts for each text that the arguments make of it.
     """
@@ -91,6 +92,7 @@ class Limit:
         """Raise `InvalidInput` for a limit that lets nothing run."""
         arguments.count(self.concurrency, "concurrency", high=10_000)
         arguments.delay_ms(self.every, "every")
+        object.__setattr__(self, "every", arguments.seconds(self.every, "every"))  # of a timedelta, its seconds
 
 
 TIMED = ("cron", "tz", "every", "times", "missed", "grace", "overlap")
@@ -200,7 +202,7 @@ def chosen(
 
 
 def checked_unique(value: object) -> Unique:
-    """Check how long a key keeps others away."""
+    """Check how long an id keeps other calls away."""
     if isinstance(value, timedelta) and value > timedelta(0):
         arguments.delay_ms(value, "unique")
         return value

@@ -103,8 +103,8 @@ class Posting:
             self._declared.note(queue.name, lacking)
 
     def _lacking(self, queue: str, calls: Sequence[Posted]) -> Mapping[str, Limit]:
-        limits = [(call.group, call.limit) for call in calls if call.limit is not None]
-        return self._declared.lacking(queue, limits) if limits else {}
+        limited = [(call.group, call.limit) for call in calls if call.limit is not None]
+        return self._declared.lacking(queue, limited) if limited else {}
 
     async def _adeclare(self, queue: AnyAsyncQueue, calls: Sequence[Posted]) -> None:
         lacking = self._lacking(queue.name, calls)

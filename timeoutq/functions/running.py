@@ -41,7 +41,7 @@ BACK_FOR = 3600.0
 
 NEVER = RetryPolicy.of([])
 """For calls that no further attempt can help."""
-NOBODY = Secrets()
+UNCHECKED = Secrets()
 """Reads a call without a look at its signature."""
 
 
@@ -93,7 +93,7 @@ class Calls(Serves):
     def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
         """Say by which policy a call is tried again, and what is kept of its failure if it is given up."""
         try:
-            opened = self.app.open(lease.payload, "", raw(lease.task), NOBODY)
+            opened = self.app.open(lease.payload, "", raw(lease.task), UNCHECKED)
         except TimeoutqError:
             return Verdict(NEVER, partial(_kept_failure, error))  # nobody can run it
         policy = NEVER if isinstance(error, Forged | UnknownSecret) else opened.retry
@@ -121,11 +121,9 @@ class _Bench:
         if opened.definition.is_plain and opened.options is NO_OPTIONS and not self._middlewares:
             value = await opened.definition.function(*opened.args, **opened.kwargs)
         else:
-            value = await self._limited(lease, opened)
+            value = await self._within_runtime(lease, opened)
         if value is None and not (opened.then or opened.keep_none):
-            return (
-                LEAVES_NO_ID if opened.leaves_no_id else None if opened.keep_id is True else Ack(keep_id=opened.keep_id)
-            )
+            return _end_without_result(opened)
         return await self._end(lease, opened, value)
 
     def _unrun(self, error: TimeoutqError) -> Unrun:
@@ -143,7 +141,7 @@ class _Bench:
         batch = None if opened.options.batch is None else CallsBefore(opened.options.batch, self._place.queue)
         return Context(name, lease.task, lease.attempt, lease.fence, self._place.state, opened.tick, batch, line)
 
-    async def _limited(self, lease: Lease, opened: Opened) -> Any:
+    async def _within_runtime(self, lease: Lease, opened: Opened) -> Any:
         seconds = opened.max_runtime
         if seconds is None:
             return await self._around(lease, opened)
@@ -181,7 +179,7 @@ class _Bench:
         definition = opened.definition
         limit = definition.settings.limit
         if limit is not None:
-            await self._declare(self._place.queue, definition.group_of_call(opened.args, opened.kwargs), limit)
+            await self._declare_limit(self._place.queue, definition.group_of_call(opened.args, opened.kwargs), limit)
         args = opened.args if definition.signature.context is None else (context, *opened.args)
         if definition.is_async:
             return await definition.function(*args, **opened.kwargs)
@@ -190,6 +188,18 @@ class _Bench:
             self._place.at_end(self._threads.close)
         found = await self._threads.run(context.task, partial(definition.function, *args, **opened.kwargs))
         return await found if inspect.isawaitable(found) else found
+
+    async def _declare_limit(self, queue: Any, group: str | None, limit: Limit | None) -> None:
+        lacking = self._declared.lacking(queue.name, [(group, limit)])
+        if not lacking:
+            return
+        self._declared.note(queue.name, lacking)  # before the call: what is refused is said once, not for each task
+        try:
+            await queue.run(limits.declare(queue.name, queue.flows, lacking))
+        except InvalidInput as error:
+            telling.say(
+                log, logging.WARNING, "queue %s: %s", queue.name, safe(str(error)), fields={"queue": queue.name}
+            )
 
     # ---- how it ends
 
@@ -201,18 +211,6 @@ class _Bench:
         put = await self._following(lease, opened, data) if opened.then and data is not None else ()
         kept = data if seconds and (value is not None or opened.keep_none) else None
         return Ack(put, result=kept, keep_result=seconds if kept is not None else None, keep_id=keeps_id)
-
-    async def _declare(self, queue: Any, group: str | None, limit: Limit | None) -> None:
-        lacking = self._declared.lacking(queue.name, [(group, limit)])
-        if not lacking:
-            return
-        self._declared.note(queue.name, lacking)
-        try:
-            await queue.run(limits.declare(queue.name, queue.flows, lacking))
-        except InvalidInput as error:
-            telling.say(
-                log, logging.WARNING, "queue %s: %s", queue.name, safe(str(error)), fields={"queue": queue.name}
-            )
 
     async def _following(self, lease: Lease, opened: Opened, data: bytes) -> Tasks:
         """Give the call that follows, to be put with the ack; one for another queue is put now.
@@ -229,12 +227,18 @@ class _Bench:
         if call.limit is not None:
             found = self._place.queue if call.queue == self._queue else self._place.find(call.queue)
             if found is not None:
-                await self._declare(found, call.group, call.limit)
+                await self._declare_limit(found, call.group, call.limit)
         if call.queue == self._queue:
             return task
         if not await self._place.put(call.queue, task):
             await self._app.sender.aput([call])
         return ()
+
+
+def _end_without_result(opened: Opened) -> Result:
+    if opened.leaves_no_id:
+        return LEAVES_NO_ID
+    return None if opened.keep_id is True else Ack(keep_id=opened.keep_id)
 
 
 def _kept_failure(error: BaseException) -> Kept:

@@ -1,7 +1,7 @@
 """The one door between functions and a server: what a call is when it is put, and what carries it there.
 
-An app is given one `Sender`, which puts calls and gives their results. Nothing else in this room does I/O: `App.put`
-decides everything about a call before it hands the call to the sender.
+An app has one `Sender`, which puts calls and gives their results: usually a `Posting` (`posting.py`). `App.put` decides
+everything about a call before it hands the call to the sender. No I/O here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Answers(msgspec.Struct, frozen=True, gc=False):
-    """Where the result of a call will be: for a chain, that of its last call."""
+    """Where the result of a call will be, and how to read it. Of a chain, the result is that of its last call."""
 
     queue: str
     id: bytes

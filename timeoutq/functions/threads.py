@@ -23,7 +23,7 @@ PATIENCE = 5.0
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class Threaded:
     """One call in a thread."""
 
     task: str
@@ -47,8 +47,8 @@ class Threads:
         self._hangs = hangs
         self._loop = asyncio.get_running_loop()
         self._generation = forks.generation
-        self._waiting: SimpleQueue[Job | None] = SimpleQueue()
-        self._done: deque[Job] = deque()
+        self._waiting: SimpleQueue[Threaded | None] = SimpleQueue()
+        self._done: deque[Threaded] = deque()
         self._told = False
         self._threads: int = 0
         self._busy: int = 0
@@ -59,20 +59,20 @@ class Threads:
 
         `task` is the id of the task that the call is for. Raises `RuntimeError` if no thread can be started.
         """
-        job = Job(task, call, copy_context(), self._loop.create_future())
+        one = Threaded(task, call, copy_context(), self._loop.create_future())
         if self._busy == self._threads:
             threading.Thread(target=self._live, name=f"{self._name}-{self._threads}", daemon=True).start()
             self._threads += 1
         self._busy += 1
-        self._waiting.put(job)
+        self._waiting.put(one)
         try:
-            await job.over
+            await one.over
         except asyncio.CancelledError:
-            self._loop.call_later(PATIENCE, self._look, job)
+            self._loop.call_later(PATIENCE, self._look, one)
             raise
-        if job.error is not None:
-            raise job.error
-        return job.value
+        if one.error is not None:
+            raise one.error
+        return one.value
 
     def close(self) -> None:
         """End the threads that are free; those at work end with the process."""
@@ -80,33 +80,33 @@ class Threads:
         for _ in range(self._threads):
             self._waiting.put(None)
 
-    def _look(self, job: Job) -> None:
-        if not job.ended and not self._closed:
-            what = f"the function of task {job.task!a:.80} still runs in its thread, {PATIENCE:g} s after it was to end"
+    def _look(self, one: Threaded) -> None:
+        if not one.ended and not self._closed:
+            what = f"the function of task {one.task!a:.80} still runs in its thread, {PATIENCE:g} s after it was to end"
             self._hangs(what)
 
     def _collect(self) -> None:
         self._told = False
         while self._done:
-            job = self._done.popleft()
+            one = self._done.popleft()
             self._busy -= 1
-            job.ended = True
-            if not job.over.done():  # if it is done, the coroutine was cancelled meanwhile
-                job.over.set_result(None)
+            one.ended = True
+            if not one.over.done():  # if it is done, the coroutine was cancelled meanwhile
+                one.over.set_result(None)
 
     # ---- in the threads
 
     def _live(self) -> None:
-        while (job := self._waiting.get()) is not None:
+        while (one := self._waiting.get()) is not None:
             try:
-                job.value = job.context.run(job.call)
+                one.value = one.context.run(one.call)
             except BaseException as error:  # whatever a function raises is the end of its call
-                job.error = error
+                one.error = error
             if forks.generation != self._generation:
-                forks.leave(job.task, job.error)
-            self._done.append(job)
+                forks.leave(one.task, one.error)
+            self._done.append(one)
             if not self._told:
                 self._told = True
                 with suppress(RuntimeError):  # the loop is closed already
                     self._loop.call_soon_threadsafe(self._collect)
-            del job
+            del one

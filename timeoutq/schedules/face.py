@@ -31,8 +31,9 @@ class Schedules(Room[ScheduleFlows]):
         ready or in progress, the tick is skipped and counted; with `overlap=True` each tick has an id of its own: the
         id, `@`, and the tick in ms.
         `times` ends the schedule after so many ticks; no tick is before `start` or after `until`, aware datetimes.
-        `missed` says what becomes of ticks for which nobody was there: `"last"` puts the newest, `"all"` each of them,
-        `"none"` puts a tick within a minute or never. With `grace`, seconds, a tick that is later than so is not put.
+        `missed` says what becomes of ticks for which nobody was there: `"last"` puts the newest, `"all"` each of them
+        (without `overlap` they have one id, so one task), `"none"` puts a tick within a minute or never. With `grace`,
+        seconds, a tick that is later than this is not put.
         A new schedule does not put ticks of the past. A schedule that is there gets the new definition; if its timing
         is the same, its next tick stays, and if it is paused, it stays paused.
         Needs the extra `functions`. Raises `InvalidInput`, `MissingExtra`, and what `put` raises.
@@ -62,7 +63,10 @@ class Schedules(Room[ScheduleFlows]):
         return self._queue.run(self._flows.pause(name))
 
     def resume(self, name: str) -> ScheduleInfo:
-        """Let a schedule go on with its next tick; the ticks of the pause are not put. Raises `InvalidInput`."""
+        """Let a schedule go on with its next tick; the ticks of the pause are not put.
+
+        Raises `InvalidInput` if there is none of this name, or it has ended.
+        """
         return self._queue.run(self._flows.resume(name))
 
     def cancel(self, name: str) -> bool:
@@ -113,8 +117,9 @@ class AsyncSchedules(AsyncRoom[ScheduleFlows]):
         ready or in progress, the tick is skipped and counted; with `overlap=True` each tick has an id of its own: the
         id, `@`, and the tick in ms.
         `times` ends the schedule after so many ticks; no tick is before `start` or after `until`, aware datetimes.
-        `missed` says what becomes of ticks for which nobody was there: `"last"` puts the newest, `"all"` each of them,
-        `"none"` puts a tick within a minute or never. With `grace`, seconds, a tick that is later than so is not put.
+        `missed` says what becomes of ticks for which nobody was there: `"last"` puts the newest, `"all"` each of them
+        (without `overlap` they have one id, so one task), `"none"` puts a tick within a minute or never. With `grace`,
+        seconds, a tick that is later than this is not put.
         A new schedule does not put ticks of the past. A schedule that is there gets the new definition; if its timing
         is the same, its next tick stays, and if it is paused, it stays paused.
         Needs the extra `functions`. Raises `InvalidInput`, `MissingExtra`, and what `put` raises.
@@ -144,7 +149,10 @@ class AsyncSchedules(AsyncRoom[ScheduleFlows]):
         return await self._queue.run(self._flows.pause(name))
 
     async def resume(self, name: str) -> ScheduleInfo:
-        """Let a schedule go on with its next tick; the ticks of the pause are not put. Raises `InvalidInput`."""
+        """Let a schedule go on with its next tick; the ticks of the pause are not put.
+
+        Raises `InvalidInput` if there is none of this name, or it has ended.
+        """
         return await self._queue.run(self._flows.resume(name))
 
     async def cancel(self, name: str) -> bool:

@@ -136,7 +136,7 @@ def write(talk: Talk, name: bytes, wanted: Definition, source: Source) -> Flow[S
             talk.operations, talk.nonce(), name, before, state, next_ms, definition, wanted.digest(), source[0],
             anew=anew,
         )  # fmt: skip
-        if (yield from _written(talk, name, (yield from answer(talk, call)))):
+        if _is_written(talk, (yield from answer(talk, call))):
             return (yield from _there(talk, name))
     raise _contended(name)
 
@@ -181,25 +181,24 @@ def _there(talk: Talk, name: bytes) -> Flow[Stored]:
     return found
 
 
-def _written(talk: Talk, name: bytes, letter: str) -> Flow[bool]:
+def _is_written(talk: Talk, letter: str) -> bool:
     if letter == "F":
         raise InvalidInput(
             f"queue {talk.operations.name!r} has 10,000 schedules, and takes no more: cancel some, or let a task "
             "schedule others, with queue.schedule"
         )
-    yield from ()
     return letter == "O"
 
 
 def _unknown(talk: Talk, name: bytes) -> InvalidInput:
     return InvalidInput(
-        f"queue {talk.operations.name!r} has no schedule {shown(text(name))}: "
-        f"'timeoutq.Queue(…).schedules.list()' names those that it has"
+        f"queue {talk.operations.name!r} has no schedule {shown(text(name))}: 'timeoutq schedules list "
+        f"{talk.operations.name}' names those that it has"
     )
 
 
 def _contended(name: bytes) -> Unavailable:
-    return Unavailable(f"schedule {shown(text(name))} was changed by others {TRIES} times while this client tried to")
+    return Unavailable(f"schedule {shown(text(name))} was changed by others {TRIES} times in a row: try again")
 
 
 def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
@@ -222,7 +221,7 @@ def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow
             if before.state == "running":
                 return before.info()
             call = operations.write(talk.operations, talk.nonce(), name, before, "r", _resumed(before, now_ms))
-        if (yield from _written(talk, name, (yield from answer(talk, call)))):
+        if _is_written(talk, (yield from answer(talk, call))):
             return (yield from _there(talk, name)).info()
     raise _contended(name)
 
@@ -269,7 +268,7 @@ def cancel(talk: Talk, name: bytes) -> Flow[bool]:
                 "remove it from the code"
             )
         call = operations.write(talk.operations, talk.nonce(), name, before, "x", 0)
-        if (yield from _written(talk, name, (yield from answer(talk, call)))):
+        if _is_written(talk, (yield from answer(talk, call))):
             return True
     raise _contended(name)
 
@@ -312,7 +311,7 @@ def restore(talk: Talk, stored: Stored) -> Flow[bool]:
         Definition.read(stored.text), stored.digest, stored.source[0],
         counts=(stored.last_ms, stored.put, stored.skipped, stored.missed),
     )  # fmt: skip
-    return (yield from _written(talk, stored.name, (yield from answer(talk, call))))
+    return _is_written(talk, (yield from answer(talk, call)))
 
 
 def one(talk: Talk, name: bytes) -> Flow[ScheduleInfo | None]:

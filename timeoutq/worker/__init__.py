@@ -18,7 +18,7 @@
     places       one queue, as a handler sees it that is an object
     sources      a part of the queue as the pump sees it
     exchanges    ends go to the queue, claimed tasks come
-    parts        what runs beside the pump
+    beside       what runs beside the pump
     sharing      how several queues share the handlers of a worker
     lanes        one queue of a worker: its claims and exchanges
     pump         goes round the lanes, and drains

@@ -57,14 +57,14 @@ class Closing:
         stopping.level = max(stopping.level, DRAIN)
         crew.closing = True
         for lane in lanes:
-            lane.kept.closing = True
+            lane.beside.closing = True
         self.pump.give_back_unstarted()
         await self._end_handlers()
         consumers = crew.cancel()
         bells = {source.bell for source in self.pump.sources if source.bell is not None}
         for task in bells:
             task.cancel()
-        await asyncio.wait(consumers.union(bells, *(lane.kept.cancel() for lane in lanes)), timeout=ENDING)
+        await asyncio.wait(consumers.union(bells, *(lane.beside.cancel() for lane in lanes)), timeout=ENDING)
         await all_of(self._end_desk(lane.desk, early=early, cut_off=cut_off) for lane in lanes)
         crew.close()
         await all_of(self._send_last(lane) for lane in lanes)

@@ -23,12 +23,12 @@ from timeoutq.cleaner import Cleaner
 from timeoutq.errors import InvalidInput, TimeoutqError
 from timeoutq.model import Lease
 from timeoutq.replies import Claimed
+from timeoutq.worker.beside import Beside
 from timeoutq.worker.crews import Crew
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.exchanges import LATE, Common, Exchanges
 from timeoutq.worker.interrupts import Interrupts
 from timeoutq.worker.pace import Load, Pace
-from timeoutq.worker.parts import Parts as Kept
 from timeoutq.worker.sharing import Appetite, Sharing
 from timeoutq.worker.sources import Source
 from timeoutq.worker.stopping import Stopping
@@ -139,7 +139,7 @@ class Lane:
         """The exchanges with each part of the queue; none while it is unknown of which parts the queue consists."""
         self.beating: Beating | None = None
         self.interrupts = Interrupts(desk, shared.crew, shared.suspects)
-        self.kept = Kept(desk.voice, desk.wake)
+        self.beside = Beside(desk.voice, desk.wake)
         """What runs beside the pump for this queue."""
         self._queue, self._voice = desk.queue, desk.voice
         self._turn = 0
@@ -367,7 +367,7 @@ class Lane:
     def check(self) -> None:
         """Raise the error that has ended the cleaner; if other queues are left, only give this queue up."""
         try:
-            self.kept.check("cleaner")
+            self.beside.check("cleaner")
         except InvalidInput as error:
             if not self.has_left:
                 self._leave(error)

@@ -337,10 +337,10 @@ class Worker:
         if lane.parts:
             self._clean(lane)
         else:
-            lane.kept.keep("opening", partial(self._open_later, lane))
-        lane.kept.keep("held", partial(lane.interrupts.watch_held, heartbeat, self._break))
+            lane.beside.keep("opening", partial(self._open_later, lane))
+        lane.beside.keep("held", partial(lane.interrupts.watch_held, heartbeat, self._break))
         if lane.desk.rules.runtime.ms:
-            lane.kept.keep("runtime", lane.interrupts.watch_runtime)
+            lane.beside.keep("runtime", lane.interrupts.watch_runtime)
 
     async def _open_later(self, lane: Lane) -> None:
         """Begin to claim from a queue as soon as it is known of which parts it consists."""
@@ -368,9 +368,9 @@ class Worker:
         if len(lane.cleaners) > 1:
             tending = Tending(lane, self.concurrency)
             lane.tends, clean = (lambda: tending.tended), tending.run
-        lane.kept.keep("cleaner", clean)
+        lane.beside.keep("cleaner", clean)
         if lane.desk.functions:
-            lane.kept.keep("telling of functions", partial(tell_functions, lane.desk))
+            lane.beside.keep("telling of functions", partial(tell_functions, lane.desk))
 
     async def _knows_parts(self, desk: Desk, lane: Lane | None = None) -> bool:
         """Wait until it is known of which parts a queue consists; false if the worker was stopped before that.
@@ -458,7 +458,7 @@ class Worker:
                 if me is None or not me.cancelling():
                     raise WorkerBroken(self._told_of_cancelled_pump()) from None
                 for lane in pump.lanes:
-                    lane.kept.tell_cancelled()
+                    lane.beside.tell_cancelled()
                 raise
 
     def _told_of_cancelled_pump(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 FIRST, LONGEST = 0.5, 8.0
 """Seconds for which a worker steps back the first time; each time in a row, twice as long, until this."""
 FADES = 64
-"""Of so many tasks, older ones count half."""
+"""After so many tasks, all that were counted until then count half."""
 
 
 class Yielding:
