@@ -91,7 +91,9 @@ class Pending(Generic[T_co]):
         for queue, id in self._answers.places:
             ended = self._asks.ended(queue, id, None if until is None else max(0.0, until - time.monotonic()))
             if ended is None:
-                raise TimeoutError(f"call {text(id)!r} has not ended within {timeout:g} s")
+                raise TimeoutError(
+                    f"call {text(id)!r} has not ended within {timeout:g} s: `timeoutq why {queue} {text(id)}` says why"
+                )
             refuse_failed(ended)
         return cast("T_co", value_of(self._answers, ended))
 
