@@ -102,7 +102,7 @@ class CallsBefore:
     @overload
     def results(self, kind: type[T]) -> list[T]: ...
     def results(self, kind: Any = Any) -> list[Any]:
-        """Give what the calls have returned that are done, in the order in which they were put; blocks.
+        """Give what the calls that are done have returned, in the order in which they were put; blocks.
 
         Each result is read as `kind`. None stands for a call that returned None, and for a result that is kept no
         longer: keep results of calls in long batches long enough, with keep_result=. Raises `CallFailed` for a result
@@ -115,7 +115,7 @@ class CallsBefore:
     @overload
     async def aresults(self, kind: type[T]) -> list[T]: ...
     async def aresults(self, kind: Any = Any) -> list[Any]:
-        """Give what the calls have returned that are done, in the order in which they were put; see `results`."""
+        """Give what the calls that are done have returned, in the order in which they were put; see `results`."""
         return [_value(ended, kind) for member, ended in await self._ends() if member.end == "done"]
 
     def failures(self) -> list[CallFailed]:
