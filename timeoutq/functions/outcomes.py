@@ -1,7 +1,7 @@
 """What is kept of a call that has ended: the JSON of what it returned, or why it failed. Workers write, callers read.
 
-A call whose task is in failed has a failure, and any other call that has ended has a value: where the task is says how
-to read what is kept. No I/O.
+If the task is in failed, what is kept is a `Failure`; if the task has ended in any other way, it is the value that the
+function returned. No I/O.
 """
 
 from __future__ import annotations

@@ -195,9 +195,9 @@ class Signature:
             data = _ENCODER.encode(struct)
             arrived = None if self._is_exact else self._decoder.decode(data)
         except Exception as error:  # the arguments may be anything, and their classes may raise anything
-            self._refuse(bound, error)
+            self._refuse_unfit(bound, error)
         if arrived is not None:
-            self._keep(bound, struct, data, arrived)
+            self._refuse_changed(bound, struct, data, arrived)
         return Encoded(self._split(data, bound), bound, struct, self)
 
     def values(self, struct: msgspec.Struct, names: Collection[str]) -> dict[str, object]:
@@ -242,8 +242,8 @@ class Signature:
             what = f"has no parameter {shown(name)}; it takes {', '.join(self.slots) or 'none'}"
         raise BadArguments(f"{self.name}() {what}", function=self.name, parameter=name)
 
-    def _keep(self, bound: Mapping[str, object], struct: object, data: bytes, arrived: object) -> None:
-        """Raise `BadArguments` for what would arrive as something else."""
+    def _refuse_changed(self, bound: Mapping[str, object], struct: object, data: bytes, arrived: object) -> None:
+        """Raise `BadArguments` for an argument that would arrive in the worker as another value."""
         for name, check in self._checks:
             wrong = check(bound[name]) if name in bound else None
             if wrong is not None:
@@ -260,7 +260,7 @@ class Signature:
                     what = f"{_value(bound[name])} for {name!r}, but would get {came[:80].decode('utf-8', 'replace')}"
                     self._raise(name, f"{self.name}() was passed {what}: pass what the annotation says")
 
-    def _refuse(self, bound: Mapping[str, object], error: Exception) -> NoReturn:
+    def _refuse_unfit(self, bound: Mapping[str, object], error: Exception) -> NoReturn:
         """Raise `BadArguments` for arguments that msgspec has refused; find out which parameter it was."""
         for name, value in bound.items():
             field = self._fields[name]

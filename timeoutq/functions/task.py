@@ -31,7 +31,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Q = ParamSpec("Q")
 """The parameters of the function itself, with the context."""
-O = TypeVar("O")  # noqa: E741  # what a plain call gives: of an `async def`, a coroutine
+O = TypeVar("O")  # noqa: E741  # beside P, Q and R, nobody takes it for a zero
 """What a plain call of the function gives: of an `async def`, a coroutine."""
 
 

@@ -128,11 +128,7 @@ class AppTest:
         declared first, as a worker does at its start. Ticks that are due are put; for later ones, advance the clock and
         run again. Raises what `timeoutq.testing.run` raises, and `InvalidInput` in a coroutine: await `arun` there.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass  # errors of calls are to be told without this one
-        else:
+        if _is_in_a_loop():
             raise InvalidInput("t.run() is for code that blocks: in a coroutine, write `await t.arun()`")
         return asyncio.run(self._closing(options))
 
@@ -166,6 +162,14 @@ class AppTest:
     def _name(self, name: str | None) -> str:
         found: str = self._app.queues.names[0] if name is None else self._app.queues.one(name)
         return found
+
+
+def _is_in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _together(ran: list[Ran], seconds: float) -> Ran:

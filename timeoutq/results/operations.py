@@ -17,7 +17,7 @@ from timeoutq.operations import Operations
 def look(operations: Operations, ids: Sequence[bytes], client: str = "") -> Call[list[Ended | None]]:
     """Build the call that tells how up to 500 tasks have ended, and notes for the others that this client waits.
 
-    It may answer for the first ones only, if their results are many bytes. Without `client`, nothing is noted.
+    If the results are many bytes, the reply is about the first tasks only. Without `client`, nothing is noted.
     """
     return operations.call("await", [client, *ids], lambda reply: replies.ended(ids, reply))
 

@@ -1,7 +1,7 @@
 """Puts the ticks that are due. Every cleaner does so; the scripts see to it that each tick is put once. No I/O.
 
-The next tick of a schedule is worked out here, by `ticks.py`, from the time of the server; the script compares what the
-tick was when it was read with what the tick is now.
+The next tick of a schedule is worked out here, by `ticks.py`, from the time of the server. The script puts the ticks
+only if the schedule is still as it was read.
 """
 
 from __future__ import annotations

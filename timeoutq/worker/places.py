@@ -60,7 +60,7 @@ class Place:
     def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
         """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.
 
-        Call what this gives when the handler has ended: it says whether the time was over by then.
+        Call the function that this gives when the handler has ended: it says whether the time was over by then.
         """
         desk, key = self._desk, lease.key
         run, until = desk.running[key], time.monotonic() + seconds
@@ -112,14 +112,14 @@ class Place:
 
 
 async def tell_functions(desk: Desk) -> None:
-    """Tell each part of a queue which functions there are here, again and again."""
+    """Tell each part of a queue which functions there are here, and declare their schedules, again and again."""
     while True:
         pause = AGAIN_EVERY
         for talk in desk.queue.division.talks:
             try:
                 for call in talk.operations.publish(desk.queue.worker, desk.functions):
                     await desk.queue.run(sending.answer(talk, call))
-            except TimeoutqError:  # what else the worker asks of the server says so in the log
+            except TimeoutqError:  # the exchanges with this server log its trouble
                 pause = AGAIN_SOON
         if desk.schedules and not await _declare(desk):
             pause = AGAIN_SOON

@@ -33,7 +33,7 @@ SHORT_EVERY = 60.0
 LAST = 1_000_000
 """The rank of the order to end: if the worker has several queues, all leases come before it."""
 
-Place = tuple[int, int, Work, Lease | None]
+Waiting = tuple[int, int, Work, Lease | None]
 """What waits for a thread: its rank, its number, and a lease; no lease means that the thread is to end."""
 
 
@@ -53,7 +53,7 @@ class ThreadCrew:
         self._size = min(size, MOST)
         self._broken = broken
         self._machine = machine
-        self._waiting: SimpleQueue[Place] | PriorityQueue[Place]
+        self._waiting: SimpleQueue[Waiting] | PriorityQueue[Waiting]
         self._waiting = machine.pipe() if len(works) == 1 else PriorityQueue()
         self._numbers = count()
         self._done: deque[tuple[Run, Work, list[Any] | None]] = deque()
@@ -73,7 +73,7 @@ class ThreadCrew:
         work = self._works[lane]
         self._put([(work.rank, next(self._numbers), work, lease) for lease in leases])
 
-    def _put(self, places: list[Place]) -> None:
+    def _put(self, places: list[Waiting]) -> None:
         self.taken += len(places)
         for place in places:
             self._waiting.put(place)
@@ -123,9 +123,9 @@ class ThreadCrew:
         self._put([place for place in waiting if place not in found])
         return [place[3] for place in found if place[3] is not None]
 
-    def _take_all(self) -> list[Place]:
+    def _take_all(self) -> list[Waiting]:
         """Take out what waits, in the order in which it would come out."""
-        found: list[Place] = []
+        found: list[Waiting] = []
         with suppress(Empty):
             while True:
                 found.append(self._waiting.get_nowait())

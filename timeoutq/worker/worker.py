@@ -112,7 +112,7 @@ class Worker:
         Raises `InvalidInput` for a handler that cannot be called like this, `HandlerNotFound` if there is no handler.
         """
         given, self.handler, lifespan, self._closes = _hired(queue, handler, lifespan)
-        self.queues, self._sharing = _shared(given)
+        self.queues, self._sharing = _queues_of(given)
         self.queue = self.queues[0]
         """The first of its queues."""
         self._span = Span(checked(lifespan), self._break)
@@ -336,6 +336,7 @@ class Worker:
         """Start what a queue needs besides the pump."""
         if lane.parts:
             self._clean(lane)
+            self._tell(lane)
         else:
             lane.beside.keep("opening", partial(self._open_later, lane))
         lane.beside.keep("held", partial(lane.interrupts.watch_held, heartbeat, self._break))
@@ -348,6 +349,7 @@ class Worker:
             if await self._knows_parts(lane.desk, lane):
                 self._open(lane)
                 self._clean(lane)
+                self._tell(lane)
                 self._woken.set()
         except TimeoutqError as error:
             self._break(error)
@@ -369,6 +371,8 @@ class Worker:
             tending = Tending(lane, self.concurrency)
             lane.tends, clean = (lambda: tending.tended), tending.run
         lane.beside.keep("cleaner", clean)
+
+    def _tell(self, lane: Lane) -> None:
         if lane.desk.functions:
             lane.beside.keep("telling of functions", partial(tell_functions, lane.desk))
 
@@ -495,7 +499,7 @@ def _hired(
     return queue, found, lifespan, isinstance(staff, handlers.Staff)
 
 
-def _shared(given: object) -> tuple[tuple[AsyncDriver, ...], Sharing]:
+def _queues_of(given: object) -> tuple[tuple[AsyncDriver, ...], Sharing]:
     """Give the queues of a worker, and how they share its handlers."""
     weights: list[object] | None = None
     if isinstance(given, Mapping):
