@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from tests.rig.calling import failure
 from tests.rig.processes import Processes, processes
@@ -117,7 +118,7 @@ async def test_a_call_that_nobody_can_run_is_offered_for_its_time_and_then_fails
     assert (found.state, found.failures, found.releases) == (State.FAILED, 1, 0)
 
 
-def test_why_names_the_function_and_who_has_it(queue: Queue, run: Processes, url: str) -> None:
+def test_why_names_the_function_and_who_has_it(queue: Queue, run: Processes, url: str, raw: redis.Redis) -> None:
     queue.put(Task("a", {"v": 1, "f": "bill", "a": [], "k": {"number": 1}}))
     assert queue.why("a").code == "no_worker"
     old = run.start("worker", "--app", "tests.rig.shop:app", "--no-supervise", SHOP="old", SHOP_QUEUE=queue.name)
@@ -126,6 +127,7 @@ def test_why_names_the_function_and_who_has_it(queue: Queue, run: Processes, url
     assert reason.code == "no_function"
     assert "cannot run its function 'bill'" in reason.message
     assert reason.message.endswith("; no worker that is alive has it")
+    wait_until(lambda: raw.exists(queue.operations.key("functions")), 30)  # the worker has told of its functions
     queue.pause()
     queue.put(
         Task("b", {"v": 1, "f": "never", "k": {}}), Task("c", {"v": 1, "f": "greet", "k": {}}), Task("d", {"f": 1})

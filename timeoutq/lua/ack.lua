@@ -19,7 +19,7 @@ if unfit then return unfit end
 local again_ms = tonumber(given.again or -1)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
 local recorded, limited = sound()
-if done_sound then done_sound(ids, given.put) end
+if done_sound then done_sound(ids, given.put or given.results) end
 if given.results or given.bare or given['until'] then rarely('may_finish')() end
 if given['until'] then
   if compact then
