@@ -376,7 +376,7 @@ async def test_a_chain_is_refused_where_the_limit_of_a_follower_cannot_be_kept(
         elif how == "adelay":
             await chain.adelay()
         else:
-            app.batch([chain])
+            app.batch([functions["first"].call(0)], chain)
     await app.aclose()
     with Queue(app.queues.names[0], url) as queue:
         assert queue.stats().known == 0
