@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.functions.test_app_schedules import due_now
 from tests.rig import limited
 from tests.rig.processes import processes
 from tests.rig.waiting import wait_until
@@ -254,17 +255,26 @@ class Most:
 
 
 @pytest.mark.parametrize("how", ["set", "aset"])
-async def test_the_calls_that_a_schedule_puts_keep_their_limit(app: App, queue: Queue, how: str) -> None:
+async def test_the_calls_that_a_schedule_puts_keep_their_limit(
+    app: App, queue: Queue, raw: redis.Redis, how: str
+) -> None:
     @app.task(limit=Limit(concurrency=1, per="t:{t}"))
-    async def one(t: str) -> None: ...
+    async def one(t: str) -> None:
+        await most()
 
-    call, start = one.call("a"), datetime.now(UTC) - timedelta(seconds=30)
+    most, call, start = Most(), one.call("a"), datetime.now(UTC) - timedelta(seconds=8)
     if how == "set":
         app.schedules.set("m", call, every=1, start=start, missed="all", overlap=True)
     else:
         await app.schedules.aset("m", call, every=1, start=start, missed="all", overlap=True)
         await app.aclose()
-    assert queue.hosts.inspect("t:a").per_host == 1
+    due_now(raw, queue, "m")
+    put = queue.schedules.tick()
+    app.schedules.cancel("m")
+    assert put > 1
+    assert (queue.hosts.inspect("t:a").per_host, queue.stats().waiting) == (1, put - 1)
+    await burst(app)
+    assert (most.most, most.all) == (1, put)
 
 
 def test_a_schedule_is_refused_where_its_limit_cannot_be_kept(app: App, queue: Queue) -> None:
