@@ -11,7 +11,7 @@ import functools
 import inspect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from timeoutq.retry import GiveUp, Retry, RetryPolicy, members
 from timeoutq.telling import running
 
 if TYPE_CHECKING:
-    from timeoutq.schedules.flows import Schedule
+    from timeoutq.sending import Flow
 
 S = TypeVar("S")
 
@@ -148,8 +148,8 @@ class Place(Protocol):
         """Say that a thread hangs: a worker process that has a supervisor drains, and is replaced."""
         ...
 
-    def declare(self, schedules: Sequence[Schedule]) -> None:
-        """Have these schedules declared in the queue, at the start and again each minute."""
+    def declare(self, schedules: Callable[[], Flow[None]] | None) -> None:
+        """Have schedules declared in the queue by this, at the start and again each minute; None: there are none."""
         ...
 
     def is_cancelled(self, lease: Lease) -> bool:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 
+from tests.functions.test_app_schedules import due_now
 from tests.rig import limited
 from tests.rig.processes import processes
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Politeness, Queue, Task
-from timeoutq.functions import App, BadFunction, Limit, limits
+from timeoutq.functions import App, BadFunction, Limit, limits, running, scheduling
 from timeoutq.functions.posting import Posting
 from timeoutq.sending import Flow
 
@@ -233,3 +235,209 @@ def test_a_limit_holds_while_workers_are_killed(url: str, tmp_path: Path) -> Non
         assert queue.hosts.inspect("tenant:acme").per_host == limited.MOST
         limited.app.close()
         queue.purge()
+
+
+# ---- calls that schedules put, and calls that follow
+
+
+class Most:
+    """Counts how many calls run at the same time."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.all = 0
+
+    async def __call__(self) -> None:
+        self.now += 1
+        self.all += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.02)
+        self.now -= 1
+
+
+@pytest.mark.parametrize("how", ["set", "aset"])
+async def test_the_calls_that_a_schedule_puts_keep_their_limit(
+    app: App, queue: Queue, raw: redis.Redis, how: str
+) -> None:
+    @app.task(limit=Limit(concurrency=1, per="t:{t}"))
+    async def one(t: str) -> None:
+        await most()
+
+    most, call, start = Most(), one.call("a"), datetime.now(UTC) - timedelta(seconds=8)
+    if how == "set":
+        app.schedules.set("m", call, every=1, start=start, missed="all", overlap=True)
+    else:
+        await app.schedules.aset("m", call, every=1, start=start, missed="all", overlap=True)
+        await app.aclose()
+    due_now(raw, queue, "m")
+    put = queue.schedules.tick()
+    app.schedules.cancel("m")
+    assert put > 1
+    assert (queue.hosts.inspect("t:a").per_host, queue.stats().waiting) == (1, put - 1)
+    await burst(app)
+    assert (most.most, most.all) == (1, put)
+
+
+def test_a_schedule_is_refused_where_its_limit_cannot_be_kept(app: App, queue: Queue) -> None:
+    @app.task(limit=Limit(concurrency=1))
+    async def one() -> None: ...
+
+    queue.put("a task")
+    with pytest.raises(InvalidInput, match="only a polite queue keeps limits"):
+        app.schedules.set("m", one.call(), every=1)
+    assert list(queue.schedules.each()) == []
+
+
+async def declare_all(app: App, queue: Queue) -> None:
+    try:
+        opened: Any = await app.sender.aqueue(queue.name)  # type: ignore[attr-defined]  # that of this app has queues
+        await scheduling.declare(app, opened)
+    finally:
+        await app.aclose()
+
+
+async def test_a_worker_declares_the_limits_of_decorators_schedules_also_when_they_change(
+    app: App, queue: Queue, url: str
+) -> None:
+    @app.task(limit=Limit(concurrency=1, per="of:{t}"), every=3600, overlap=True)
+    async def one(t: str = "all") -> None: ...
+
+    worker = app.worker(timeout=5)
+    at_work = asyncio.create_task(worker.run())
+    await asyncio.to_thread(wait_until, lambda: [info.name for info in queue.schedules.each()] == ["one"], 30)
+    worker.stop()
+    await at_work
+    assert queue.hosts.inspect("of:all").per_host == 1
+    newer = App(app.name, url=url)
+
+    @newer.task(name="one", limit=Limit(concurrency=3, per="of:{t}"), every=3600, overlap=True)
+    async def ones(t: str = "all") -> None: ...
+
+    await declare_all(newer, queue)
+    assert queue.hosts.inspect("of:all").per_host == 3
+
+
+async def test_a_plain_queue_gets_no_decorators_schedule_that_has_a_limit(app: App, queue: Queue) -> None:
+    @app.task(limit=Limit(concurrency=1), every=3600)
+    async def one() -> None: ...
+
+    @app.task(every=3600)
+    async def two() -> None: ...
+
+    queue.put("a task")
+    with pytest.raises(InvalidInput, match="only a polite queue keeps limits"):
+        await declare_all(app, queue)
+    assert [info.name for info in queue.schedules.each()] == ["two"]
+
+
+@pytest.fixture
+def chained(url: str, name: str) -> Iterator[tuple[App, Most]]:
+    """An app with two queues: the calls that follow are in the second one."""
+    app, most = App(name, queues=[name, f"{name}-2"], url=url), Most()
+
+    @app.task
+    async def first(n: int) -> int:
+        return n
+
+    @app.task(queue=f"{name}-2", limit=Limit(concurrency=1))
+    async def one(n: int) -> None:
+        await most()
+
+    @app.task(queue=f"{name}-2", limit=Limit(concurrency=1, per="n:{end}"))
+    async def each(n: int, end: str = "all") -> None:
+        await most()
+
+    yield app, most
+    app.close()
+    for queue in app.queues.names:
+        with Queue(queue, url) as opened:
+            opened.purge()
+
+
+@pytest.mark.parametrize("follower", ["one", "each"])
+def test_the_calls_that_follow_into_another_queue_keep_their_limit(
+    chained: tuple[App, Most], url: str, follower: str
+) -> None:
+    app, most = chained
+    functions: Any = app.functions
+    app.put(functions["first"].call(n).then(functions[follower]) for n in range(8))
+    with Queue(app.queues.names[1], url) as second:
+        assert second.stats().settings["politeness"] == "0 10000"  # before any call follows
+        second.put("a task")
+        second.ack(second.claim(1))
+        if follower == "one":
+            assert second.hosts.inspect("one").per_host == 1
+    asyncio.run(burst(app))
+    assert (most.all, most.most) == (8, 1)
+
+
+@pytest.mark.parametrize("follower", ["one", "each"])
+@pytest.mark.parametrize("how", ["delay", "adelay", "batch"])
+async def test_a_chain_is_refused_where_the_limit_of_a_follower_cannot_be_kept(
+    chained: tuple[App, Most], url: str, follower: str, how: str
+) -> None:
+    app, _ = chained
+    functions: Any = app.functions
+    chain = functions["first"].call(1).then(functions[follower])
+    with Queue(app.queues.names[1], url) as second:
+        second.put("a task")
+    with pytest.raises(InvalidInput, match=rf"'{follower}' have a limit, and only a polite queue keeps limits"):
+        if how == "delay":
+            chain.delay()
+        elif how == "adelay":
+            await chain.adelay()
+        else:
+            app.batch([functions["first"].call(0)], chain)
+    await app.aclose()
+    with Queue(app.queues.names[0], url) as queue:
+        assert queue.stats().known == 0
+
+
+# ---- what becomes of limits that this process has declared before
+
+
+def test_a_purged_queue_gets_its_limits_again_with_the_next_call(queue: Queue, app: App, url: str) -> None:
+    @app.task(limit=Limit(concurrency=1, per="t:{t}"))
+    async def one(t: str, n: int) -> None: ...
+
+    app.put(one.call(t, 1) for t in "ab")
+    with Queue(queue.name, url) as other:
+        other.purge()
+    app.put(one.call(t, n) for t in "ab" for n in range(4))
+    assert [queue.hosts.inspect(f"t:{t}").per_host for t in "ab"] == [1, 1]
+    assert len(queue.claim(10)) == 2
+
+
+def test_a_queue_that_is_made_plain_refuses_the_next_call(queue: Queue, app: App) -> None:
+    @app.task(limit=Limit(concurrency=1))
+    async def one(n: int) -> None: ...
+
+    one.delay(1)
+    queue.configure(politeness="off")
+    with pytest.raises(InvalidInput, match="only a polite queue keeps limits"):
+        one.delay(2)
+    assert queue.stats().known == 1
+
+
+async def test_calls_that_follow_at_the_same_moment_all_wait_until_their_limit_is_declared(
+    polite: Queue, app: App
+) -> None:
+    """The one that declares it is slow; the others put no call before that."""
+    limit, told, go = Limit(concurrency=1), list[str](), asyncio.Event()
+
+    class Slow:
+        name, flows = polite.name, polite.flows
+
+        async def run(self, flow: Flow[None]) -> None:
+            told.append("asked")
+            await go.wait()
+            polite.run(flow)
+
+    place: Any = SimpleNamespace(name=polite.name, queue=Slow())
+    bench = running._Bench(app, place)
+    waiting = [asyncio.create_task(bench._declare_limit(place.queue, "g", limit)) for _ in range(5)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (told, [task.done() for task in waiting]) == (["asked"], [False] * 5)
+    go.set()
+    await asyncio.gather(*waiting)
+    assert (told, polite.hosts.inspect("g").per_host) == (["asked"], 1)

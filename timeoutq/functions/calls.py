@@ -15,7 +15,7 @@ from timeoutq.errors import InvalidInput
 from timeoutq.functions import ids
 from timeoutq.functions.envelope import NO_OPTIONS, Letter, Options, Secrets, Step, seal
 from timeoutq.functions.options import Chosen, Settings
-from timeoutq.functions.sender import Answers, Posted, Result
+from timeoutq.functions.sender import Answers, Later, Posted, Result
 from timeoutq.functions.signature import Arguments, Signature
 
 P = ParamSpec("P")
@@ -179,7 +179,16 @@ def posted(call: Call[Any], secrets: Secrets, batch: str | None = None, *, ticks
     unique = (chosen.unique or settings.unique) if is_named else None
     payload, answers, when = seal(letter, queue, id, secrets), _answers(call, queue, id), (chosen.at, chosen.after)
     rerun = bool(chosen.rerun)
-    return Posted(queue, id, payload, *when, chosen.priority, unique, call.group, answers, settings.limit, rerun)
+    limit, later = settings.limit, _later(call.following) if call.following else ()
+    return Posted(queue, id, payload, *when, chosen.priority, unique, call.group, answers, limit, rerun, later)
+
+
+def _later(following: tuple[Next, ...]) -> tuple[Later, ...]:
+    return tuple(
+        Later(settings.queue, one.step.f, settings.limit if settings.limit.per is None else None)
+        for one in following
+        if (settings := one.settings).limit is not None
+    )
 
 
 def _answers(call: Call[Any], queue: str, id: bytes) -> Answers:

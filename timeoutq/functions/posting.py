@@ -81,41 +81,45 @@ class Posting:
     def put(self, calls: Sequence[Posted], /) -> Sequence[Answer]:
         """Put calls, 500 a script, and give an answer for each; blocks. Raises what `Queue.put` raises."""
         found: list[Answer] = [Answer.ADDED] * len(calls)
+        self._declare(_limits(calls))
         for kind, places in _kinds(calls).items():
             queue, some = self.queue(kind[0]), _some(calls, places)
-            self._declare(queue, some)
             _tell(found, places, queue.run(_putting(queue, kind, some)))
         return found
 
     async def aput(self, calls: Sequence[Posted], /) -> Sequence[Answer]:
         """Put calls, 500 a script, and give an answer for each. Raises what `AsyncQueue.put` raises."""
         found: list[Answer] = [Answer.ADDED] * len(calls)
+        await self._adeclare(_limits(calls))
         for kind, places in _kinds(calls).items():
             queue, some = await self.aqueue(kind[0]), _some(calls, places)
-            await self._adeclare(queue, some)
             _tell(found, places, await queue.run(_putting(queue, kind, some)))
         return found
 
-    def _declare(self, queue: AnyQueue, calls: Sequence[Posted]) -> None:
-        lacking = self._lacking(queue.name, calls)
-        if lacking:
-            queue.run(limits.declare(queue.name, queue.flows, lacking))
-            self._declared.note(queue.name, lacking)
+    def declare(self, queue: str, group: str | None, limit: Limit | None) -> None:
+        """Declare the limit of a call that a schedule will put; blocks. Raises what `put` raises."""
+        if group is not None and limit is not None:
+            self._declare({queue: {group: limit}})
 
-    def _lacking(self, queue: str, calls: Sequence[Posted]) -> Mapping[str, Limit]:
-        limited = [(call.group, call.limit) for call in calls if call.limit is not None]
-        return self._declared.lacking(queue, limited) if limited else {}
+    async def adeclare(self, queue: str, group: str | None, limit: Limit | None) -> None:
+        """Do as `declare`, for asyncio."""
+        if group is not None and limit is not None:
+            await self._adeclare({queue: {group: limit}})
 
-    async def _adeclare(self, queue: AnyAsyncQueue, calls: Sequence[Posted]) -> None:
-        lacking = self._lacking(queue.name, calls)
-        if lacking:
-            await queue.run(limits.declare(queue.name, queue.flows, lacking))
-            self._declared.note(queue.name, lacking)
+    def _declare(self, wanted: Mapping[str, limits.Wanted]) -> None:
+        for name, some in wanted.items():
+            queue = self.queue(name)
+            queue.run(self._declared.keep(name, queue.flows, some))
+
+    async def _adeclare(self, wanted: Mapping[str, limits.Wanted]) -> None:
+        for name, some in wanted.items():
+            queue = await self.aqueue(name)
+            await queue.run(self._declared.keep(name, queue.flows, some))
 
     def batch(self, found: PostedBatch, /) -> Sequence[Answer]:
         """Put the calls of a batch, and seal it with its callback; blocks. Raises what `queue.batches` raises."""
         queue, answers = self.queue(found.queue), [Answer.ADDED] * len(found.calls)
-        self._declare(queue, [*found.calls, *([] if found.then is None else [found.then])])
+        self._declare(_limits([*found.calls, *([] if found.then is None else [found.then])]))
         for kind, places in _kinds(found.calls).items():
             putting = _putting(queue, kind, _some(found.calls, places), found.name)
             _tell(answers, places, queue.run(putting))
@@ -125,7 +129,7 @@ class Posting:
     async def abatch(self, found: PostedBatch, /) -> Sequence[Answer]:
         """Put the calls of a batch, and seal it with its callback. Raises what `queue.batches` raises."""
         queue, answers = await self.aqueue(found.queue), [Answer.ADDED] * len(found.calls)
-        await self._adeclare(queue, [*found.calls, *([] if found.then is None else [found.then])])
+        await self._adeclare(_limits([*found.calls, *([] if found.then is None else [found.then])]))
         for kind, places in _kinds(found.calls).items():
             putting = _putting(queue, kind, _some(found.calls, places), found.name)
             _tell(answers, places, await queue.run(putting))
@@ -183,6 +187,18 @@ def _kinds(calls: Sequence[Posted]) -> dict[_Kind, list[int]]:
         if kind != before:
             before, places = kind, found.setdefault(kind, [])
         places.append(at)
+    return found
+
+
+def _limits(calls: Sequence[Posted]) -> dict[str, dict[str, Limit | None]]:
+    """Give the limits of calls, and of those that follow them, by queue and group."""
+    found: dict[str, dict[str, Limit | None]] = {}
+    for call in calls:
+        if call.limit is not None and call.group is not None:
+            found.setdefault(call.queue, {})[call.group] = call.limit
+        for later in call.then:
+            groups = found.setdefault(later.queue, {})
+            groups[later.group] = later.limit or groups.get(later.group)
     return found
 
 

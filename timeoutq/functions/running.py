@@ -6,6 +6,7 @@ how the task ends; `Calls.judge` says what becomes of a failure. The worker does
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import random
@@ -84,10 +85,10 @@ class Calls(Serves):
 
     def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result]]:
         """Give what runs the calls of this queue."""
-        from timeoutq.functions.scheduling import declared  # a program that only defines functions needs no client
+        from timeoutq.functions.scheduling import declaring  # a program that only defines functions needs no client
 
         place.publish({name: one.version for name, one in self.app.functions.items()})
-        place.declare(declared(self.app, place.name))
+        place.declare(declaring(self.app, place.name, place.queue.flows))
         return _Bench(self.app, place).run
 
     def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
@@ -111,6 +112,7 @@ class _Bench:
         self._middlewares = app.middlewares
         self._threads: Threads | None = None
         self._declared = limits.Declared()
+        self._declaring: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     async def run(self, lease: Lease) -> Result:
         """Run one call: the whole way of a task, from its payload to its end."""
@@ -190,13 +192,25 @@ class _Bench:
         return await found if inspect.isawaitable(found) else found
 
     async def _declare_limit(self, queue: Any, group: str | None, limit: Limit | None) -> None:
-        lacking = self._declared.lacking(queue.name, [(group, limit)])
-        if not lacking:
+        if group is None or limit is None or not self._declared.lacking(queue.name, {group: limit}):
             return
-        self._declared.note(queue.name, lacking)  # before the call: what is refused is said once, not for each task
+        key = queue.name, group
+        task = self._declaring.get(key)
+        if task is None:
+            task = self._declaring[key] = asyncio.ensure_future(self._declare(queue, {group: limit}))
+            task.add_done_callback(lambda done: self._have_declared(key, done))
+        await asyncio.shield(task)  # others wait for it, too: nobody goes on before the limit is kept
+
+    def _have_declared(self, key: tuple[str, str], done: asyncio.Task[None]) -> None:
+        del self._declaring[key]
+        _ = done.cancelled() or done.exception()  # if nobody waits any more, asyncio complains of an error unless asked
+
+    async def _declare(self, queue: Any, wanted: limits.Wanted) -> None:
         try:
-            await queue.run(limits.declare(queue.name, queue.flows, lacking))
+            await queue.run(limits.declare(queue.name, queue.flows, wanted))
+            self._declared.note(queue.name, wanted)
         except InvalidInput as error:
+            self._declared.note(queue.name, wanted, limits.REFUSED)  # so this is said seldom, not for each task
             telling.say(
                 log, logging.WARNING, "queue %s: %s", queue.name, safe(str(error)), fields={"queue": queue.name}
             )

@@ -6,7 +6,7 @@ call becomes the task that the ticks put.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, Unpack
 
@@ -14,7 +14,7 @@ import msgspec
 
 from timeoutq.arguments import shown
 from timeoutq.errors import InvalidInput
-from timeoutq.functions import calls
+from timeoutq.functions import calls, limits
 from timeoutq.functions.calls import Call
 from timeoutq.functions.envelope import LIMIT, Secrets
 from timeoutq.functions.errors import CallTooLarge
@@ -24,7 +24,8 @@ from timeoutq.functions.sender import Sender
 from timeoutq.functions.task import TaskFunction
 from timeoutq.model import Task, text
 from timeoutq.schedules.definition import STAMP_ROOM, ScheduleInfo, Stamped
-from timeoutq.schedules.flows import How, Schedule, When
+from timeoutq.schedules.flows import How, Schedule, ScheduleFlows, When
+from timeoutq.sending import Flow
 from timeoutq.shards import AnyAsyncQueue, AnyQueue
 
 _NOT_SCHEDULED = ("id", "at", "after", "unique", "rerun")
@@ -40,6 +41,12 @@ class Program(Protocol):
         ...
 
     secrets: Secrets
+
+
+class HasSchedules(limits.HasHosts, Protocol):
+    """The flows of a queue, with those about schedules."""
+
+    schedules: ScheduleFlows
 
 
 class Home(Program, Protocol):
@@ -93,13 +100,33 @@ def declared(app: Program, queue: str) -> list[Schedule]:
 
 
 async def declare(app: Program, queue: AnyAsyncQueue) -> None:
-    """Declare the schedules of a queue's functions; workers do so at their start, and again each minute.
+    """Declare the schedules of a queue's functions, and before that the limits of their calls.
 
-    One that nobody declares for an hour is paused. Raises what `AsyncQueue.schedules.declare` raises.
+    Workers do so at their start, and again each minute. One that nobody declares for an hour is paused.
+    Raises what `AsyncQueue.schedules.declare` raises, and `InvalidInput` if the queue keeps no limits: then the
+    schedules of functions without a limit have been declared.
     """
-    found = declared(app, queue.name)
-    if found:
-        await queue.schedules.declare(*found)
+    make = declaring(app, queue.name, queue.flows)
+    if make is not None:
+        await queue.run(make())
+
+
+def declaring(app: Program, queue: str, flows: HasSchedules) -> Callable[[], Flow[None]] | None:
+    """Give what declares the schedules of a queue's functions, as often as it is called; None if there are none."""
+    found = declared(app, queue)
+    wanted = {name: one.settings.limit for name, one in app.functions.items() if one.settings.limit is not None}
+    free = [one for one in found if one.name not in wanted]
+    kept = [one for one in found if one.name in wanted]
+
+    def declare_all() -> Flow[None]:
+        if free:
+            yield from flows.schedules.declare(free)
+        if kept:
+            groups = {one.task.group: wanted[one.name] for one in kept if isinstance(one.task, Task)}
+            yield from limits.declare(queue, flows, {group: one for group, one in groups.items() if group is not None})
+            yield from flows.schedules.declare(kept)
+
+    return declare_all if found else None
 
 
 class AppSchedules:
@@ -118,11 +145,13 @@ class AppSchedules:
         Raises `InvalidInput`, `MissingExtra`, and what `put` raises.
         """
         queue, task = task_of(name, self._own(call), self._app.secrets, overlap=bool(how.get("overlap")))
+        _posting(self._app.sender).declare(queue, call.group, call.settings.limit)
         return self._queue(queue).schedules.set(name, task, **how)
 
     async def aset(self, name: str, call: Call[Any], /, **how: Unpack[How]) -> ScheduleInfo:
         """Do as `set`, for asyncio."""
         queue, task = task_of(name, self._own(call), self._app.secrets, overlap=bool(how.get("overlap")))
+        await _posting(self._app.sender).adeclare(queue, call.group, call.settings.limit)
         return await (await self._aqueue(queue)).schedules.set(name, task, **how)
 
     def move(self, name: str, /, *, queue: str | None = None, **when: Unpack[When]) -> ScheduleInfo:

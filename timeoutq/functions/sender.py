@@ -47,6 +47,16 @@ class Answers(msgspec.Struct, frozen=True, gc=False):
         return (*self.before, (self.queue, self.id))
 
 
+class Later(msgspec.Struct, frozen=True, gc=False):
+    """The limit of a call that follows, of which nobody knows the arguments yet."""
+
+    queue: str
+    group: str
+    """The name of the function; it is the group, unless the arguments make another one."""
+    limit: Limit | None
+    """None: the arguments make the group, so a worker declares the limit."""
+
+
 class Posted(msgspec.Struct, frozen=True, gc=False):
     """A call, ready to be put: everything is decided and checked."""
 
@@ -68,6 +78,8 @@ class Posted(msgspec.Struct, frozen=True, gc=False):
     """How many calls of the group run at once."""
     rerun: bool = False
     """Whether a call with this id that is in progress runs once more, with this payload."""
+    then: tuple[Later, ...] = ()
+    """The limits of the calls that follow."""
 
     def __repr__(self) -> str:
         """Show the call, without its arguments."""

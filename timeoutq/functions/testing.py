@@ -15,7 +15,7 @@ from timeoutq.errors import InvalidInput
 from timeoutq.functions import limits
 from timeoutq.functions.posting import Posting
 from timeoutq.functions.running import Calls
-from timeoutq.functions.scheduling import declared
+from timeoutq.functions.scheduling import declare
 from timeoutq.model import Ended, State, text
 from timeoutq.testing import Clock, FakeAsyncQueue, FakeQueue, Ran, fake_async_queue, fake_queue, run
 from timeoutq.worker.desk import added
@@ -137,9 +137,7 @@ class AppTest:
         began, ran = self.clock.now, list[Ran]()
         handler = Calls(self._app)
         for name in self._app.queues.names:
-            schedules = declared(self._app, name)
-            if schedules:
-                await (await self._posting.aqueue(name)).schedules.declare(*schedules)
+            await declare(self._app, await self._posting.aqueue(name))
         for _ in range(ROUNDS):
             ready = [name for name in self._app.queues.names if await self._has_work(name)]
             if not ready:

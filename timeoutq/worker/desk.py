@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from timeoutq.handlers import Unrun
 from timeoutq.model import Ack, Answer, Lease, Outcome, Release
 from timeoutq.refusals import Refusals
 from timeoutq.retry import GiveUp, Retry
-from timeoutq.schedules.flows import Schedule
+from timeoutq.sending import Flow
 from timeoutq.worker.ends import NOWHERE, AckOfFound, Ends, Errand, Parcel
 from timeoutq.worker.failures import Failures
 from timeoutq.worker.long_acks import LongAcks
@@ -135,8 +135,8 @@ class Desk:
         """What the handler wants to be called when all work has ended."""
         self.functions: Mapping[str, tuple[str, str]] = {}
         """What the queue is told of the functions that there are here."""
-        self.schedules: Sequence[Schedule] = ()
-        """The schedules that are declared in the queue."""
+        self.schedules: Callable[[], Flow[None]] | None = None
+        """What declares schedules in the queue."""
         self.long_acks = LongAcks(queue, voice, self._end_long_ack, self.wake)
 
     def divide(self) -> None:

@@ -12,7 +12,7 @@ from timeoutq import sending, telling
 from timeoutq.client import AsyncDriver
 from timeoutq.errors import TimeoutqError, Unavailable
 from timeoutq.model import Lease, Task
-from timeoutq.schedules.flows import Schedule
+from timeoutq.sending import Flow
 from timeoutq.worker.desk import Desk
 from timeoutq.worker.interrupts import Interrupts
 
@@ -97,8 +97,8 @@ class Place:
         """Have the queue told which functions there are here: of each the digest and the JSON of what it takes."""
         self._desk.functions = functions
 
-    def declare(self, schedules: Sequence[Schedule]) -> None:
-        """Have these schedules declared in the queue, at the start and again each minute."""
+    def declare(self, schedules: Callable[[], Flow[None]] | None) -> None:
+        """Have schedules declared in the queue by this, at the start and again each minute; None: there are none."""
         self._desk.schedules = schedules
 
     def is_cancelled(self, lease: Lease) -> bool:
@@ -121,14 +121,14 @@ async def tell_functions(desk: Desk) -> None:
                     await desk.queue.run(sending.answer(talk, call))
             except TimeoutqError:  # the exchanges with this server log its trouble
                 pause = AGAIN_SOON
-        if desk.schedules and not await _declare(desk):
+        if desk.schedules is not None and not await _declare(desk, desk.schedules):
             pause = AGAIN_SOON
         await asyncio.sleep(pause)
 
 
-async def _declare(desk: Desk) -> bool:
+async def _declare(desk: Desk, schedules: Callable[[], Flow[None]]) -> bool:
     try:
-        await desk.queue.run(desk.queue.flows.schedules.declare(desk.schedules))
+        await desk.queue.run(schedules())
     except Unavailable:  # likewise
         return False
     except TimeoutqError as error:
