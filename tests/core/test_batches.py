@@ -243,6 +243,59 @@ def test_a_callback_may_be_a_task_of_another_batch_and_its_failure_counts_there(
     assert face.results.look("last")["last"].state is State.FAILED
 
 
+@pytest.mark.parametrize("other", [(), ("other",), ("after",)])
+@pytest.mark.parametrize("how", ["put", "again", "at once", "later", "rerun", "every rerun", "find", "find anew"])
+def test_no_put_changes_a_callback_that_waits_for_its_batch(face: Any, how: str, other: tuple[str, ...]) -> None:
+    batch(face, "a", "b")
+    leases, put = claimed(face), Task("after", {"n": 2})
+    due = face.inspect("after").due
+    match how:
+        case "put":
+            answers = face.put(put, *other)
+        case "again":
+            answers = face.put(put, *other, again=True)
+        case "at once":
+            answers = face.schedule(put, *other, after=0)
+        case "later":
+            answers = face.schedule(put, *other, at=due + 1)
+        case "rerun":
+            answers = face.put(Task("after", {"n": 2}, rerun=True), *other)
+        case "every rerun":
+            answers = face.put(put, *other, rerun=True)
+        case "find":
+            answers = face.ack(leases["a"], put=[put, *other]) and ["scheduled"]
+        case _:
+            answers = face.ack(leases["a"], put=[Task("after", {"n": 2}, rerun=True), *other]) and ["scheduled"]
+    assert (answers[0], state(face, "after"), face.inspect("after").due) == ("scheduled", State.SCHEDULED, due)
+    for lease in [lease for task, lease in claimed(face).items() if task == "other"]:
+        face.ack(lease)
+    for task in ("b",) if how.startswith("find") else ("a", "b"):
+        face.ack(leases[task])
+    found = claimed(face)
+    assert found.pop("after").payload == {"n": 1}
+    assert found.keys() <= {"other"}
+
+
+def test_a_put_with_a_higher_priority_does_not_change_a_callback_that_waits(url: str, name: str) -> None:
+    with Queue(name, url, politeness=Politeness(0, 1)) as queue:
+        queue.batches.put("b", "a")
+        queue.batches.seal("b", Task("after", {"n": 1}, group="h"))
+        answers = queue.put(Task("after", {"n": 2}, group="h", priority=5), improve=True)
+        assert (list(answers), queue.inspect("after").priority) == (["scheduled"], 0)
+        queue.ack(claimed(queue)["a"])
+        assert claimed(queue)["after"].payload == {"n": 1}
+        queue.purge()
+
+
+def test_a_task_that_is_due_when_callbacks_are_said_to_be_is_no_callback(face: Any) -> None:
+    batch(face, "a")
+    due = face.inspect("after").due
+    face.schedule("task", at=due)
+    assert face.inspect("task").due == due + 0.001
+    assert face.schedule("task", after=0)[0] == "scheduled"
+    assert sorted(claimed(face)) == ["a", "task"]
+
+
 def test_members_come_in_their_order_with_their_ends(face: Any) -> None:
     face.batches.put("b", [f"t{n}" for n in range(1200)])
     leases = claimed(face, 2)

@@ -68,6 +68,10 @@ class BatchModel:
     def _keep_error(self, task: str, trace: str = "") -> None:
         raise NotImplementedError
 
+    def _found(self, task: str) -> str | None:
+        """Say what a put finds: the state of a task, or b for a callback that waits for its batch and stays as it is."""
+        return "b" if self.scheduled.get(task) == WAITS else self.state(task)
+
     def _set_aside(self, task: str) -> None:
         """Put a callback, to be scheduled for a time that never comes."""
         raise NotImplementedError

@@ -247,7 +247,7 @@ class Model(BatchModel):
         self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any], given: Given = NOTHING
     ) -> str:
         lapsed, newest = self._lapsed(ids, given), _newest(ids, given)
-        before = {task: self.state(task) for task in ids}
+        before = {task: self._found(task) for task in ids}
         bodies = {i: payloads.get(task) for i, task in enumerate(ids)} | dict(given.payloads)
         if not any(before.values()) and all(body is None for body in bodies.values()):
             newest = {}  # all are new, and alike: the first place of an id is as good as the last
@@ -259,7 +259,7 @@ class Model(BatchModel):
             if counts and task not in fresh and back:
                 fresh[task] = i
                 letters.append("A")
-            elif anew and state is not None and state != "f":
+            elif anew and state not in (None, "f", "b"):
                 letters.append(self._run_anew(task, state, bodies[i]))
             elif task in fresh or state is None:
                 letters.append("t" if due is None else "s")
@@ -285,7 +285,7 @@ class Model(BatchModel):
                 self._rouse(due)
         if fresh:
             self.counters["put"] += len(fresh)
-        return "".join(letters)
+        return "".join(letters).replace("b", "s")
 
     def _run_anew(self, task: str, state: str, payload: Any) -> str:
         """A put with rerun has found this task: a run with this payload is to follow; give the letter."""

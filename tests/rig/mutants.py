@@ -1155,6 +1155,27 @@ MUTANTS = [
         [_test("test_batches", "whoever_ends")],
     ),
     Mutant(
+        "a put changes a callback that waits for its batch",
+        "lua/parts/batch.lua",
+        "      if moment(dues[i]) == WAITS then where[i] = 'b' end\n",
+        "",
+        [_test("test_batches", "no_put_changes")],
+    ),
+    Mutant(
+        "a put with rerun changes a callback that waits for its batch",
+        "lua/parts/anew.lua",
+        " and state ~= 'b' and 'up'",
+        " and 'up'",
+        [_test("test_batches", "no_put_changes")],
+    ),
+    Mutant(
+        "a task that is due when callbacks are said to be is taken for one",
+        "lua/schedule.lua",
+        "if due == WAITS then due = due + 1 end",
+        "if false then due = due + 1 end",
+        [_test("test_batches", "is_no_callback")],
+    ),
+    Mutant(
         "a purge leaves what is known of the tasks of batches",
         "lua/purge.lua",
         ", key('batches'), key('batch_of'))",

@@ -287,7 +287,7 @@ class PoliteModel(Model):
         self, ids: Sequence[str], again: bool, due: int | None, payloads: Mapping[str, Any], given: Given = NOTHING
     ) -> str:
         assert given.rerun is None, "the model of polite queues does not know rerun"
-        before, levels = {task: self.state(task) for task in ids}, self._levels(ids, given)
+        before, levels = {task: self._found(task) for task in ids}, self._levels(ids, given)
         bodies = {i: payloads.get(task) for i, task in enumerate(ids)} | dict(given.payloads)
         counts, lapsed = self._which_counts(ids, levels, before), self._lapsed(ids, given)
         letters: list[str] = []
@@ -323,7 +323,7 @@ class PoliteModel(Model):
         self._enter(ids, before, fresh, due)
         if self.usual is not None and twice:
             letters = [letter if letter in "Ar" else self.state(ids[i]) or "?" for i, letter in enumerate(letters)]
-        return "".join(letters)
+        return "".join(letters).replace("b", "s")
 
     def _enter(
         self, ids: Sequence[str], before: Mapping[str, str | None], fresh: Collection[str], due: int | None
@@ -361,7 +361,7 @@ class PoliteModel(Model):
 
     def _raised(self, ids: Sequence[str], i: int, levels: Sequence[int | None] | None, given: Given) -> str:
         task = ids[i]
-        level, state = levels[i] if levels else None, self.state(task)
+        level, state = levels[i] if levels else None, self._found(task)
         if level is None or level <= self._rank(task):
             return ""
         improves = given.improve is not None and (given.improve == () or any(ids[at] == task for at in given.improve))

@@ -9,7 +9,8 @@
 --       priorities=pairs (position, priority) *   improve=n positions, none for all: with a higher priority than before, a done task
 --       comes back, and one in progress runs once more   batch=1 the batch that the tasks join   unique=numbers (position, ms) *: the
 --       task comes back if it failed, so long after its last error
--- Reply letters, one per id: A added; r raised, as by put; s was scheduled and has the new time; t w p d f the state it already is in
+-- Reply letters, one per id: A added; r raised, as by put; s was scheduled and has the new time, or is the callback of a batch and is left as it is;
+--       t w p d f the state it already is in
 local call_id = ARGV[1]
 local ids, at = read_ids(4)
 local given, refused = sections(at, ' again=0 group=1 payloads=pairs groups=pairs priority=1 priorities=pairs improve=n batch=1 unique=numbers')
@@ -22,6 +23,7 @@ if unfit then return unfit end
 local due = tonumber((string.match(ARGV[3], '^%+?(%d+)$')))
 if not due then return {err = 'TIME when the tasks are due is no number of milliseconds'} end
 if string.sub(ARGV[3], 1, 1) == '+' then due = now + due end
+if due == WAITS then due = due + 1 end -- this very time is that of callbacks which wait for their batches
 sound()
 if ARGV[2] ~= '0' then
   local before = rarely('answered_before')(call_id, ids)

@@ -1,5 +1,5 @@
 -- add: how tasks come into the queue
--- PARTS find log raise anew
+-- PARTS find log raise anew batch
 -- bring_back: done and failed tasks become ready, each task in one step
 local function bring_back(ids, from, group)
   local names, count = hosts_of(ids, group), 0
@@ -36,6 +36,7 @@ end
 -- holds ids[i], and `known` says how many of the ids are in any
 local function add_some(ids, given, again, due, priorities, where, known)
   local lapsed = known > 0 and (has('until') or given.unique) and lapsed_of(ids, where, given.unique) or {}
+  if known > 0 and has('batches') then tell_callbacks(ids, where) end
   local group = given.group or ''
   local payloads, groups = given.payloads or {}, given.groups or {}
   local fresh, codes, seen, twice = {}, {}, {}, false
@@ -48,6 +49,8 @@ local function add_some(ids, given, again, due, priorities, where, known)
     local first = (chosen[id] or i) == i
     if first and (not state or again and (state == 'd' or state == 'f') or lapsed[i] or (anew[i] or changes[i]) == 'back') then
       seen[id], fresh[#fresh + 1], codes[i] = i, i, 'A'
+    elseif state == 'b' then
+      codes[i] = 's' -- the callback of a batch waits for the batch, whatever a put says of it
     elseif anew[i] or changes[i] then
       codes[i] = changes[i] and 'r' or anew[i] == 'marked' and 'n' or state
     else

@@ -22,7 +22,7 @@ local function newest_of(ids, where, at, chosen, changes)
     local id, state = ids[i], where[i]
     places[id] = newest[id] or chosen[id] or places[id] or i
     if newest[id] then changes[i] = nil end
-    if newest[id] == i then anew[i] = state == 'p' and 'marked' or state == 'd' and 'back' or state and state ~= 'f' and 'up' or nil end
+    if newest[id] == i then anew[i] = state == 'p' and 'marked' or state == 'd' and 'back' or state and state ~= 'f' and state ~= 'b' and 'up' or nil end
   end
   return places, anew
 end

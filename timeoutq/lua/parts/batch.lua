@@ -8,7 +8,7 @@
 --             in any other way
 -- batch_of    of each task that has not ended since it joined a batch: the names of its batches
 -- From the seal on, the callback is in `scheduled`, and due in the year 9999: so it is in one state, like any other task. Whoever ends the
--- last task of the batch makes the callback due.
+-- last task of the batch makes the callback due. Until then, no put changes the callback.
 -- PARTS log wake switch
 local DONE, LOST, WAITS = 1000000000, 2000000000, 253370764800000
 
@@ -41,6 +41,18 @@ local function batch_counts(name)
   local all, open, lost = call('ZCARD', set), call('ZCOUNT', set, '-inf', '(1000000000'), call('ZCOUNT', set, '2000000000', '+inf')
   if type(all) ~= 'number' then return 0, 0, 0 end -- a key of a foreign type
   return all, open, lost
+end
+
+-- tell_callbacks: where[i] is the state of ids[i]; a task that is scheduled, and is the callback of a batch that has not ended, gets the
+-- letter b instead of s
+local function tell_callbacks(ids, where)
+  local dues
+  for i = 1, #ids do
+    if where[i] == 's' then
+      dues = dues or redis.call('ZMSCORE', key('scheduled'), unpack(ids))
+      if moment(dues[i]) == WAITS then where[i] = 'b' end
+    end
+  end
 end
 
 -- fail_callback: the callback of a batch will not become ready; gives true if it was waiting for the batch
