@@ -465,7 +465,8 @@ class App(Hires):
     def test(self) -> AppTest:
         """Put the app on queues in memory, for a test: `with app.test() as t`, then `t.run()` and `t.advance(3600)`.
 
-        The real scripts run on fakeredis, whose clock the test advances. Raises `MissingExtra` without fakeredis.
+        The real scripts run on fakeredis, whose clock the test advances. Raises `MissingExtra` without fakeredis. An
+        app is in one test at a time: to enter a second one raises `InvalidInput`.
         """
         from timeoutq.functions.testing import AppTest  # programs need no fakeredis
 
