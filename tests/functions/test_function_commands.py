@@ -246,7 +246,7 @@ def test_a_schedule_of_a_call_is_set(say: Say, post: Queue) -> None:
         (["set", APP, "a", "--every", "1h"], "with an app, name the function"),
         (["set", APP, "a", "read", "--every", "1h"], "has no function 'read'"),
         (["set", "post", "a", "--every", "1h", "--missed", "some"], "missed='some' is unknown"),
-        (["set", APP, "n\udcff", "write", "--args", "[1]", "--every", "60"], "'n\\udcff' is no name of a schedule"),
+        (["set", APP, "n\udcff", "write", "--args", '["c"]', "--every", "60"], "'n\\udcff' is no name of a schedule"),
     ],
 )
 def test_a_schedule_that_cannot_be_is_refused(say: Say, words: list[str], said: str) -> None:

@@ -180,9 +180,7 @@ def test_a_call_whose_function_met_a_cancelled_call_has_failed_itself(app: App, 
     error = f"CallCancelled: {inner}"
     kept = {0: Kept(outcomes.failure(inner), 60_000)} if told == "as a result" else {}
     queue.run(sending.answers(queue.talk, queue.operations.fail([lease], [-1], [error.encode()], results=kept)))
-    with pytest.raises(
-        CallFailed, match=r"^call 'a1' failed: CallCancelled: call 'b1' was cancelled by kim$"
-    ) as caught:
+    with pytest.raises(CallFailed, match=r"^call 'a1' failed: CallCancelled: call 'b1' was cancelled") as caught:
         result.wait(timeout=5)
     assert type(caught.value) is CallFailed
 
