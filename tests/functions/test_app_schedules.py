@@ -16,6 +16,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Queue
 from timeoutq.functions import App, CallGone, CallTooLarge, Context, Forged, scheduling
 from timeoutq.functions.envelope import LIMIT
+from timeoutq.schedules.cron import BadTiming
 
 SECRET = "a secret of 21 bytes."
 
@@ -228,6 +229,16 @@ def test_a_schedule_says_when_and_under_which_id(app: App, queue: Queue, options
     wrong: Any = "digest"
     with pytest.raises(InvalidInput, match="takes a call of it"):
         app.schedules.set("d", wrong, every=60)
+    assert app.schedules.list()[queue.name] == []
+
+
+@pytest.mark.parametrize("wrong", ["n\udcff", b"x", 5, ("a",), "", None, "x" * 201, "a@5"])
+def test_what_is_no_name_of_a_schedule_is_refused(app: App, queue: Queue, wrong: Any) -> None:
+    call = app.functions["digest"].call("c")
+    with pytest.raises(BadTiming, match="name of a schedule"):
+        app.schedules.set(wrong, call, every=60)
+    with pytest.raises(BadTiming, match="name of a schedule"):
+        asyncio.run(app.schedules.aset(wrong, call, every=60))
     assert app.schedules.list()[queue.name] == []
 
 

@@ -143,8 +143,27 @@ def test_nothing_skips_the_wire() -> None:
 def test_after_the_test_the_app_is_what_it_was() -> None:
     before = app.sender
     with app.test():
-        with app.test() as inner:
-            pay.delay(1)
-            assert len(inner.run().runs) == 1
         assert app.sender is not before
     assert app.sender is before
+
+
+def test_an_app_is_in_one_test_at_a_time() -> None:
+    before = app.sender
+    with app.test() as t:
+        with pytest.raises(InvalidInput, match=r"App\('shop'\) is in a test already"), app.test():
+            raise AssertionError
+        pay.delay(1)
+        assert len(t.run().runs) == 1
+    assert app.sender is before
+
+
+@pytest.mark.parametrize("seconds", [1e18, 10**30, 10**400, float("inf"), -1])
+def test_the_clock_ends_in_the_year_9999(seconds: float) -> None:
+    with app.test() as t:
+        now = t.clock.now
+        with pytest.raises(InvalidInput, match=r"seconds must be|the clock ends with the year 9999"):
+            t.advance(seconds)
+        assert t.clock.now == now
+        result = pay.delay(5)
+        t.run()
+        assert result.wait() == 5

@@ -246,12 +246,49 @@ def test_a_schedule_of_a_call_is_set(say: Say, post: Queue) -> None:
         (["set", APP, "a", "--every", "1h"], "with an app, name the function"),
         (["set", APP, "a", "read", "--every", "1h"], "has no function 'read'"),
         (["set", "post", "a", "--every", "1h", "--missed", "some"], "missed='some' is unknown"),
+        (["set", APP, "n\udcff", "write", "--args", '["c"]', "--every", "60"], "'n\\udcff' is no name of a schedule"),
     ],
 )
 def test_a_schedule_that_cannot_be_is_refused(say: Say, words: list[str], said: str) -> None:
     done = say("schedules", *words)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["pause"], 2), (["resume"], 2), (["move", "--every", "60"], 2), (["cancel"], 1)]
+)
+def test_a_schedule_that_is_not_there_is_told_with_the_one_that_was_meant(
+    say: Say, post: Queue, words: list[str], code: int
+) -> None:
+    say("schedules", "set", "post", "nightly", "--every", "1h")
+    command, *options = words
+    alike = say("schedules", command, "post", "nightlly", *options)
+    assert (alike.code, alike.out) == (code, "")
+    assert alike.err == (
+        "timeoutq: queue post has no schedule 'nightlly': did you mean 'nightly'? `timeoutq schedules list post` lists "
+        "those that it has\n"
+    )
+    strange = say("schedules", command, "post", "x", *options)
+    assert strange.err == (
+        "timeoutq: queue post has no schedule 'x': `timeoutq schedules list post` lists those that it has\n"
+    )
+
+
+def test_the_schedules_of_all_queues_of_an_app_are_listed(say: Say, post: Queue) -> None:
+    none = say("schedules", "list", APP)
+    assert (none.code, none.err) == (1, f"timeoutq: the queues of {APP} have no schedules\n")
+    say("schedules", "set", APP, "weekly", "write", "--args", '["c"]', "--cron", "0 7 * * 1")
+    say("schedules", "set", "post", "daily", "--every", "24h")
+    assert [line[:3] for line in say("schedules", "list", APP).lines] == [
+        ["post", "daily", "running"],
+        ["post", "weekly", "running"],
+    ]
+    documents = say("schedules", "list", APP, "--json").documents
+    assert [(one["queue"], one["name"], one["state"]) for one in documents] == [
+        ("post", "daily", "running"),
+        ("post", "weekly", "running"),
+    ]
 
 
 def test_an_app_is_found_in_the_folder_of_the_command(url: str, post: Queue) -> None:

@@ -18,7 +18,7 @@ from tests.functions.running import carry_out
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Queue, ShardedQueue, State, sending
 from timeoutq.calls import Kept
-from timeoutq.functions import App, BadArguments, CallCancelled, CallFailed, CallGone, Context
+from timeoutq.functions import App, BadArguments, CallCancelled, CallFailed, CallGone, Context, outcomes
 
 
 @dataclass
@@ -170,6 +170,29 @@ def test_a_cancelled_call_is_told_from_a_failed_one(app: App, queue: Queue) -> N
     queue.fail(lease, "cancelled by ops", give_up=True)
     with pytest.raises(CallCancelled, match="call 'a1' was cancelled by ops"):
         result.wait(timeout=5)
+
+
+@pytest.mark.parametrize("told", ["as words", "as a result"])
+def test_a_call_whose_function_met_a_cancelled_call_has_failed_itself(app: App, queue: Queue, told: str) -> None:
+    inner = CallCancelled("call 'b1' was cancelled by kim", id="b1")
+    result = delay(app, "add", 1, id="a1")
+    (lease,) = queue.claim()
+    error = f"CallCancelled: {inner}"
+    kept = {0: Kept(outcomes.failure(inner), 60_000)} if told == "as a result" else {}
+    queue.run(sending.answers(queue.talk, queue.operations.fail([lease], [-1], [error.encode()], results=kept)))
+    with pytest.raises(CallFailed, match=r"^call 'a1' failed: CallCancelled: call 'b1' was cancelled") as caught:
+        result.wait(timeout=5)
+    assert type(caught.value) is CallFailed
+
+
+def test_a_failure_whose_words_begin_like_a_cancel_is_a_failure(app: App, queue: Queue) -> None:
+    result = delay(app, "add", 1, id="a1")
+    (lease,) = queue.claim()
+    kept = {0: Kept(outcomes.failure("cancelled by the customer"), 60_000)}
+    queue.run(sending.answers(queue.talk, queue.operations.fail([lease], [-1], [b"cancelled by x"], results=kept)))
+    with pytest.raises(CallFailed, match="call 'a1' failed: cancelled by the customer") as caught:
+        result.wait(timeout=5)
+    assert type(caught.value) is CallFailed
 
 
 def test_a_call_is_cancelled_by_whom_has_its_result(app: App, queue: Queue) -> None:

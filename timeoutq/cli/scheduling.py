@@ -5,26 +5,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from timeoutq.cli.app import NOTHING, AsJson, Name, Url, UrlFile, app, known_queue, open_queue, server_address, stop
 from timeoutq.cli.calling import Args, Kwargs, call_of, opened_app
-from timeoutq.cli.printing import Sink, iso, length
+from timeoutq.cli.printing import Sink, iso, length, plain
 from timeoutq.cli.reading import duration, moment, read_json
 from timeoutq.errors import InvalidInput
+from timeoutq.exit_codes import USAGE
 
 if TYPE_CHECKING:
     from timeoutq.schedules.definition import ScheduleInfo
+    from timeoutq.shards import AnyQueue
 
 PANEL = "Functions"
+COLUMNS = ("schedule", "state", "timing", "next", "last", "put", "skipped", "missed", "task", "source")
 
 group = typer.Typer(help="Schedules: what is put again and again.", no_args_is_help=True)
 app.add_typer(group, name="schedules", rich_help_panel=PANEL)
 
 Schedule = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.", show_default=False)]
+Where = Annotated[
+    str, typer.Argument(metavar="QUEUE|MODULE:APP", help="A queue, or the App of a module.", show_default=False)
+]
 Cron = Annotated[
     str | None,
     typer.Option(
@@ -61,44 +70,72 @@ def _timing(info: ScheduleInfo) -> str:
     return f"{words}, {found['times']} times" if "times" in found else words
 
 
+@contextmanager
+def _having(queue: str, name: str, url: str | None, url_file: Path | None, code: int = USAGE) -> Iterator[AnyQueue]:
+    """Open a queue that has this schedule; if it has none, say which one may have been meant, and end with `code`."""
+    from timeoutq import directory
+
+    with known_queue(queue, url, url_file) as opened:
+        if opened.schedules.get(name) is None:
+            alike = " or ".join(map(repr, directory.alike(name, (info.name for info in opened.schedules.each()))))
+            meant = f"did you mean {alike}? " if alike else ""
+            stop(
+                code,
+                f"queue {queue} has no schedule {name!r:.80}: {meant}`timeoutq schedules list {queue}` lists those "
+                "that it has",
+            )
+        yield opened
+
+
 def _show(*infos: ScheduleInfo, as_json: bool) -> None:
     sink = Sink(as_json)
     if as_json:
         for info in infos:
             sink.document(info)
         return
-    columns = ("schedule", "state", "timing", "next", "last", "put", "skipped", "missed", "task", "source")
-    sink.rows(
-        columns,
-        [
-            (
-                info.name, info.state, _timing(info), iso(info.next), iso(info.last), info.put, info.skipped,
-                info.missed_ticks, info.task, "set over code" if info.over_code else info.source,
-            )
-            for info in infos
-        ],
+    sink.rows(COLUMNS, map(_row, infos))
+
+
+def _row(info: ScheduleInfo) -> tuple[Any, ...]:
+    return (
+        info.name, info.state, _timing(info), iso(info.next), iso(info.last), info.put, info.skipped,
+        info.missed_ticks, info.task, "set over code" if info.over_code else info.source,
     )  # fmt: skip
 
 
 @group.command("list")
-def list_(queue: Name, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
-    """List the schedules of a queue. Exit 1 when there are none.
+def list_(where: Where, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
+    """List the schedules of a queue, or of all queues of an App, with their queues. Exit 1 when there are none.
 
     The source is `code` (workers declare it), `set`, or `set over code`: code declares it too, but somebody has set or
     moved it, and that counts until `schedules cancel`.
     """
-    with known_queue(queue, url, url_file) as opened:
+    if ":" in where:
+        _list_app(where, server_address(url, url_file), as_json)
+        return
+    with known_queue(where, url, url_file) as opened:
         found = sorted(opened.schedules.each(), key=lambda info: info.name)
         if not found:
-            stop(NOTHING, f"queue {queue} has no schedules")
+            stop(NOTHING, f"queue {where} has no schedules")
         _show(*found, as_json=as_json)
+
+
+def _list_app(where: str, address: str | None, as_json: bool) -> None:
+    with opened_app(where, address) as opened:
+        found = [(queue, info) for queue, infos in opened.schedules.list().items() for info in infos]
+    if not found:
+        stop(NOTHING, f"the queues of {where} have no schedules")
+    sink = Sink(as_json)
+    if not as_json:
+        sink.rows(("queue", *COLUMNS), [(queue, *_row(info)) for queue, info in found])
+        return
+    for queue, info in found:
+        sink.document({"queue": queue, **plain(info)})
 
 
 @group.command("set")
 def set_(
-    where: Annotated[
-        str, typer.Argument(metavar="QUEUE|MODULE:APP", help="A queue, or the App of a module.", show_default=False)
-    ],
+    where: Where,
     name: Schedule,
     what: Annotated[
         str | None,
@@ -163,21 +200,21 @@ def move(
     One that code declares does not follow its code any more, until `schedules cancel` gives it back to the code.
     """
     when: Any = _when(cron, tz, every, times, start, until)
-    with known_queue(queue, url, url_file) as opened:
+    with _having(queue, name, url, url_file) as opened:
         _show(opened.schedules.move(name, **when), as_json=as_json)
 
 
 @group.command()
 def pause(queue: Name, name: Schedule, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """Stop a schedule until it is resumed."""
-    with known_queue(queue, url, url_file) as opened:
+    with _having(queue, name, url, url_file) as opened:
         _show(opened.schedules.pause(name), as_json=as_json)
 
 
 @group.command()
 def resume(queue: Name, name: Schedule, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False) -> None:
     """Let a schedule go on with its next tick; the ticks of the pause are not put."""
-    with known_queue(queue, url, url_file) as opened:
+    with _having(queue, name, url, url_file) as opened:
         _show(opened.schedules.resume(name), as_json=as_json)
 
 
@@ -187,9 +224,7 @@ def cancel(queue: Name, name: Schedule, url: Url = None, url_file: UrlFile = Non
 
     One that was `set over code` is given back to the code: workers declare it anew within a minute.
     """
-    with known_queue(queue, url, url_file) as opened:
+    with _having(queue, name, url, url_file, NOTHING) as opened:
         removed = opened.schedules.cancel(name)
     if as_json:
         Sink(as_json).document({"schedule": name, "cancelled": removed})
-    if not removed:
-        stop(NOTHING, f"queue {queue} has no schedule {name!r}")

@@ -22,8 +22,6 @@ from timeoutq.model import Answer, Ended, State, TaskInfo, text
 
 T_co = TypeVar("T_co", covariant=True)
 
-CANCELLED = "cancelled by "
-"""How the error of a task begins if somebody has cancelled the task."""
 STOPPED = (Answer.CANCELLED, Answer.CANCELLING)
 """The answers for a call that was cancelled, or will be as soon as its worker hears of it."""
 
@@ -182,12 +180,8 @@ def refuse_failed(ended: Ended) -> None:
         return
     found = outcomes.read_failure(ended.result, ended.error)
     words = str(found)
-    if words.startswith(CANCELLED) or found.error == CallCancelled.__name__:
-        who = found.message if found.error else words
-        raise CallCancelled(
-            f"call {ended.task!r} was {who}", id=ended.task, error=found.error, message=found.message,
-            traceback=found.traceback,
-        )  # fmt: skip
+    if ended.is_cancelled:
+        raise CallCancelled(f"call {ended.task!r} was {words}", id=ended.task, message=found.message)
     raise CallFailed(
         f"call {ended.task!r} failed: {words}", id=ended.task, error=found.error, message=found.message,
         traceback=found.traceback,

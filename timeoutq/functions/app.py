@@ -89,10 +89,14 @@ class App(Hires):
         """Make an app.
 
         `queues` are the queues of its functions: a list, which workers serve in this order, or a mapping of names to
-        weights; None is one queue with the app's name. With `secret`, all calls are signed, and calls that are not
-        signed are refused; of a list of secrets, the first signs and each is accepted. `retry`, `max_runtime` (seconds)
-        and `keep_result` (seconds that results are kept: an hour if left out, 0 for not at all) are for functions that
-        say nothing themselves. `url` is the server, as for `Queue`: the first call that is put connects.
+        weights; None is one queue with the app's name. `retry`, `max_runtime` (seconds) and `keep_result` (seconds that
+        results are kept: an hour if left out, 0 for not at all) are for functions that say nothing themselves. `url` is
+        the server, as for `Queue`: the first call that is put connects.
+
+        With `secret`, all calls are signed, and calls that are not signed are refused; of a list of secrets, the first
+        signs and each is accepted. The queue, the id, the function, the arguments, the options and the calls that
+        follow are signed. The tick of a schedule (`ctx.tick`) is not, because the script that puts it knows no secret:
+        who can write to Redis can forge it, and can repeat the calls of a schedule with `overlap` under other ticks.
         Raises `InvalidInput`.
         """
         self.name = arguments.queue_name(name)
@@ -465,7 +469,8 @@ class App(Hires):
     def test(self) -> AppTest:
         """Put the app on queues in memory, for a test: `with app.test() as t`, then `t.run()` and `t.advance(3600)`.
 
-        The real scripts run on fakeredis, whose clock the test advances. Raises `MissingExtra` without fakeredis.
+        The real scripts run on fakeredis, whose clock the test advances. Raises `MissingExtra` without fakeredis. An
+        app is in one test at a time: to enter a second one raises `InvalidInput`.
         """
         from timeoutq.functions.testing import AppTest  # programs need no fakeredis
 

@@ -24,7 +24,7 @@ from timeoutq.functions.sender import Sender
 from timeoutq.functions.task import TaskFunction
 from timeoutq.model import Task, text
 from timeoutq.schedules.definition import STAMP_ROOM, ScheduleInfo, Stamped
-from timeoutq.schedules.flows import How, Schedule, ScheduleFlows, When
+from timeoutq.schedules.flows import How, Schedule, ScheduleFlows, When, checked
 from timeoutq.sending import Flow
 from timeoutq.shards import AnyAsyncQueue, AnyQueue
 
@@ -64,8 +64,9 @@ def task_of(name: str, call: Call[Any], secrets: Secrets, *, overlap: bool) -> t
     """Give the queue of a call, and the task that the ticks of this schedule put.
 
     The name of the schedule is the id, to which `overlap` adds the tick; each tick adds its time to the payload.
-    Raises `CallTooLarge`, and `InvalidInput` for options that say when, or under which id.
+    Raises `CallTooLarge`, and `InvalidInput` for what is no name, and for options that say when, or under which id.
     """
+    id = checked(name)
     wrong = [f"{one}=" for one in call.chosen.named if one in _NOT_SCHEDULED]
     if wrong:
         raise InvalidInput(
@@ -77,7 +78,7 @@ def task_of(name: str, call: Call[Any], secrets: Secrets, *, overlap: bool) -> t
             f"schedule {shown(name)} takes one call, and this is a chain: let {call.function}() put the calls that "
             "follow, or schedule a function that does"
         )
-    own = msgspec.structs.replace(call, chosen=replace(call.chosen, id=name.encode()))
+    own = msgspec.structs.replace(call, chosen=replace(call.chosen, id=id))
     put = calls.posted(own, secrets, ticks=overlap and bool(secrets))
     size = len(put.payload) + STAMP_ROOM
     if size > LIMIT:

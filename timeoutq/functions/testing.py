@@ -95,7 +95,11 @@ class AppTest:
         self._before: list[Any] = []
 
     def __enter__(self) -> Self:
-        self._before.append(self._app.swap(self._posting))
+        before = self._app.swap(self._posting)
+        if isinstance(before, FakePosting):
+            self._app.swap(before)
+            raise InvalidInput(f"{self._app!r} is in a test already: use the t of that test, or leave it first")
+        self._before.append(before)
         return self
 
     def __exit__(
@@ -118,7 +122,10 @@ class AppTest:
         return self._posting.queue(self._name(name))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: calls become due, and schedules tick, when they are run next."""
+        """Let time pass: calls become due, and schedules tick, when they are run next.
+
+        Raises `InvalidInput` below zero, and for a time after the year 9999.
+        """
         self.clock.advance(seconds)
 
     def run(self, **options: Any) -> Ran:
