@@ -69,7 +69,7 @@ class BatchModel:
         raise NotImplementedError
 
     def _found(self, task: str) -> str | None:
-        """Say what a put finds: the state of a task, or b for a callback that waits for its batch and stays as it is."""
+        """Say what a put finds: the state of a task, or b for a callback that waits, and that no put changes."""
         return "b" if self.scheduled.get(task) == WAITS else self.state(task)
 
     def _set_aside(self, task: str) -> None:
