@@ -45,7 +45,7 @@ class Clock:
         `replicas` is how many replicas, as the server says, have confirmed what was written. A test may change it.
         """
         self.replicas = arguments.count(replicas, "replicas", low=0)
-        self._micros = _until_the_end(round(_seconds(start, "start") * 1e6))
+        self._micros = _until_the_end(_seconds(start, "start") * 1e6)
         self.server = _fake_server(self)
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class Clock:
 
         Raises `InvalidInput` below zero, and for a time after the year 9999.
         """
-        self._micros = _until_the_end(self._micros + round(_seconds(seconds, "seconds") * 1e6))
+        self._micros = _until_the_end(self._micros + _seconds(seconds, "seconds") * 1e6)
 
 
 class FakeQueue(Queue):
@@ -287,15 +287,14 @@ def _sha1hex(text: Any) -> bytes:
 
 
 def _seconds(value: object, name: str) -> float:
-    try:
-        if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value * 1e6) and value >= 0:
-            return float(value)
-    except OverflowError:
-        pass  # a whole number that no float can hold
-    raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {arguments.shown(value)}")
+    if isinstance(value, int) and abs(value) > MAX_TIME_MS:
+        raise InvalidInput(f"{name} is too large a number: the clock ends with the year 9999")  # no float may hold it
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise InvalidInput(f"{name} must be a finite number of seconds, 0 or more, not {value!r:.80}")
+    return float(value)
 
 
-def _until_the_end(micros: int) -> int:
+def _until_the_end(micros: float) -> int:
     if micros > MAX_TIME_MS * 1000:
         raise InvalidInput("the clock ends with the year 9999: advance it by fewer seconds")
-    return micros
+    return round(micros)
