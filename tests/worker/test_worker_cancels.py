@@ -204,7 +204,7 @@ async def test_a_worker_on_several_queues_stops_what_was_cancelled_in_one(queue:
     async with AsyncQueue(queue.name, url, timeout=LONG) as first, AsyncQueue(other, url, timeout=LONG) as second:
         await first.put("a")
         await second.put("a")
-        working = Working(Worker([first, second], fetch, signals=False))
+        working = Working(Worker([first, second], fetch, signals=False, drain_deadline=0.1))
         await until(lambda: len(working.worker.running) == 2)
         await second.cancel("a")
         await until(lambda: len(working.worker.running) == 1)
