@@ -142,6 +142,8 @@ def live(queue: Queue) -> None:
     assert len(list(queue.batches.members("b"))) == 4
     assert len(queue.batches.list()) == 2
     queue.batches.forget("empty")
+    joined = [Joined("b2", b"r", "done"), Joined("b2", b"gone", "open")]
+    once(batches.restore_batch(ops, lambda: b"o", "b2", joined, Sealed("b2", "done", 9, "d", b"callback")))
     queue.pause()
     queue.resume()
 

@@ -94,6 +94,7 @@ def calls() -> dict[str, Call[Any]]:
         of_schedules.page(ops, "0", 5),
         of_batches.seal(ops, b"n", "b", arguments.tasks((Task("c", 1, "g", priority=1),)), "done", 5),
         of_batches.members(ops, "b", 1, 5),
+        of_batches.restore_batch(ops, nonce, "b", [Joined("b", b"a", "done")], Sealed("b", "done", 5, "d", b"c")),
         of_results.look(ops, [b"a"], "c"),
         ops.convert(),
         ops.drained(),
