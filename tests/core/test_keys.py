@@ -16,6 +16,8 @@ import redis
 import timeoutq
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue, Schedule, Task, scripts, sending
+from timeoutq.batches import operations as batches
+from timeoutq.batches.operations import Joined, Sealed
 from timeoutq.calls import Call, Kept
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as hosts

@@ -14,6 +14,7 @@ import timeoutq
 from timeoutq import arguments, repairs
 from timeoutq.arguments import How
 from timeoutq.batches import operations as of_batches
+from timeoutq.batches.operations import Joined, Sealed
 from timeoutq.calls import Call, Kept
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as of_hosts

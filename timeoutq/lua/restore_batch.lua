@@ -25,6 +25,7 @@ for i = 1, #ids do
   local letter = string.sub(letters, i, i)
   ends[i] = letter == 'd' and DONE or letter == 'l' and LOST or nil
 end
+redis.call('ZCARD', batch_key(name))
 local known, joined, broken = nil, 0, {}
 if #ids > 0 then known, unfit = may_join(name, ids, ends) end
 if unfit then return unfit end
