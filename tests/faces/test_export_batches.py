@@ -35,8 +35,7 @@ def carried(say: Say, queue: Queue, into: Queue) -> dict[str, int]:
     assert (told.code, told.err) == (0, "")
     done = say("import", into.name, "--json", stdin=told.raw)
     assert (done.code, done.err) == (0, "")
-    (counts,) = done.documents
-    return counts  # type: ignore[no-any-return]  # JSON
+    return dict(done.documents[0])
 
 
 def ends_of(queue: Queue, name: str = "b") -> list[tuple[str, int, str]]:
@@ -51,7 +50,7 @@ def test_a_batch_goes_on_in_another_queue_and_its_callback_is_put_once(say: Say,
         assert ends_of(other) == ends_of(queue) == [("well", 1, "done"), ("bad", 2, "lost"), ("open", 3, "open")]
         info = other.batches.look("b")["b"]
         assert (info.state, info.outstanding, info.failed, info.callback) == ("sealed", 1, 1, "after")
-        assert other.states("after").counts() == {"batch": 1} or other.promote_due() == 0
+        assert other.promote_due() == 0
     # whoever has sealed the batch may say so again
     assert other.batches.seal("b", Task("after", {"n": 1}), keep=77).state == "sealed"
     (lease,) = other.claim(9)

@@ -46,7 +46,9 @@ def read(fields: Mapping[str, Any]) -> Joined | Sealed:
         raise InvalidInput(f'"on" is one of {", ".join(ONS.values())}, not {shown(on)}')
     if not isinstance(digest, str) or not _DIGEST.match(digest):
         raise InvalidInput(f'"digest" is up to 64 letters and digits, not {shown(digest)}')
-    keep_ms = arguments.delay_ms(fields.get("keep"), "keep")
+    keep = fields.get("keep")
+    arguments.delay_ms(keep, "keep")
+    keep_ms = round(arguments.seconds(keep, "keep") * 1000)
     callback = _id(fields, "callback") if "callback" in fields or "callback_b64" in fields else b""
     return Sealed(name, on, keep_ms, digest, callback)
 
