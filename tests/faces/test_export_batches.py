@@ -96,6 +96,13 @@ def test_a_batch_whose_tasks_must_be_done_fails_its_callback_there(say: Say, que
     assert other.states("after").counts() == {"failed": 1}
 
 
+def test_a_task_that_does_not_travel_has_ended_as_it_has_ended(say: Say, queue: Queue, other: Queue) -> None:
+    three(queue, on="done")
+    queue.retry_failed("bad")
+    assert say("import", other.name, stdin=say("export", queue.name, "--without-done").raw).code == 0
+    assert ends_of(other) == ends_of(queue) == [("well", 1, "done"), ("bad", 2, "lost"), ("open", 3, "open")]
+
+
 def test_an_import_into_the_same_queue_changes_nothing(say: Say, queue: Queue) -> None:
     three(queue)
     before, members = queue.batches.look("b"), ends_of(queue)
