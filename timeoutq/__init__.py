@@ -30,7 +30,7 @@ begins with what it is for.
                  heartbeat keeper client
     the worker   machine handlers found lifespan signals unending forks loopwatch cleaner refusals worker
     processes    endings roster ledger process supervisor
-    on top       shards directory watch testing transfer urls scrapy functions bench logs cli
+    on top       shards directory watch testing transfer carrying urls scrapy functions bench logs cli
 """
 
 from importlib import import_module

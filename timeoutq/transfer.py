@@ -18,7 +18,8 @@ from typing import Any, TypeVar, cast
 
 from timeoutq import arguments, reads, replies, sending
 from timeoutq.arguments import How
-from timeoutq.batches import flows as batch_flows
+from timeoutq.batches import lines as batch_lines
+from timeoutq.batches.operations import Joined, Sealed
 from timeoutq.calls import BATCH
 from timeoutq.errors import InvalidInput
 from timeoutq.hosts import operations
@@ -330,15 +331,6 @@ def adopt(queue: AnyQueue, politeness: Politeness) -> Politeness | None:
     return None
 
 
-# ---- batches, which an export leaves out
-
-
-def open_batches(queue: AnyQueue) -> dict[str, str | None]:
-    """Name batches of a queue that are not over, ten thousand at most, each with the id of its callback."""
-    found = [one for talk in talks_of(queue) for one in queue.run(batch_flows.some(talk)) if not one.is_over]
-    return {one.name: one.callback for one in sorted(found, key=lambda one: one.name)}
-
-
 # ---- schedules
 
 
@@ -367,7 +359,7 @@ def restore_schedules(queue: AnyQueue, found: Iterable[Stored]) -> int:
 # ---- lines
 
 
-Item = Record | HostRecord | Politeness | Stored
+Item = Record | HostRecord | Politeness | Stored | Joined | Sealed
 """What a line of an export tells."""
 
 
@@ -459,8 +451,8 @@ def read_line(line: bytes) -> Item | None:
     return read_header(line) if line[:12] == b'{"timeoutq":' and is_header(line) else read(line)
 
 
-def read(line: bytes) -> Record | HostRecord | Stored:
-    """Read the line of a task, a host or a schedule. Raises `InvalidInput`, which says what is wrong with the line."""
+def read(line: bytes) -> Record | HostRecord | Stored | Joined | Sealed:
+    """Read any line but the first. Raises `InvalidInput`, which says what is wrong with the line."""
     try:
         found: Any = json.loads(line)
     except ValueError as error:
@@ -476,7 +468,11 @@ def read(line: bytes) -> Record | HostRecord | Stored:
         return _host(fields)
     if "schedule" in fields or "schedule_b64" in fields:
         return Stored.from_line(fields)
-    raise InvalidInput('an object without "task" or "task_b64", "host" or "host_b64", "schedule" or "schedule_b64"')
+    if "batch" in fields:
+        return batch_lines.read(fields)
+    raise InvalidInput(
+        'an object without "task" or "task_b64", "host" or "host_b64", "schedule" or "schedule_b64", "batch"'
+    )
 
 
 def _task(fields: Mapping[str, Any]) -> Record:

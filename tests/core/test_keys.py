@@ -16,6 +16,8 @@ import redis
 import timeoutq
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness, Queue, Schedule, Task, scripts, sending
+from timeoutq.batches import operations as batches
+from timeoutq.batches.operations import Joined, Sealed
 from timeoutq.calls import Call, Kept
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as hosts
@@ -142,6 +144,8 @@ def live(queue: Queue) -> None:
     assert len(list(queue.batches.members("b"))) == 4
     assert len(queue.batches.list()) == 2
     queue.batches.forget("empty")
+    joined = [Joined("b2", b"r", "done"), Joined("b2", b"gone", "open")]
+    once(batches.restore_batch(ops, lambda: b"o", "b2", joined, Sealed("b2", "done", 9, "d", b"callback")))
     queue.pause()
     queue.resume()
 

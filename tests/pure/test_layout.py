@@ -20,14 +20,14 @@ ORDER = [
     "sending", "flows", "reads", "division", "repairs", "why", "rooms", "hosts", "results", "schedules", "batches",
     "methods", "heartbeat", "keeper", "client", "machine", "handlers", "found", "lifespan", "signals", "unending",
     "forks", "loopwatch", "cleaner", "refusals", "worker", "endings", "roster", "ledger", "process", "supervisor",
-    "shards", "directory", "watch", "testing", "transfer", "urls", "scrapy", "functions", "bench", "logs", "cli",
-    "__main__",
+    "shards", "directory", "watch", "testing", "transfer", "carrying", "urls", "scrapy", "functions", "bench", "logs",
+    "cli", "__main__",
 ]  # fmt: skip
 ROOMS = {
     "hosts": ["operations", "flows", "face", "__init__"],
     "results": ["operations", "flows", "waiting", "face", "__init__"],
     "schedules": ["cron", "timing", "ticks", "definition", "operations", "ticking", "flows", "face", "__init__"],
-    "batches": ["operations", "flows", "face", "__init__"],
+    "batches": ["operations", "flows", "lines", "face", "__init__"],
     "client": ["face", "driving", "queue", "async_queue", "twin", "__init__"],
     "worker": [
         "pace",

@@ -14,6 +14,7 @@ import timeoutq
 from timeoutq import arguments, repairs
 from timeoutq.arguments import How
 from timeoutq.batches import operations as of_batches
+from timeoutq.batches.operations import Joined, Sealed
 from timeoutq.calls import Call, Kept
 from timeoutq.durations import Delta
 from timeoutq.hosts import operations as of_hosts
@@ -94,6 +95,7 @@ def calls() -> dict[str, Call[Any]]:
         of_schedules.page(ops, "0", 5),
         of_batches.seal(ops, b"n", "b", arguments.tasks((Task("c", 1, "g", priority=1),)), "done", 5),
         of_batches.members(ops, "b", 1, 5),
+        of_batches.restore_batch(ops, nonce, "b", [Joined("b", b"a", "done")], Sealed("b", "done", 5, "d", b"c")),
         of_results.look(ops, [b"a"], "c"),
         ops.convert(),
         ops.drained(),

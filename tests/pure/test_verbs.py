@@ -37,6 +37,7 @@ WITHOUT_FAULTS = {
     "schedules": "it changes nothing",
     "set_schedule": "tests/schedules/test_schedules_on_servers.py sends it again",
     "seal_batch": "tests/core/test_batches.py sends it again",
+    "restore_batch": "only an import calls it; tests/faces/test_export_batches.py sends it again",
     "tick": "only cleaners call it; tests/rig/ticks.py kills them, and fails over",
     "restore_hosts": "only an import calls it; tests/hosts/test_export_hosts.py sends it again",
 }

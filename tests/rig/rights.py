@@ -23,6 +23,7 @@ from tests.rig import fingerprints
 from tests.rig.invariants import STATES, a_minute_later, check_keys
 from tests.rig.servers import redis_server
 from timeoutq import Lease, Politeness, Queue, Task, flows, sending
+from timeoutq.batches.operations import Joined, On, Sealed, restore_batch
 from timeoutq.calls import Kept
 from timeoutq.durations import Delta
 from timeoutq.embedded import EmbeddedServer
@@ -52,6 +53,9 @@ HOSTS = [
     HostRecord(b"b.example", blocked_until=4e9, blocked_by="me"),
     HostRecord(b"new.example", visits=3),
 ]
+
+WAITS = 253_370_764_800
+"""When the callback of a batch is due that has not ended, Unix seconds."""
 
 TICKS = Definition("{}", b"ticked", b"1")
 """What the schedule of the verb `tick` puts."""
@@ -182,6 +186,8 @@ VERBS: dict[str, tuple[str, Verb]] = {
         "restore_hosts",
         lambda q, _: q.run(sending.answer(q.talk, restore_hosts(q.operations, HOSTS, q.token))),
     ),
+    "restore a batch": ("restore_batch", lambda q, _: bring(q, "ended")),
+    "restore a batch that has ended": ("restore_batch", lambda q, _: bring(q, "done")),
     "set a schedule": ("set_schedule", lambda q, _: q.schedules.set("new", every=60)),
     "tick": ("tick", lambda q, _: tick(q)),
     "declare": ("renew", lambda q, _: q.run(sending.answer(q.talk, of_schedules.renew(q.operations, {b"s": "d"})))),
@@ -198,7 +204,7 @@ LOSES = {
 }
 """What a verb is there to remove."""
 
-NEW = {"put", "schedule", "restore", "restore_hosts", "set_schedule", "tick", "seal_batch", "note"}
+NEW = {"put", "schedule", "restore", "restore_hosts", "set_schedule", "tick", "seal_batch", "restore_batch", "note"}
 """The scripts that bring something new, which a full server refuses."""
 
 
@@ -270,6 +276,8 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
     elif case.verb == "tick":
         call = of_schedules.write(queue.operations, queue.token(), b"s", None, "r", 5, TICKS, "d")
         queue.run(sending.answer(queue.talk, call))
+    elif case.verb.startswith("restore a batch"):
+        queue.schedule("after", at=WAITS)
     elif case.verb == "seal":
         queue.batches.put("batch", "later", "ends")
     elif case.verb == "seal one that has ended":
@@ -293,6 +301,15 @@ def tick(queue: Queue) -> object:
     """Put the tick that is due; `prepare` has set its schedule."""
     rows = queue.run(sending.answer(queue.talk, of_schedules.due(queue.operations, 1)))
     call = of_schedules.tick(queue.operations, queue.token(), rows.found[0], TICKS, [b"ticked"], 0, 5, 0, 0)
+    return queue.run(sending.answer(queue.talk, call))
+
+
+def bring(queue: Queue, on: On) -> object:
+    """Bring a batch of an export in; if all of its tasks must be done, it has ended, and its callback fails."""
+    joined = [Joined("batch", b"ends", "done"), Joined("batch", b"fails", "open"), Joined("batch", b"gone", "lost")]
+    if on == "ended":
+        joined.append(Joined("batch", b"later", "open"))
+    call = restore_batch(queue.operations, queue.token, "batch", joined, Sealed("batch", on, 1000, "d", b"after"))
     return queue.run(sending.answer(queue.talk, call))
 
 

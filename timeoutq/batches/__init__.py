@@ -8,6 +8,7 @@ counts once, whatever is sent twice, and the callback becomes ready once. The fi
 
     operations   the calls: one script each
     flows        one for each method: checks the arguments, sends the calls
+    lines        batches as lines of an export
     face         what users call
 """
 

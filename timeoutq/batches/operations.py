@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, overload
 
@@ -18,6 +18,7 @@ from timeoutq.operations import Operations
 BatchState = Literal["open", "sealed", "ended", "broken"]
 STATES: Mapping[bytes, BatchState] = {b"o": "open", b"s": "sealed", b"e": "ended", b"b": "broken"}
 On = Literal["ended", "done"]
+ONS: Mapping[bytes, On] = {b"e": "ended", b"d": "done"}
 End = Literal["open", "done", "lost"]
 ENDS: Mapping[bytes, End] = {b"o": "open", b"d": "done", b"l": "lost"}
 
@@ -84,6 +85,29 @@ class Member:
     """`open`: it has not ended; `done`; `lost`: it has ended in another way."""
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A task of a batch, as an export tells it."""
+
+    batch: str
+    task: bytes
+    end: End
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What a batch is sealed with, as an export tells it; of an open batch, only the name counts."""
+
+    batch: str
+    on: On | None
+    """None: the batch is open."""
+    keep_ms: int
+    digest: str
+    """Names the call that has sealed the batch: the same call again is not refused."""
+    callback: bytes
+    """Empty where there is no callback."""
+
+
 def seal(operations: Operations, nonce: bytes, name: str, callback: TaskList, on: On, keep_ms: int) -> Call[bool]:
     """Build the call that seals a batch; `callback` is one task, or none."""
     options: Words = []
@@ -110,6 +134,39 @@ def forget(operations: Operations, nonce: bytes, name: str) -> Call[bool]:
 
 def _known(reply: Any) -> bool:
     return cast("bool", reply == b"O")
+
+
+def restore_batch(
+    operations: Operations, nonce: Callable[[], bytes], name: str, joined: Sequence[Joined], seal: Sealed | None
+) -> Call[int]:
+    """Build the call that brings up to 500 tasks of a batch in, and seals the batch if `seal` says with what.
+
+    The answer is how many tasks have joined; -1: the queue has sealed another batch of this name.
+    """
+    on, keep_ms, digest, callback = "-", 0, "-", b""
+    if seal is not None and seal.on is not None:
+        on, keep_ms, digest, callback = seal.on[:1], seal.keep_ms, seal.digest, seal.callback
+    letters = "".join(one.end[:1] for one in joined)
+    words: Words = [name, on, keep_ms, digest, callback, len(joined), *(one.task for one in joined), letters]
+    return operations.call("restore_batch", words, int, id=nonce())
+
+
+def seals(operations: Operations, cursor: str, n: int) -> Call[tuple[str, list[Sealed]]]:
+    """Build the call that reads about `n` batches for an export; it gives the next cursor, too.
+
+    A batch that is over, and whose tasks are forgotten, is left out.
+    """
+
+    def read(reply: Any) -> tuple[str, list[Sealed]]:
+        _, following, *rows = reply
+        found = list[Sealed]()
+        for name, record, tasks, _, _ in zip(*[iter(rows)] * 5, strict=True):
+            state, on, keep_ms, _, digest, callback = [*record.split(b" ", 5), *[b""] * 6][:6]
+            if state in STATES and keep_ms.isdigit() and (tasks or state in b"os"):
+                found.append(Sealed(text(name), ONS.get(on), int(keep_ms), text(digest), callback))
+        return following.decode() if isinstance(following, bytes) else str(following), found
+
+    return operations.call("batches", ["page", cursor, n], read)
 
 
 def named(operations: Operations, names: Sequence[str]) -> Call[BatchPage]:
@@ -145,7 +202,6 @@ def read(name: bytes, record: bytes, tasks: int, outstanding: int, failed: int) 
     state, on, _, at, *rest = [*record.split(b" ", 5), b""][:6]
     if state not in STATES or not at.isdigit():
         return None
-    when: On | None = {b"e": "ended", b"d": "done"}.get(on)  # type: ignore[assignment]  # a literal each
     callback = rest[1] if len(rest) > 1 and rest[1] else None
     named = None if callback is None else text(callback)
-    return BatchInfo(text(name), STATES[state], tasks, outstanding, failed, when, named, int(at) / 1000)
+    return BatchInfo(text(name), STATES[state], tasks, outstanding, failed, ONS.get(on), named, int(at) / 1000)

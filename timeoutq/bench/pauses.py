@@ -304,6 +304,10 @@ class Scene:
             callback = arguments.tasks((Task(f"after {name}", "x" * 2000),))
             self.run(of_batches.seal(self.ops, nonce(), name, callback, "ended", 1000))
         self.run(*self.ops.put((ids,), nonce, How(batch="large")))
+        joined = [of_batches.Joined("large", id.encode(), "open") for id in ids]
+        self.run(of_batches.restore_batch(self.ops, nonce, "large", joined, None))
+        self.run(of_batches.forget(self.ops, nonce(), "large"))
+        self.run(of_batches.restore_batch(self.ops, nonce, "large", joined, None))
         self.run(of_batches.seal(self.ops, nonce(), "large", arguments.tasks(()), "done", 1000))
         self.run(of_batches.members(self.ops, "large", 1, BATCH), of_batches.page(self.ops, "0", BATCH))
         self.run(*self.ops.forget((ids,)))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -36,8 +36,10 @@ from timeoutq.cli.reading import LONGEST_LINE, Wait, lines_of, piped_in
 from timeoutq.cli.sets import PANEL
 from timeoutq.errors import InvalidInput
 from timeoutq.model import HostRecord, Politeness, Record, State, raw
+from timeoutq.text import safe
 
 if TYPE_CHECKING:
+    from timeoutq.batches.operations import Joined, Sealed
     from timeoutq.shards import AnyQueue
     from timeoutq.transfer import Item
 
@@ -124,13 +126,14 @@ def export(
     without_done: Annotated[bool, typer.Option("--without-done", help="Leave done tasks out.")] = False,
     url: Url = None, url_file: UrlFile = None,
 ) -> None:  # fmt: skip
-    """Print the queue as JSON lines: its politeness, its hosts, its schedules, one line per task.
+    """Print the queue as JSON lines: its politeness, hosts, schedules, tasks and batches.
 
     The line of a task has its state, due time, failures, crashes, last error,
     group, priority and payload; the line of a host has its rules, block or ban,
     and how often it was visited. Results of tasks are left out: who waits for
-    them waits on this queue. Batches are left out, too: stderr names those that
-    are not over. With --state, only tasks are printed.
+    them waits on this queue. A batch has one line for each of its tasks, and then a
+    line with what it is sealed with. With --state, only tasks are printed, and
+    stderr names the batches that are not over.
 
     `timeoutq import` reads these lines. For a picture of one moment, pause the
     queue first; without a pause, each task is printed once, as it was when export
@@ -139,7 +142,8 @@ def export(
     A queue with --keep-done compact has no ids of its done tasks: export the rest
     with --without-done.
     """
-    from timeoutq import transfer
+    from timeoutq import carrying, transfer
+    from timeoutq.batches import lines as batch_lines
 
     written = met = 0
     with known_queue(queue, url, url_file) as opened:
@@ -161,9 +165,12 @@ def export(
                 sys.stdout.flush()  # so that every line that is counted is really written
                 written += len(records)
                 tell(written, written)
-        batches = transfer.open_batches(opened)
-    if batches:
-        _say_left_out(queue, batches)
+            # last, so that an import finds the tasks before their batches
+            for batches in () if states else carrying.batches(opened):
+                sys.stdout.write("".join(batch_lines.write(one) + "\n" for one in batches))
+        left = carrying.open_batches(opened) if states else {}
+    if left:
+        _say_left_out(queue, left)
     if not written and not met:
         stop(NOTHING, f"queue {queue} has no tasks" + (f" in {', '.join(states)}" if states else ""))
 
@@ -194,7 +201,9 @@ class Import:
         self.taken = 0
         """The number of lines, from the first on, that need not be read again."""
         self.restored = self.known = self.broken = self.hosts = self.hosts_known = 0
-        self.schedules = self.schedules_known = 0
+        self.schedules = self.schedules_known = self.batches = self.members = 0
+        self.refused: list[Sealed] = []
+        """Batches that the queue does not take; their callbacks wait for ever."""
 
     def counts(self) -> dict[str, int]:
         """Give what became of the lines."""
@@ -207,6 +216,7 @@ class Import:
             "hosts": self.hosts,
             "hosts_known": self.hosts_known,
             **(timed if any(timed.values()) else {}),
+            **({"batches": self.batches, "members": self.members} if self.batches else {}),
         }
 
     def chunks(self, lines: Iterator[bytes], skip: int) -> Iterator[tuple[int, int, list[Item]]]:
@@ -214,6 +224,7 @@ class Import:
 
         Raises `BrokenLine`, after the tasks before it were given.
         """
+        from timeoutq.batches.operations import Sealed
         from timeoutq.calls import BATCH
 
         chunk: list[Item] = []
@@ -232,6 +243,8 @@ class Import:
                     yield number - 1, read, chunk
                 self.taken = number - 1
                 raise BrokenLine(f"line {number} is broken: {error}") from error
+            if self.tasks_only and isinstance(found, Sealed):
+                self.refused.append(found)
             if found is not None and (isinstance(found, Record) or not self.tasks_only):
                 chunk.append(found)
                 size += len(line)
@@ -250,6 +263,7 @@ class Import:
     def step(self, number: int, items: list[Item]) -> None:
         """Bring in what some lines tell: their tasks in one atomic step, and before that their hosts in one."""
         from timeoutq import transfer
+        from timeoutq.batches.operations import Joined, Sealed
         from timeoutq.schedules.definition import Stored
 
         wait = self.wait if self.taken else 0.0  # who has never answered may have another address
@@ -269,7 +283,23 @@ class Import:
             outcome = patiently(partial(transfer.restore, self.queue, records), wait)
             self.restored += outcome.added
             self.known += len(outcome) - outcome.added
+        if batches := [item for item in items if isinstance(item, Joined | Sealed)]:
+            self._batches(batches, wait)
         self.taken = number
+
+    def _batches(self, batches: list[Joined | Sealed], wait: float) -> None:
+        from timeoutq import carrying
+        from timeoutq.batches.operations import Sealed
+        from timeoutq.shards import ShardedQueue
+
+        seals = [one for one in batches if isinstance(one, Sealed)]
+        if isinstance(self.queue, ShardedQueue):  # it has no batches
+            self.refused += seals
+            return
+        new, refused = patiently(partial(carrying.restore_batches, self.queue, batches), wait)
+        self.batches += len(seals) - len(refused)
+        self.members += new
+        self.refused += refused
 
     def _adopt(self, given: Politeness) -> None:
         from timeoutq import transfer
@@ -277,6 +307,19 @@ class Import:
         kept = transfer.adopt(self.queue, given)
         if kept is not None and kept != given:
             say(f"queue {self.queue.name} keeps its own politeness, {_words(kept)}; the file has {_words(given)}")
+
+
+def _say_refused(queue: str, refused: Sequence[Sealed]) -> None:
+    names = f"{', '.join(one.batch for one in refused[:NAMED])}{', …' if len(refused) > NAMED else ''}"
+    callbacks = [safe(one.callback) for one in refused if one.callback]
+    cure = ""
+    if callbacks:
+        shown = f"{', '.join(callbacks[:NAMED])}{', …' if len(callbacks) > NAMED else ''}"
+        cure = f"; forget the callbacks that wait for them, which would wait for ever: {shown}"
+    say(
+        f"batches of the file that are not in queue {queue} now ({len(refused):,}), because of --tasks-only, or "
+        f"because the queue lies in shards, or has sealed others of these names: {names}{cure}"
+    )
 
 
 def _item_of(number: int, line: bytes) -> Item | None:
@@ -305,12 +348,12 @@ def import_tasks(
     ] = 0,
     lenient: Annotated[bool, typer.Option("--lenient", help="Leave broken lines out, and count them.")] = False,
     tasks_only: Annotated[
-        bool, typer.Option("--tasks-only", help="Leave the politeness, the hosts and the schedules of the file out.")
+        bool, typer.Option("--tasks-only", help="Leave all but the tasks of the file out.")
     ] = False,
     wait: Wait = "5m",  # type: ignore[assignment]  # typer parses the default
     shards: Shards = None, url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Bring in what export printed: the politeness, the hosts, and each task as it was.
+    """Bring in what export printed: the politeness, the hosts, each task as it was, the batches.
 
     What the queue has already stays: a task that it knows, its own politeness,
     the rules of a host that has rules, the counts of a host that was visited. So
@@ -352,6 +395,8 @@ def import_tasks(
         sink.document(work.counts())
     else:
         sink.rows(("what", "count"), work.counts().items())
+    if work.refused:
+        _say_refused(queue, work.refused)
     if broken is not None:
         say(str(broken))
         stop(NOTHING, "no later line was brought in; --lenient leaves broken lines out")
