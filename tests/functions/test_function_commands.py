@@ -285,6 +285,7 @@ def test_the_schedules_of_all_queues_of_an_app_are_listed(say: Say, post: Queue)
         ["post", "weekly", "running"],
     ]
     documents = say("schedules", "list", APP, "--json").documents
+    assert documents[0]["timing"]["every"] == 86_400
     assert [(one["queue"], one["name"], one["state"]) for one in documents] == [
         ("post", "daily", "running"),
         ("post", "weekly", "running"),

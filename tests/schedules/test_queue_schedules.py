@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -152,6 +153,19 @@ def test_the_same_timing_again_moves_no_tick_and_another_one_does(queue: Any) ->
     assert moved.next == datetime(2023, 11, 14, 22, 30, tzinfo=UTC).timestamp()
 
 
+def test_the_times_of_a_timing_are_seconds_and_are_stored_as_ms(queue: Any) -> None:
+    start = datetime.fromtimestamp(queue.clock.now + 0.25, UTC)
+    found = queue.schedules.set("news", every=1.5, times=3, start=start, until=start + timedelta(hours=1))
+    begin = start.timestamp()
+    assert found.timing == {"every": 1.5, "times": 3, "start": begin, "until": begin + HOUR}
+    assert queue.schedules.get("news") == next(queue.schedules.each()) == found
+    assert queue.schedules.set("news", every=found.timing["every"], start=start).timing["every"] == 1.5
+    (stored,) = (one for page in transfer.schedules(queue) for one in page)
+    timing = json.loads(stored.line())["definition"]["timing"]
+    assert (timing["every"], timing["start"]) == (1500, round(begin * 1000))
+    assert queue.schedules.set("odd", every=60).timing == {"every": 60, "start": queue.clock.now}
+
+
 def test_a_moved_schedule_keeps_its_times_and_what_is_left_of_them(queue: Any) -> None:
     queue.schedules.set("thrice", every=10, times=3, overlap=True, missed="all")
     assert later(queue, 20) == 2
@@ -239,8 +253,8 @@ def test_new_code_changes_its_schedule_and_not_what_a_person_has_set(queue: Any)
     queue.schedules.declare(Schedule("a", every=60), Schedule("b", every=60))
     queue.schedules.move("b", every=30)
     queue.schedules.declare(Schedule("a", every=90), Schedule("b", every=60))
-    assert queue.schedules.get("a").timing["every"] == 90_000
-    assert (queue.schedules.get("b").timing["every"], queue.schedules.get("b").source) == (30_000, "set")
+    assert queue.schedules.get("a").timing["every"] == 90
+    assert (queue.schedules.get("b").timing["every"], queue.schedules.get("b").source) == (30, "set")
 
 
 def test_a_moved_schedule_of_code_is_cancelled_to_give_it_back_to_the_code(queue: Any) -> None:
@@ -248,9 +262,7 @@ def test_a_moved_schedule_of_code_is_cancelled_to_give_it_back_to_the_code(queue
     queue.schedules.move("a", every=30)
     queue.schedules.declare(Schedule("a", cron="0 10 * * *"))
     found = queue.schedules.get("a")
-    assert (found.timing["every"], found.source, found.over_code) == (30_000, "set", True), (
-        "what a person has said counts"
-    )
+    assert (found.timing["every"], found.source, found.over_code) == (30, "set", True), "what a person has said counts"
     queue.schedules.set("a", every=60)
     assert queue.schedules.move("a", every=30).over_code
     assert not queue.schedules.set("b", every=60).over_code
@@ -307,7 +319,7 @@ def test_ten_thousand_schedules_and_no_more() -> None:
             raw.hset(key(name), mapping={f"s{n}": value for n in range(10_000)})
         with pytest.raises(InvalidInput, match="10,000"):
             queue.schedules.set("more", every=60)
-        assert queue.schedules.set("s1", every=30).timing["every"] == 30_000
+        assert queue.schedules.set("s1", every=30).timing["every"] == 30
 
 
 def test_a_sharded_queue_refuses_a_task_of_another_shard() -> None:

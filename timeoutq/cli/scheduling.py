@@ -66,7 +66,7 @@ def _when(
 
 def _timing(info: ScheduleInfo) -> str:
     found = info.timing
-    words = f"{found['cron']} {found['tz']}" if "cron" in found else f"every {length(found['every'] / 1000)}"
+    words = f"{found['cron']} {found['tz']}" if "cron" in found else f"every {length(found['every'])}"
     return f"{words}, {found['times']} times" if "times" in found else words
 
 
