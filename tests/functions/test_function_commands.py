@@ -246,6 +246,8 @@ def test_a_schedule_of_a_call_is_set(say: Say, post: Queue) -> None:
         (["set", APP, "a", "--every", "1h"], "with an app, name the function"),
         (["set", APP, "a", "read", "--every", "1h"], "has no function 'read'"),
         (["set", "post", "a", "--every", "1h", "--missed", "some"], "missed='some' is unknown"),
+        (["set", "post", "a", "--every", "1h", "--missed", "all"], "add overlap=True"),
+        (["set", APP, "a", "write", "--args", '["c"]', "--every", "1h", "--missed", "all"], "add overlap=True"),
         (["set", APP, "n\udcff", "write", "--args", '["c"]', "--every", "60"], "'n\\udcff' is no name of a schedule"),
     ],
 )

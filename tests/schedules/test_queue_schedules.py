@@ -134,10 +134,25 @@ def test_a_schedule_of_another_timing_counts_its_ticks_anew(queue: Any) -> None:
     assert queue.schedules.get("thrice").state == "ended"
 
 
+def test_a_schedule_of_before_that_puts_all_under_one_id_goes_on(queue: Any) -> None:
+    with pytest.raises(BadTiming, match="add overlap=True"):
+        queue.schedules.declare(Schedule("old", every=60, missed="all"))
+    queue.schedules.set("old", every=60, overlap=True, missed="all")
+    (stored,) = (one for page in transfer.schedules(queue) for one in page)
+    fields = json.loads(stored.line())
+    del fields["definition"]["overlap"]
+    assert queue.schedules.cancel("old")
+    assert transfer.restore_schedules(queue, [transfer.read(json.dumps(fields).encode())]) == 1
+    queue.schedules.move("old", every=10)
+    assert later(queue, 30) == 1
+    found = queue.schedules.get("old")
+    assert (found.missed, found.overlap, found.put, found.skipped + found.missed_ticks) == ("all", False, 1, 2)
+
+
 def test_the_first_declaration_does_not_fire_the_past(queue: Any) -> None:
     past = datetime.fromtimestamp(queue.clock.now - HOUR, UTC)
-    queue.schedules.set("old", every=60, start=past, missed="all")
-    queue.schedules.set("morning", cron="0 9 * * *", missed="all")  # the clock shows 22:13
+    queue.schedules.set("old", every=60, start=past, overlap=True, missed="all")
+    queue.schedules.set("morning", cron="0 9 * * *", overlap=True, missed="all")  # the clock shows 22:13
     assert queue.schedules.tick() == 0
 
 
@@ -297,6 +312,7 @@ def test_a_schedule_of_code_is_paused_and_not_cancelled(queue: Any) -> None:
         ("x", None, {"every": 60, "cron": "* * * * *"}),
         ("x", None, {"every": 0.5}),
         ("x", None, {"every": 60, "missed": "never"}),
+        ("x", None, {"every": 60, "missed": "all"}),
         ("x", Task("x", "y" * 300_000), {"every": 60}),
         ("x", "i" * 1010, {"every": 60, "overlap": True}),
         ("x", ["a", "b"], {"every": 60}),
