@@ -142,7 +142,8 @@ def test_a_schedule_of_before_that_puts_all_under_one_id_goes_on(queue: Any) -> 
     fields = json.loads(stored.line())
     del fields["definition"]["overlap"]
     assert queue.schedules.cancel("old")
-    assert transfer.restore_schedules(queue, [transfer.read(json.dumps(fields).encode())]) == 1
+    read: Any = transfer.read(json.dumps(fields).encode())
+    assert transfer.restore_schedules(queue, [read]) == 1
     queue.schedules.move("old", every=10)
     assert later(queue, 30) == 1
     found = queue.schedules.get("old")
