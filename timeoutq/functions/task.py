@@ -129,7 +129,7 @@ class Opened:
         chosen = self.options.unique
         if chosen is None:
             return self.definition.settings.unique
-        return timedelta(seconds=chosen) if isinstance(chosen, float) else chosen
+        return chosen if isinstance(chosen, str) else timedelta(seconds=chosen)
 
     @property
     def leaves_no_id(self) -> bool:
