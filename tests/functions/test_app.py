@@ -291,6 +291,8 @@ def test_equal_keys_on_other_queues_are_other_ids() -> None:
         ({"cron": "* * * * *", "tz": "Europe/Nowhere"}, "Europe/Nowhere"),
         ({"every": 0.5}, "out of range: 1 s to 3,660 days"),
         ({"every": 5, "missed": "some"}, "missed='some' is unknown"),
+        ({"every": 5, "missed": "all"}, "add overlap=True"),
+        ({"cron": "* * * * *", "missed": "all", "overlap": False}, "add overlap=True"),
         ({"tz": "UTC"}, "tz= is for schedules: add cron= or every="),
         ({"overlap": False}, "overlap= is for schedules"),
     ],

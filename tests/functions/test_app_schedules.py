@@ -171,7 +171,7 @@ def test_only_the_calls_of_a_schedule_that_overlap_are_signed_for_any_tick(
 def test_schedules_are_moved_paused_resumed_and_cancelled(app: App, queue: Queue) -> None:
     call = app.functions["digest"].call("c")
     app.schedules.set("d", call, every=60)
-    assert app.schedules.move("d", every=90).timing["every"] == 90_000
+    assert app.schedules.move("d", every=90).timing["every"] == 90
     assert app.schedules.pause("d").state == "paused"
     assert [(info.name, info.state) for info in app.schedules.list()[queue.name]] == [("d", "paused")]
     assert app.schedules.resume("d").state == "running"
@@ -196,7 +196,7 @@ def test_asyncio_has_the_same(app: App, queue: Queue) -> None:
         await app.aclose()
         return found
 
-    assert asyncio.run(caller()) == ["running", 90_000, "paused", ["paused"], "running", True]
+    assert asyncio.run(caller()) == ["running", 90, "paused", ["paused"], "running", True]
 
 
 def test_a_schedule_is_found_in_the_queue_that_has_it(url: str, name: str) -> None:
@@ -254,7 +254,7 @@ def test_workers_declare_the_schedules_of_decorators(app: App, queue: Queue, raw
     assert {name: info.source for name, info in found.items()} == {"report": "code", "sweep": "code"}
     report, sweep = found["report"], found["sweep"]
     assert (report.timing["cron"], report.timing["tz"], report.grace) == ("0 9 * * 1-5", "Europe/Berlin", 3600)
-    assert (sweep.timing["every"], sweep.overlap, sweep.missed) == (60_000, True, "last")
+    assert (sweep.timing["every"], sweep.overlap, sweep.missed) == (60, True, "last")
     due_now(raw, queue, "sweep")
     assert queue.schedules.tick() == 1
     (id,) = carry_out(app, queue)

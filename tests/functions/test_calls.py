@@ -11,7 +11,7 @@ import pytest
 import tenacity
 
 from timeoutq.errors import InvalidInput
-from timeoutq.functions import App, BadArguments, Call, CallTooLarge, Limit
+from timeoutq.functions import App, BadArguments, Call, CallTooLarge, Forged, Limit
 from timeoutq.functions.calls import posted
 from timeoutq.functions.envelope import Secrets, unseal
 from timeoutq.functions.options import Chosen
@@ -109,7 +109,24 @@ def test_options_travel_with_the_call_as_far_as_a_worker_must_know_them() -> Non
     call = put(send.options(retry=[1, timedelta(minutes=1)], max_runtime=5, keep_result=0, priority=7).call("a"))
     assert payload(call)["o"] == {"retry": [1.0, 60.0], "max_runtime": 5.0, "keep_result": 0.0}
     assert (call.priority, call.answers.keep_result) == (7, 0.0)
-    assert "o" not in payload(put(send.options(after=5, id="x", queue="mail.high", unique="forever").call("a")))
+    assert "o" not in payload(put(send.options(after=5, id="x", queue="mail.high").call("a")))
+
+
+@pytest.mark.parametrize(
+    ("unique", "travels"), [("active", "active"), ("forever", "forever"), (timedelta(minutes=1), 60.0)]
+)
+def test_how_long_an_id_keeps_others_away_travels_with_its_call(unique: Any, travels: object) -> None:
+    found = put(thumb.options(unique=unique).call("a"))
+    assert payload(found)["o"] == {"unique": travels}
+    opened = app.open(found.payload, found.queue, found.id)
+    assert opened.keep_id == {"active": False, "forever": True}.get(unique, unique)
+    assert opened.leaves_no_id == (unique == "active")
+
+
+def test_nobody_changes_how_long_the_id_of_a_signed_call_keeps_others_away() -> None:
+    found = put(thumb.options(unique="active").call("a"))
+    with pytest.raises(Forged):
+        app.open(found.payload.replace(b'"active"', b'"forever"'), found.queue, found.id)
 
 
 def test_options_are_added_to_those_of_before() -> None:

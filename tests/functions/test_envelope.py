@@ -26,7 +26,7 @@ SEND = Letter("send", Arguments(b"[]", b'{"to":"a@example.com"}'))
 CHAIN = Letter(
     "fetch",
     Arguments(b"[1]", b"{}"),
-    Options([1.5, 2.0], max_runtime=60.0, keep_result=0.0),
+    Options([1.5, 2.0], max_runtime=60.0, keep_result=0.0, unique=3600.0),
     (Step("parse", o=Options(keep_result=5.0)), Step("count", msgspec.Raw(b"[2]"), msgspec.Raw(b'{"x":null}'))),
 )
 
@@ -54,7 +54,7 @@ def test_a_call_is_plain_json() -> None:
         "f": "fetch",
         "a": [1],
         "k": {},
-        "o": {"retry": [1.5, 2.0], "max_runtime": 60.0, "keep_result": 0.0},
+        "o": {"retry": [1.5, 2.0], "max_runtime": 60.0, "keep_result": 0.0, "unique": 3600.0},
         "t": [{"f": "parse", "o": {"keep_result": 5.0}}, {"f": "count", "a": [2], "k": {"x": None}}],
     }
 
@@ -68,6 +68,10 @@ def test_what_is_sealed_can_be_read(letter: Letter, secrets: Secrets) -> None:
 def test_another_language_may_leave_out_what_is_empty_and_use_blanks() -> None:
     assert same(read(b'{"v":1,"f":"send"}'), Letter("send", Arguments(b"[]", b"{}")))
     assert same(read(b' { "f" : "send", "k" : { } , "v" : 1 } \n'), Letter("send", Arguments(b"[]", b"{ }")))
+
+
+def test_another_language_may_write_seconds_as_whole_numbers() -> None:
+    assert read(b'{"v":1,"f":"send","o":{"unique":60}}').options == Options(unique=60.0)
 
 
 def test_a_field_that_nobody_knows_is_ignored() -> None:
@@ -86,7 +90,8 @@ def test_a_call_of_a_newer_version_waits_for_a_newer_worker() -> None:
         None, {"v": 1, "f": "send"}, "text", b"", b"{}", b"[]", b"null", b"plain bytes", b'{"f":"send"}', b'{"v":1}',
         b'{"v":"1","f":"send"}', b'{"v":true,"f":"send"}', b'{"v":0,"f":"send"}', b'{"v":-1,"f":"send"}',
         b'{"v":1,"f":5}', b'{"v":1,"f":"send"} x', b'{"v":1,"f":"\xff"}', b'{"v":1,"f":"send","o":[]}',
-        b'{"v":1,"f":"send","o":{"retry":"often"}}',
+        b'{"v":1,"f":"send","o":{"retry":"often"}}', b'{"v":1,"f":"send","o":{"unique":"always"}}',
+        b'{"v":1,"f":"send","o":{"unique":0}}', b'{"v":1,"f":"send","o":{"unique":1e300}}',
         b'{"v":1,"f":"send","o":{"retry":[-1]}}', b'{"v":1,"f":"send","o":{"max_runtime":0}}',
         b'{"v":1,"f":"send","t":[{"f":"send","o":{"keep_result":-1}}]}', b'{"v":1,"f":"send","t":[{}]}',
         b'{"v":1,"f":"send","t":{}}',

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -132,6 +133,7 @@ def test_what_left_nothing_is_not_known(say: Say, post: Queue) -> None:
     post.put("a")
     told = say("result", "post", "nosuch")
     assert (told.code, "nothing is known of what call 'nosuch' returned" in told.err) == (1, True)
+    assert "give the function or the call keep_result=, in seconds" in told.err
     assert say("result", "nosuch", "a").code == 1
 
 
@@ -193,7 +195,7 @@ def test_functions_of_an_app_are_listed(say: Say) -> None:
     ]
 
 
-def test_functions_of_a_queue_are_those_that_its_workers_have_told(say: Say, post: Queue) -> None:
+def test_functions_of_a_queue_are_those_that_its_workers_have_published(say: Say, post: Queue) -> None:
     post.put("a")
     done = say("functions", "post")
     assert (done.code, "there are no functions in post" in done.err) == (1, True)
@@ -205,6 +207,7 @@ def test_functions_of_a_queue_are_those_that_its_workers_have_told(say: Say, pos
     ]  # fmt: skip
     (burn, *_) = say("functions", "post", "--json").documents
     assert burn["worker"] == "w7"
+    assert datetime.fromisoformat(burn["published"]).tzinfo is not None
     assert burn["schema"] == app.functions["burn"].schema()
 
 
@@ -246,6 +249,8 @@ def test_a_schedule_of_a_call_is_set(say: Say, post: Queue) -> None:
         (["set", APP, "a", "--every", "1h"], "with an app, name the function"),
         (["set", APP, "a", "read", "--every", "1h"], "has no function 'read'"),
         (["set", "post", "a", "--every", "1h", "--missed", "some"], "missed='some' is unknown"),
+        (["set", "post", "a", "--every", "1h", "--missed", "all"], "add overlap=True"),
+        (["set", APP, "a", "write", "--args", '["c"]', "--every", "1h", "--missed", "all"], "add overlap=True"),
         (["set", APP, "n\udcff", "write", "--args", '["c"]', "--every", "60"], "'n\\udcff' is no name of a schedule"),
     ],
 )
@@ -285,6 +290,7 @@ def test_the_schedules_of_all_queues_of_an_app_are_listed(say: Say, post: Queue)
         ["post", "weekly", "running"],
     ]
     documents = say("schedules", "list", APP, "--json").documents
+    assert documents[0]["timing"]["every"] == 86_400
     assert [(one["queue"], one["name"], one["state"]) for one in documents] == [
         ("post", "daily", "running"),
         ("post", "weekly", "running"),

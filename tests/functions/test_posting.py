@@ -265,7 +265,7 @@ def test_a_result_is_gone_after_its_time(app: App, queue: Queue) -> None:
     result = delay(app, "add", 1, keep_result=0.05)
     carry_out(app, queue)
     wait_until(lambda: not queue.results.look(result.id)[result.id].result)
-    with pytest.raises(CallGone, match="its result was kept for its time"):
+    with pytest.raises(CallGone, match="its result has expired"):
         result.wait(timeout=5)
 
 
@@ -288,8 +288,8 @@ def test_a_result_of_another_version_of_the_function_is_told(app: App, queue: Qu
 @pytest.mark.parametrize(
     ("function", "argument", "options", "said"),
     [
-        ("add", 1, {"keep_result": 0}, "its result is kept only if"),
-        ("tell", "a", {}, "its function returns None, and that is kept only if"),
+        ("add", 1, {"keep_result": 0}, "its result is not kept: give the function or the call keep_result="),
+        ("tell", "a", {}, "a result of None is not kept unless you ask for it"),
     ],
 )
 def test_nobody_waits_for_what_is_not_kept(

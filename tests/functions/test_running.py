@@ -95,6 +95,51 @@ async def test_an_id_that_keeps_others_away_for_ever_stays_in_done(app: App, job
     assert [once.delay(1).answer, again.delay(1).answer] == ["done", "added"]
 
 
+@pytest.mark.parametrize("secret", [None, "a secret of 21 bytes."])
+async def test_what_a_call_says_of_its_id_wins_over_its_function(
+    jobs: AsyncQueue, queue: Queue, url: str, secret: str | None
+) -> None:
+    app = App(queue.name, url=url, secret=secret)
+
+    @app.task(key="once:{x}", unique="forever")
+    async def once(x: int) -> int:
+        return x
+
+    @app.task(key="again:{x}")
+    async def again(x: int) -> None: ...
+
+    @app.task(key="hour:{x}", unique=timedelta(hours=1))
+    async def hour(x: int) -> None: ...
+
+    @app.task
+    async def plain() -> None: ...
+
+    def puts() -> list[Any]:
+        hours = timedelta(hours=2)
+        return [
+            once.options(unique="active").delay(1), once.options(unique=hours).delay(2),
+            again.options(unique="forever").delay(1), again.options(unique=hours).delay(2),
+            hour.options(unique="active").delay(1), hour.options(unique="forever").delay(2),
+            plain.options(id="x", unique="forever").delay(), plain.options(id="y").delay(),
+        ]  # fmt: skip
+
+    first = puts()
+    await burst(jobs, app)
+    assert [queue.inspect(call.id).state is State.DONE for call in first] == [
+        False, True, True, True, False, True, True, False,
+    ]  # fmt: skip
+    assert [once.delay(1).answer, once.delay(2).answer] == ["added", "done"]
+    ids = [first[at].id.encode() for at in (1, 2, 3, 5, 6)]
+    _, records = queue.run(sending.answer(queue.talk, queue.operations.describe(ids)))
+    assert [3600 < (one.until or 0.0) - queue.stats().now <= 7200 for one in records] == [
+        True, False, True, False, False,
+    ]  # fmt: skip
+    assert [str(call.answer) for call in puts()] == [
+        "todos", "done", "done", "done", "added", "done", "done", "added",
+    ]  # fmt: skip
+    app.close()
+
+
 async def test_the_context_says_who_runs_and_the_state_is_that_of_the_process(app: App, jobs: AsyncQueue) -> None:
     @app.task(retry=[0])
     async def look(ctx: Context[None], word: str) -> list[Any]:

@@ -156,7 +156,7 @@ def _judge(queue: Queue, first: dict[str, ScheduleInfo], verdict: Verdict) -> No
     put = {entry.task for entry in queue.each(State.TODOS)}
     for info in {info.name: info for info in _infos(queue)}.values():
         assert info.last is not None, f"{info.name} has never ticked"
-        begin, end, step = _ms(first[info.name].next), _ms(info.last), info.timing["every"]
+        begin, end, step = _ms(first[info.name].next), _ms(info.last), _ms(info.timing["every"])
         wanted = {f"{info.name}@{at}" for at in range(begin, end + 1, step)}
         mine = {task for task in put if task.partition("@")[0] == info.name}
         verdict.ticks += len(wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -133,10 +134,26 @@ def test_a_schedule_of_another_timing_counts_its_ticks_anew(queue: Any) -> None:
     assert queue.schedules.get("thrice").state == "ended"
 
 
+def test_a_schedule_of_before_that_puts_all_under_one_id_goes_on(queue: Any) -> None:
+    with pytest.raises(BadTiming, match="add overlap=True"):
+        queue.schedules.declare(Schedule("old", every=60, missed="all"))
+    queue.schedules.set("old", every=60, overlap=True, missed="all")
+    (stored,) = (one for page in transfer.schedules(queue) for one in page)
+    fields = json.loads(stored.line())
+    del fields["definition"]["overlap"]
+    assert queue.schedules.cancel("old")
+    read: Any = transfer.read(json.dumps(fields).encode())
+    assert transfer.restore_schedules(queue, [read]) == 1
+    queue.schedules.move("old", every=10)
+    assert later(queue, 30) == 1
+    found = queue.schedules.get("old")
+    assert (found.missed, found.overlap, found.put, found.skipped + found.missed_ticks) == ("all", False, 1, 2)
+
+
 def test_the_first_declaration_does_not_fire_the_past(queue: Any) -> None:
     past = datetime.fromtimestamp(queue.clock.now - HOUR, UTC)
-    queue.schedules.set("old", every=60, start=past, missed="all")
-    queue.schedules.set("morning", cron="0 9 * * *", missed="all")  # the clock shows 22:13
+    queue.schedules.set("old", every=60, start=past, overlap=True, missed="all")
+    queue.schedules.set("morning", cron="0 9 * * *", overlap=True, missed="all")  # the clock shows 22:13
     assert queue.schedules.tick() == 0
 
 
@@ -150,6 +167,19 @@ def test_the_same_timing_again_moves_no_tick_and_another_one_does(queue: Any) ->
     moved = queue.schedules.move("news", cron="30 22 * * *")
     assert moved.timing == {"cron": "30 22 * * *", "tz": "UTC"}
     assert moved.next == datetime(2023, 11, 14, 22, 30, tzinfo=UTC).timestamp()
+
+
+def test_the_times_of_a_timing_are_seconds_and_are_stored_as_ms(queue: Any) -> None:
+    start = datetime.fromtimestamp(queue.clock.now + 0.25, UTC)
+    found = queue.schedules.set("news", every=1.5, times=3, start=start, until=start + timedelta(hours=1))
+    begin = start.timestamp()
+    assert found.timing == {"every": 1.5, "times": 3, "start": begin, "until": begin + HOUR}
+    assert queue.schedules.get("news") == next(queue.schedules.each()) == found
+    assert queue.schedules.set("news", every=found.timing["every"], start=start).timing["every"] == 1.5
+    (stored,) = (one for page in transfer.schedules(queue) for one in page)
+    timing = json.loads(stored.line())["definition"]["timing"]
+    assert (timing["every"], timing["start"]) == (1500, round(begin * 1000))
+    assert queue.schedules.set("odd", every=60).timing == {"every": 60, "start": queue.clock.now}
 
 
 def test_a_moved_schedule_keeps_its_times_and_what_is_left_of_them(queue: Any) -> None:
@@ -239,8 +269,8 @@ def test_new_code_changes_its_schedule_and_not_what_a_person_has_set(queue: Any)
     queue.schedules.declare(Schedule("a", every=60), Schedule("b", every=60))
     queue.schedules.move("b", every=30)
     queue.schedules.declare(Schedule("a", every=90), Schedule("b", every=60))
-    assert queue.schedules.get("a").timing["every"] == 90_000
-    assert (queue.schedules.get("b").timing["every"], queue.schedules.get("b").source) == (30_000, "set")
+    assert queue.schedules.get("a").timing["every"] == 90
+    assert (queue.schedules.get("b").timing["every"], queue.schedules.get("b").source) == (30, "set")
 
 
 def test_a_moved_schedule_of_code_is_cancelled_to_give_it_back_to_the_code(queue: Any) -> None:
@@ -248,9 +278,7 @@ def test_a_moved_schedule_of_code_is_cancelled_to_give_it_back_to_the_code(queue
     queue.schedules.move("a", every=30)
     queue.schedules.declare(Schedule("a", cron="0 10 * * *"))
     found = queue.schedules.get("a")
-    assert (found.timing["every"], found.source, found.over_code) == (30_000, "set", True), (
-        "what a person has said counts"
-    )
+    assert (found.timing["every"], found.source, found.over_code) == (30, "set", True), "what a person has said counts"
     queue.schedules.set("a", every=60)
     assert queue.schedules.move("a", every=30).over_code
     assert not queue.schedules.set("b", every=60).over_code
@@ -285,6 +313,7 @@ def test_a_schedule_of_code_is_paused_and_not_cancelled(queue: Any) -> None:
         ("x", None, {"every": 60, "cron": "* * * * *"}),
         ("x", None, {"every": 0.5}),
         ("x", None, {"every": 60, "missed": "never"}),
+        ("x", None, {"every": 60, "missed": "all"}),
         ("x", Task("x", "y" * 300_000), {"every": 60}),
         ("x", "i" * 1010, {"every": 60, "overlap": True}),
         ("x", ["a", "b"], {"every": 60}),
@@ -307,7 +336,7 @@ def test_ten_thousand_schedules_and_no_more() -> None:
             raw.hset(key(name), mapping={f"s{n}": value for n in range(10_000)})
         with pytest.raises(InvalidInput, match="10,000"):
             queue.schedules.set("more", every=60)
-        assert queue.schedules.set("s1", every=30).timing["every"] == 30_000
+        assert queue.schedules.set("s1", every=30).timing["every"] == 30
 
 
 def test_a_sharded_queue_refuses_a_task_of_another_shard() -> None:

@@ -70,7 +70,7 @@ def check(info: Any, model: Model | None, name: str, put: dict[str, Counter[int]
         put.pop(name, None)
         return
     assert (info.state, info.source) == (model.state, model.source)
-    assert info.timing["every"] == model.every
+    assert info.timing["every"] * 1000 == model.every
     assert put.get(name, Counter()) == model.ticks
     assert info.missed_ticks == model.left_out
     assert info.skipped == 0

@@ -261,6 +261,13 @@ def test_a_bad_lateness_is_refused(given: tuple[Any, Any], says: str) -> None:
         lateness(*given)
 
 
+def test_all_missed_ticks_are_put_only_where_each_has_an_id_of_its_own() -> None:
+    with pytest.raises(BadTiming, match="all ticks have the same id here, so only one would be put: add overlap=True"):
+        lateness("all", overlap=False)
+    assert lateness("all", overlap=True) == ("all", None)
+    assert [lateness(one, overlap=False)[0] for one in ("last", "none")] == ["last", "none"]
+
+
 def test_a_tick_is_known_by_its_schedule_and_its_time() -> None:
     assert tick_id("digest:42", START_MS) == "digest:42", "while one runs, the next one adds nothing"
     assert tick_id("digest:42", START_MS, overlap=True) == "digest:42@1767225600000"

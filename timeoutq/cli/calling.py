@@ -195,7 +195,11 @@ def _show(ended: Ended, as_json: bool) -> None:
             _lines(failed.traceback.splitlines())
         stop(NOTHING, f"call {ended.task!r} failed: {failed}")
     if not ended.result:
-        stop(NOTHING, f"nothing is known of what call {ended.task!r} returned: it is not kept, or not any more")
+        stop(
+            NOTHING,
+            f"nothing is known of what call {ended.task!r} returned, because its result was not kept, or has expired: "
+            "give the function or the call keep_result=, in seconds",
+        )
     try:
         value = read_json(ended.result)
     except ValueError:
@@ -217,7 +221,7 @@ def functions(
     ],
     url: Url = None, url_file: UrlFile = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """List functions: those of an app, or those that the workers of a queue have told.
+    """List functions: those of an app, or those that the workers of a queue have published.
 
     With --json, each comes with the JSON Schema of its calls.
     """
@@ -234,9 +238,9 @@ def functions(
             sink.document(row)
         return
     Sink(as_json).rows(
-        ("function", "queue", "takes", "when", "told", "worker"),
+        ("function", "queue", "takes", "when", "published", "worker"),
         [
-            (one["function"], one["queue"], _takes(one["schema"]), one["when"], one["told"], one["worker"])
+            (one["function"], one["queue"], _takes(one["schema"]), one["when"], one["published"], one["worker"])
             for one in rows
         ],
     )
@@ -245,7 +249,7 @@ def functions(
 def _of_app(found: App) -> list[dict[str, Any]]:
     return [
         {
-            "function": name, "queue": one.settings.queue, "when": _when(one.settings.timed), "told": None,
+            "function": name, "queue": one.settings.queue, "when": _when(one.settings.timed), "published": None,
             "worker": None, "schema": one.schema(),
         }
         for name, one in sorted(found.functions.items())
@@ -261,7 +265,7 @@ def _when(timed: Any) -> str | None:
 
 
 def _of_queue(opened: AnyQueue) -> list[dict[str, Any]]:
-    """Give the newest version that workers have told of each function; `lua/publish.lua` says how these are stored."""
+    """Give the newest published version of each function; `lua/publish.lua` says how these are stored."""
     from timeoutq.sending import ask
     from timeoutq.shards.opening import talks_of
 
@@ -272,12 +276,12 @@ def _of_queue(opened: AnyQueue) -> list[dict[str, Any]]:
         for name, lines in pairs.items():
             words = lines.split(b"\n", 1)[0].split(b" ", 3)
             if len(words) == 4 and words[1].isdigit():
-                told = int(words[1]), text(words[2]), read_json(words[3])
+                found = int(words[1]), text(words[2]), read_json(words[3])
                 key = text(name)
-                newest[key] = max(newest.get(key, told), told, key=lambda one: one[0])
+                newest[key] = max(newest.get(key, found), found, key=lambda one: one[0])
     return [
         {
-            "function": name, "queue": opened.name, "when": None, "told": iso(at / 1000), "worker": worker,
+            "function": name, "queue": opened.name, "when": None, "published": iso(at / 1000), "worker": worker,
             "schema": schema,
         }
         for name, (at, worker, schema) in sorted(newest.items())

@@ -66,7 +66,7 @@ def _when(
 
 def _timing(info: ScheduleInfo) -> str:
     found = info.timing
-    words = f"{found['cron']} {found['tz']}" if "cron" in found else f"every {length(found['every'] / 1000)}"
+    words = f"{found['cron']} {found['tz']}" if "cron" in found else f"every {length(found['every'])}"
     return f"{words}, {found['times']} times" if "times" in found else words
 
 
@@ -148,7 +148,10 @@ def set_(
     until: Until = None,
     missed: Annotated[
         str,
-        typer.Option("--missed", metavar="last|all|none", help="Which ticks that nobody put in time are put late."),
+        typer.Option(
+            "--missed", metavar="last|all|none",
+            help="Which ticks that nobody put in time are put late; all needs --overlap.",
+        ),
     ] = "last",
     grace: Annotated[float | None, duration("A tick that is later than this is not put.", "--grace")] = None,
     overlap: Annotated[bool, typer.Option("--overlap", help="Each tick has an id of its own.")] = False,

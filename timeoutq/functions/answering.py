@@ -167,10 +167,10 @@ def _with_state(info: TaskInfo) -> TaskInfo:
 
 def _check_kept(answers: Answers) -> None:
     if not answers.is_kept:
-        what = "its function returns None, and that is kept only" if answers.keep_result else "its result is kept only"
+        why = "a result of None is not kept unless you ask for it" if answers.keep_result else "its result is not kept"
         raise InvalidInput(
-            f"nobody can wait for call {text(answers.id)!r}: {what} if the function or the call says keep_result=…, "
-            "for so many seconds"
+            f"call {text(answers.id)!r} cannot be waited for, because {why}: give the function or the call "
+            "keep_result=, in seconds"
         )
 
 
@@ -192,10 +192,10 @@ def value_of(answers: Answers, ended: Ended | None) -> Any:
     """Give what a call has returned that has ended, and not failed."""
     id = text(answers.id)
     if ended is None or ended.result is None:
-        none = "" if answers.keep_none else ", or it returned None, which is kept only with keep_result=…"
+        none = "" if answers.keep_none else ", or it returned None, which is kept only with keep_result="
         raise CallGone(
-            f"nothing is known of call {id!r} any more: its result was kept for its time, or the call was forgotten, "
-            f"or never put{none}",
+            f"nothing is known of call {id!r} any more: it was never put, or it was forgotten, or its result has "
+            f"expired{none}; to keep results longer, raise keep_result= (seconds)",
             id=id,
         )
     if not ended.result:

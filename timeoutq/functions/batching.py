@@ -37,7 +37,7 @@ class Batched(Generic[R_co]):
     queue: str
     calls: Sequence[Result[Any]]
     """The results of its calls, in the order in which the calls were given."""
-    callback: Result[R_co] | None
+    _then: Result[R_co] | None
 
     @property
     def then(self) -> Result[R_co]:
@@ -45,9 +45,9 @@ class Batched(Generic[R_co]):
 
         Raises `InvalidInput` for a batch without a callback.
         """
-        if self.callback is None:
+        if self._then is None:
             raise InvalidInput(f"batch {self.name!r} has no callback: pass then= to app.batch")
-        return self.callback
+        return self._then
 
 
 def batch_of(

@@ -7,6 +7,7 @@ before `posted`, so a call that is put twice runs twice, unless a key or an id s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
@@ -146,10 +147,11 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # a call is i
 
 def travelling(chosen: Chosen) -> Options:
     """Give the options of a call that a worker must know."""
-    if chosen.retry is None and chosen.max_runtime is None and chosen.keep_result is None:
+    unique = chosen.unique.total_seconds() if isinstance(chosen.unique, timedelta) else chosen.unique
+    if chosen.retry is None and chosen.max_runtime is None and chosen.keep_result is None and unique is None:
         return NO_OPTIONS
     retry = None if chosen.retry is None else list(chosen.retry)
-    return Options(retry, chosen.max_runtime, chosen.keep_result)
+    return Options(retry, chosen.max_runtime, chosen.keep_result, unique)
 
 
 def id_of(call: Call[Any]) -> tuple[bytes, bool]:

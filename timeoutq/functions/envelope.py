@@ -21,8 +21,9 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -51,6 +52,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds to wait before each further attempt."""
     max_runtime: float | None = None
     keep_result: float | None = None
+    unique: float | Literal["active", "forever"] | None = None
+    """How long the id of this call keeps other calls away; a number: also for so many seconds after its end."""
     batch: str | None = None
     """The batch of which this call is the callback."""
     ticks: bool = False
@@ -64,6 +67,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
             options.runtime(self.max_runtime)
         if self.keep_result is not None:
             options.kept(self.keep_result)
+        if isinstance(self.unique, float):
+            options.checked_unique(timedelta(seconds=self.unique))
 
 
 NO_OPTIONS = Options()

@@ -114,7 +114,7 @@ def timed(given: Mapping[str, Any]) -> Schedule | None:
 
     found = Schedule("", **chosen)
     timing_of(found.when())
-    lateness(found.missed, found.grace)
+    lateness(found.missed, found.grace, overlap=found.overlap)
     arguments.flag(found.overlap, "overlap")
     return found
 

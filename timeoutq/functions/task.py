@@ -124,15 +124,23 @@ class Opened:
         return self.options.keep_result is not None or self.definition.settings.keep_none
 
     @property
+    def unique(self) -> Unique:
+        """How long the id of the call keeps other calls away."""
+        chosen = self.options.unique
+        if chosen is None:
+            return self.definition.settings.unique
+        return chosen if isinstance(chosen, str) else timedelta(seconds=chosen)
+
+    @property
     def leaves_no_id(self) -> bool:
         """Whether `done` keeps no id of the call: its id keeps other calls away while the call is active, at most."""
-        return self.definition.settings.unique == "active"
+        return self.unique == "active"
 
     @property
     def keep_id(self) -> bool | timedelta:
         """Whether `done` keeps the id of the call, or for how long: as long as it keeps other calls away."""
-        unique = self.definition.settings.unique
-        return unique if isinstance(unique, timedelta) else not self.leaves_no_id
+        unique = self.unique
+        return unique if isinstance(unique, timedelta) else unique != "active"
 
     @property
     def retry(self) -> RetryPolicy | None:
@@ -282,9 +290,9 @@ class TaskFunction(OfApp, Generic[P, R]):
 
         `id` is the id of the call, instead of a random one or that of the key. `at` (Unix seconds, or a datetime with a
         time zone) or `after` (seconds, or a timedelta) says when the call becomes ready. `unique` is how long the id
-        keeps other calls away. `priority` is -1000 to 1000, on a polite queue. `retry` is a list of seconds to wait,
-        `max_runtime` the most seconds of a run, `keep_result` for how many seconds the result is kept: these travel
-        with the call. `queue` is another queue of the app. With `rerun=True`, the newest arguments of an id are run
+        keeps other calls away, `retry` a list of seconds to wait, `max_runtime` the most seconds of a run, and
+        `keep_result` for how many seconds the result is kept: these travel with the call. `priority` is -1000 to 1000,
+        on a polite queue. `queue` is another queue of the app. With `rerun=True`, the newest arguments of an id are run
         last: a call that is in progress runs once more, with these arguments.
         Raises `InvalidInput`, which names the option.
         """

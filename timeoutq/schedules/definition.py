@@ -226,7 +226,7 @@ class Stored:
             text(self.name),
             self.state,
             self.source,
-            {name: value for name, value in json.loads(found.timing).items() if name != "v"},
+            {name: _seen(name, value) for name, value in json.loads(found.timing).items() if name != "v"},
             text(found.task),
             arguments.unpack(found.payload),
             found.group,
@@ -244,6 +244,11 @@ class Stored:
         )
 
 
+def _seen(name: str, value: Any) -> Any:
+    # a part of a timing, with its ms as seconds; what somebody else has stored there may be of any type
+    return value / 1000 if name in ("every", "start", "until") and isinstance(value, int) else value
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleInfo:
     """All that a queue knows of a schedule. Times are Unix seconds of the server's clock."""
@@ -254,7 +259,10 @@ class ScheduleInfo:
     source: Source
     """`code`: workers declare it; `set`: a person or a program has set it."""
     timing: Mapping[str, Any]
-    """`cron` and `tz`, or `every` (ms); `times`, `start`, `until` (ms) if they are given."""
+    """`cron` and `tz`, or `every` (seconds); `times`, `start` and `until` (Unix seconds) if they are given.
+
+    `every` without a `start` counts from when it was set, so it has a `start`, too.
+    """
     task: str
     """The id that ticks put; with `overlap`, `@` and the time of the tick in ms follow."""
     payload: Payload = field(repr=False)

@@ -32,7 +32,7 @@ class Schedules(Room[ScheduleFlows]):
         id, `@`, and the tick in ms.
         `times` ends the schedule after so many ticks; no tick is before `start` or after `until`, aware datetimes.
         `missed` says what becomes of ticks for which nobody was there: `"last"` puts the newest, `"all"` each of them
-        (without `overlap` they have one id, so one task), `"none"` puts a tick within a minute or never. With `grace`,
+        (only with `overlap`: else all ticks have one id), `"none"` puts a tick within a minute or never. With `grace`,
         seconds, a tick that is later than this is not put.
         A new schedule does not put ticks of the past. A schedule that is there gets the new definition; if its timing
         is the same, its next tick stays, and if it is paused, it stays paused.
@@ -118,7 +118,7 @@ class AsyncSchedules(AsyncRoom[ScheduleFlows]):
         id, `@`, and the tick in ms.
         `times` ends the schedule after so many ticks; no tick is before `start` or after `until`, aware datetimes.
         `missed` says what becomes of ticks for which nobody was there: `"last"` puts the newest, `"all"` each of them
-        (without `overlap` they have one id, so one task), `"none"` puts a tick within a minute or never. With `grace`,
+        (only with `overlap`: else all ticks have one id), `"none"` puts a tick within a minute or never. With `grace`,
         seconds, a tick that is later than this is not put.
         A new schedule does not put ticks of the past. A schedule that is there gets the new definition; if its timing
         is the same, its next tick stays, and if it is paused, it stays paused.

@@ -115,7 +115,7 @@ def defined(schedule: Schedule) -> tuple[bytes, Definition]:
     if not isinstance(schedule, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance]  # what callers pass
         raise InvalidInput(f"declare() takes a Schedule(name, …), not {shown(schedule)}")
     name, timing = checked(schedule.name), timing_of(schedule.when())
-    missed, grace_ms = lateness(schedule.missed, schedule.grace)
+    missed, grace_ms = lateness(schedule.missed, schedule.grace, overlap=schedule.overlap)
     found = Definition.of(schedule.name, schedule.task, timing.text(), missed, grace_ms, schedule.overlap)
     return name, found
 

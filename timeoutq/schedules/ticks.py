@@ -42,15 +42,20 @@ class Due:
     """How many earlier ticks are not put, and will not be (of a line of cron: `cron.COUNTED` days are counted)."""
 
 
-def lateness(missed: object, grace: object = None) -> tuple[Missed, int | None]:
+def lateness(missed: object, grace: object = None, *, overlap: object = True) -> tuple[Missed, int | None]:
     """Check what becomes of missed ticks, and how late a tick may be put (seconds or a timedelta): give it in ms.
 
     `"last"` puts the newest, `"all"` puts all, both however late unless `grace` says. `"none"` puts a tick only within
-    a minute. Raises `BadTiming`.
+    a minute. `"all"` is refused without `overlap`. Raises `BadTiming`.
     """
     which = _MISSED.get(missed) if isinstance(missed, str) else None
     if which is None:
         raise BadTiming(f"missed={shown(missed)} is unknown: use 'last', 'all' or 'none'")
+    if which == "all" and not overlap:
+        raise BadTiming(
+            "missed='all' puts each tick, but all ticks have the same id here, so only one would be put: add "
+            "overlap=True, with which each tick has an id of its own, or use missed='last'"
+        )
     if grace is None:
         return which, ON_TIME_MS if which == "none" else None
     if which == "none":
