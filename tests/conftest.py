@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 from collections import Counter, defaultdict
@@ -52,6 +53,12 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         return (yield)
     with traces.compiled_in(cache.mkdir("compiled")):
         return (yield)
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look at the tests and their modules again: they stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -145,7 +145,8 @@ def flushes(calls: Sequence[Call[Any]]) -> Iterator[Sequence[Call[Any]]]:
             yield calls[start:at]
             start, weight = at, 0
         weight += call.weight
-    yield calls[start:]
+    if calls:
+        yield calls[start:]
 
 
 def batches(tasks: TaskList) -> Iterator[tuple[TaskList, int]]:

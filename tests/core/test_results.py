@@ -198,6 +198,7 @@ def test_a_wait_gives_what_has_ended_when_its_time_is_over(face: Any) -> None:
     }
 
 
+@pytest.mark.breaking
 def test_of_many_clients_sixteen_are_told_and_the_others_ask(url: str, queue: Queue, raw: redis.Redis) -> None:
     (lease,) = leases_of(queue, "a")
     others = [Queue(queue.name, url) for _ in range(16)]

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 import yaml
 
@@ -59,6 +60,7 @@ def test_a_worker_may_drain_before_docker_kills_it() -> None:
     assert seconds(SERVICES["worker"]["stop_grace_period"]) >= drains + 5
 
 
+@pytest.mark.breaking
 def test_every_command_runs_as_a_plain_process_and_the_crawl_finishes(tmp_path: Path) -> None:
     port = free_port()
     started: list[subprocess.Popen[bytes]] = []

@@ -315,6 +315,7 @@ def demo(*words: str, **environment: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.breaking
 def test_a_crawl_of_some_hosts_with_kills_is_polite_and_loses_nothing(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
     words = ("--hosts", "7", "--workers", "3", "--delay", "0.05", "--kills", "2", "--results", str(results), "--json")

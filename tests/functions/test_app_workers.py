@@ -342,6 +342,7 @@ async def test_a_def_that_hangs_fails_and_another_thread_takes_its_place(app: Ap
     goes_on.set()
 
 
+@pytest.mark.breaking
 def test_a_process_in_which_a_def_hangs_drains_and_is_replaced(queue: Queue, run: Processes, url: str) -> None:
     shop = App(queue.name, url=url)
 

@@ -54,12 +54,14 @@ def test_weights_hold_while_all_queues_are_full() -> None:
     assert order.is_fair(share), share
 
 
+@pytest.mark.breaking
 def test_a_deploy_with_many_old_workers_and_one_new_one_loses_no_call(tmp_path: Path) -> None:
     verdict = rolling.trial(tmp_path, old=3, calls=90)
     assert verdict.good, verdict.line()
     assert verdict.releases < verdict.calls * 2, verdict.line()
 
 
+@pytest.mark.breaking
 def test_a_storm_over_calls_leaves_each_accounted_for(tmp_path: Path) -> None:
     verdict = call_storm.trial(tmp_path, seconds=8, workers=3, every=1.5, seed=3)
     assert verdict.good, verdict.line()

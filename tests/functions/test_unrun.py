@@ -203,6 +203,7 @@ def test_doctor_says_of_all_shards_in_one_line_which_functions_no_worker_has() -
         assert (found.verdict, found.found.count("(as of call a")) == ("yellow", 2)
 
 
+@pytest.mark.breaking
 def test_doctor_names_functions_that_no_worker_has_and_a_call_of_each(queue: Queue, run: Processes, url: str) -> None:
     def said() -> doctor.Finding | None:
         return next((one for one in doctor.examine(queue) if one.check == "functions"), None)

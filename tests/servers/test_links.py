@@ -551,6 +551,7 @@ def test_a_heavy_command_is_sent_as_long_as_pieces_of_it_get_through(
     assert sent(where, face) == [True]
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("face", ["sync", "async"])
 def test_a_heavy_command_of_which_nothing_more_gets_through_says_that_it_could_not_be_written(face: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -147,6 +147,7 @@ def cluster() -> Iterator[Cluster]:
         yield found
 
 
+@pytest.mark.breaking
 def test_a_silent_node_is_named_and_the_picture_shows_the_other_shards(say: Say, cluster: Cluster, name: str) -> None:
     with ShardedQueue(name, cluster.url, shards=6) as queue:
         queue.put(PAGES)

@@ -152,6 +152,7 @@ def test_doctor_names_the_shards_that_stand_still_without_a_replica(cluster: Clu
     assert say("doctor", durable).code == 0
 
 
+@pytest.mark.breaking
 def test_a_queue_that_cannot_be_durable_is_not_made(cluster: Cluster, say: Say, name: str) -> None:
     primary = cluster.primary_of(slot_of(tags(name, SHARDS)[5]))
     here = ", ".join(map(str, shards_on(cluster, primary, name)))

@@ -262,6 +262,7 @@ def others(queue: ShardedQueue) -> list[str]:
     return names
 
 
+@pytest.mark.breaking
 async def test_a_worker_that_tends_nothing_helps_and_cleans_where_nobody_does(
     queue: ShardedQueue, others: list[str]
 ) -> None:

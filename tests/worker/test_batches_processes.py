@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.rig import batches
 
 
@@ -22,6 +24,7 @@ scripts._part = lambda name: part(name).replace(head, head + "  do return end\\n
 """
 
 
+@pytest.mark.breaking
 def test_the_rig_finds_batches_that_nobody_ends(tmp_path: Path) -> None:
     verdict = batches.trial(tmp_path, batches.Trial(batches=10, tasks=5, seconds=6, planted=PLANTED))
     assert verdict.lost > 0, verdict.line()

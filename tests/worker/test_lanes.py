@@ -489,6 +489,7 @@ async def test_plain_polite_and_sharded_queues_together(url: str, high: Queue, l
 # ---- the trouble of one queue
 
 
+@pytest.mark.breaking
 async def test_a_server_that_hangs_does_not_stop_the_other_queue(high: Queue, elsewhere: EmbeddedServer) -> None:
     with sound(elsewhere.url, "far", deadline=20.0) as far:
         done = list[str]()

@@ -333,6 +333,7 @@ async def test_a_lease_whose_long_ack_is_still_tried_is_not_taken_for_forgotten(
 # ---- drains
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("size", [HALF, 700_000])
 async def test_what_a_handler_gave_before_sigterm_is_sent_within_the_drain_deadline(
     url: str, queue: Queue, size: int
