@@ -145,8 +145,7 @@ def flushes(calls: Sequence[Call[Any]]) -> Iterator[Sequence[Call[Any]]]:
             yield calls[start:at]
             start, weight = at, 0
         weight += call.weight
-    if calls:
-        yield calls[start:]
+    yield calls[start:]
 
 
 def batches(tasks: TaskList) -> Iterator[tuple[TaskList, int]]:

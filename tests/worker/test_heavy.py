@@ -342,7 +342,6 @@ def test_a_flush_has_four_mebibytes() -> None:
     assert FLUSH == 4 * MIB
     light = ops.put(([f"t{i}" for i in range(20 * BATCH)],), lambda: b"x")
     assert [len(flush) for flush in flushes(light)] == [20]
-    assert list(flushes(())) == []
 
 
 def test_long_errors_are_failed_in_parts() -> None:
