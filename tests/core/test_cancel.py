@@ -208,6 +208,7 @@ def test_a_retried_task_is_not_cancelled_any_more(face: Any) -> None:
 
 def test_a_cancel_that_is_sent_again_answers_as_before(queue: Queue) -> None:
     queue.put("a", "b", "c")
+    queue.cancel("nobody's", by="kim")  # from here on the server has the script
     queue.fail(queue.claim(1), "no", give_up=True)
     ready, *_ = [task for task, state in queue.states("a", "b", "c").items() if state == "todos"]
     failed = next(task for task, state in queue.states("a", "b", "c").items() if state == "failed")

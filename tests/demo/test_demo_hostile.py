@@ -429,6 +429,7 @@ def crawling(folder: Path, workers: int, **given: float) -> Iterator[Processes]:
             work.stop()
 
 
+@pytest.mark.breaking
 def test_hostile_pages_fail_with_their_reason_and_the_crawl_goes_on(tmp_path: Path) -> None:
     site = Site({path: answer for path, (answer, _) in hostile().items()})
     most: dict[int, float] = {}

@@ -149,6 +149,7 @@ def test_why_names_the_function_and_who_has_it(queue: Queue, run: Processes, url
     assert queue.why("a").message.endswith(f"; worker w9 has version {version}")
 
 
+@pytest.mark.breaking
 def test_a_deploy_that_rolls_loses_no_call(queue: Queue, run: Processes, url: str) -> None:
     shop = App(queue.name, url=url)
 
