@@ -139,7 +139,7 @@ class Cleaner:
 
     async def _doze(self, seconds: float) -> None:
         if seconds <= 0:
-            # on a queue of `timeoutq.testing` nothing else gives others their turn, and without it its clock stands still
+            # on a queue of `timeoutq.testing` nothing else gives others their turn, and its clock stands meanwhile
             await asyncio.sleep(0)
             return
         with suppress(TimeoutError):
