@@ -246,7 +246,9 @@ async def test_a_server_that_greets_no_connection_any_more_is_given_up_in_time()
                 await link.send([("ECHO", "x")])
         assert len(writers) == 2
         await link.close()
-        writers[1].close()
+        for writer in writers:
+            writer.close()
+            await writer.wait_closed()
 
 
 async def test_the_bell_is_heard_on_a_new_connection_after_an_error(url: str, raw: redis.Redis) -> None:
