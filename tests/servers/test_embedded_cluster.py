@@ -136,8 +136,8 @@ def test_all_nodes_are_asked_to_end_before_the_first_one_is_waited_for(monkeypat
 def test_a_client_of_redis_finds_its_way(cluster: Cluster) -> None:
     with redis.RedisCluster.from_url(cluster.nodes[4].url.removesuffix("/0"), decode_responses=True) as client:
         assert all(client.set(f"k{i}", i) for i in range(50))
-        client.disconnect_connection_pools()  # its close() leaves them open
         assert [client.get(f"k{i}") for i in range(50)] == [str(i) for i in range(50)]
+        client.disconnect_connection_pools()  # its close() leaves them open
 
 
 def test_its_nodes_listen_on_loopback_and_their_ports_are_not_for_outgoing_connections(cluster: Cluster) -> None:
