@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from timeoutq import sending
 from timeoutq.arguments import error_words
 from timeoutq.client import AsyncDriver
 from timeoutq.durations import Spans
-from timeoutq.heartbeat import FAREWELL, Pulse, extend_held, unlimited
+from timeoutq.heartbeat import FAREWELL, AsyncRounds, Pulse, extend_held, unlimited
 from timeoutq.machine import Machine
 from timeoutq.model import Answer, Lease
 
@@ -46,14 +45,12 @@ class Beat:
         self._on_lost = on_lost
         self._spans = spans
         self._is_open = is_open
-        self._sign: asyncio.Task[None] | None = None
-        """The last sign of life that went apart."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Carry out rounds until the stop, and then say farewell."""
         self.pulse.begin()
         try:
-            await self._beat_on(stop)
+            await AsyncRounds(self.queue, self.pulse, self._extend, self._beat).run(stop)
             if not self.pulse.unheard:
                 async with asyncio.timeout(FAREWELL if self.queue.beats_apart else None):
                     await self._beat(None)
@@ -61,43 +58,6 @@ class Beat:
             self.pulse.no_farewell(error)
         finally:
             await self.queue.close()
-
-    async def _beat_on(self, stop: asyncio.Event) -> None:
-        """Carry out rounds until the stop; `Heartbeat._beat_on` (heartbeat.py) is the same for a thread."""
-        pulse = self.pulse
-        while not stop.is_set():
-            spoke = False
-            try:
-                if pulse.is_to_extend():
-                    spoke = await self._extend()
-                if pulse.is_to_beat():
-                    if self.queue.beats_apart:
-                        self._beat_apart(pulse.said)
-                    else:
-                        await self._beat(pulse.said)
-                        spoke = True
-            except Exception as error:
-                pulse.failed(error)
-            else:
-                pulse.went(spoke=spoke)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pulse.rest()):
-                    await stop.wait()
-        if self._sign is not None:
-            self._sign.cancel()
-
-    def _beat_apart(self, about: Mapping[str, object]) -> None:
-        """Give a sign of life in an asyncio task of its own, as `Heartbeat._beat_apart` does in a thread."""
-        if self._sign is None or self._sign.done():
-            self._sign = asyncio.create_task(self._try_to_beat(about), name=f"sign-{self.queue.name}")
-
-    async def _try_to_beat(self, about: Mapping[str, object]) -> None:
-        try:
-            await self._beat(about)
-        except Exception as error:
-            self.pulse.not_heard(error)
-        else:
-            self.pulse.heard()
 
     async def _extend(self) -> bool:
         leases = unlimited(self._held, self.over_at)
