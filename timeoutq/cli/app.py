@@ -116,10 +116,11 @@ def saying_how_far(far: Callable[[], tuple[int, str]]) -> Iterator[None]:
         raise
 
 
-def patiently(step: Callable[[], T], wait: float) -> T:
+def patiently(queue: AnyQueue, step: Callable[[], T], wait: float) -> T:
     """Take a step of long work; if the server is away, wait for it, `wait` seconds at most, and take the step again.
 
-    The step may be taken twice: what it brings in must not be brought in twice by that. Says when it waits.
+    A server that has never answered is not waited for: its address may be wrong. The step may be taken twice: what it
+    brings in must not be brought in twice by that. Says when it waits.
     """
     from timeoutq import flows, retry
 
@@ -132,7 +133,7 @@ def patiently(step: Callable[[], T], wait: float) -> T:
                 raise
             now = time.monotonic()
             if not failures:
-                began = now
+                began, wait = now, wait if queue.met else 0.0
                 if wait > 0:
                     say(f"waits for the server, {age(wait)} at most (--wait): {error}")
             failures += 1

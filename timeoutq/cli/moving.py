@@ -266,28 +266,27 @@ class Import:
         from timeoutq.batches.operations import Joined, Sealed
         from timeoutq.schedules.definition import Stored
 
-        wait = self.wait if self.taken else 0.0  # who has never answered may have another address
         for item in items:
             if isinstance(item, Politeness):
                 self._adopt(item)
         # before their tasks, so that bans, blocks and delays count for them at once
         if hosts := [item for item in items if isinstance(item, HostRecord)]:
-            taken = patiently(partial(transfer.restore_hosts, self.queue, hosts), wait)
+            taken = patiently(self.queue, partial(transfer.restore_hosts, self.queue, hosts), self.wait)
             self.hosts += taken
             self.hosts_known += len(hosts) - taken
         if schedules := [item for item in items if isinstance(item, Stored)]:
-            new = transfer.restore_schedules(self.queue, schedules)
+            new = patiently(self.queue, partial(transfer.restore_schedules, self.queue, schedules), self.wait)
             self.schedules += new
             self.schedules_known += len(schedules) - new
         if records := [item for item in items if isinstance(item, Record)]:
-            outcome = patiently(partial(transfer.restore, self.queue, records), wait)
+            outcome = patiently(self.queue, partial(transfer.restore, self.queue, records), self.wait)
             self.restored += outcome.added
             self.known += len(outcome) - outcome.added
         if batches := [item for item in items if isinstance(item, Joined | Sealed)]:
-            self._batches(batches, wait)
+            self._batches(batches)
         self.taken = number
 
-    def _batches(self, batches: list[Joined | Sealed], wait: float) -> None:
+    def _batches(self, batches: list[Joined | Sealed]) -> None:
         from timeoutq import carrying
         from timeoutq.batches.operations import Sealed
         from timeoutq.shards import ShardedQueue
@@ -296,7 +295,7 @@ class Import:
         if isinstance(self.queue, ShardedQueue):  # it has no batches
             self.refused += seals
             return
-        new, refused = patiently(partial(carrying.restore_batches, self.queue, batches), wait)
+        new, refused = patiently(self.queue, partial(carrying.restore_batches, self.queue, batches), self.wait)
         self.batches += len(seals) - len(refused)
         self.members += new
         self.refused += refused

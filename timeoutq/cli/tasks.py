@@ -147,9 +147,8 @@ def _put_stream(queue: AnyQueue, source: Source, how: dict[str, Any]) -> dict[st
                 source.intake.tell = voice(progress)
             for read, chunk in source.chunks():
                 source.intake.compare(chunk)
-                # a server that has never answered is not waited for: its address may be wrong
                 step = partial(_put_or_schedule, queue, [chunk], how)
-                for answer, count in patiently(step, source.wait if put else 0.0).counts().items():
+                for answer, count in patiently(queue, step, source.wait).counts().items():
                     counts[answer] = counts.get(answer, 0) + count
                 put += len(chunk)
                 if progress:

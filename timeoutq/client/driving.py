@@ -47,7 +47,7 @@ class Driver(Face):
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
         if not self._opened:
             self._drive(self._opening())
-            self._opened = self._is_open()
+            self._opened, self.met = self._is_open(), True
         return self._drive(flow)
 
     def _drive(self, flow: Flow[T]) -> T:
@@ -160,7 +160,7 @@ class AsyncDriver(Face):
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
         if not self._opened:
             await self._drive(self._opening())
-            self._opened = self._is_open()
+            self._opened, self.met = self._is_open(), True
         return await self._drive(flow)
 
     async def _drive(self, flow: Flow[T]) -> T:
