@@ -54,6 +54,29 @@ def test_however_the_run_ends_the_task_is_ready_at_once(face: Any, end: str) -> 
     assert face.inspect("a").failures == 0
 
 
+@pytest.mark.parametrize("polite", [False, True], ids=["plain", "polite"])
+@pytest.mark.parametrize("end", ["crash", "release"])
+def test_it_is_ready_with_a_clean_record_though_it_has_crashed_or_been_released_too_often(
+    end: str, polite: bool
+) -> None:
+    with fake_queue(max_crashes=1, politeness=Politeness(delay=0, per_host=2) if polite else None) as queue:
+        queue.put({"a": 1, "b": 1})
+        leases = queue.claim(2)
+        queue.put({"a": 2}, rerun=True)
+        if end == "crash":
+            queue.clock.advance(queue.timeout + 1)
+            assert queue.requeue_expired() == 2
+        else:
+            told = queue.run(sending.answers(queue.talk, queue.operations.release(leases, most=1)))
+            assert sorted(told) == ["failed", "ok"]
+        assert dict(queue.states("a", "b").items()) == {"a": "todos", "b": "failed"}
+        info = queue.inspect("a")
+        assert (info.crashes, info.error) == (0, None)
+        assert queue.stats().counters["gave_up"] == 1
+        assert claim_one(queue).payload == 2
+        assert queue.stats().counters["reruns"] == 1
+
+
 def test_a_run_that_follows_knows_nothing_of_the_error_before_it_nor_of_its_traceback(face: Any) -> None:
     face.put({"a": 1})
     lease = claim_one(face)

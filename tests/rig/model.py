@@ -551,7 +551,7 @@ class Model(BatchModel):
         """Give leases back; with `most`, as handlers do, who may not do so again and again."""
         self._begin()
         letters, ended, cancelled = self._end(call, pairs, "released")
-        self._renew(ended)
+        anew = self._renew(ended)
         back: list[str] = []
         spent: list[str] = []
         dues: list[int] = []
@@ -569,7 +569,11 @@ class Model(BatchModel):
             count = self._count_release(task, most, block_ms)
             if count > 1:
                 wait = max(delay_ms, min(60_000, 50 * 2 ** (count - 2)))
-            if count and count >= most:
+            if count and count >= most and task in anew:
+                self._clear(task, payload=False)
+                self.counters["reruns"] += 1
+                back.append(task)
+            elif count and count >= most:
                 self.failed.add(task)
                 self._keep_error(task)
                 self.counters["gave_up"] += 1
@@ -649,7 +653,7 @@ class Model(BatchModel):
         given_up: list[str] = []
         stopped: list[str] = []
         cancelled = (self.cancels.keys() & ids) - self.marks.keys()
-        self._renew(ids)
+        anew = self._renew(ids)
         for task in ids:
             if task in self.in_progress:
                 self.in_progress.remove(task)
@@ -657,6 +661,10 @@ class Model(BatchModel):
                 self._keep_error(task)
                 if task in cancelled:
                     stopped.append(task)
+                elif count >= self.max_crashes and task in anew:
+                    self._clear(task, payload=False)
+                    self.counters["reruns"] += 1
+                    back.append(task)
                 elif count >= self.max_crashes:
                     self.failed.add(task)
                     given_up.append(task)

@@ -1225,10 +1225,24 @@ MUTANTS = [
         [_test("test_priority", "did_not_end_goes_on")],
     ),
     Mutant(
+        "a task that is to run once more has crashed too often",
+        "lua/parts/crashed.lua",
+        "last[i] = marks[i] and",
+        "last[i] = false and",
+        [_test("test_rerun", "too_often")],
+    ),
+    Mutant(
+        "a task that is to run once more was released too often",
+        "lua/release.lua",
+        "count >= most and marks[i] then",
+        "count >= most and false then",
+        [_test("test_rerun", "too_often")],
+    ),
+    Mutant(
         "a lost task has its old payload",
         "lua/parts/crashed.lua",
-        "  if renew then renew(ids, marks_of(ids)) end",
-        "  if false then renew(ids, marks_of(ids)) end",
+        "    renew(ids, marks_of(ids)) -- the next run",
+        "    -- the next run",
         [_test("test_priority", "did_not_end_goes_on")],
     ),
     # ---- full servers, and keys of a foreign type

@@ -38,6 +38,7 @@ end
 local failures = within and redis.call('HMGET', key('attempts'), unpack(ids))
 local by, stopped, whose = cancels_of and cancels_of(ids) or {}, {}, {}
 local into, back, back_names, dues, soonest, counted, spent = {}, {}, {}, {}, math.huge, {}, {}
+local marks, anew, is_held = marks_of and marks_of(ids) or {}, {}, {}
 for i = 1, #ids do
   codes[i] = 'L'
   local own, blocking, unrun = released(counts and counts[i])
@@ -70,6 +71,8 @@ for i = 1, #ids do
     ended_names[#ended] = names[i]
     if by[i] then
       codes[i], into[#ended], stopped[#stopped + 1], whose[#whose + 1] = 'c', failed, id, by[i]
+    elseif count > 0 and count >= most and marks[i] then
+      anew[#anew + 1], is_held[#is_held + 1] = id, true
     elseif count > 0 and count >= most then
       codes[i], into[#ended], spent[#spent + 1] = 'f', failed, {id, count}
     elseif wait > 0 then
@@ -83,9 +86,14 @@ end
 if #ended > 0 then
   sound()
   even_when_full()
-  if renew then renew(ended, marks_of(ended)) end -- the run that is given back goes on with what was put meanwhile
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
   if #counted > 0 then redis.call('HSET', key('releases'), unpack(counted)) end
+  if #anew > 0 then
+    local names_of_anew
+    anew, names_of_anew = run_again(anew, is_held, {})
+    for i = 1, #anew do back[#back + 1], back_names[#back + 1] = anew[i], names_of_anew[i] end
+  end
+  if renew then renew(ended, marks_of(ended)) end -- the run that is given back goes on with what was put meanwhile
   for i = 1, #spent do
     log_error(spent[i][1], 'released ' .. spent[i][2] .. ' times by its handler; let it return Retry or GiveUp, or allow '
       .. 'more with max_releases')

@@ -9,7 +9,8 @@ local function nowhere(id)
 end
 
 -- crash: leases on `ids` ran out (`was` their owners). Back to todos, or to failed for those that did it too often, and for those that
--- were cancelled. Returns how many went back or were cancelled, how many went to failed because of it, and the ids of the latter.
+-- were cancelled; but a task that is to run once more never crashed too often. Returns how many went back or were cancelled, how many
+-- went to failed because of it, and the ids of the latter.
 local function crash(ids, was, reason)
   local counts = redis.call('HMGET', crashes, unpack(ids))
   local names = hosts_of(ids)
@@ -19,19 +20,34 @@ local function crash(ids, was, reason)
   local by, stopped, whose = cancels_of and cancels_of(ids) or {}, {}, {}
   local held, lost = redis.call('SMISMEMBER', in_progress, unpack(ids)), {}
   for i = 1, #ids do lost[i] = held[i] == 0 and nowhere(ids[i]) end
+  local marks, last, anew = marks_of and marks_of(ids) or {}, {}, {}
   sound()
-  if renew then renew(ids, marks_of(ids)) end -- the next run has what was put meanwhile
+  local function told(i, count)
+    return reason .. ' (crash ' .. count .. ' of ' .. max_crashes .. '; it was leased to ' .. (was[i] or '?') .. ')'
+  end
+  for i = 1, #ids do
+    last[i] = marks[i] and number(counts[i], 0) + 1 >= max_crashes
+    if last[i] then log_error(ids[i], told(i, number(counts[i], 0) + 1)) end
+  end
+  if renew then
+    run_again(ids, last, anew)
+    renew(ids, marks_of(ids)) -- the next run has what was put meanwhile
+  end
   for i = 1, #ids do
     local id = ids[i]
     local count = number(counts[i], 0) + 1
     gone[#gone + 1] = id
+    if anew[i] then
+      back = back + 1
+      again[back], again_names[back] = id, names[i]
+    end
     local into = count >= max_crashes and failed or by[i] and failed or entry(names[i])
     local moved = redis.call('SMOVE', in_progress, into, id)
     if moved == 0 and lost[i] then moved = redis.call('SADD', into, id) end
     if moved == 1 then
       fields[#fields + 1] = id
       fields[#fields + 1] = count
-      local line = reason .. ' (crash ' .. count .. ' of ' .. max_crashes .. '; it was leased to ' .. (was[i] or '?') .. ')'
+      local line = told(i, count)
       if by[i] then
         stopped[#stopped + 1], whose[#whose + 1] = id, by[i]
       elseif count >= max_crashes then
