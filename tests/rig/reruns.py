@@ -199,7 +199,7 @@ class Walk:
 
 def walk(steps: int, seed: int) -> Walk:
     """Play random steps, and end all that is there every 500 steps; raises AssertionError."""
-    with fake_queue(timeout=LEASE, retry=[1] * 50, max_crashes=100) as queue:
+    with fake_queue(timeout=LEASE, retry=[1] * 50, max_crashes=2) as queue:
         here = Walk(queue, random.Random(seed))
         for at in range(steps):
             here.step()
