@@ -168,7 +168,8 @@ class Walk:
         self.queue.clock.advance(LEASE + 1)
         self.queue.requeue_expired()
         self.held.clear()
-        for one in self.wanted.values():
+        for task, one in self.wanted.items():
+            assert not one.after or self.queue.inspect(task).state == "todos", f"{task} has crashed too often"
             one.after = False
 
     # ---- the rest
