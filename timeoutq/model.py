@@ -6,6 +6,7 @@ surrogate escapes and go back to Redis as the bytes they were.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -41,7 +42,7 @@ class Task:
     """As `improve=` of `put`, for this task."""
     unique: float | timedelta | None = field(default=None, kw_only=True)
     """For how long after its last error a failed task blocks its id, in seconds or as a timedelta: after that, a put
-    adds the task anew. None: for ever."""
+    adds the task anew. None: for ever. A queue with `keep_done="compact"` refuses it."""
     rerun: bool = field(default=False, kw_only=True)
     """As `rerun=` of `put`, for this task: in `Ack(put=…)`, too."""
 
@@ -178,7 +179,8 @@ class Ack(Exception):  # a decision that a handler may take from any depth: rais
     """With `result`, for how many seconds the queue keeps the result; None stands for an hour."""
     keep_id: bool | timedelta = True
     """False: the task leaves no id in done, whatever `keep_done` of the queue says. A timedelta: done keeps the id
-    for so long, whatever `keep_done` says; then a put adds the task anew."""
+    for so long, whatever `keep_done` says; then a put adds the task anew. With `keep_done="compact"`, the id stays for
+    ever, and the worker warns once."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.put, self.again_in, self.payload, self.result, self.keep_result, self.keep_id)
@@ -313,17 +315,22 @@ class Outcome(Sequence[Answer]):
     @property
     def ok(self) -> int:
         """How many leases this call has ended or extended, now or when the call was first sent."""
-        return self.codes.count(b"O") + self.codes.count(b"R") + self.codes.count(b"e")
+        return sum(map(self.codes.count, (b"O", b"k", b"R", b"e")))
 
     def counts(self) -> dict[str, int]:
         """The number of ids for each answer that was given."""
-        found = {str(answer): self.codes.count(bytes((code,))) for code, answer in ANSWERS.items()}
+        found = Counter[str]()
+        for code, answer in ANSWERS.items():
+            found[str(answer)] += self.codes.count(bytes((code,)))
         return {answer: count for answer, count in found.items() if count}
 
     def items(self) -> Iterator[tuple[str, Answer]]:
         """The ids with their answers."""
         return ((text(task), ANSWERS[code]) for task, code in zip(self.tasks, self.codes, strict=True))
 
+
+KEPT = ord("k")
+"""The letter of an ack whose task is done, but blocks its id for ever and not for the time that the ack has said."""
 
 ANSWERS: dict[int, Answer] = {
     ord("A"): Answer.ADDED,
@@ -336,6 +343,7 @@ ANSWERS: dict[int, Answer] = {
     ord("d"): Answer.DONE,
     ord("f"): Answer.FAILED,
     ord("O"): Answer.OK,
+    KEPT: Answer.OK,
     ord("R"): Answer.ALREADY,
     ord("L"): Answer.LOST,
     ord("X"): Answer.MAX_RUNTIME,

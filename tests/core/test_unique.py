@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -145,14 +146,47 @@ def test_forgetting_a_task_forgets_its_time(face: Any, raw: redis.Redis, name: s
     assert list(face.put("a")) == ["added"]
 
 
-def test_fingerprints_cannot_block_for_a_time(url: str, name: str) -> None:
+@pytest.fixture
+def prints(url: str, name: str) -> Iterator[Queue]:
+    """A queue that keeps fingerprints of done tasks."""
     with Queue(name, url, keep_done="compact") as queue:
-        (lease,) = leases_of(queue, "a")
-        with pytest.raises(InvalidInput, match="keeps no ids"):
-            ack(queue, lease, until={0: 9999})
-        assert queue.inspect("a").state == "in_progress", "nothing was written"
-        queue.ack(lease)
+        yield queue
         queue.purge()
+
+
+def test_an_ack_of_a_queue_with_fingerprints_keeps_its_id_for_ever_and_harms_no_other(
+    prints: Queue, raw: redis.Redis
+) -> None:
+    kept, bare, other = leases_of(prints, "kept", "bare", "other")
+    leases = kept, bare, other, replace(kept, task="lost")
+    acked = prints.run(sending.answers(prints.talk, prints.operations.ack(leases, until={0: 1, 3: 1}, bare=[1])))
+    assert (list(acked), acked.ok, acked.counts()) == (["ok"] * 3 + ["lost"], 3, {"ok": 3, "lost": 1})
+    assert acked.codes == b"kOOL", "the worker is told"
+    assert ack(prints, *leases, until={0: 1}, bare=[1]) == ["already"] * 3 + ["lost"]
+    assert list(prints.states("kept", "bare", "other")) == ["done", "unknown", "done"]
+    assert uses(raw, prints.name) == "compact"
+    assert not raw.exists(prints.operations.key("done_until"))
+
+
+def test_a_run_on_a_queue_with_fingerprints_that_goes_on_is_acked_as_ever(prints: Queue) -> None:
+    (lease,) = leases_of(prints, "a")
+    again = prints.operations.ack_put(lease, arguments.tasks(()), 60_000, until_ms=9999)
+    assert prints.run(sending.answers(prints.talk, [again])).codes == b"O"
+    assert prints.inspect("a").state == "scheduled"
+
+
+def test_a_queue_with_fingerprints_refuses_to_let_an_id_block_for_a_time(prints: Queue) -> None:
+    (lease,) = leases_of(prints, "a")
+    task = Task("b", unique=timedelta(hours=1))
+    puts: list[Callable[[], object]] = [
+        lambda: prints.put(task, "c"),
+        lambda: prints.schedule(task, "c", after=1),
+        lambda: prints.ack(lease, put=[task, "c"]),
+    ]
+    for put in puts:
+        with pytest.raises(InvalidInput, match=r'keep_done="compact".*: use unique="active" or "forever"'):
+            put()
+    assert list(prints.states("a", "b", "c")) == ["in_progress", "unknown", "unknown"], "nothing was written"
 
 
 def test_an_export_keeps_the_time(queue: Queue, url: str, raw: redis.Redis) -> None:

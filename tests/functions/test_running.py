@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.rig.calling import failure
-from timeoutq import AsyncQueue, GiveUp, Queue, Retry, Worker, sending
+from timeoutq import AsyncQueue, GiveUp, InvalidInput, Queue, Retry, Worker, sending
 from timeoutq.functions import App, Calls, Context, noting
 from timeoutq.model import State
 
@@ -288,3 +288,39 @@ async def test_a_key_that_is_unique_for_a_time_blocks_calls_until_then(
     assert queue.put(first.id)[0] == "done"
     _, (record,) = queue.run(sending.answer(queue.talk, queue.operations.describe([first.id.encode()])))
     assert 3500 < (record.until or 0.0) - queue.stats().now <= 3600
+
+
+async def test_a_key_that_cannot_block_for_a_time_is_refused_where_it_is_put_and_harms_no_other_call(
+    app: App, jobs: AsyncQueue, queue: Queue, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.configure(keep_done="compact")
+    old = App(queue.name, url=url)
+
+    @old.task(name="page", key="page:{x}")
+    async def page_before(x: int) -> int:
+        raise NotImplementedError
+
+    @app.task(key="page:{x}", unique=timedelta(hours=1))
+    async def page(x: int) -> int:
+        return x
+
+    @app.task(retry=[])
+    async def charge(x: int) -> int:
+        return x
+
+    refused = pytest.raises(InvalidInput, match=r'unique=.*keep_done="compact".*: use unique="active"')
+    with refused:
+        app.put([*(charge.call(i) for i in range(600)), page.call(1)])
+    with refused:
+        charge.options(id="c1", unique=timedelta(hours=1)).delay(1)
+    with refused:
+        app.batch([charge.call(1), page.call(1)])
+    assert queue.stats().known == 0, "nothing was put"
+    calls = [*(charge.delay(i) for i in range(20)), *(page_before.delay(i) for i in range(3))]
+    await burst(jobs, app)
+    assert [call.wait(10) for call in calls] == [*range(20), *range(3)]
+    assert queue.stats().counters["acked"] == 23
+    assert list(queue.states("page:0", "page:1", "page:2")) == ["done"] * 3
+    told = [line.getMessage() for line in caplog.records if "blocks its id for ever" in line.getMessage()]
+    assert len(told) == 1
+    old.close()

@@ -1050,6 +1050,20 @@ MUTANTS = [
         [_test("test_unique", "changes_later")],
     ),
     Mutant(
+        "a fingerprint stays, and nobody is told",
+        "lua/ack.lua",
+        "yes[i] and stays and stays[i] and 'k'",
+        "false",
+        [_test("test_unique", "harms_no_other"), _test("test_running", "harms_no_other")],
+    ),
+    Mutant(
+        "a put may ask fingerprints to block for a time",
+        "lua/parts/lasting.lua",
+        "  if has('compact') then\n    return {err",
+        "  if false then\n    return {err",
+        [_test("test_unique", "refuses_to_let"), _test("test_running", "harms_no_other")],
+    ),
+    Mutant(
         "progress outlives the lease",
         "lua/parts/drop.lua",
         "    forget_progress(ids)\n",
@@ -1603,7 +1617,7 @@ MUTANTS = [
     Mutant(
         "functions: a key keeps others away for ever",
         "functions/posting.py",
-        'call.unique == "active"',
+        'unique == "active"',
         "False",
         [_test("test_posting", "only_until_its_call_has_ended")],
     ),

@@ -12,7 +12,7 @@ import pytest
 
 from tests.rig.invariants import check
 from tests.worker.test_worker_exchanges import until
-from timeoutq import Ack, GiveUp, Lease, Outcome, Release, Retry, Task, Worker
+from timeoutq import Ack, GiveUp, Lease, Outcome, Release, Retry, Task, Worker, arguments
 from timeoutq.arguments import TaskList
 from timeoutq.calls import BYTES
 from timeoutq.sending import answer
@@ -402,6 +402,23 @@ async def test_what_handlers_found_goes_in_calls_of_a_mebibyte_at_most(queue: Sh
             found = TaskList([b"%d" % i], {0: b"x" * weight})
             desk.parts[3].post(Parcel(AckOfFound(lease, TaskList(), -1, None), found))
         assert [len(errand.acks) for errand in desk.parts[3]._posting()] == [2, 1, 2]
+
+
+async def test_what_a_queue_may_refuse_is_put_in_calls_of_its_own(queue: ShardedQueue) -> None:
+    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
+        desk = Worker(mine, nothing, signals=False)._desk
+        desk.divide()
+        lease = Lease("t", "w:1:2#1@0", 0.0, fence=7)
+        for task in (
+            Task("a", unique=1),
+            Task("b"),
+            Task("c", unique=1),
+            Task("d", priority=1, improve=True),
+            Task("e"),
+        ):
+            desk.parts[3].post(Parcel(AckOfFound(lease, TaskList(), -1, None), arguments.tasks((task,))))
+        puts = [list(errand.call.read(b"A" * 3).tasks) for errand in desk.parts[3]._posting()]
+        assert puts == [[b"b", b"e"], [b"a", b"c", b"d"]]
 
 
 def test_the_record_tells_of_groups_before_a_task_with_a_group_is_put() -> None:

@@ -17,14 +17,15 @@ from timeoutq.arguments import AS_IT_IS, How, TaskList
 from timeoutq.batches.operations import BatchInfo
 from timeoutq.functions import limits
 from timeoutq.functions.answering import Pending
-from timeoutq.functions.options import Limit
+from timeoutq.functions.options import Limit, Unique
 from timeoutq.functions.sender import Answers, Posted, PostedBatch
 from timeoutq.model import Answer, Ended, Outcome, TaskInfo, text
 from timeoutq.sending import Flow
 from timeoutq.shards import AnyAsyncQueue, AnyQueue, open_async_queue, open_queue
 
-_Kind = tuple[str, float | None, float | None, bool]
-"""What all calls of one put have in common: the queue, `at`, `after`, whether done and failed ones run again."""
+_Kind = tuple[str, float | None, float | None, int]
+"""What all calls of one put have in common: the queue, `at`, `after`, how long their keys keep others away."""
+_FOR_A_TIME, _AS_THE_QUEUE_SAYS, _WHILE_ACTIVE = range(3)
 
 
 class Posting:
@@ -182,12 +183,18 @@ def _kinds(calls: Sequence[Posted]) -> dict[_Kind, list[int]]:
     before: _Kind | None = None
     places: list[int] = []
     for at, call in enumerate(calls):
-        # a key keeps others away only while its call is ready, scheduled or in progress, unless somebody says more
-        kind = call.queue, call.at, call.after, call.unique == "active"
+        kind = call.queue, call.at, call.after, _blocks(call.unique)
         if kind != before:
             before, places = kind, found.setdefault(kind, [])
         places.append(at)
-    return found
+    # what a queue with fingerprints refuses goes first: then nothing was put
+    return dict(sorted(found.items(), key=lambda one: one[0][-1])) if len(found) > 1 else found
+
+
+def _blocks(unique: Unique | None) -> int:
+    if isinstance(unique, timedelta):
+        return _FOR_A_TIME
+    return _WHILE_ACTIVE if unique == "active" else _AS_THE_QUEUE_SAYS
 
 
 def _limits(calls: Sequence[Posted]) -> dict[str, dict[str, Limit | None]]:
@@ -209,9 +216,10 @@ def _some(calls: Sequence[Posted], places: Sequence[int]) -> Sequence[Posted]:
 def _putting(
     queue: AnyQueue | AnyAsyncQueue, kind: _Kind, calls: Sequence[Posted], batch: str | None = None
 ) -> Flow[Outcome]:
-    _, at, after, again = kind
+    _, at, after, blocks = kind
     checked: Any = (_tasks(calls),)
-    how = How(again=True) if again else AS_IT_IS
+    # a key keeps others away only while its call is ready, scheduled or in progress, unless somebody says more
+    how = How(again=True) if blocks == _WHILE_ACTIVE else AS_IT_IS
     if batch is not None:
         return queue.flows.batches.put(batch, checked, how, at, after)
     if at is None and after is None:

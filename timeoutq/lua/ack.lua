@@ -8,28 +8,26 @@
 --       priorities=pairs improve=n as of put   results=pairs (position, result) *   times=numbers (position, ms for which the result is
 --       kept) *   bare=n positions of tasks whose ids are not kept in `done`   until=numbers (position, ms for which
 --       `done` keeps the id, whatever keep_done says) *   unique=numbers rerun=n as of put
--- Reply letters, one per lease: O acked; R this very call was carried out before; L is not this token's
+-- Reply letters, one per lease: O acked; k acked, and the id stays in done for ever, though `until` has a time for it; R this very call was carried out before; L is not this token's
 local call_id = ARGV[1]
 local ids, tokens, at = read_leases(3)
 local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n results=pairs times=numbers bare=n until=numbers unique=numbers rerun=n')
 if refused then return refused end
 local priorities, unfit
 if given.put and given.priorities then priorities, unfit = rarely('priorities_of')(given.put, given) end
+if given.put and given.unique then unfit = unfit or rarely('cannot_last')() end
 if unfit then return unfit end
 local again_ms = tonumber(given.again or -1)
 local yes, codes, ended, lost = mine(ids, tokens), {}, {}, 0
 local recorded, limited = sound()
 if done_sound then done_sound(ids, given.put or given.results) end
 if given.results or given.bare or given['until'] then rarely('may_finish')() end
-if given['until'] then
-  if compact then
-    return {err = 'COMPACT a task that blocks its id for a time is kept in done with its id, and this queue has keep_done="compact", which '
-      .. 'keeps no ids: use unique="active" or "forever", or a queue with another keep_done'}
-  end
-  redis.call('ZCARD', key('done_until'))
-end
+-- a fingerprint cannot be forgotten after a time, but neither this ack nor the others of the call are refused for that: it stays
+local lasting, stays = again_ms < 0 and given['until'], nil
+if compact then lasting, stays = nil, lasting end
+if lasting then redis.call('ZCARD', key('done_until')) end
 local found, itself, held, anew, anew_names, over, fresh, stopped = {}, false, nil, {}, {}, {}, nil, {}
-local bare, lasting = given.bare or {}, again_ms < 0 and given['until']
+local bare = given.bare or {}
 if given.put or again_ms >= 0 or given.results or lasting then
   -- a lease ends only after its outcome is written: so a script that is refused half-way loses nothing
   held = redis.call('SMISMEMBER', in_progress, unpack(ids))
@@ -86,7 +84,7 @@ else
   end
 end
 for i = 1, #ids do
-  codes[i] = (yes[i] or over[i]) and 'O' or 'L'
+  codes[i] = yes[i] and stays and stays[i] and 'k' or (yes[i] or over[i]) and 'O' or 'L'
   if codes[i] == 'L' then lost = lost + 1 end
 end
 if #anew > 0 then

@@ -133,6 +133,8 @@ def _group(how: How) -> bytes | None:
 
 def bring(shards: Shards, found: TaskList, group: bytes | None, build: Build, replicas: int = 0) -> Flow[Outcome]:
     """Bring tasks into their shards, up to 500 in one call; give the answers."""
+    if not found.ids:
+        return Outcome((), b"")
     yield from shards.make(grouped=group is not None or bool(found.groups))
     places = spread(shards, found, group)
     calls = {

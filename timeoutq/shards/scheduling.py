@@ -35,6 +35,8 @@ def write(shards: Shards, name: bytes, wanted: Definition, source: Source) -> Fl
 
 def declare(shards: Shards, wanted: Mapping[bytes, Definition]) -> Flow[None]:
     """Declare schedules of code, those of all shards at the same time."""
+    if not wanted:
+        return
     yield from _make(shards, wanted)
     places = gathering.places_of(map(shards.of_task, wanted))
     names = list(wanted)

@@ -22,7 +22,7 @@ from timeoutq.durations import Spans
 from timeoutq.errors import InvalidInput, LeaseLost
 from timeoutq.found import is_nothing
 from timeoutq.handlers import Unrun
-from timeoutq.model import Ack, Answer, Lease, Outcome, Release
+from timeoutq.model import KEPT, Ack, Answer, Lease, Outcome, Release
 from timeoutq.refusals import Refusals
 from timeoutq.retry import GiveUp, Retry
 from timeoutq.sending import Flow
@@ -120,6 +120,8 @@ class Desk:
         """The handlers at work, by the keys of their leases."""
         self.ends = Ends(queue, rules.most_releases)
         """Where all ends come in."""
+        self._told_kept = False
+        """Whether it was said that the queue cannot keep ids for a time."""
         self._unrun: dict[int, BaseException] = {}
         """Of each lease that goes back because the worker cannot run its task: why, by its key."""
         self.yielding = Yielding()
@@ -346,6 +348,8 @@ class Desk:
             self._refusals.over(leases)
         if errand.verb == "ack":
             self.tally.acked += good
+            if not self._told_kept and KEPT in outcome.codes:
+                self._tell_kept(leases[outcome.codes.index(KEPT)])
         elif errand.verb == "fail":
             self.tally.failed += good
         else:
@@ -359,6 +363,15 @@ class Desk:
                     self._give_up(lease)
                 elif answer is Answer.CANCELLED:
                     self.tally.failed += 1
+
+    def _tell_kept(self, lease: Lease) -> None:
+        self._told_kept = True
+        self.voice.say(
+            logging.WARNING, "queue %s: task %a is done, and blocks its id for ever, not for the time that its ack has "
+            'said: the queue has keep_done="compact", which keeps fingerprints of done tasks, not ids with a time. The '
+            'same holds for other tasks, of which nothing is said. Use unique="active" or "forever" (keep_id=False or '
+            "True), or a queue with another keep_done", self.voice.queue, lease.task, lease=lease,
+        )  # fmt: skip
 
     def _overdue(self, errand: Errand, outcome: Outcome) -> list[Lease]:
         """Give the leases on tasks that this worker cannot run, and whose time is over; forget why the others went."""

@@ -162,6 +162,11 @@ class Parcel:
         """How many bytes of payloads the parcel has."""
         return sum(map(len, self.found.payloads.values()))
 
+    @property
+    def is_about_done(self) -> bool:
+        """Whether the put asks more of done tasks than a queue with fingerprints can tell, which refuses it."""
+        return bool(self.found.uniques or self.found.improved)
+
 
 class Ends:
     """The leases that have ended since the last exchange."""
@@ -348,13 +353,16 @@ class Ends:
 
     def _posting(self) -> Iterator[Errand]:
         """Build the calls that put the parcels: as many of them in one call as fit."""
-        parcels = [parcel for parcel in self.parcels if not parcel.ack.is_void]
+        # what a queue may refuse goes in calls of its own: or the acks of other handlers would be refused with it
+        parcels = sorted((one for one in self.parcels if not one.ack.is_void), key=lambda one: one.is_about_done)
         self.parcels = []
         while parcels:
             found, weight, acks = TaskList(), 0, list[AckOfFound]()
             for parcel in parcels:
                 weight += parcel.weight
                 if acks and (len(found.ids) + len(parcel.found.ids) > BATCH or weight > BYTES):
+                    break
+                if parcel.is_about_done != parcels[0].is_about_done:
                     break
                 found.join(parcel.found)
                 acks.append(parcel.ack)

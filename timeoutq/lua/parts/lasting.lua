@@ -17,6 +17,15 @@ local function let_last(rows)
   if not has('until') then use('until', true) end
 end
 
+-- cannot_last: why a put cannot say for how long a task blocks its id, as an error; nil if it can
+local function cannot_last()
+  if has('compact') then
+    return {err = 'COMPACT a task cannot block its id for a time (unique=) here: this queue has keep_done="compact", which keeps '
+      .. 'fingerprints of done tasks, not ids with a time: use unique="active" or "forever" for calls, put other tasks without unique, or '
+      .. 'use a queue with another keep_done'}
+  end
+end
+
 -- lapsed_of: which of these tasks block their ids no longer, as true at the place of each. where[i] is the state of ids[i]; unique[i] says
 -- how many ms after its last error a failed task does so, nil for never
 local function lapsed_of(ids, where, unique)
