@@ -420,7 +420,8 @@ def unasked(case: Case, error: TimeoutqError | None) -> str | None:
     name, _ = VERBS[case.verb]
     if case.command or case.key or isinstance(error, InvalidInput):
         return None
-    idle = (name == "restore_hosts" and case.rule in ("plain", "rude")) or case.verb == "forget a batch"
+    takes = ("forget a batch", "restore a batch that is over")
+    idle = (name == "restore_hosts" and case.rule in ("plain", "rude")) or case.verb in takes
     if isinstance(error, ServerFull) == (name in NEW and not idle) and (error is None or name in NEW):
         return None
     return f"a full server {'took it' if error is None else f'said {error!r}'}"
