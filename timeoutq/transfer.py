@@ -13,6 +13,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, TypeVar, cast
 
@@ -359,17 +360,46 @@ def restore_schedules(queue: AnyQueue, found: Iterable[Stored]) -> int:
 # ---- lines
 
 
-Item = Record | HostRecord | Politeness | Stored | Joined | Sealed
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the first line of an export tells, or the last one."""
+
+    politeness: Politeness | None = None
+    batches: int = 0
+    """How many batches are not over."""
+    rules: int = 0
+    """How many hosts and groups have rules that the export leaves out."""
+    ends: bool = False
+    """Whether the export has a last line, which says that the export is whole."""
+    is_last: bool = False
+    """Whether this is that last line."""
+
+
+Item = Record | HostRecord | Header | Stored | Joined | Sealed
 """What a line of an export tells."""
 
 
-def header(queue: AnyQueue, *, whole: bool = True) -> str:
-    """Give the first line of an export; of a whole queue, it tells the politeness."""
+def header(queue: AnyQueue, *, whole: bool = True, batches: int = 0) -> str:
+    """Give the first line of an export; of a whole queue, it tells the politeness, and the number of open batches."""
     stats = queue.stats()
-    line: dict[str, Any] = {"timeoutq": VERSION, "queue": queue.name, "at": stats.now}
+    line: dict[str, Any] = {"timeoutq": VERSION, "queue": queue.name, "at": stats.now, "ends": True}
     if whole and stats.politeness is not None:
         line["politeness"] = {"delay": stats.politeness.delay, "per_host": stats.politeness.per_host}
+    if whole and batches:
+        line["batches"] = batches
+    if not whole and (rules := _rules(queue)):
+        line["rules"] = rules
     return json.dumps(line)
+
+
+def footer() -> str:
+    """Give the last line of an export. A timeoutq that does not know it reads the header of an export of nothing."""
+    return json.dumps({"timeoutq": VERSION, "end": True})
+
+
+def _rules(queue: AnyQueue) -> int:
+    asked = [queue.run(sending.ask(talk, [("HLEN", talk.operations.key("policies"))])) for talk in talks_of(queue)]
+    return sum(int(count) for (count,) in asked)
 
 
 def is_header(line: bytes) -> bool:
@@ -395,9 +425,19 @@ def _header(line: bytes) -> dict[str, Any] | None:
     return found
 
 
-def read_header(line: bytes) -> Politeness | None:
-    """Read the politeness of the queue from the first line of its export; None if the queue was not polite."""
-    rules = (_header(line) or {}).get("politeness")
+def read_header(line: bytes) -> Header:
+    """Read the first line of an export, or the last one. Raises `InvalidInput`."""
+    of = (_header(line) or {}).get
+    return Header(
+        _politeness(of("politeness")),
+        arguments.count(of("batches", 0), "batches", 0),
+        arguments.count(of("rules", 0), "rules", 0),
+        of("ends") is True,
+        of("end") is not None,
+    )
+
+
+def _politeness(rules: Any) -> Politeness | None:
     if rules is None:
         return None
     if not isinstance(rules, dict):
@@ -446,8 +486,8 @@ def write(record: Record) -> str:
     return json.dumps(line)
 
 
-def read_line(line: bytes) -> Item | None:
-    """Read any line of an export, also one in front of which another export ended; None where it tells nothing."""
+def read_line(line: bytes) -> Item:
+    """Read any line of an export, also one in front of which another export ended. Raises `InvalidInput`."""
     return read_header(line) if line[:12] == b'{"timeoutq":' and is_header(line) else read(line)
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from tests.faces.test_transfer import command, other
 from tests.rig.command import Say, say
-from timeoutq import InvalidInput, Queue, Task, carrying, sending, transfer
+from tests.rig.waiting import wait_until
+from timeoutq import InvalidInput, Politeness, Queue, Task, carrying, sending, transfer
 from timeoutq.batches import lines, operations
 from timeoutq.batches.operations import Joined, Sealed
 
@@ -81,7 +82,7 @@ def test_a_task_that_ends_before_its_batch_comes_has_ended(say: Say, queue: Queu
 def test_a_batch_that_is_half_imported_is_not_over_when_its_tasks_are(say: Say, queue: Queue, other: Queue) -> None:
     three(queue)
     found = say("export", queue.name).raw.splitlines(keepends=True)
-    assert say("import", other.name, stdin=b"".join(found[:-3])).code == 0
+    assert say("import", other.name, stdin=b"".join(found[:-4])).code == 1
     other.ack(other.claim(9))
     assert (other.batches.look("b")["b"].state, other.promote_due()) == ("open", 0)
     assert say("import", other.name, stdin=b"".join(found)).code == 0
@@ -153,7 +154,103 @@ def test_a_queue_without_batches_is_exported_as_ever(say: Say, queue: Queue) -> 
     queue.put({"a": 1})
     header, *rest = say("export", queue.name).out.splitlines()
     assert header.startswith(f'{{"timeoutq": 2, "queue": "{queue.name}", "at": ')
-    assert rest == ['{"task": "a", "state": "todos", "payload": 1}']
+    assert rest == ['{"task": "a", "state": "todos", "payload": 1}', '{"timeoutq": 2, "end": true}']
+    assert "batches" not in header
+
+
+def test_batches_are_not_brought_in_while_workers_run_unless_the_queue_is_paused(
+    say: Say, queue: Queue, other: Queue
+) -> None:
+    three(queue)
+    exported = say("export", queue.name).raw
+    with other.keeper():
+        wait_until(lambda: len(other.workers()) == 1)
+        done = say("import", other.name, stdin=exported)
+        assert (done.code, other.exists()) == (2, False)
+        assert done.err.endswith("may count as not done; stop the workers and import then\n"), "nothing to pause yet"
+        other.configure(max_crashes=5)
+        done = say("import", other.name, stdin=exported)
+        assert (done.code, other.stats().known) == (2, 0)
+        assert "the file has batches that are not over (1), and workers run on queue" in done.err
+        cure = f"or: timeoutq pause {other.name}, and after the import timeoutq resume {other.name}\n"
+        assert done.err.endswith(cure)
+        assert say("import", other.name, "--tasks-only", stdin=exported).code == 0
+        # the cure, as it is told
+        assert say("pause", other.name).code == 0
+        assert say("import", other.name, stdin=exported).code == 0
+        assert say("resume", other.name).code == 0
+        assert other.batches.look("b")["b"].state == "sealed"
+        # an export without open batches comes in beside workers
+        other.ack(other.claim(9))
+        assert say("import", other.name, stdin=say("export", other.name).raw).code == 0
+
+
+def test_the_callback_of_a_batch_that_is_over_does_not_come_again(say: Say, queue: Queue, other: Queue) -> None:
+    other.configure(keep_done=0)
+    queue.batches.put("b", "a", "c")
+    queue.batches.seal("b", Task("after", {"n": 1}), on="done")
+    exported = say("export", queue.name).raw
+    assert say("import", other.name, stdin=exported).code == 0
+    other.ack(other.claim(9))
+    assert (other.batches.look("b")["b"].state, other.promote_due()) == ("ended", 1)
+    other.ack(other.claim(9))
+    # the tasks, which have left no ids, come again; their batch is over, and the callback would wait for ever
+    assert say("import", other.name, "--json", stdin=exported).documents[0]["restored"] == 3
+    assert other.states("a", "c", "after") == ["todos", "todos", "unknown"]
+    other.ack(other.claim(9))
+    assert other.drained()
+    assert (other.batches.look("b")["b"].state, other.stats().known) == ("ended", 0)
+
+
+@pytest.mark.parametrize("how", ["--tasks-only", "--state"])
+def test_tasks_without_the_limits_of_their_groups_are_told_of_until_they_are_there(
+    how: str, say: Say, queue: Queue, other: Queue
+) -> None:
+    queue.configure(politeness=Politeness(0, 10_000))
+    queue.hosts.set("t:acme", delay=0, per_host=1)
+    queue.put([Task(f"visit:{n}", group="t:acme") for n in range(3)], Task("free", group="free"))
+    whole = say("export", queue.name).raw
+    part = whole if how == "--tasks-only" else say("export", queue.name, "--state", "todos", "--state", "waiting").raw
+    words = ["import", other.name, "--json", *(["--tasks-only"] if how == "--tasks-only" else [])]
+    done = say(*words, stdin=part)
+    groups = ["t:acme"] if how == "--tasks-only" else ["t:acme", "free"]  # it has only the names of the groups
+    assert (done.code, done.documents[0]["without_rules"], other.stats().todos) == (0, len(groups), 4)
+    assert "until a caller or a worker declares them, these calls run without a limit. Before workers run" in done.err
+    assert f"timeoutq configure {other.name} --delay 0 --per-host 10000" in done.err
+    # the cure, as it is told
+    assert say("configure", other.name, "--delay", "0", "--per-host", "10000").code == 0
+    done = say(*words, stdin=part)
+    assert (done.documents[0]["without_rules"], "timeoutq configure" in done.err) == (len(groups), False)
+    assert say("import", other.name, stdin=whole).code == 0
+    assert (other.stats().todos, other.hosts.inspect("t:acme").waiting) == (2, 2)
+    done = say("import", other.name, "--json", "--tasks-only", stdin=whole)
+    assert (done.err, "without_rules" in done.documents[0]) == ("", False)
+
+
+def test_a_file_that_is_cut_is_brought_in_and_named(say: Say, queue: Queue, other: Queue) -> None:
+    three(queue)
+    lines = say("export", queue.name).raw.splitlines(keepends=True)
+    done = say("import", other.name, "--json", stdin=b"".join(lines[:-2]))
+    assert (done.code, done.documents[0]["cut"], done.documents[0]["restored"]) == (1, 1, 4)
+    assert "the file is cut: the last line of its export is missing" in done.err
+    done = say("import", other.name, "--skip-lines", "5", "--json", stdin=b"".join(lines))
+    assert (done.code, done.err, "cut" in done.documents[0]) == (0, "", False)
+    assert other.batches.look("b")["b"].state == "sealed"
+    # also one of two files behind each other; and an end that is skipped is there
+    assert say("import", other.name, stdin=b"".join([*lines[:-1], *lines])).code == 1
+    assert say("import", other.name, "--skip-lines", f"{len(lines)}", stdin=b"".join(lines)).code == 0
+    # an older file promises no end
+    assert say("import", other.name, stdin=lines[0].replace(b', "ends": true', b"") + lines[1]).code == 0
+
+
+def test_broken_lines_that_may_be_of_batches_are_told_of(say: Say, queue: Queue, other: Queue) -> None:
+    three(queue)
+    lines = say("export", queue.name).raw.splitlines(keepends=True)
+    done = say("import", other.name, "--lenient", stdin=b"".join([*lines[:-2], b"{\n", lines[-1]]))
+    assert done.code == 0
+    assert (
+        "a line that is left out may be a task of a batch, what the batch is sealed with, or its callback" in done.err
+    )
 
 
 def test_a_call_that_is_sent_again_joins_nothing_twice(queue: Queue) -> None:

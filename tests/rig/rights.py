@@ -188,6 +188,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
     ),
     "restore a batch": ("restore_batch", lambda q, _: bring(q, "ended")),
     "restore a batch that has ended": ("restore_batch", lambda q, _: bring(q, "done")),
+    "restore a batch that is over": ("restore_batch", lambda q, _: bring(q, "done")),
     "set a schedule": ("set_schedule", lambda q, _: q.schedules.set("new", every=60)),
     "tick": ("tick", lambda q, _: tick(q)),
     "declare": ("renew", lambda q, _: q.run(sending.answer(q.talk, of_schedules.renew(q.operations, {b"s": "d"})))),
@@ -197,6 +198,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
 LOSES = {
     "pull": {"pulled"},
     "forget": {"ends", "later"},
+    "restore a batch that is over": {"after"},
     "prune": {"pruned"},
     "ack and put itself": {"ends", f"{A}ends"},
     "forget the last of a batch": {f"{host}{n}" for host in (A, B) for n in range(3)} | {"free"},
@@ -278,6 +280,10 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
         queue.run(sending.answer(queue.talk, call))
     elif case.verb.startswith("restore a batch"):
         queue.schedule("after", at=WAITS)
+        if case.verb.endswith("is over"):
+            bring(queue, "done")
+            queue.forget("after")
+            queue.schedule("after", at=WAITS)
     elif case.verb == "seal":
         queue.batches.put("batch", "later", "ends")
     elif case.verb == "seal one that has ended":
@@ -414,7 +420,8 @@ def unasked(case: Case, error: TimeoutqError | None) -> str | None:
     name, _ = VERBS[case.verb]
     if case.command or case.key or isinstance(error, InvalidInput):
         return None
-    idle = (name == "restore_hosts" and case.rule in ("plain", "rude")) or case.verb == "forget a batch"
+    takes = ("forget a batch", "restore a batch that is over")
+    idle = (name == "restore_hosts" and case.rule in ("plain", "rude")) or case.verb in takes
     if isinstance(error, ServerFull) == (name in NEW and not idle) and (error is None or name in NEW):
         return None
     return f"a full server {'took it' if error is None else f'said {error!r}'}"

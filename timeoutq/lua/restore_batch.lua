@@ -2,7 +2,7 @@
 -- it may run again.
 -- KEYS  todos in_progress done failed scheduled done_at payload attempts crashes errors lock meta stats bell alarm
 -- PARTS open mark add join
--- SOUND stats alarm; batch_of batches; error_log traces trace_uses trace_texts trace_at
+-- SOUND stats alarm; batch_of batches payload attempts crashes errors releases groups; error_log traces trace_uses trace_texts trace_at
 -- ARGV  1 call id   2 age of the call, ms   3 batch   4 the callback becomes ready when all tasks have e ended, or are d done; - the batch
 --       is not sealed now   5 for how many ms the batch is kept after its end   6 a digest of the call that has sealed the batch
 --       7 the callback's id, or nothing   8.. count, id * count, the letters of their ends, o not ended d done l ended in another way, as
@@ -18,7 +18,23 @@ local unfit = unnamed(name)
 if unfit then return unfit end
 local one = read_batch(redis.call('HGET', key('batches'), name))
 if one and one.state ~= 'o' then
-  mark()
+  local callback = {ARGV[7]}
+  local over = one.state ~= 's' and one.rev == digest and ARGV[7] ~= ''
+  if over and moment(redis.call('ZSCORE', scheduled, ARGV[7])) == WAITS then
+    -- its tasks have ended, and so has the callback: the one that the file has brought in would wait for ever
+    find_one('')
+    sound()
+    even_when_full()
+    redis.call('ZREM', scheduled, ARGV[7])
+    redis.call('HDEL', payload, ARGV[7])
+    clear(callback)
+    ungroup(callback)
+    forget_priorities(callback)
+    tell_ended(callback)
+    count_up(stats, 'forgotten', 1)
+  else
+    mark()
+  end
   return on ~= '-' and one.rev ~= digest and -1 or 0
 end
 for i = 1, #ids do
