@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -167,3 +169,28 @@ def test_the_clock_ends_in_the_year_9999(seconds: float) -> None:
         result = pay.delay(5)
         t.run()
         assert result.wait() == 5
+
+
+@pytest.mark.parametrize("of_the_call", [True, False])
+def test_a_function_that_hangs_is_stopped_by_its_own_max_runtime_without_waiting_for_it(of_the_call: bool) -> None:
+    app = App("hangs")
+
+    @app.task(max_runtime=300 if of_the_call else 30, retry=[60])
+    async def hang() -> int:
+        await asyncio.Event().wait()
+        return 1
+
+    @app.task(max_runtime=40, retry=[])
+    async def goes_on() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    with app.test() as t:
+        calls = [(hang.options(max_runtime=30) if of_the_call else hang).delay(), goes_on.delay()]
+        began = time.monotonic()
+        ran = t.run()
+        assert time.monotonic() - began < 15, "not the real time, and not the patience of a run"
+        assert ran.seconds == pytest.approx(30 + 60 + 30, abs=1)
+        assert [ran.runs[call.id] for call in calls] == [2, 1]
+        assert ran.errors[calls[0].id] == "TimeoutError: max_runtime of 30 s is over"
+        assert ran.errors[calls[1].id].startswith("TimeoutError: max_runtime of 40 s is over")

@@ -23,8 +23,9 @@ from timeoutq.errors import InvalidInput
 from timeoutq.handlers import Handler
 from timeoutq.model import BATCH_DUE, Answer, Lease, Payload, State
 from timeoutq.retry import Retries
-from timeoutq.testing.fake import START, FakeAsyncQueue, FakeAsyncShardedQueue, FakeQueue, FakeShardedQueue
+from timeoutq.testing.fake import START, Clock, FakeAsyncQueue, FakeAsyncShardedQueue, FakeQueue, FakeShardedQueue
 from timeoutq.worker import Tally, Worker
+from timeoutq.worker.runs import Run
 
 AnyFake = FakeQueue | FakeShardedQueue
 AnyAsyncFake = FakeAsyncQueue | FakeAsyncShardedQueue
@@ -110,7 +111,8 @@ def run(
 
     Whether a handler works or only waits cannot be seen from outside. So with `max_runtime`, when nothing has moved for
     one real second while handlers run, the clock is advanced to what comes next, `max_runtime` at the latest: keep real
-    work in a handler shorter than a second, or leave `max_runtime` out.
+    work in a handler shorter than a second, or leave `max_runtime` out. The `max_runtime` that functions and calls have
+    of their own counts likewise, if each handler at work has one.
 
     Raises `NotDrained`, which names the tasks, when a limit is reached, when the queue is paused, or when nothing moves
     for twenty seconds; `InvalidInput` for a `FakeQueue` in a coroutine, and for a `FakeAsyncQueue` where no event loop
@@ -165,7 +167,10 @@ class _Limits:
 class _Watch:
     """Takes the place of a worker's ledger, and so learns which handlers are at work and how often each task ran."""
 
-    def __init__(self, limits: _Limits) -> None:
+    def __init__(self, limits: _Limits, clock: Clock) -> None:
+        self.began: dict[int, float] = {}
+        """When the handler of each lease began, by the clock of the test."""
+        self._clock = clock
         self.runs: Counter[str] = Counter()
         self.running: dict[int, Lease] = {}
         self.too_often: str | None = None
@@ -177,7 +182,7 @@ class _Watch:
 
     def start(self, lease: Lease) -> None:
         with self._lock:
-            self.running[lease.key] = lease
+            self.running[lease.key], self.began[lease.key] = lease, self._clock.now
             self.runs[lease.task] += 1
             if self.runs[lease.task] > self._limits.each:
                 self.too_often = (
@@ -201,7 +206,7 @@ async def _run(handler: Handler | str, given: AnyFake | AnyAsyncFake, settings: 
     began = given.clock.now_us
     # the worker has a client of its own: a lease that the test holds, and lets run out, is not taken for the worker's
     queue = _client_of(given)
-    watch = _Watch(limits)
+    watch = _Watch(limits, given.clock)
     await _tick(queue, await queue.stats())
     worker = Worker(queue, handler, burst=True, signals=False, ledger=watch, drain_deadline=0.0, **settings)
     working = asyncio.create_task(worker.run())
@@ -253,18 +258,32 @@ async def _drive(
         ends = _ends(queue, worker, watch, runtime)
         if not ends and not worker.held:
             await _advance(queue, working)
-        elif ends and runtime is not None and time.monotonic() - since > QUIET:
+        elif ends and max(ends) < math.inf and time.monotonic() - since > QUIET:
             await _pass(queue, worker, watch, min(ends))
+            for run in worker.limited:
+                if run.stop is not None and _own_end(watch, run) <= queue.clock.now_us:
+                    run.stop()
 
 
 def _ends(queue: AnyAsyncFake, worker: Worker, watch: _Watch, runtime: float | None) -> list[float]:
     """Give the time, whole µs, up to which each handler at work may run; threads over their time do not count."""
-    if runtime is None:
-        return [math.inf] * len(watch.running)
-    first = min(queue.timeout, runtime)
-    leases = list(watch.running.values())
-    ends = [(lease, round((lease.deadline - first + runtime - JUST_BEFORE) * 1e6)) for lease in leases]
+    own = {run.lease.key: _own_end(watch, run) for run in worker.limited}
+    ends = [
+        (lease, min(own.get(lease.key, math.inf), _end(queue, lease, runtime)))
+        for lease in list(watch.running.values())
+    ]
     return [end for lease, end in ends if lease.key in worker.held or end > queue.clock.now_us]
+
+
+def _end(queue: AnyAsyncFake, lease: Lease, runtime: float | None) -> float:
+    if runtime is None:
+        return math.inf
+    return round((lease.deadline - min(queue.timeout, runtime) + runtime - JUST_BEFORE) * 1e6)
+
+
+def _own_end(watch: _Watch, run: Run) -> float:
+    """Give when the limit of a function's call is over, whole µs."""
+    return round((watch.began[run.lease.key] + (run.limit or 0.0)) * 1e6)
 
 
 async def _pass(queue: AnyAsyncFake, worker: Worker, watch: _Watch, end_us: float) -> None:

@@ -63,19 +63,21 @@ class Place:
         Call the function that this gives when the handler has ended: it says whether the time was over by then.
         """
         desk, key = self._desk, lease.key
-        run, until = desk.running[key], time.monotonic() + seconds
-        run.limit, desk.over_at[key] = seconds, until
+        run, until, is_over = desk.running[key], time.monotonic() + seconds, False
 
         def end() -> None:
+            nonlocal is_over
+            is_over = True
             if desk.running.get(key) is run:
                 self._interrupts().cancel(run, "max_runtime")
 
+        run.limit, run.stop, desk.over_at[key] = seconds, end, until
         timer = asyncio.get_running_loop().call_later(seconds, end)
 
         def off() -> bool:
             timer.cancel()
             desk.over_at.pop(key, None)
-            return time.monotonic() >= until
+            return is_over or time.monotonic() >= until
 
         return off
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from timeoutq import arguments
@@ -38,6 +39,8 @@ class Run:
     """Whether the handler was left behind, because it does not end."""
     limit: float | None = None
     """The most seconds that this handler may run, if it has a limit of its own."""
+    stop: Callable[[], object] | None = None
+    """What stops the handler when its own limit is over; tests call it, whose clock is not the loop's."""
     spent: float = 0.0
     """How long its call in a thread took, seconds."""
 

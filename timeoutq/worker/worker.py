@@ -38,7 +38,7 @@ from timeoutq.worker.lanes import Lane, Shared
 from timeoutq.worker.pace import Pace
 from timeoutq.worker.places import Place, tell_functions
 from timeoutq.worker.pump import Pump
-from timeoutq.worker.runs import MaxRuntime
+from timeoutq.worker.runs import MaxRuntime, Run
 from timeoutq.worker.sharing import Sharing, Strict, Weighted
 from timeoutq.worker.sources import Source
 from timeoutq.worker.stopping import Limits, Stopping
@@ -193,6 +193,11 @@ class Worker:
     def running_on(self) -> dict[AsyncDriver, list[Lease]]:
         """The leases whose handlers are running, for each queue."""
         return {desk.queue: [run.lease for run in list(desk.running.values())] for desk in self._desks}
+
+    @property
+    def limited(self) -> list[Run]:
+        """The handlers at work that have a limit of their own."""
+        return [run for desk in self._desks for run in list(desk.running.values()) if run.limit is not None]
 
     @property
     def peers(self) -> int:
