@@ -89,7 +89,9 @@ def calls() -> dict[str, Call[Any]]:
         of_hosts.page(ops, 0, 5),
         of_hosts.describe_hosts(ops, [b"h"]),
         of_hosts.restore_hosts(ops, [HostRecord(b"h", 1.0, 2, 3, 4, 5, 6.0, 7.0, "x")], nonce),
-        of_schedules.write(ops, b"n", b"s", None, "r", 1, DEFINITION, "d", anew=True, counts=(1, 2, 3, 4)),
+        of_schedules.write(
+            ops, b"n", b"s", None, "r", 1, DEFINITION, "d", anew=True, counts=(1, 2, 3, 4), skipped=5, unread=True
+        ),
         of_schedules.tick(ops, b"n", STORED, DEFINITION, [b"a"], 2, 1, 0, 0),
         of_schedules.renew(ops, {b"s": "d"}),
         of_schedules.page(ops, "0", 5),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -213,6 +213,71 @@ def test_a_paused_schedule_does_not_tick_and_goes_on_with_its_next_tick(queue: A
     queue.clock.advance(30)
     assert queue.schedules.resume("news").next == queue.clock.now + 30
     assert later(queue, 30) == 1
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "move": lambda queue: queue.schedules.move("late", every=90),
+    "set": lambda queue: queue.schedules.set("late", every=90, overlap=True),
+    "pause": lambda queue: queue.schedules.pause("late"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("missed", "put"), [("last", 1), ("all", 3), ("none", 1)])
+def test_what_is_due_when_a_schedule_changes_is_put_or_counted(queue: Any, change: str, missed: str, put: int) -> None:
+    queue.schedules.set("late", every=60, overlap=True, missed=missed)
+    ticks = [f"late@{round(queue.clock.now * 1000) + n * 60_000}" for n in (1, 2, 3)]
+    queue.clock.advance(200)
+    CHANGES[change](queue)
+    assert todos(queue) == ticks[-put:]
+    assert queue.schedules.tick() == 0
+    counters = queue.stats().counters
+    assert (counters["ticked"], counters.get("ticks_missed", 0)) == (put, 3 - put)
+
+
+def test_what_is_due_when_new_code_has_another_timing_is_put(queue: Any) -> None:
+    queue.schedules.declare(Schedule("news", cron="*/10 * * * *", missed="all", overlap=True))
+    queue.clock.advance(1200)
+    queue.schedules.declare(Schedule("news", cron="0 * * * *", missed="all", overlap=True))
+    assert len(todos(queue)) == 2
+
+
+def test_the_ticks_of_a_pause_are_counted_as_skipped(queue: Any) -> None:
+    queue.schedules.set("news", every=60)
+    queue.schedules.pause("news")
+    queue.clock.advance(200)
+    assert queue.schedules.resume("news").skipped == 3
+    queue.schedules.pause("news")
+    queue.clock.advance(600)
+    assert queue.schedules.move("news", cron="0 9 * * *").skipped == 13
+    assert (queue.schedules.resume("news").skipped, todos(queue)) == (13, [])
+    assert queue.stats().counters["ticks_skipped"] == 13
+
+
+def test_ticks_that_cannot_be_put_are_missed_when_the_schedule_changes() -> None:
+    with fake_queue() as queue:
+        queue.configure(politeness=Politeness(0, 1))
+        queue.schedules.set("news", Task("news", group="a", priority=5), every=60)
+        queue.configure(politeness="off")
+        queue.clock.advance(200)
+        with pytest.raises(InvalidInput, match="cannot be put"):
+            queue.schedules.tick()
+        assert queue.schedules.move("news", every=90).missed_ticks == 3
+        assert todos(queue) == []
+
+
+def test_a_late_schedule_that_cannot_be_read_is_set_again_and_can_be_paused() -> None:
+    with fake_queue() as queue:
+        raw: Any = fakeredis.FakeRedis(server=queue.clock.server)
+        queue.schedules.set("news", every=60)
+        raw.hset(queue.operations.key("schedules"), "news", "{}")
+        queue.clock.advance(200)
+        assert queue.schedules.set("news", every=60).next == queue.clock.now + 60
+        raw.hset(queue.operations.key("schedules"), "news", "{}")
+        queue.clock.advance(200)
+        with pytest.raises(InvalidInput, match="set the schedule again"):
+            queue.schedules.pause("news")
+        assert queue.schedules.set("news", every=90).state == "paused"
 
 
 def test_a_cancelled_schedule_is_gone_and_a_queue_without_schedules_is_as_it_was(queue: Any) -> None:

@@ -209,6 +209,27 @@ def test_a_tick_is_put_once_however_many_clients_send_it(queue: Queue) -> None:
     queue.schedules.cancel("a")
 
 
+def test_a_change_waits_for_a_tick_that_is_due_and_for_one_that_came_between(queue: Queue) -> None:
+    from timeoutq.schedules import operations, ticking
+    from timeoutq.schedules.flows import read
+    from timeoutq.sending import answer
+
+    def pause(seen: Any) -> str:
+        return queue.run(answer(queue.talk, operations.write(ops, queue.token(), b"a", seen, "p", seen.next_ms)))
+
+    ops = queue.operations
+    queue.schedules.set("a", every=1)
+    _, seen = queue.run(read(queue.talk, b"a"))
+    wait_until(lambda: queue.run(answer(queue.talk, operations.due(ops, 5))).found)
+    assert pause(seen) == "C", "the tick is due"
+    now_ms, seen = queue.run(read(queue.talk, b"a"))
+    assert seen is not None
+    assert queue.run(answer(queue.talk, ticking.tick(queue.talk, seen, now_ms))) == "A"
+    assert pause(seen) == "C", "the schedule has ticked"
+    assert queue.schedules.pause("a").state == "paused"
+    queue.schedules.cancel("a")
+
+
 def test_a_plain_queue_is_as_it_was(queue: Queue, raw: Any) -> None:
     queue.put("a")
     queue.ack(queue.claim()[0])

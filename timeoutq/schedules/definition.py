@@ -28,6 +28,7 @@ TICK_ROOM = 20
 
 ScheduleState = Literal["running", "paused", "undeclared", "ended"]
 STATES: Mapping[bytes, ScheduleState] = {b"r": "running", b"p": "paused", b"u": "undeclared", b"e": "ended"}
+LETTERS: Mapping[ScheduleState, str] = {state: letter.decode() for letter, state in STATES.items()}
 STAMP_ROOM = 24
 """How many bytes the time of a tick needs in a payload."""
 Source = Literal["code", "set"]
@@ -185,6 +186,10 @@ class Stored:
             next_ms, last_ms, put, skipped, missed, renewed_ms, definition,
         )  # fmt: skip
 
+    def seen(self) -> str:
+        """Give what a change compares: a schedule that has ticked, or is another one, has another text."""
+        return f"{LETTERS[self.state]} {self.next_ms} {self.rev}"
+
     def line(self) -> str:
         """Give the line of an export: JSON in ASCII."""
         said: dict[str, Any] = {
@@ -277,7 +282,7 @@ class ScheduleInfo:
     """The last tick that was put or skipped."""
     put: int
     skipped: int
-    """How many ticks found their task ready or in progress."""
+    """How many ticks found their task ready or in progress, or were left out because the schedule was paused."""
     missed_ticks: int
     """How many ticks were not put, because nobody was there in time, and `missed` did not want them later."""
     declared: float

@@ -35,7 +35,8 @@ class Schedules(Room[ScheduleFlows]):
         (only with `overlap`: else all ticks have one id), `"none"` puts a tick within a minute or never. With `grace`,
         seconds, a tick that is later than this is not put.
         A new schedule does not put ticks of the past. A schedule that is there gets the new definition; if its timing
-        is the same, its next tick stays, and if it is paused, it stays paused.
+        is the same, its next tick stays, and if it is paused, it stays paused. Before a schedule gets another timing,
+        what is due by the old one is put, or counted, as its `missed` says.
         Needs the extra `functions`. Raises `InvalidInput`, `MissingExtra`, and what `put` raises.
         """
         return self._queue.run(self._flows.set(Schedule(name, task, **how)))
@@ -52,6 +53,7 @@ class Schedules(Room[ScheduleFlows]):
     def move(self, name: str, **when: Unpack[When]) -> ScheduleInfo:
         """Give a schedule another timing; what it puts stays, and so do its counts, `times` and `until`.
 
+        What is due by the old timing is put before the move, or counted as missed or skipped, as `missed` says.
         A new `times` counts from the move, so the counts begin anew. If code declares the schedule, what the person has
         said counts from now on, until `cancel` gives the schedule back to the code.
         Raises `InvalidInput` if there is no schedule of this name, or if it has put all its `times`.
@@ -59,11 +61,14 @@ class Schedules(Room[ScheduleFlows]):
         return self._queue.run(self._flows.move(name, when))
 
     def pause(self, name: str) -> ScheduleInfo:
-        """Stop a schedule until `resume`. Raises `InvalidInput` if there is none of this name, or it has ended."""
+        """Stop a schedule until `resume`. What is due by then is put before the pause, or counted, as `missed` says.
+
+        Raises `InvalidInput` if there is none of this name, or it has ended.
+        """
         return self._queue.run(self._flows.pause(name))
 
     def resume(self, name: str) -> ScheduleInfo:
-        """Let a schedule go on with its next tick; the ticks of the pause are not put.
+        """Let a schedule go on with its next tick; the ticks of the pause are not put, but counted as skipped.
 
         Raises `InvalidInput` if there is none of this name, or it has ended.
         """
@@ -121,7 +126,8 @@ class AsyncSchedules(AsyncRoom[ScheduleFlows]):
         (only with `overlap`: else all ticks have one id), `"none"` puts a tick within a minute or never. With `grace`,
         seconds, a tick that is later than this is not put.
         A new schedule does not put ticks of the past. A schedule that is there gets the new definition; if its timing
-        is the same, its next tick stays, and if it is paused, it stays paused.
+        is the same, its next tick stays, and if it is paused, it stays paused. Before a schedule gets another timing,
+        what is due by the old one is put, or counted, as its `missed` says.
         Needs the extra `functions`. Raises `InvalidInput`, `MissingExtra`, and what `put` raises.
         """
         return await self._queue.run(self._flows.set(Schedule(name, task, **how)))
@@ -138,6 +144,7 @@ class AsyncSchedules(AsyncRoom[ScheduleFlows]):
     async def move(self, name: str, **when: Unpack[When]) -> ScheduleInfo:
         """Give a schedule another timing; what it puts stays, and so do its counts, `times` and `until`.
 
+        What is due by the old timing is put before the move, or counted as missed or skipped, as `missed` says.
         A new `times` counts from the move, so the counts begin anew. If code declares the schedule, what the person has
         said counts from now on, until `cancel` gives the schedule back to the code.
         Raises `InvalidInput` if there is no schedule of this name, or if it has put all its `times`.
@@ -145,11 +152,14 @@ class AsyncSchedules(AsyncRoom[ScheduleFlows]):
         return await self._queue.run(self._flows.move(name, when))
 
     async def pause(self, name: str) -> ScheduleInfo:
-        """Stop a schedule until `resume`. Raises `InvalidInput` if there is none of this name, or it has ended."""
+        """Stop a schedule until `resume`. What is due by then is put before the pause, or counted, as `missed` says.
+
+        Raises `InvalidInput` if there is none of this name, or it has ended.
+        """
         return await self._queue.run(self._flows.pause(name))
 
     async def resume(self, name: str) -> ScheduleInfo:
-        """Let a schedule go on with its next tick; the ticks of the pause are not put.
+        """Let a schedule go on with its next tick; the ticks of the pause are not put, but counted as skipped.
 
         Raises `InvalidInput` if there is none of this name, or it has ended.
         """

@@ -19,7 +19,7 @@ from timeoutq.confirming import UNCONFIRMED
 from timeoutq.errors import InvalidInput, Unavailable
 from timeoutq.model import Task, TaskId, text
 from timeoutq.schedules import operations
-from timeoutq.schedules.definition import STATES, Definition, ScheduleInfo, SchedulePage, Source, Stored
+from timeoutq.schedules.definition import LETTERS, STATES, Definition, ScheduleInfo, SchedulePage, Source, Stored
 from timeoutq.sending import Flow, Talk, answer, ask
 from timeoutq.text import counted, safe
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 TRIES = 20
 """How often a change is tried again when somebody else has changed the schedule meanwhile."""
-LETTERS: Mapping[str, str] = {"running": "r", "paused": "p", "undeclared": "u", "ended": "e"}
 
 
 class When(TypedDict, total=False):
@@ -123,18 +122,22 @@ def defined(schedule: Schedule) -> tuple[bytes, Definition]:
 def write(talk: Talk, name: bytes, wanted: Definition, source: Source) -> Flow[Stored]:
     """Set a schedule, or declare one of code; give what is stored then.
 
-    The same timing as before moves no tick. What a person has set, code does not change.
+    The same timing as before moves no tick; before another one, what is due by the old one is put, or counted. What a
+    person has set, code does not change.
     """
     for _ in range(TRIES):
         now_ms, before = yield from read(talk, name)
         if source == "code" and before is not None and before.source == "set":
             return before
         definition, state, next_ms, anew = _fitted(wanted, before, now_ms, source)
+        moves = before is not None and next_ms != before.next_ms
+        if moves and (yield from _settled(talk, name, before, now_ms)):
+            continue
         if source == "set" and state == "u":
             state = "r"
         call = operations.write(
             talk.operations, talk.nonce(), name, before, state, next_ms, definition, wanted.digest(), source[0],
-            anew=anew,
+            anew=anew, skipped=_left_out(before, now_ms) if moves else 0, unread=moves and _is_due(before, now_ms),
         )  # fmt: skip
         if _is_written(talk, (yield from answer(talk, call))):
             return (yield from _there(talk, name))
@@ -201,6 +204,44 @@ def _contended(name: bytes) -> Unavailable:
     return Unavailable(f"schedule {shown(text(name))} was changed by others {TRIES} times in a row: try again")
 
 
+def _is_due(before: Stored | None, now_ms: int) -> bool:
+    return before is not None and before.state == "running" and 0 < before.next_ms <= now_ms
+
+
+def _settled(talk: Talk, name: bytes, before: Stored | None, now_ms: int) -> Flow[bool]:
+    # what is due of a schedule that is to change is put by the definition that it still has, or counted as missed;
+    # says whether the schedule has gone on, and is to be read again. One that cannot be read stays as it is
+    from timeoutq.schedules import ticking
+
+    settled = False
+    while before is not None and _is_due(before, now_ms):
+        try:
+            call = ticking.tick(talk, before, now_ms)
+        except InvalidInput:
+            return settled
+        try:
+            yield from answer(talk, call)
+        except InvalidInput:
+            yield from answer(talk, ticking.tick(talk, before, now_ms, puts=False))
+        settled = True
+        now_ms, before = yield from read(talk, name)
+    return settled
+
+
+def _left_out(before: Stored | None, now_ms: int) -> int:
+    # how many ticks came while a schedule was paused
+    from timeoutq.schedules.ticks import count
+    from timeoutq.schedules.timing import Timing
+
+    if before is None or before.state not in ("paused", "undeclared") or not before.next_ms:
+        return 0
+    try:
+        timing = Timing.read(Definition.read(before.text).timing)
+    except InvalidInput:
+        return 0
+    return count(timing, before.next_ms - 1, now_ms)
+
+
 def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow[ScheduleInfo]:
     """Move, pause or resume a schedule. Raises `InvalidInput` if there is none."""
     for _ in range(TRIES):
@@ -210,17 +251,28 @@ def change(talk: Talk, name: bytes, to: str, when: Timing | None = None) -> Flow
         if to == "move" and when is not None:
             wanted, anew = _moved(before, when)
             definition, state, next_ms, _ = _fitted(wanted, before, now_ms, "set", anew=anew)
+            moves = next_ms != before.next_ms
+            if moves and (yield from _settled(talk, name, before, now_ms)):
+                continue
             call = operations.write(
-                talk.operations, talk.nonce(), name, before, state, next_ms, definition, wanted.digest(), anew=anew
-            )
+                talk.operations, talk.nonce(), name, before, state, next_ms, definition, wanted.digest(),
+                anew=anew, skipped=_left_out(before, now_ms) if moves else 0, unread=moves and _is_due(before, now_ms),
+            )  # fmt: skip
         elif to == "pause":
             if before.state == "ended":
                 raise InvalidInput(f"schedule {shown(text(name))} has ended: there is nothing to pause")
-            call = operations.write(talk.operations, talk.nonce(), name, before, "p", before.next_ms)
+            if (yield from _settled(talk, name, before, now_ms)):
+                continue
+            call = operations.write(
+                talk.operations, talk.nonce(), name, before, "p", before.next_ms, unread=_is_due(before, now_ms)
+            )
         else:
             if before.state == "running":
                 return before.info()
-            call = operations.write(talk.operations, talk.nonce(), name, before, "r", _resumed(before, now_ms))
+            call = operations.write(
+                talk.operations, talk.nonce(), name, before, "r", _resumed(before, now_ms),
+                skipped=_left_out(before, now_ms),
+            )  # fmt: skip
         if _is_written(talk, (yield from answer(talk, call))):
             return (yield from _there(talk, name)).info()
     raise _contended(name)

@@ -66,18 +66,24 @@ def write(
     *,
     anew: bool = False,
     counts: Sequence[int] = (),
+    skipped: int = 0,
+    unread: bool = False,
 ) -> Call[str]:
-    """Build the call that writes a schedule, unless somebody has changed it since `before` was read.
+    """Build the call that writes a schedule, unless it has changed or ticked since `before` was read, or a tick is due.
 
     It answers the letter of `lua/set_schedule.lua`.
     """
-    words: Words = [name, "-" if before is None else before.rev, state, next_ms]
+    words: Words = [name, "-" if before is None else before.seen(), state, next_ms]
     if definition is not None:
         words += section("definition", definition.text()) + section("digest", digest) + section("source", source)
     if anew:
         words += section("anew")
     if counts:
         words += section("counts", *counts)
+    if skipped:
+        words += section("skipped", skipped)
+    if unread:
+        words += section("unread")
     return operations.call("set_schedule", words, lambda reply: reply.decode(), id=nonce)
 
 
@@ -101,12 +107,12 @@ def tick(
     words: list[Argument] = [stored.name, stored.rev, stored.next_ms, next_ms, last_ms, missed, skipped]
     words += [len(ids), *ids]
     options: Words = []
-    payload = definition.payload_at(last_ms)
+    payload = definition.payload_at(last_ms) if ids else None
     if payload is not None:
         options += section("payload", payload)
-    if definition.group is not None:
+    if definition.group is not None and ids:
         options += section("group", definition.group)
-    if definition.priority is not None:
+    if definition.priority is not None and ids:
         options += section("priority", definition.priority)
     weight = len(payload or b"")
     return operations.call("tick", [*words, *options], lambda reply: reply.decode(), id=nonce, weight=weight)

@@ -87,8 +87,11 @@ def _due(stored: Stored, now_ms: int) -> tuple[Due, Definition, Timing]:
     return found, definition, timing
 
 
-def tick(talk: Talk, stored: Stored, now_ms: int) -> Call[str]:
-    """Build the call that puts the ticks of a schedule that are due. Raises `InvalidInput` if it cannot be read."""
+def tick(talk: Talk, stored: Stored, now_ms: int, *, puts: bool = True) -> Call[str]:
+    """Build the call that puts the ticks of a schedule that are due, or else counts them as missed.
+
+    Raises `InvalidInput` if the schedule cannot be read.
+    """
     found, definition, timing = _due(stored, now_ms)
     ticks, next_ms = found.ticks, found.next_ms
     if definition.overlap:
@@ -100,8 +103,11 @@ def tick(talk: Talk, stored: Stored, now_ms: int) -> Call[str]:
         ids = [tick_id(base, one, overlap=True).encode("utf-8", "surrogateescape") for one in ticks]
     else:
         ids = [definition.task] if ticks else []
-        if next_ms is None and timing.times is not None and stored.put + len(ids) < timing.times:
-            next_ms = next_after(timing, max((now_ms, *ticks)))
+    skipped = len(ticks) - len(ids)
+    if not puts:
+        ids, skipped = [], 0
+    if next_ms is None and timing.times is not None and stored.put + len(ids) < timing.times:
+        next_ms = next_after(timing, max((now_ms, *ticks)))
     return operations.tick(
         talk.operations,
         talk.nonce(),
@@ -109,7 +115,7 @@ def tick(talk: Talk, stored: Stored, now_ms: int) -> Call[str]:
         definition,
         ids,
         next_ms or 0,
-        ticks[-1] if ticks else 0,
-        found.skipped,
-        len(ticks) - len(ids),
+        ticks[-1] if ids else 0,
+        found.skipped + len(ticks) - len(ids) - skipped,
+        skipped,
     )

@@ -109,11 +109,11 @@ def due(
     oldest = last_ms if grace_ms is None else max(last_ms, now_ms - grace_ms - 1)
     if missed == "all":
         ticks = _all(timing, oldest, now_ms, min(MOST, left))
-        skipped = _count(timing, last_ms, oldest)
+        skipped = count(timing, last_ms, oldest)
     else:
         newest = _last(timing, now_ms)
         ticks = () if newest is None or newest <= oldest else (newest,)
-        skipped = _count(timing, last_ms, now_ms) - len(ticks)
+        skipped = count(timing, last_ms, now_ms) - len(ticks)
     if timing.times is not None and len(ticks) >= left:
         return Due(ticks, None, skipped)
     return Due(ticks, next_after(timing, ticks[-1] if len(ticks) == MOST else now_ms), skipped)
@@ -163,8 +163,8 @@ def _last(timing: Timing, moment_ms: int) -> int | None:
     return None if tick is None or tick * 1000 < (timing.start_ms or 0) else tick * 1000
 
 
-def _count(timing: Timing, after_ms: int, until_ms: int) -> int:
-    """Count the ticks after one moment and not after another one."""
+def count(timing: Timing, after_ms: int, until_ms: int) -> int:
+    """Count the ticks after one moment and not after another one (of a line of cron: those of `cron.COUNTED` days)."""
     if timing.start_ms is not None:
         after_ms = max(after_ms, timing.start_ms - 1)
     if timing.until_ms is not None:
