@@ -401,7 +401,7 @@ def test_ten_thousand_calls_are_put_at_once(app: App, queue: Queue) -> None:
 def test_calls_of_several_queues_go_to_each(url: str, name: str) -> None:
     app = App("shop", queues=[f"{name}.high", f"{name}.low"], url=url)
 
-    @app.task(queue=f"{name}.high")
+    @app.task(queue=f"{name}.high", key="high:{x}")
     def high(x: int) -> int:
         return x
 
@@ -409,7 +409,9 @@ def test_calls_of_several_queues_go_to_each(url: str, name: str) -> None:
     def low(x: int) -> int:
         return -x
 
+    assert high.delay(3).added
     results = app.put([high.call(1), low.call(2), high.call(3)])
+    assert [result.added for result in results] == [True, True, False]
     with Queue(f"{name}.high", url) as first, Queue(f"{name}.low", url) as second:
         assert [len(carry_out(app, one)) for one in (first, second)] == [2, 1]
     assert [result.wait(timeout=5) for result in results] == [1, -2, 3]
@@ -520,6 +522,24 @@ def test_ten_thousand_waits_use_one_blocked_connection(url: str, app: App, queue
     assert found == [7] * 10_000
     assert blocked == 1
     assert clients < 10
+
+
+def test_a_wait_hears_of_an_end_and_does_not_look_for_it(
+    app: App, queue: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timeoutq.results.waiting.LOOK_AGAIN", 600.0)
+    result = app.functions["add"].delay(1)
+
+    async def caller() -> int:
+        waits = asyncio.ensure_future(of(result))
+        await asyncio.to_thread(wait_until, lambda: raw.hlen(queue.operations.key("awaited")) == 1, 20)
+        await asyncio.to_thread(_end_many, queue)
+        async with asyncio.timeout(20):
+            found: int = await waits
+        await app.aclose()
+        return found
+
+    assert asyncio.run(caller()) == 7
 
 
 def _end_many(queue: Queue) -> int:

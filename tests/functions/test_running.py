@@ -245,6 +245,7 @@ async def test_a_result_that_does_not_fit_its_annotation_is_a_failure(app: App, 
     first, second = wrong.delay(), unwritable.delay()
     await burst(jobs, app)
     assert failure(first).error == failure(second).error == "BadResult"
+    assert (await jobs.stats()).failed == 2, "the worker has noticed it, not only who waits"
 
 
 async def test_signed_calls_run_and_others_fail(queue: Queue, jobs: AsyncQueue, url: str) -> None:

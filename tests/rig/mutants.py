@@ -377,7 +377,7 @@ MUTANTS = [
         "worker/pump.py",
         "elif not (shared.running or self.crew.unstarted or shared.claiming_now or self._holds_others(suspect)):",
         "elif not self.lanes[self.suspects.lane].desk.running:",
-        [_test("test_lanes", "suspect_runs_alone")],
+        [_test("test_lanes", "suspect_waits_for_the_handlers")],
     ),
     Mutant(
         "a queue that is refused ends the work on all others",
@@ -875,11 +875,11 @@ MUTANTS = [
         [_test("test_priority", "without_a_host_has")],
     ),
     Mutant(
-        "schedule moves a waiting task that is named twice",
+        "schedule moves the callback of a batch, which waits for the batch",
         "lua/parts/add.lua",
         "if codes[i] == 'A' or where[i] == 's' then",
         "if codes[i] == 'A' or codes[i] == 's' then",
-        [_test("test_priority", "named_twice_and_leaves")],
+        [_test("test_batches", "no_put_changes_a_callback")],
     ),
     Mutant(
         "an improved task has its old payload",
@@ -1647,7 +1647,7 @@ MUTANTS = [
         "results/waiting.py",
         "                await self._look(board, board.known(heard))\n",
         "",
-        [_test("test_posting", "ten_thousand_waits")],
+        [_test("test_posting", "a_wait_hears_of_an_end")],
     ),
     Mutant(
         "schedules: a schedule that has ticked does not go on",
@@ -1924,7 +1924,7 @@ def run(killer: str, tree: Path, **settings: str) -> subprocess.CompletedProcess
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
 
 

@@ -90,8 +90,8 @@ class Bug:
 BUGS = {
     "anybody-acks": Bug(
         "ack",
-        "  ended = finish(in_progress, ids, yes)\n",
-        "  for i = 1, #ids do yes[i] = true end\n  ended = finish(in_progress, ids, yes)\n",
+        "    ended = #bare == 0 and finish(in_progress, ids, yes)",
+        "    for i = 1, #ids do yes[i] = true end\n    ended = #bare == 0 and finish(in_progress, ids, yes)",
     ),
     "anybody-extends": Bug("extend", "if not yes[i] then\n", "if false then\n"),
     "anybody-releases": Bug("release", "  if yes[i] and held[i] == 1", "  if held[i] == 1"),
