@@ -103,10 +103,9 @@ def live(queue: Queue) -> None:
     kept, failed = queue.claim(2)
     once(ops.ack([kept], results={0: Kept(b"r", 9)}, bare=[0])[0])
     (other,) = queue.claim(1)
-    if not queue.stats().compact:
-        once(ops.ack([other], until={0: 1})[0])
-        queue.put(other.task)
-    queue.put(Task("failed", unique=0))
+    once(ops.ack([other], until={0: 1})[0])
+    queue.put(other.task)
+    queue.put(Task("failed", unique=None if queue.stats().compact else 0))
     once(ops.fail([failed], [-1], [b"x"], results={0: Kept(b"r", 9)})[0])
     ended = queue.claim(2)
     queue.cancel([lease.task for lease in ended], "new", "later", "http://b.example/5", by="me")
