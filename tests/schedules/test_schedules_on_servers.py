@@ -79,7 +79,7 @@ async def test_a_cleaner_that_sleeps_wakes_for_a_schedule_that_is_set_meanwhile(
             while not (await queue.stats()).todos:
                 await asyncio.sleep(0.01)
         now = (await queue.stats()).now
-        assert now - info.next < 0.25, "the cleaner slept exactly until the tick"
+        assert now - info.next < 0.9, "the cleaner slept until the tick, not for its minute"
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await queue.purge()
