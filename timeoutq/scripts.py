@@ -158,7 +158,7 @@ ALSO_WRITTEN = {
     "politeness": "waiting hosts slots alarm todos failed; places resting policies groups host_failures; "
     "errors error_log traces trace_uses trace_texts trace_at",
     "priority": "priorities",
-    "rerun": "rerun todos in_progress done; payload crashes releases",
+    "rerun": "rerun todos in_progress done; payload attempts crashes errors releases",
     "results": "awaited",
     "until": "done_until",
     "progress": "progress",
