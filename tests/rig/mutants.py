@@ -1307,7 +1307,7 @@ MUTANTS = [
     Mutant(
         "a run that is repeated stops half-way at a key of a foreign type",
         "scripts.py",
-        '"rerun todos in_progress done; payload crashes releases"',
+        '"rerun todos in_progress done; payload attempts crashes errors releases"',
         '"rerun; payload"',
         TORN,
     ),
