@@ -544,6 +544,7 @@ def slow_reader() -> Iterator[tuple[str, threading.Event]]:
     thread.join(10)
 
 
+@pytest.mark.breaking
 @pytest.mark.parametrize("face", ["sync", "async"])
 def test_a_heavy_command_is_sent_as_long_as_pieces_of_it_get_through(
     slow_reader: tuple[str, threading.Event], face: str

@@ -79,6 +79,7 @@ def not_done(queue: Queue) -> tuple[int, int]:
 # ---- one at a time
 
 
+@pytest.mark.breaking
 async def test_many_long_acks_over_a_slow_link_are_sent_once_each_and_others_beside_them(
     url: str, queue: Queue
 ) -> None:
@@ -458,6 +459,7 @@ async def test_after_max_tasks_a_long_ack_that_the_server_does_not_take_is_given
     assert queue.inspect("page").state is State.TODOS
 
 
+@pytest.mark.breaking
 async def test_after_max_tasks_a_long_ack_that_gets_on_again_has_the_time_that_it_needs(url: str, queue: Queue) -> None:
     async def handler(lease: Lease) -> Ack:
         return Ack(put=links(lease.task, 8))

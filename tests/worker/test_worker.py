@@ -428,6 +428,7 @@ async def test_a_thread_that_ends_before_it_has_taken_a_lease_is_replaced(
     assert caplog.text.count("a thread ended") == 2
 
 
+@pytest.mark.breaking
 async def test_a_thread_that_is_ended_from_outside_is_replaced_and_its_task_given_back(
     url: str, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -518,6 +519,7 @@ async def test_due_tasks_are_ready_within_fifty_milliseconds(jobs: AsyncQueue, q
     await asyncio.gather(cleaner, return_exceptions=True)
 
 
+@pytest.mark.breaking
 async def test_an_idle_cleaner_costs_less_than_a_command_a_second(jobs: AsyncQueue, queue: Queue, url: str) -> None:
     queue.schedule("far", after=3600)
     one = Cleaner(jobs)

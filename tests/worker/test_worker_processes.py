@@ -47,6 +47,7 @@ def test_the_same_without_a_supervisor_by_leases_that_run_out(queue: Queue, run:
     assert "the lease ran out" in (queue.inspect("poison").error or "")
 
 
+@pytest.mark.breaking
 def test_two_thousand_tasks_survive_a_kill_every_half_second(queue: Queue, run: Processes) -> None:
     tasks = [f"task-{i}" for i in range(2000)]
     queue.put(tasks)
