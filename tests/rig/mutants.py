@@ -247,7 +247,12 @@ MUTANTS = [
     # ---- counters and limits
     Mutant("fences are counted only", "lua/claim.lua", ", time[1] * 1000000 + time[2])", ")"),
     Mutant("fences are the clock only", "lua/claim.lua", "math.max(number(known[1], 0) + 1, ", "math.max(0, "),
-    Mutant("crashes are not counted", "lua/parts/crashed.lua", "number(counts[i], 0) + 1", "number(counts[i], 0)"),
+    Mutant(
+        "crashes are not counted",
+        "lua/parts/crashed.lua",
+        "local count = number(counts[i], 0) + 1",
+        "local count = number(counts[i], 0)",
+    ),
     Mutant("failures are not counted", "lua/fail.lua", "number(counts[i], 0) + 1", "number(counts[i], 0)"),
     Mutant("a suspect is not handed out alone", "lua/claim.lua", "number(counts[i], 0) < 2", "true"),
     Mutant(
