@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -1962,18 +1963,20 @@ def run_tests(files: Sequence[str], tree: Path, seconds: float = 400) -> tuple[i
     return process.returncode, said
 
 
-def spared() -> list[subprocess.CompletedProcess[str]]:
-    """Run the killers that are tests by name where there is no bug: they must succeed, or nothing was killed by them.
+def spared(at_once: int = 2) -> list[subprocess.CompletedProcess[str]]:
+    """Run the killers where there is no bug, some at once: they must succeed, or nothing was killed by them.
 
     The schedules and the properties do so wherever the tests are run; here they are asked for a few steps.
     """
     played = (SCHEDULES, POLITE_SCHEDULES, PROPERTIES)
-    named = sorted({killer for mutant in MUTANTS for killer in mutant.killers}.difference(played))
-    files, names = zip(*(killer.split(" -k ") for killer in named), strict=True)
-    together = f"{' '.join(sorted(set(files)))} -k {' or '.join(sorted(set(names)))}"
-    with tempfile.TemporaryDirectory(prefix="timeoutq-mutant-") as folder:
+    names: defaultdict[str, set[str]] = defaultdict(set)
+    for killer in {killer for mutant in MUTANTS for killer in mutant.killers}.difference(played):
+        file, _, name = killer.partition(" -k ")
+        names[file].add(name)
+    killers = [*played, *(f"{file} -k {' or '.join(sorted(of))}" for file, of in sorted(names.items()))]
+    with tempfile.TemporaryDirectory(prefix="timeoutq-mutant-") as folder, ThreadPoolExecutor(at_once) as pool:
         plant(None, Path(folder))
-        return [run(killer, Path(folder), STEPS="400") for killer in (*played, together)]
+        return [*pool.map(lambda killer: run(killer, Path(folder), STEPS="400"), killers)]
 
 
 def judge(mutant: Mutant) -> Verdict:
