@@ -32,9 +32,7 @@ def trials(request: pytest.FixtureRequest) -> Iterator[Trials]:
     is_asked = test_those_who_kill_spare_the_package_as_it_is.__name__ in asked
     with ThreadPoolExecutor(1) as pool:
         without = pool.submit(lambda: spared(CORES) if is_asked else [])
-        found = {
-            verdict.mutant.name: verdict for verdict in judge_all(some, 2 * CORES)
-        }  # they wait as much as they work
+        found = {verdict.mutant.name: verdict for verdict in judge_all(some, 2 * CORES)}
         levels.tell("mutants", *(f"{name}: killed by {each.killed_by or 'NOBODY'}" for name, each in found.items()))
         yield Trials(found, without)
 
